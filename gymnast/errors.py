@@ -1,0 +1,83 @@
+"""Every exception Gymnast raises on purpose, and who is to blame for each.
+
+    GymnastError
+    |-- UsageError                (ValueError)    the user can mend it before the run
+    |   |-- ConfigError                           a run's YAML, an override, a setting
+    |   |-- DataError                             a dataset, a row, a column
+    |   |-- ModelError                            a model or tokenizer that cannot be loaded or used
+    |   |-- TemplateError                         a chat template that the renderer cannot follow
+    |   |-- ToolDefinitionError   (TypeError)     a tool whose schema cannot be read
+    |   |-- UnknownEnvironment    (LookupError)   an environment id that nothing registered
+    |   `-- PromptTooLong                         a row whose prompt leaves no room to act
+    |-- UserCodeError             (RuntimeError)  the user's `setup`, `reward`, ... raised
+    |-- InfrastructureError       (RuntimeError)  a sandbox died, a server was lost
+    |-- TooManyFailures           (RuntimeError)  more episodes failed than the run allows
+    `-- CheckpointError           (RuntimeError)  a checkpoint is torn or does not fit
+
+What the *model* writes never raises: it becomes an observation. Messages name the thing, its
+value, the rule and the way out.
+"""
+
+from typing import Any
+
+
+class GymnastError(Exception):
+    """The root of every exception Gymnast raises on purpose."""
+
+
+class UsageError(GymnastError, ValueError):
+    """Something the user can mend, found before any training time is spent."""
+
+
+class ConfigError(UsageError):
+    """A run's configuration names a field, a value or a file that does not hold."""
+
+
+class DataError(UsageError):
+    """A dataset or a row lacks what the environment needs."""
+
+
+class ModelError(UsageError):
+    """A model or tokenizer cannot be loaded, or lacks what training needs."""
+
+
+class TemplateError(UsageError):
+    """The renderer cannot follow a chat template."""
+
+
+class ToolDefinitionError(UsageError, TypeError):
+    """A tool lacks the type hints or the docstring that its schema is made of."""
+
+
+class UnknownEnvironment(UsageError, LookupError):
+    """No environment is registered under this id, and none can be imported by it."""
+
+
+class PromptTooLong(UsageError):
+    """A row's prompt leaves no room to act. The row is skipped and counted, never cut."""
+
+
+class UserCodeError(GymnastError, RuntimeError):
+    """A hook of the user's raised. The original exception is `__cause__`.
+
+    Attributes:
+        hook: The hook that raised: "setup", "reward", "turn_reward", ...
+        row: The dataset row of the episode, or None where there was none yet.
+    """
+
+    def __init__(self, hook: str, row: Any, message: str) -> None:
+        super().__init__(message)
+        self.hook = hook
+        self.row = row
+
+
+class InfrastructureError(GymnastError, RuntimeError):
+    """What an episode runs on broke: it ends with `StopReason.error` and is tried again."""
+
+
+class TooManyFailures(GymnastError, RuntimeError):
+    """More episodes failed in one step than `max_failed_episodes` allows."""
+
+
+class CheckpointError(GymnastError, RuntimeError):
+    """A checkpoint is torn, missing, or of another run."""

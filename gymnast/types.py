@@ -1,0 +1,178 @@
+"""The nouns: the small frozen records that travel between environments, agents and trainers.
+
+How one episode of two turns lies in a `Trajectory` (P prompt, A sampled action, O observation):
+
+    ids         = P P P P  A A A  O O O O  A A
+    action_mask = 0 0 0 0  1 1 1  0 0 0 0  1 1
+    logprobs    = 0 0 0 0  x x x  0 0 0 0  x x
+    turns       =          (4, 7)          (11, 13)
+
+`ids` only ever grows at its end, and sampled ids are kept as they were sampled. This file holds
+data only; what makes and uses it lives in `envs`, `agents` and `trainers`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, NamedTuple, Required, TypedDict
+
+
+class Message(TypedDict, total=False):
+    """One chat message in OpenAI's shape. Plain dicts are welcome wherever this is taken."""
+
+    role: Required[str]
+    content: Any
+    reasoning_content: str
+    tool_calls: list[Any]
+    tool_call_id: str
+    name: str
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One call the policy wrote.
+
+    Attributes:
+        id: Names the call; its result carries the same id.
+        name: The tool's name, "" where it could not be read.
+        arguments: The arguments by name, decoded from JSON.
+        error: Why the call could not be read, or None.
+    """
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+    error: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The call in OpenAI's shape, with its arguments as an object."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+class StopReason(StrEnum):
+    """Why an episode ended. The first three terminate it, the others truncate it."""
+
+    answered = "answered"
+    stop_tool = "stop_tool"
+    environment = "environment"
+    max_turns = "max_turns"
+    max_tokens = "max_tokens"
+    context = "context"
+    timeout = "timeout"
+    error = "error"
+
+    @property
+    def terminated(self) -> bool:
+        """Whether the task is over, rather than cut off by a limit (Gymnasium's meaning)."""
+        return self in (StopReason.answered, StopReason.stop_tool, StopReason.environment)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to sample one completion. The defaults sample the model's own distribution.
+
+    Attributes:
+        temperature: Divides the logits; 0 takes the most likely token.
+        top_p: Keep the smallest set of tokens whose probability reaches this; 1 keeps all.
+        top_k: Keep this many most likely tokens; 0 keeps all.
+        min_p: Drop tokens less likely than this share of the likeliest one's probability.
+        repetition_penalty: Divides (or, below zero, multiplies) the logits of tokens seen before.
+        max_new_tokens: Sample at most this many tokens.
+        stop_ids: Sampling ends after any of these ids, which is kept.
+        seed: Makes the completion repeatable for equal logits; None draws a fresh one.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    max_new_tokens: int = 512
+    stop_ids: Sequence[int] = ()
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        rules = (
+            ("temperature", self.temperature >= 0, "must be >= 0"),
+            ("top_p", 0 < self.top_p <= 1, "must be in (0, 1]"),
+            ("top_k", self.top_k >= 0, "must be >= 0 (0 keeps all tokens)"),
+            ("min_p", 0 <= self.min_p <= 1, "must be in [0, 1]"),
+            ("repetition_penalty", self.repetition_penalty > 0, "must be > 0 (1 is none)"),
+            ("max_new_tokens", self.max_new_tokens >= 1, "must be >= 1"),
+        )
+        for name, holds, rule in rules:
+            if not holds:
+                raise ValueError(f"Sampling.{name}: {rule}, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What an agent sampled for one context.
+
+    Attributes:
+        ids: The sampled token ids, the stop token included.
+        logprobs: The log-probability of each id under the distribution it was sampled from.
+        stop: "stop" after a stop id, "length" when `max_new_tokens` was reached.
+    """
+
+    ids: list[int]
+    logprobs: list[float]
+    stop: Literal["stop", "length"]
+
+
+class Span(NamedTuple):
+    """Where one action lies in `Trajectory.ids`: `ids[start:end]`."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The data of one finished episode; see the drawing at the top of this file.
+
+    Attributes:
+        ids: Prompt, actions and observations, in order.
+        action_mask: 1 on every sampled token, 0 on every other; as long as `ids`.
+        logprobs: The agent's log-probabilities, 0.0 where the mask is 0; as long as `ids`.
+        prompt_length: How many of `ids` came from `reset`.
+        turns: Where each action lies in `ids`, in order.
+        turn_rewards: What each `step` returned; the last includes the episode's reward.
+        stop_reason: Why the episode ended.
+        terminated: Whether the task was over.
+        truncated: Whether a limit cut it off.
+        messages: The conversation in OpenAI's shape, JSON-serialisable.
+        metrics: Numbers about this episode: seconds by kind, calls, errors.
+        row: The dataset row it began with.
+        seed: The environment's seed.
+    """
+
+    ids: list[int]
+    action_mask: list[int]
+    logprobs: list[float]
+    prompt_length: int
+    turns: list[Span]
+    turn_rewards: list[float]
+    stop_reason: StopReason
+    terminated: bool
+    truncated: bool
+    messages: list[Message] = field(default_factory=list)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    row: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        lengths = (len(self.ids), len(self.action_mask), len(self.logprobs))
+        assert len(set(lengths)) == 1, f"ids, action_mask, logprobs differ in length: {lengths}"
+        assert len(self.turns) == len(self.turn_rewards), "every turn has one reward"
+
+    @property
+    def reward(self) -> float:
+        """The sum of the turns' rewards."""
+        return float(sum(self.turn_rewards))
+
+    @property
+    def action_tokens(self) -> int:
+        """How many tokens the policy sampled."""
+        return sum(self.action_mask)

@@ -1,0 +1,38 @@
+"""The folders, the package tables and the links for type checkers agree."""
+
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = {"envs", "agents", "trainers", "sandboxes"}
+
+
+def test_every_package_folder_is_listed() -> None:
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    roots = {"gymnast": "gymnast", **setuptools["package-dir"]}
+    on_disk = {
+        ".".join([name, *init.parent.relative_to(ROOT / folder).parts])
+        for name, folder in roots.items()
+        for init in (ROOT / folder).rglob("__init__.py")
+    }
+    assert on_disk == set(setuptools["packages"])
+
+
+def test_type_checkers_see_every_module() -> None:
+    linked = {path.name for path in (ROOT / "typings/gymnast").iterdir()}
+    core = {path.name for path in (ROOT / "gymnast").iterdir() if path.name != "__pycache__"}
+    assert linked == core | FOLDERS
+
+
+def test_bare_folder_names_are_not_importable() -> None:
+    import importlib.util
+
+    for folder in FOLDERS:
+        spec = importlib.util.find_spec(folder)
+        assert spec is None or not str(spec.origin).startswith(str(ROOT)), folder
+
+
+def test_no_file_of_the_library_is_longer_than_400_lines() -> None:
+    for folder in FOLDERS | {"gymnast"}:
+        for path in (ROOT / folder).rglob("*.py"):
+            assert len(path.read_text().splitlines()) <= 400, path

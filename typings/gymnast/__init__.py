@@ -1,0 +1,1 @@
+../../gymnast/__init__.py
