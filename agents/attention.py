@@ -1,0 +1,224 @@
+"""Attention over packed tokens: one model forward for sequences of any lengths, without padding.
+
+Transformers lets a model call an attention function by name. Ours, "gymnast", hands the packed
+queries, keys and values of a layer to a *plan*, which knows what each token may attend to: the
+engine's plan keeps keys and values for later turns (`agents/kv_cache.py`), the trainer's shares
+the prompt of a group (`trainers/packing.py`). Everything else in the model (projections, norms,
+MLPs) sees one sequence of tokens.
+
+Left out: models whose layers do not attend through this interface (linear attention, Mamba);
+`check_model` refuses them with a clear error.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.nn import functional as F
+from transformers import AttentionInterface
+
+from gymnast.errors import ModelError
+
+NAME = "gymnast"
+
+
+@dataclass(frozen=True)
+class LayerSettings:
+    """What a layer asks of its attention besides queries, keys and values.
+
+    Attributes:
+        layer: The index of the layer.
+        scale: Multiplies the scores.
+        window: How many tokens back a token sees, itself included; None sees all.
+        softcap: Bounds the scores by `softcap * tanh(score / softcap)`; None does not.
+        sinks: One more score for each head that takes weight and gives nothing, [H], or None.
+    """
+
+    layer: int
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
+
+
+class Plan(Protocol):
+    """Knows what each packed token attends to."""
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
+    ) -> torch.Tensor:
+        """Attend with query [N, H, D] over key and value [N, Hkv, D]; returns [N, H, Dv]."""
+
+
+def _attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    *,
+    plan: Plan,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    settings = LayerSettings(
+        layer=module.layer_idx,
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        window=sliding_window,
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    packed = (tensor[0].transpose(0, 1) for tensor in (query, key, value))  # [N, H, D]
+    return plan.attend(*packed, settings)[None], None  # [1, N, H, Dv]
+
+
+AttentionInterface.register(NAME, _attention)
+
+
+@contextmanager
+def planned(model: Any) -> Iterator[None]:
+    """Route the model's attention through the `plan=` its forward is called with."""
+    config = model.config.get_text_config()
+    before = config._attn_implementation
+    config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+def attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    settings: LayerSettings,
+) -> torch.Tensor:
+    """Attention with grouped heads, for a batch of padded sequences.
+
+    The query heads that share a key head are laid along the query's length, which spares the
+    copies of keys and values that grouped heads otherwise cost.
+
+    Args:
+        query: [B, n, H, D].
+        key: [B, L, Hkv, D]; may be an expanded view.
+        value: [B, L, Hkv, Dv]; may be an expanded view.
+        mask: [B, n, L] or [1, n, L], true where a query may see a key.
+        settings: Of the layer.
+
+    Returns:
+        [B, n, H, Dv].
+    """
+    batch, length, heads, width = query.shape
+    shared = heads // key.shape[2]
+    folded = query.view(batch, length, -1, shared, width).permute(0, 2, 3, 1, 4)
+    folded = folded.reshape(batch, -1, shared * length, width)  # [B, Hkv, G * n, D]
+    mask = mask[:, None].repeat(1, 1, shared, 1)  # [B, 1, G * n, L]
+    key, value = key.transpose(1, 2), value.transpose(1, 2)
+    if settings.softcap is None and settings.sinks is None:
+        out = F.scaled_dot_product_attention(folded, key, value, mask, scale=settings.scale)
+    else:
+        out = _explicit(folded, key, value, mask, settings, length)
+    out = out.view(batch, -1, shared, length, out.shape[-1]).permute(0, 3, 1, 2, 4)
+    return out.reshape(batch, length, heads, -1)
+
+
+def _explicit(
+    query: torch.Tensor,  # [B, Hkv, G * n, D]
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    settings: LayerSettings,
+    length: int,
+) -> torch.Tensor:
+    """What the fused kernels do not offer: bounded scores and sinks."""
+    scores = (query @ key.transpose(-1, -2)).float() * settings.scale  # [B, Hkv, G * n, L]
+    if settings.softcap is not None:
+        scores = settings.softcap * torch.tanh(scores / settings.softcap)
+    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    if settings.sinks is not None:
+        sinks = settings.sinks.float().view(1, key.shape[1], -1, 1)  # [1, Hkv, G, 1]
+        sinks = sinks.repeat_interleave(length, dim=2).expand(len(scores), -1, -1, -1)
+        scores = torch.cat([scores, sinks], dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : key.shape[2]]
+    return weights.to(value.dtype) @ value
+
+
+def causal_mask(
+    positions: torch.Tensor, key_positions: torch.Tensor, window: int | None
+) -> torch.Tensor:
+    """Which keys a query sees: [..., n] and [..., L] positions to [..., n, L].
+
+    Args:
+        positions: Of the queries in their sequences.
+        key_positions: Of the keys; negative ones are seen by nobody (padding).
+        window: How many tokens back a query sees, itself included; None sees all.
+    """
+    distance = positions[..., :, None] - key_positions[..., None, :]
+    seen = (distance >= 0) & (key_positions[..., None, :] >= 0)
+    if window is not None:
+        seen &= distance < window
+    return seen
+
+
+class _Causal:
+    """The simplest plan: the packed tokens are one sequence. Counts the layers that asked."""
+
+    def __init__(self, length: int, device: Any) -> None:
+        self.positions = torch.arange(length, device=device)
+        self.layers: set[int] = set()
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
+    ) -> torch.Tensor:
+        self.layers.add(settings.layer)
+        mask = causal_mask(self.positions, self.positions, settings.window)[None]
+        return attend(query[None], key[None], value[None], mask, settings)[0]
+
+
+@torch.no_grad()
+def check_model(model: Any) -> None:
+    """Make sure that the model's forward through a plan is the model's own forward.
+
+    Raises:
+        ModelError: A layer does not attend through Transformers' attention interface, or does so
+            in a way that a plan cannot follow.
+    """
+    name = type(model).__name__
+    ids = torch.arange(1, 9, device=model.device)[None] % model.config.get_text_config().vocab_size
+    plan = _Causal(ids.shape[1], model.device)
+    try:
+        with planned(model):
+            ours = model(
+                input_ids=ids,
+                position_ids=plan.positions[None],
+                use_cache=False,
+                plan=plan,
+                logits_to_keep=plan.positions,
+            ).logits
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ModelError(
+            f"{name} cannot be driven with packed sequences ({error}): its attention must go "
+            "through transformers.AttentionInterface and its forward must take logits_to_keep. "
+            "Most decoder-only models of Transformers do; choose one of them."
+        ) from error
+    layers = model.config.get_text_config().num_hidden_layers
+    if len(plan.layers) != layers:
+        raise ModelError(
+            f"{name} has {layers} layers, of which {len(plan.layers)} attend through "
+            "transformers.AttentionInterface: models with linear attention or state-space layers "
+            "are not supported. Choose a decoder in which every layer has attention."
+        )
+    theirs = model(input_ids=ids, use_cache=False).logits
+    error = (ours - theirs).abs().max().item() / max(theirs.abs().max().item(), 1e-6)
+    if error > (1e-3 if theirs.dtype == torch.float32 else 0.1):
+        raise ModelError(
+            f"{name} gives other logits with packed sequences than with its own attention "
+            f"(relative difference {error:.2g}): its attention has a part that Gymnast does not "
+            "know. Choose another model."
+        )

@@ -1,0 +1,189 @@
+"""The engine's loop: admit requests, run one packed step, sample, hand back what is finished.
+
+A step feeds one token of every decoding request and a chunk of every prefilling one through the
+model in a single forward pass, so requests join and leave between steps and none waits for
+another. Runs on one thread, that of its caller; `agents/transformers_agent.py` gives it one.
+
+Left out: CUDA graphs, speculative decoding, a memory budget in bytes.
+"""
+
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from gymnast.agents.attention import planned
+from gymnast.agents.kv_cache import Chunk, KVCache, Row, StepPlan
+from gymnast.agents.sampling import Draw, sample
+from gymnast.types import Completion, Sampling
+
+# Waiting for a prefix that another request is computing pays from this many tokens on.
+WORTH_WAITING_FOR = 16
+
+
+@dataclass(eq=False)
+class Request:
+    """One call of `generate` on its way through the engine."""
+
+    context: list[int]
+    sampling: Sampling
+    future: "Future[Completion]"
+    limit: int  # tokens that fit behind the context
+    draw: Draw = field(init=False)
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    stop_ids: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.draw = Draw(self.sampling)
+        self.stop_ids = frozenset(self.sampling.stop_ids)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The context with what was sampled so far."""
+        return self.context + self.ids
+
+    def accept(self, token: int, logprob: float) -> bool:
+        """Take a sampled token; returns whether the completion is finished."""
+        self.ids.append(token)
+        self.logprobs.append(logprob)
+        most = min(self.sampling.max_new_tokens, self.limit)
+        return token in self.stop_ids or len(self.ids) >= most
+
+    def completion(self) -> Completion:
+        """What was sampled."""
+        stopped = self.ids[-1] in self.stop_ids
+        return Completion(self.ids, self.logprobs, "stop" if stopped else "length")
+
+
+class Engine:
+    """Batches requests in flight over one model and one cache.
+
+    Args:
+        model: A causal language model of Transformers, in evaluation mode.
+        max_batch: How many requests run at once.
+        context_length: The longest context with its completion, in tokens.
+        prefill_tokens: How many context tokens one step computes at most.
+    """
+
+    def __init__(
+        self, model: Any, *, max_batch: int, context_length: int, prefill_tokens: int
+    ) -> None:
+        self.model = model
+        self.max_batch = max_batch
+        self.prefill_tokens = prefill_tokens
+        # Twice the batch: episodes waiting for a tool keep their rows while others run.
+        self.cache = KVCache(2 * max_batch, context_length)
+        self.waiting: list[Request] = []
+        self.running: dict[Request, Row] = {}
+        self.tokens_pushed = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.waiting and not self.running
+
+    @torch.inference_mode()
+    def step(self) -> None:
+        """Admit what fits, run the model once, and resolve the requests that finished."""
+        self._drop_cancelled()
+        self._admit()
+        chunks, sampled_at = self._chunks()
+        if not chunks:
+            return
+        logits = self._forward(chunks, list(sampled_at.values()))
+        requests = list(sampled_at)
+        draws = [request.draw for request in requests]
+        contexts = [request.tokens if request.draw.filters else [] for request in requests]
+        ids, logprobs = sample(logits, draws, contexts) if requests else ([], [])
+        for request, token, logprob in zip(requests, ids, logprobs, strict=True):
+            row = self.running[request]
+            if request.accept(token, logprob):
+                self.cache.release(self.running.pop(request))
+                with suppress(InvalidStateError):  # cancelled just now
+                    request.future.set_result(request.completion())
+            else:
+                self.cache.append(row, token)
+
+    def fail(self, error: BaseException) -> None:
+        """Give every request this error and forget the cache."""
+        for request in [*self.waiting, *self.running]:
+            with suppress(InvalidStateError):
+                request.future.set_exception(error)
+        self.waiting.clear()
+        for row in self.running.values():
+            self.cache.release(row)
+        self.running.clear()
+        self.cache.clear()
+
+    def _drop_cancelled(self) -> None:
+        self.waiting = [request for request in self.waiting if not request.future.cancelled()]
+        for request in [request for request in self.running if request.future.cancelled()]:
+            self.cache.release(self.running.pop(request))
+
+    def _admit(self) -> None:
+        """Give waiting requests rows, oldest first, unless a prefix of theirs is on its way."""
+        held_back = []
+        while self.waiting and len(self.running) < self.max_batch:
+            request = self.waiting.pop(0)
+            ids = np.array(request.context, dtype=np.int64)
+            # The last token is always computed anew: its logits give the first sample.
+            source, shared = self.cache.longest_prefix(ids[:-1])
+            ready = min(shared, source.computed) if source else 0
+            if shared - ready >= WORTH_WAITING_FOR:
+                held_back.append(request)
+                continue
+            row = self.cache.take(ids, source, ready)
+            if row is None:
+                held_back.append(request)
+                break
+            self.running[request] = row
+        self.waiting = held_back + self.waiting
+
+    def _chunks(self) -> tuple[list[Chunk], dict[Request, int]]:
+        """What each row appends now, and at which packed token each finished request samples."""
+        ordered = sorted(
+            self.running.items(), key=lambda item: (_missing(item[1]) > 1, item[1].index)
+        )
+        chunks: list[Chunk] = []
+        sampled_at: dict[Request, int] = {}
+        start, budget = 0, self.prefill_tokens
+        for request, row in ordered:
+            missing = _missing(row)
+            length = missing if missing == 1 else min(missing, budget)
+            if length == 0:
+                continue
+            budget -= length if missing > 1 else 0
+            chunks.append(Chunk(row.index, start, start + length, row.computed))
+            start += length
+            row.computed += length
+            if row.computed == row.length:
+                sampled_at[request] = start - 1
+        return chunks, sampled_at
+
+    def _forward(self, chunks: list[Chunk], sampled_at: list[int]) -> torch.Tensor:
+        """Run the packed tokens through the model; returns logits [len(sampled_at), V]."""
+        device = self.model.device
+        tokens = [
+            token
+            for chunk in chunks
+            for token in self.cache.tokens[chunk.row, chunk.first_position : chunk.length].tolist()
+        ]
+        plan = StepPlan(self.cache, chunks, device)
+        self.tokens_pushed += len(tokens)
+        with planned(self.model):
+            logits: torch.Tensor = self.model(
+                input_ids=torch.tensor([tokens], device=device),
+                position_ids=plan.positions[None],
+                use_cache=False,
+                plan=plan,
+                logits_to_keep=torch.tensor(sampled_at, dtype=torch.long, device=device),
+            ).logits[0]
+        return logits
+
+
+def _missing(row: Row) -> int:
+    return row.length - row.computed

@@ -1,0 +1,118 @@
+"""An agent that samples from a Transformers model in this process.
+
+This file is the door: it takes requests from any event loop, runs the engine on a thread of its
+own while there is work, and hands completions back. The loop itself is `agents/engine.py`.
+"""
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+from gymnast.agents.attention import check_model
+from gymnast.agents.engine import Engine, Request
+from gymnast.errors import InfrastructureError, UsageError
+from gymnast.types import Completion, Sampling
+
+
+class TransformersAgent:
+    """Samples completions, keeping keys and values between the turns of an episode.
+
+    The call is stateless: give the whole context each time. Contexts that begin like one seen
+    before (an earlier turn, the same prompt, a common system prompt) compute only what is new.
+
+        model, tokenizer = load_model("tiny:")
+        agent = TransformersAgent(model, tokenizer)
+        completion = await agent.generate(ids, Sampling(max_new_tokens=32))
+
+    Args:
+        model: A causal language model of Transformers; it is put into evaluation mode and shared,
+            not copied. Call `weights_changed()` after training it.
+        tokenizer: Not needed to sample; kept for those who want to read what was sampled.
+        max_batch: How many completions are sampled at once; more wait their turn.
+        context_length: The longest context with its completion, in tokens; by default what the
+            model was made for.
+        prefill_tokens: How many context tokens are computed between two sampled tokens at most.
+
+    Raises:
+        ModelError: The model cannot be driven with packed sequences.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any = None,
+        *,
+        max_batch: int = 64,
+        context_length: int | None = None,
+        prefill_tokens: int = 1024,
+    ) -> None:
+        model.eval()
+        check_model(model)
+        longest = model.config.get_text_config().max_position_embeddings
+        self.model = model
+        self.tokenizer = tokenizer
+        self.context_length = longest if context_length is None else min(context_length, longest)
+        self._engine = Engine(
+            model,
+            max_batch=max_batch,
+            context_length=self.context_length,
+            prefill_tokens=prefill_tokens,
+        )
+        self._arrived: list[Request] = []
+        self._stale = False
+        self._wake = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def tokens_pushed(self) -> int:
+        """How many tokens entered the model so far, contexts and samples together."""
+        return self._engine.tokens_pushed
+
+    async def generate(self, context_ids: list[int], sampling: Sampling) -> Completion:
+        """Sample one completion of a context; see `gymnast.agents.Agent`.
+
+        Cancelling the call frees its place at once.
+
+        Raises:
+            UsageError: The context is empty, or leaves no room for a token.
+        """
+        room = self.context_length - len(context_ids)
+        if not context_ids or room < 1:
+            raise UsageError(
+                f"generate: the context has {len(context_ids)} tokens, and must have 1 to "
+                f"{self.context_length - 1} (context_length {self.context_length} with at least "
+                "one sampled token). Set the environment's context_length to the agent's."
+            )
+        future: Future[Completion] = Future()
+        request = Request(list(context_ids), sampling, future, limit=room)
+        with self._wake:
+            self._arrived.append(request)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="gymnast-engine", daemon=True)
+                self._thread.start()
+            self._wake.notify()
+        return await asyncio.wrap_future(future)
+
+    def weights_changed(self) -> None:
+        """Forget what was computed with the old weights."""
+        with self._wake:
+            self._stale = True
+
+    def _run(self) -> None:
+        engine = self._engine
+        while True:
+            with self._wake:
+                while engine.idle and not self._arrived:
+                    self._wake.wait()
+                engine.waiting += self._arrived
+                self._arrived = []
+                stale, self._stale = self._stale, False
+            if stale:
+                engine.cache.clear()
+            try:
+                engine.step()
+            except Exception as error:
+                lost = InfrastructureError(f"the engine failed: {type(error).__name__}: {error}")
+                lost.__cause__ = error
+                engine.fail(lost)
