@@ -1,0 +1,90 @@
+"""AdamW over float32 master weights, whatever dtype the model computes in.
+
+A bfloat16 weight has 8 significant bits: an update of a thousandth of its size is lost. So the
+optimizer keeps float32 copies, updates those, and writes them back rounded.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+
+class MasterAdamW:
+    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) on float32 copies of the weights.
+
+    Args:
+        parameters: Those that require gradients; float32 ones are updated in place.
+        learning_rate: At full strength.
+        weight_decay: Decoupled.
+        warmup_steps: The learning rate grows linearly over this many steps.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        *,
+        learning_rate: float,
+        weight_decay: float = 0.0,
+        warmup_steps: int = 0,
+    ) -> None:
+        self.parameters = [p for p in parameters if p.requires_grad]
+        self.learning_rate = learning_rate
+        self.warmup_steps = warmup_steps
+        self.steps = 0
+        self.master = [
+            p if p.dtype == torch.float32 else p.detach().float().requires_grad_()
+            for p in self.parameters
+        ]
+        self._adamw = torch.optim.AdamW(
+            self.master, lr=learning_rate, weight_decay=weight_decay, betas=(0.9, 0.999)
+        )
+
+    @torch.no_grad()
+    def gather_gradients(self) -> torch.Tensor:
+        """Move the gradients to the master weights; returns their norm, a scalar."""
+        for weight, master in zip(self.parameters, self.master, strict=True):
+            if master is not weight:
+                master.grad = None if weight.grad is None else weight.grad.float()
+                weight.grad = None
+        gradients = [master.grad for master in self.master if master.grad is not None]
+        return torch.nn.utils.get_total_norm(gradients)
+
+    @torch.no_grad()
+    def step(self, norm: torch.Tensor, max_norm: float) -> None:
+        """Clip the gradients, whose norm this is, update, and round back into the model."""
+        torch.nn.utils.clip_grads_with_norm_(self.master, max_norm, norm)
+        self.steps += 1
+        share = min(1.0, self.steps / (self.warmup_steps + 1))
+        for group in self._adamw.param_groups:
+            group["lr"] = self.learning_rate * share
+        self._adamw.step()
+        self.zero_grad()
+        for weight, master in zip(self.parameters, self.master, strict=True):
+            if master is not weight:
+                weight.copy_(master)
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        for weight in [*self.parameters, *self.master]:
+            weight.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything `load_state_dict` needs to go on exactly."""
+        return {
+            "adamw": self._adamw.state_dict(),
+            "master": [master.detach() for master in self.master],
+            "steps": self.steps,
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`; the model's weights are set from its master weights."""
+        self._adamw.load_state_dict(state["adamw"])
+        for weight, master, saved in zip(
+            self.parameters, self.master, state["master"], strict=True
+        ):
+            master.copy_(saved)
+            if master is not weight:
+                weight.copy_(master)
+        self.steps = state["steps"]
