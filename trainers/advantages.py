@@ -31,6 +31,7 @@ class RewardBatch:
     parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
+Kernel = Callable[[torch.Tensor], torch.Tensor]
 Estimator = Callable[[RewardBatch], list[torch.Tensor]]
 
 
@@ -68,7 +69,7 @@ def rloo(rewards: torch.Tensor) -> torch.Tensor:
     return (rewards - rewards.mean()) * (len(rewards) / (len(rewards) - 1))
 
 
-def per_group(kernel: Callable[[torch.Tensor], torch.Tensor]) -> Estimator:
+def per_group(kernel: Kernel) -> Estimator:
     """Apply a kernel to the rewards of each group, and give every turn its trajectory's value."""
 
     def estimate(batch: RewardBatch) -> list[torch.Tensor]:

@@ -1,0 +1,194 @@
+"""One episode: the only place where an agent meets an environment.
+
+    ids = reset()                              mask 0
+    until the environment ends it:
+        action = agent.generate(ids)           mask 1
+        ids += action
+        ids += step(action)                    mask 0
+
+The driver appends token ids and nothing else; it knows neither messages nor tools. Many episodes
+at once, retries and groups are `trainers/collect.py`.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from gymnast.agents import Agent
+from gymnast.envs import Environment
+from gymnast.envs.worker import Worker
+from gymnast.trainers.seeds import derive
+from gymnast.types import Sampling, Span, StopReason, Trajectory
+
+Step = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
+
+
+@dataclass
+class _Record:
+    """The growing trajectory: three lists that are only ever appended to together."""
+
+    ids: list[int] = field(default_factory=list)
+    action_mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    turns: list[Span] = field(default_factory=list)
+    turn_rewards: list[float] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def given(self, ids: np.ndarray) -> None:
+        """Append tokens that the policy did not sample."""
+        self.ids += ids.tolist()
+        self.action_mask += [0] * len(ids)
+        self.logprobs += [0.0] * len(ids)
+
+    def sampled(self, ids: list[int], logprobs: list[float]) -> None:
+        """Append an action."""
+        self.turns.append(Span(len(self.ids), len(self.ids) + len(ids)))
+        self.ids += ids
+        self.action_mask += [1] * len(ids)
+        self.logprobs += logprobs
+
+    def count(self, info: Mapping[str, Any]) -> None:
+        """Add up what a step says of its calls, errors and seconds."""
+        self.add("tools/calls", len(info.get("tool_calls", ())))
+        self.add("tools/errors", len(info.get("errors", ())))
+        for name, seconds in info.get("timings", {}).items():
+            self.add(f"time/{name}_s", seconds)
+
+    def add(self, name: str, value: float) -> None:
+        """Add to a metric."""
+        self.metrics[name] = self.metrics.get(name, 0.0) + value
+
+
+async def rollout(
+    env: gymnasium.Env[Any, Any],
+    agent: Agent,
+    row: Mapping[str, Any] | None,
+    *,
+    seed: int | None = None,
+    sampling: Sampling | None = None,
+) -> Trajectory:
+    """Run one episode to its end.
+
+    An `Environment` is awaited; any other `gymnasium.Env` (one inside wrappers, say) is driven by
+    its `reset` and `step` on a worker thread, so that wrappers count.
+
+    Args:
+        env: The environment. It is reset, and not closed.
+        agent: Who acts.
+        row: The dataset row, or None for one of the environment's own.
+        seed: The environment's seed.
+        sampling: How to sample. Its `stop_ids` and the cap of `max_new_tokens` come from the
+            environment; its seed, if any, gives each turn a seed of its own.
+
+    Raises:
+        PromptTooLong: The row's prompt leaves no room to act.
+        UserCodeError: A hook of the environment's raised.
+        InfrastructureError: The agent failed.
+    """
+    driver = _Awaited(env) if isinstance(env, Environment) else _Threaded(env)
+    try:
+        return await _drive(driver, agent, row, seed, sampling or Sampling())
+    finally:
+        driver.stop()
+
+
+async def _drive(
+    driver: "_Awaited | _Threaded",
+    agent: Agent,
+    row: Mapping[str, Any] | None,
+    seed: int | None,
+    sampling: Sampling,
+) -> Trajectory:
+    record = _Record()
+    started = time.perf_counter()
+    options = None if row is None else {"row": row}
+    prompt, info = await driver.reset(seed, options)
+    record.given(prompt)
+    record.add("time/environment_s", time.perf_counter() - started)
+    terminated = truncated = False
+    while not (terminated or truncated):
+        before = time.perf_counter()
+        completion = await agent.generate(record.ids, _for_turn(sampling, info, len(record.turns)))
+        record.sampled(completion.ids, completion.logprobs)
+        record.add("time/agent_s", time.perf_counter() - before)
+        before = time.perf_counter()
+        action = np.array(completion.ids, dtype=np.int64)
+        observation, reward, terminated, truncated, info = await driver.step(action)
+        record.given(observation)
+        record.turn_rewards.append(float(reward))
+        record.count(info)
+        record.add("time/environment_s", time.perf_counter() - before)
+    record.metrics["time/episode_s"] = time.perf_counter() - started
+    inner = driver.env.unwrapped
+    return Trajectory(
+        ids=record.ids,
+        action_mask=record.action_mask,
+        logprobs=record.logprobs,
+        prompt_length=len(prompt),
+        turns=record.turns,
+        turn_rewards=record.turn_rewards,
+        stop_reason=_stop_reason(info, terminated),
+        terminated=bool(terminated),
+        truncated=bool(truncated),
+        messages=inner.episode.messages if isinstance(inner, Environment) else [],
+        metrics=record.metrics,
+        row=dict(inner.row if isinstance(inner, Environment) else row or {}),
+        seed=seed,
+    )
+
+
+def _for_turn(sampling: Sampling, info: Mapping[str, Any], turn: int) -> Sampling:
+    """The environment's stop ids and budget, and this turn's own seed."""
+    return replace(
+        sampling,
+        stop_ids=tuple(info.get("stop_ids", sampling.stop_ids)),
+        max_new_tokens=min(
+            sampling.max_new_tokens, info.get("tokens_left", sampling.max_new_tokens)
+        ),
+        seed=None if sampling.seed is None else derive(sampling.seed, "turn", turn),
+    )
+
+
+def _stop_reason(info: Mapping[str, Any], terminated: bool) -> StopReason:
+    """The environment's own reason; a wrapper that ended the episode gives none."""
+    if info.get("stop_reason") is not None:
+        return StopReason(info["stop_reason"])
+    return StopReason.environment if terminated else StopReason.max_turns
+
+
+class _Awaited:
+    """Drives an `Environment` on the caller's event loop."""
+
+    def __init__(self, env: Environment) -> None:
+        self.env = env
+
+    async def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
+        return await self.env.areset(seed=seed, options=options)
+
+    async def step(self, action: np.ndarray) -> Step:
+        return await self.env.astep(action)
+
+    def stop(self) -> None:
+        pass
+
+
+class _Threaded:
+    """Drives any `gymnasium.Env` on one worker thread."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self.env = env
+        self._worker = Worker("gymnast-rollout")
+
+    async def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
+        return await self._worker.run(lambda: self.env.reset(seed=seed, options=options))
+
+    async def step(self, action: np.ndarray) -> Step:
+        result: Any = await self._worker.run(lambda: self.env.step(action))
+        return result  # type: ignore[no-any-return]
+
+    def stop(self) -> None:
+        self._worker.stop()

