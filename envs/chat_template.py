@@ -1,0 +1,87 @@
+"""A chat template as a function: messages and tools in, text out.
+
+Holds the template of one tokenizer together with what the template may refer to (the special
+tokens, the user's own variables). What the text means is `dialect.py` and `turns.py`; how it
+becomes token ids is `safe_text.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from gymnast.errors import TemplateError
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """The chat template of one tokenizer.
+
+    Attributes:
+        tokenizer: The tokenizer's name, for error messages.
+        source: The Jinja template.
+        source_with_tools: The one used when tools are offered; the same for most tokenizers.
+        variables: What the template may refer to besides messages and tools.
+    """
+
+    tokenizer: str
+    source: str
+    source_with_tools: str
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, tokenizer: Any, chat_template: str | None, variables: Mapping[str, Any] | None
+    ) -> "ChatTemplate":
+        """Take the template from a tokenizer, or the one given instead.
+
+        Raises:
+            TemplateError: If there is none.
+        """
+        name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
+        if chat_template is None and not getattr(tokenizer, "chat_template", None):
+            raise TemplateError(
+                f"tokenizer {name!r} has no chat template, so messages cannot become tokens; use the "
+                "tokenizer of an instruct model, or pass a template: Renderer(tokenizer, "
+                "chat_template='...')"
+            )
+        try:
+            source = tokenizer.get_chat_template(chat_template, None)
+            with_tools = tokenizer.get_chat_template(chat_template, [{}])
+        except ValueError as error:
+            raise TemplateError(f"tokenizer {name!r}: {error}") from error
+        return cls(name, source, with_tools, {**tokenizer.special_tokens_map, **(variables or {})})
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        generation_prompt: bool,
+    ) -> str:
+        """Write a conversation as the template does.
+
+        Args:
+            messages: The conversation.
+            tools: The schemas to pass to the template, or None.
+            generation_prompt: Whether to open the assistant's turn at the end.
+
+        Raises:
+            TemplateError: If the template refuses the conversation.
+        """
+        try:
+            texts, _ = render_jinja_template(
+                [list(messages)],
+                tools=list(tools) if tools else None,
+                chat_template=self.source_with_tools if tools else self.source,
+                add_generation_prompt=generation_prompt,
+                **self.variables,
+            )
+        except Exception as error:  # Templates raise whatever Jinja or Python raises in them.
+            roles = [message.get("role") for message in messages]
+            raise TemplateError(
+                f"the chat template of {self.tokenizer!r} refuses a conversation with the roles "
+                f"{roles}: {error}"
+            ) from error
+        return str(texts[0])

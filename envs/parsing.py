@@ -1,0 +1,193 @@
+"""From a completion's text to what the assistant said and the calls in it.
+
+`read_calls` reads by a dialect, `run_parser` by a user's own function. Neither raises for anything
+that a model can write: a call that cannot be read is a `ToolCall` whose `error` says where, which
+rule, and what would be right.
+"""
+
+import importlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from gymnast.envs.dialect import Dialect
+from gymnast.envs.payloads import Malformed, read_arguments
+from gymnast.errors import ConfigError, UserCodeError
+from gymnast.types import ToolCall
+
+Parser = Callable[[str], Any]
+
+
+@lru_cache(maxsize=1024)
+def flexible(markup: str) -> re.Pattern[str]:
+    """Markup as a pattern in which any white space stands for any other."""
+    return re.compile(r"\s+".join(map(re.escape, markup.split())))
+
+
+def read_calls(text: str, dialect: Dialect) -> tuple[str, list[ToolCall]]:
+    """Split a completion into its text and its calls.
+
+    Args:
+        text: The completion, added tokens included, without its stop token.
+        dialect: How calls are written.
+
+    Returns:
+        What is outside of the calls, and the calls in order. Ids are as the model wrote them, ""
+        where it wrote none.
+    """
+    if dialect.open:
+        said, calls = _read_delimited(text, dialect)
+    else:
+        said, calls = _read_bare(text, dialect)
+    if not calls:
+        return text, []
+    content = "\n".join(filter(None, (_without_section(part, dialect) for part in said)))
+    return content, [_explained(call, n, dialect) for n, call in enumerate(calls, start=1)]
+
+
+def _explained(call: ToolCall, number: int, dialect: Dialect) -> ToolCall:
+    if call.error is None:
+        return call
+    error = f"call {number} could not be read {call.error}; write {dialect.example()}"
+    return replace(call, error=error)
+
+
+def _without_section(part: str, dialect: Dialect) -> str:
+    for markup in (dialect.section_open, dialect.section_close):
+        if markup:
+            part = flexible(markup).sub("", part)
+    return part.strip()
+
+
+def _read_delimited(text: str, dialect: Dialect) -> tuple[list[str], list[ToolCall]]:
+    said, calls, position = [], [], 0
+    while match := flexible(dialect.open).search(text, position):
+        said.append(text[position : match.start()])
+        read, position = _read_block(text, match.end(), dialect)
+        calls += read
+    return [*said, text[position:]], calls
+
+
+def _read_bare(text: str, dialect: Dialect) -> tuple[list[str], list[ToolCall]]:
+    """Without a delimiter only the turn's beginning can tell a call from text."""
+    start = _skip_space(text, 0)
+    if not dialect.payload.begins(text, start):
+        return [text], []
+    calls, end = _read_block(text, start, dialect)
+    return [text[end:]], calls
+
+
+def _read_block(text: str, start: int, dialect: Dialect) -> tuple[list[ToolCall], int]:
+    """Read the payloads from `start` to the closing delimiter."""
+    calls: list[ToolCall] = []
+    position = _skip_space(text, start)
+    try:
+        while True:
+            read, position = dialect.payload.read(text, position)
+            calls += read
+            following = _next_payload(text, position, dialect)
+            if following is None:
+                break
+            position = following
+        position = _skip_space(text, position)
+        if not dialect.close:
+            return calls, position
+        close = flexible(dialect.close).match(text, position)
+        if close is None:
+            name = calls.pop().name if calls else ""
+            raise Malformed(position, f"expected {dialect.close!r} after the call", name)
+        return calls, close.end()
+    except Malformed as error:
+        calls.append(ToolCall("", error.name, {}, f"at character {error.position}: {error}"))
+        return calls, _resume(text, start, dialect)
+
+
+def _next_payload(text: str, position: int, dialect: Dialect) -> int | None:
+    """Where another payload begins behind the same opening delimiter, if one does."""
+    position = _skip_space(text, position)
+    if dialect.between and text.startswith(dialect.between, position):
+        position = _skip_space(text, position + len(dialect.between))
+    return position if dialect.payload.begins(text, position) else None
+
+
+def _resume(text: str, start: int, dialect: Dialect) -> int:
+    """Where to go on after a broken block: behind its end, or else at the next one's start."""
+    begins = flexible(dialect.open).search(text, start) if dialect.open else None
+    limit = begins.start() if begins else len(text)
+    close = flexible(dialect.close).search(text, start, limit) if dialect.close else None
+    return close.end() if close else limit
+
+
+def _skip_space(text: str, position: int) -> int:
+    while position < len(text) and text[position].isspace():
+        position += 1
+    return position
+
+
+def load_parser(parser: Parser | str) -> Parser:
+    """Take a parser, or import the one that "module:function" names.
+
+    Raises:
+        ConfigError: If there is none of this name.
+    """
+    if callable(parser):
+        return parser
+    module, _, function = parser.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"parser {parser!r} cannot be imported ({error}); give 'module:function'"
+        ) from error
+    if not callable(found):
+        raise ConfigError(f"parser {parser!r} is not a function; give 'module:function'")
+    return found
+
+
+def run_parser(parser: Parser, text: str) -> tuple[str, list[ToolCall]]:
+    """Read a completion with a user's parser.
+
+    Args:
+        parser: Gets the completion's text, added tokens included, without its stop token. It gives
+            a list of calls, or a message: a mapping with `content` and `tool_calls`. A call is a
+            `ToolCall`, an OpenAI call, or a mapping with `name`, `arguments` and perhaps `id`; the
+            arguments are a mapping or a JSON string. A `ValueError` says that the text holds a call
+            that cannot be read.
+        text: The completion.
+
+    Returns:
+        The content (the whole text, where the parser gives none) and the calls.
+
+    Raises:
+        UserCodeError: If the parser raises anything else, or gives something else.
+    """
+    try:
+        parsed = parser(text)
+    except ValueError as error:
+        return text, [ToolCall("", "", {}, f"the call could not be read: {error}")]
+    except Exception as error:
+        raise UserCodeError("parser", None, f"the parser raised {error!r} on {text!r}") from error
+    content, calls = text, parsed
+    if isinstance(parsed, Mapping):
+        content, calls = parsed.get("content", text), parsed.get("tool_calls")
+    calls = calls or []
+    if not isinstance(calls, Sequence) or isinstance(calls, str):
+        raise UserCodeError("parser", None, f"the parser gave {parsed!r}; give a list of calls")
+    return content or "", [_as_call(call) for call in calls]
+
+
+def _as_call(call: Any) -> ToolCall:
+    if isinstance(call, ToolCall):
+        return call
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or "name" not in function:
+        raise UserCodeError(
+            "parser", None, f"the parser gave the call {call!r}; give {{'name', 'arguments'}}"
+        )
+    name, call_id = str(function["name"]), str(call.get("id") or "")
+    try:
+        return ToolCall(call_id, name, read_arguments(function.get("arguments"), 0, name))
+    except Malformed as error:
+        return ToolCall(call_id, name, {}, f"the call could not be read: {error}")

@@ -1,0 +1,123 @@
+r"""The plain protocol: how a model whose chat template knows no tools is told of them.
+
+The system prompt ends with the tools' schemas and one example of a call; calls are written in the
+assistant's text, results come back in a user's turn:
+
+    system     You can call tools:
+               {"name": "add", ...}
+
+               To call one, write:
+               <tool_call>
+               {"name": ..., "arguments": {...}}
+               </tool_call>
+    assistant  <tool_call>
+               {"name": "add", "arguments": {"a": 1, "b": 2}}
+               </tool_call>
+    user       <tool_response>
+               3
+               </tool_response>
+
+Neighbouring results share one user turn, and a user's message right after them joins it, so that
+templates whose roles must alternate work. Where a template takes no system message, its text goes
+before the first user's. The tags are ordinary text unless the tokenizer has tokens for them: a tool
+result can then imitate them.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gymnast.envs.dialect import Dialect
+from gymnast.envs.payloads import JsonCalls
+
+DIALECT = Dialect(
+    payload=JsonCalls(("name",), ("arguments",)), open="<tool_call>", close="</tool_call>"
+)
+_HOW_TO_CALL = 'To call one, write:\n<tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>'
+
+MessageDict = dict[str, Any]
+
+
+def rewrite(
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+    *,
+    takes_system: bool,
+) -> list[MessageDict]:
+    """Write calls, results and tools as plain messages.
+
+    Args:
+        messages: A conversation in OpenAI's shape.
+        tools: The schemas to announce, or None.
+        takes_system: Whether the template has a place for a system message.
+    """
+    plain: list[MessageDict] = []
+    after_results = False
+    for message in messages:
+        role = message.get("role")
+        if role == "tool" or (role == "user" and after_results):
+            text = _result(message) if role == "tool" else message.get("content")
+            if after_results:
+                plain[-1] = plain[-1] | {"content": join(plain[-1]["content"], text, "\n")}
+            else:
+                plain.append({"role": "user", "content": text})
+            after_results = role == "tool"
+            continue
+        after_results = False
+        plain.append(_with_calls(message) if message.get("tool_calls") else dict(message))
+    if tools:
+        plain = _announce(plain, tools)
+    return plain if takes_system else _without_system(plain)
+
+
+def announcement(tools: Sequence[Mapping[str, Any]]) -> str:
+    """The text that tells of the tools."""
+    schemas = [json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools]
+    return "\n".join(["You can call tools:", *schemas, "", _HOW_TO_CALL])
+
+
+def join(first: Any, second: Any, between: str) -> Any:
+    """Join two contents, each a string or a list of parts."""
+    if isinstance(first, str) and isinstance(second, str):
+        return first + between + second if first and second else first or second
+    return [*_parts(first), *_parts(second)]
+
+
+def _parts(content: Any) -> list[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+
+
+def _result(message: Mapping[str, Any]) -> Any:
+    content = message.get("content", "")
+    if isinstance(content, str):
+        return f"<tool_response>\n{content}\n</tool_response>"
+    return join(join("<tool_response>\n", content, ""), "\n</tool_response>", "")
+
+
+def _with_calls(message: Mapping[str, Any]) -> MessageDict:
+    calls = []
+    for call in message["tool_calls"]:
+        function = call.get("function", call)
+        body = {"name": function.get("name"), "arguments": function.get("arguments", {})}
+        calls.append(f"<tool_call>\n{json.dumps(body, ensure_ascii=False)}\n</tool_call>")
+    rest = {key: value for key, value in message.items() if key != "tool_calls"}
+    return rest | {"content": join(message.get("content") or "", "\n".join(calls), "\n")}
+
+
+def _announce(plain: list[MessageDict], tools: Sequence[Mapping[str, Any]]) -> list[MessageDict]:
+    text = announcement(tools)
+    if plain and plain[0].get("role") == "system":
+        first = plain[0] | {"content": join(plain[0].get("content") or "", text, "\n\n")}
+        return [first, *plain[1:]]
+    return [{"role": "system", "content": text}, *plain]
+
+
+def _without_system(plain: list[MessageDict]) -> list[MessageDict]:
+    if not plain or plain[0].get("role") != "system":
+        return plain
+    text, rest = plain[0].get("content") or "", plain[1:]
+    for index, message in enumerate(rest):
+        if message.get("role") == "user":
+            merged = message | {"content": join(text, message.get("content") or "", "\n\n")}
+            return [*rest[:index], merged, *rest[index + 1 :]]
+    return [{"role": "user", "content": text}, *rest]

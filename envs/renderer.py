@@ -1,0 +1,310 @@
+"""The renderer: messages to token ids and back, for one tokenizer and its chat template.
+
+    prompt    messages, tools              -> the ids of a whole conversation
+    parse     sampled ids                  -> the assistant's message, with its tool calls
+    observe   context ids, new messages    -> only the ids to append
+
+Sampled ids are never decoded and encoded again: `observe` looks at the last of them and gives what
+comes after. How the template writes turns and calls is read from its own renderings (`turns.py`,
+`derivation.py`), once; a template without tools gets the plain protocol (`plain_protocol.py`).
+"""
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from gymnast.envs import plain_protocol, probes
+from gymnast.envs.chat_template import ChatTemplate
+from gymnast.envs.derivation import derive
+from gymnast.envs.dialect import Dialect
+from gymnast.envs.following import Following, with_ends_of_calls
+from gymnast.envs.parsing import Parser, load_parser, read_calls, run_parser
+from gymnast.envs.safe_text import SafeText
+from gymnast.envs.turns import Turns
+from gymnast.errors import DataError, TemplateError
+from gymnast.types import Message, ToolCall
+
+Tools = Sequence[Mapping[str, Any]] | None
+
+
+class Renderer:
+    """Messages to token ids and back.
+
+    A renderer changes nothing once built: threads may share it, and copies are the same object.
+
+    Args:
+        tokenizer: A fast tokenizer of Transformers.
+        chat_template: A Jinja template to use instead of the tokenizer's own.
+        chat_template_kwargs: Passed to every rendering, for example `{"enable_thinking": False}`.
+        parser: Reads calls instead of the dialect found in the template: a function, or
+            "module:function", that gets a completion's text (its contract is at
+            `gymnast.envs.parsing.run_parser`). Prompts stay as the template, or the plain protocol, writes them.
+
+    Raises:
+        TemplateError: If there is no chat template, or it writes tool calls in a way that is not
+            understood and no parser is given.
+        ModelError: If the tokenizer is not a fast one.
+        ConfigError: If the parser cannot be imported.
+
+    Example:
+        >>> renderer = Renderer(tokenizer)
+        >>> context = renderer.prompt([{"role": "user", "content": "What is 2 + 3?"}], tools)
+        >>> action = agent.generate(context)            # ids, the stop id included
+        >>> message = renderer.parse(action)
+        >>> context += action
+        >>> result = {"role": "tool", "content": "5", "tool_call_id": ..., "name": "add"}
+        >>> context += renderer.observe(context, [result], tools=tools)
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        parser: Parser | str | None = None,
+    ) -> None:
+        self._arguments = (tokenizer, chat_template, chat_template_kwargs, parser)
+        self.tokenizer = tokenizer
+        self._parser = load_parser(parser) if parser is not None else None
+        self._template = ChatTemplate.of(tokenizer, chat_template, chat_template_kwargs)
+        self._text = SafeText(tokenizer)
+        turns = Turns.of(self._template, self._text)
+        self._dialect, self._refusal = self._find_dialect(turns)
+        self._following = Following(
+            self._template,
+            turns,
+            self._text.added,
+            writes_calls=not self._plain,
+            as_text=self._dialect is not None and self._dialect.as_text,
+            empty_content=self._dialect.empty_content if self._dialect else "",
+        )
+        self._turns = self._with_ends_of_calls(turns)
+        eos = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
+        ends = (*sorted(self._turns.closing), *eos, *sorted(self._turns.opening))
+        self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(ends))
+
+    def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Tools = None) -> list[int]:
+        """The ids of a conversation, up to where the assistant's next turn begins.
+
+        Args:
+            messages: The conversation in OpenAI's shape; it may hold worked turns with calls.
+            tools: The function schemas to offer, in OpenAI's shape.
+
+        Raises:
+            TemplateError: If the template refuses the conversation, or its way of writing calls is
+                not understood and tools are offered.
+            DataError: If a message has no role.
+        """
+        written, schemas, marker = self._prepare(messages, tools)
+        if tools or any(message.get("tool_calls") for message in written):
+            self._require_dialect()
+        if self._plain:
+            written = plain_protocol.rewrite(written, schemas, takes_system=self._takes_system)
+            schemas = None
+        text = self._template.render(written, schemas, generation_prompt=True)
+        return self._text.encode(text, marker)
+
+    def parse(
+        self, completion_ids: Sequence[int], *, context_ids: Sequence[int] = (), tools: Tools = None
+    ) -> Message:
+        """Read what the policy sampled. Nothing that it can write raises.
+
+        Args:
+            completion_ids: The sampled ids, the stop id included where there is one.
+            context_ids: What the policy saw; makes the ids of the calls differ from turn to turn.
+            tools: The schemas that were offered.
+
+        Returns:
+            The assistant's message. `tool_calls` is always there; a call that could not be read is
+            in it, with an `error`. Text outside of the calls is the `content`.
+
+        Raises:
+            TemplateError: If tools are offered and the template's calls are not understood.
+            UserCodeError: If the user's parser raises anything but a `ValueError`.
+        """
+        if tools:
+            self._require_dialect()
+        ids = list(completion_ids)
+        text = self._text.decode(ids[:-1] if ids and ids[-1] in self.stop_ids else ids)
+        if self._parser is not None:
+            content, calls = run_parser(self._parser, text)
+        elif self._plain:
+            content, calls = read_calls(text, plain_protocol.DIALECT)
+        elif self._dialect is not None:
+            content, calls = read_calls(text, self._dialect)
+        else:
+            content, calls = text, []
+        numbered = _with_ids(calls, len(context_ids))
+        return {"role": "assistant", "content": content, "tool_calls": numbered}
+
+    def observe(
+        self,
+        context_ids: Sequence[int],
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Tools = None,
+        generation_prompt: bool = True,
+    ) -> list[int]:
+        """The ids to append after an action, so that the whole reads as the template writes it.
+
+        That is what the template writes at a turn's end and the model never samples, the end itself
+        where the turn was cut by its length, the messages, and the next turn's opening.
+
+        Args:
+            context_ids: Everything so far; the action comes last.
+            messages: What the environment answers. An answer to a call carries its `tool_call_id`
+                and `name`.
+            tools: The schemas that were offered.
+            generation_prompt: Whether to open the assistant's next turn. Without it and without
+                messages, a turn that ended by itself gets nothing.
+
+        Raises:
+            TemplateError: If the template refuses the messages.
+        """
+        stopped = len(context_ids) > 0 and context_ids[-1] in self.stop_ids
+        if not messages and not generation_prompt:
+            return [] if stopped else self._end_ids()
+        written, _, marker = self._prepare(messages, None)
+        ids = self._text.encode(
+            self._after_turn(written, bool(tools), generation_prompt), marker, inside=True
+        )
+        if not stopped:
+            return ids
+        first = next((i for i, number in enumerate(ids) if self._text.is_added(number)), None)
+        if first is None:
+            return ids
+        # The turn's end is there already: sampled, by this token or by another that stands for it.
+        ended = ids[first] in self._turns.closing or ids[first] == context_ids[-1]
+        return ids[first + 1 :] if ended else ids
+
+    def __copy__(self) -> "Renderer":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Renderer":
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, self._arguments
+
+    @property
+    def _plain(self) -> bool:
+        """Whether calls, results and schemas are written by the plain protocol."""
+        return self._dialect is None and self._refusal is None
+
+    def _find_dialect(self, turns: Turns) -> tuple[Dialect | None, TemplateError | None]:
+        """The template's dialect, or why it has none that is understood."""
+        try:
+            return derive(self._template, turns, self._text.added), None
+        except TemplateError as error:
+            return None, error
+
+    def _with_ends_of_calls(self, turns: Turns) -> Turns:
+        try:
+            return with_ends_of_calls(self._following, self._text)
+        except TemplateError as error:
+            self._refusal = self._refusal or error
+            return turns
+
+    def _require_dialect(self) -> None:
+        # Not before tools are used: a conversation without them needs no dialect.
+        if self._refusal is not None and self._parser is None:
+            raise self._refusal
+
+    @cached_property
+    def _takes_system(self) -> bool:
+        talk = [{"role": "system", "content": probes.SYSTEM}, probes.user()]
+        try:
+            return probes.SYSTEM in self._template.render(talk, generation_prompt=True)
+        except TemplateError:
+            return False
+
+    def _prepare(
+        self, messages: Sequence[Mapping[str, Any]], tools: Tools
+    ) -> tuple[list[dict[str, Any]], Any, str | None]:
+        """Bring messages into one shape and break the added tokens in them and in the tools."""
+        plain = [_in_openai_shape(message) for message in messages]
+        (written, schemas), marker = self._text.breaker.protect([plain, list(tools or ())])
+        for message in written:
+            if message.get("tool_calls"):
+                self._fit_template(message)
+        return written, schemas or None, marker
+
+    def _fit_template(self, message: dict[str, Any]) -> None:
+        """Give a message with calls the content and arguments that the template takes."""
+        if not message.get("content") and self._following.empty_content is not None:
+            message["content"] = self._following.empty_content
+        if self._following.as_text:
+            for call in message["tool_calls"]:
+                function = call["function"]
+                if not isinstance(function["arguments"], str):
+                    function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+
+    def _after_turn(self, messages: list[dict[str, Any]], tools: bool, generate: bool) -> str:
+        if self._plain:
+            messages = plain_protocol.rewrite(messages, None, takes_system=True)
+        return self._following.render(messages, with_tools=tools, generation_prompt=generate)
+
+    def _end_ids(self) -> list[int]:
+        """The end of a turn that was cut, and nothing after its closing token."""
+        ids = self._text.encode(self._turns.after_last, inside=True)
+        ends = [i for i, number in enumerate(ids) if number in self._turns.closing]
+        return ids[: ends[0] + 1] if ends else ids
+
+
+def _rebuild(tokenizer: Any, chat_template: Any, kwargs: Any, parser: Any) -> Renderer:
+    return Renderer(
+        tokenizer, chat_template=chat_template, chat_template_kwargs=kwargs, parser=parser
+    )
+
+
+def _in_openai_shape(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a message without empty keys, its calls as OpenAI's objects."""
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise DataError(
+            f"a message must be a mapping with a role, got {message!r}; "
+            "write {'role': 'user', 'content': '...'}"
+        )
+    shaped = {key: value for key, value in message.items() if value is not None}
+    if "tool_calls" in shaped:
+        shaped["tool_calls"] = [_call_in_openai_shape(call) for call in shaped["tool_calls"]]
+        if not shaped["tool_calls"]:
+            del shaped["tool_calls"]
+    if "tool_calls" not in shaped:
+        shaped.setdefault("content", "")
+    return shaped
+
+
+def _call_in_openai_shape(call: Any) -> dict[str, Any]:
+    if isinstance(call, ToolCall):
+        return call.to_dict()
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise DataError(
+            f"a message's tool call must have a name, got {call!r}; "
+            "write {'function': {'name': '...', 'arguments': {...}}}"
+        )
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError):
+            arguments = json.loads(arguments)
+    shaped = probes.openai_call(call.get("id") or "", function["name"], arguments)
+    return shaped if shaped["id"] else {key: shaped[key] for key in ("type", "function")}
+
+
+def _with_ids(calls: list[ToolCall], position: int) -> list[ToolCall]:
+    """Give every call an id of its own.
+
+    Nine letters and digits, which is what the strictest template takes. The position grows from
+    turn to turn by more than there can be calls, so ids differ within an episode.
+    """
+    numbered: list[ToolCall] = []
+    seen: set[str] = set()
+    for index, call in enumerate(calls):
+        own = call.id if call.id and call.id not in seen else f"call{position + index:05d}"
+        seen.add(own)
+        numbered.append(replace(call, id=own))
+    return numbered

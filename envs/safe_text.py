@@ -1,0 +1,168 @@
+r"""Text to token ids, where an added token can only come from text we trust.
+
+`encode` is the tokenizer's own encoding of the whole text. Only where `markers.py` had to break
+something, the stretch between two true added tokens is encoded a second time: without the markers,
+and with a tokenizer that knows no added tokens.
+
+    <|im_start|>user\n  say <~|im_end|>  <|im_end|>          ~ is the marker
+    ------------                         ----------          true: unbroken
+                ---------------------                        encoded again, as plain text
+
+Left out: what is a message or a template.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+from tokenizers import AddedToken, Encoding, Tokenizer
+
+from gymnast.envs.markers import TokenBreaker, escaped, is_markup
+from gymnast.errors import ModelError
+
+
+class SafeText:
+    """The text side of one tokenizer: break, encode, decode. It changes nothing once built.
+
+    Args:
+        tokenizer: A fast tokenizer (one with a `backend_tokenizer`); it is copied.
+
+    Raises:
+        ModelError: If the tokenizer is not a fast one.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if not isinstance(backend, Tokenizer):
+            raise ModelError(
+                f"{type(tokenizer).__name__} has no `tokenizers` backend; the renderer needs a "
+                "fast tokenizer: load it with AutoTokenizer, from a folder with a tokenizer.json"
+            )
+        # A copy, for whoever pads or truncates with the tokenizer changes its backend.
+        self._backend: Tokenizer = Tokenizer.from_str(backend.to_str())
+        self._backend.no_padding()
+        self._backend.no_truncation()
+        self.added: dict[str, int] = {
+            token.content: number
+            for number, token in self._backend.get_added_tokens_decoder().items()
+            if is_markup(token.content)
+        }
+        self._added_ids = frozenset(self.added.values())
+        self._unknown_id = getattr(tokenizer, "unk_token_id", None)
+        self._size = self._backend.get_vocab_size(with_added_tokens=True)
+        normalizer = self._backend.normalizer
+        self.breaker = TokenBreaker(
+            self.added, normalizer.normalize_str if normalizer is not None else None
+        )
+
+    def is_added(self, number: int) -> bool:
+        """Whether this is the id of an added token that is markup."""
+        return number in self._added_ids
+
+    def decode(self, ids: Sequence[Any]) -> str:
+        """The text of token ids, added tokens included. What is no token id is left out."""
+        known = []
+        for number in ids:
+            try:
+                value = int(number)
+            except (TypeError, ValueError, OverflowError):
+                continue
+            if 0 <= value < self._size:
+                known.append(value)
+        return str(self._backend.decode(known, skip_special_tokens=False))
+
+    def encode(self, text: str, marker: str | None = None, *, inside: bool = False) -> list[int]:
+        """Encode text; its unbroken added tokens become ids, and nothing else does.
+
+        Args:
+            text: Rendered from what `breaker.protect` returned.
+            marker: The marker that `breaker.protect` returned.
+            inside: Whether other text comes before it. Some tokenizers treat a beginning apart.
+        """
+        anchor = self._anchor if inside else ""
+        text = anchor + (text.replace(escaped(marker), marker) if marker else text)
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        if marker is None or marker not in text:
+            ids = list(encoding.ids)
+        else:
+            ids = list(self._patched(text, encoding, marker))
+        return ids[1:] if anchor else ids
+
+    @cached_property
+    def _anchor(self) -> str:
+        """An added token that can stand before text without touching it, or ""."""
+        tokens: dict[int, AddedToken] = self._backend.get_added_tokens_decoder()
+        for token in tokens.values():
+            plain = not (token.rstrip or token.single_word or token.normalized)
+            if plain and token.content in self.added:
+                return str(token.content)
+        return ""
+
+    def _patched(self, text: str, encoding: Encoding, marker: str) -> Iterator[int]:
+        ids, offsets = encoding.ids, encoding.offsets
+        true = [
+            index
+            for index, number in enumerate(ids)
+            if number in self._added_ids and not self._is_unknown_text(number, text, offsets[index])
+        ]
+        begin, first = 0, 0  # of the stretch: in the text, in the ids
+        for index in [*true, len(ids)]:
+            end = offsets[index][0] if index < len(ids) else len(text)
+            stretch = text[begin:end]
+            if marker in stretch:
+                yield from self._encode_plain(stretch, marker, at_start=begin == 0)
+            else:
+                yield from ids[first:index]
+            if index < len(ids):
+                yield ids[index]
+                begin, first = offsets[index][1], index + 1
+
+    def _is_unknown_text(self, number: int, text: str, span: tuple[int, int]) -> bool:
+        """Whether the id stands for characters the vocabulary lacks, not for its own content."""
+        return number == self._unknown_id and text[span[0] : span[1]].strip() not in self.added
+
+    def _encode_plain(self, stretch: str, marker: str, *, at_start: bool) -> list[int]:
+        plain = self._plain_at_start if at_start else self._plain
+        ids = plain.encode(stretch.replace(marker, ""), add_special_tokens=False).ids
+        if self._added_ids.isdisjoint(ids):
+            return list(ids)
+        # The model's own vocabulary spells an added token as one piece: keep its parts apart.
+        parts = [part for part in stretch.split(marker) if part]
+        return [
+            number
+            for index, part in enumerate(parts)
+            for number in (plain if index == 0 else self._plain)
+            .encode(part, add_special_tokens=False)
+            .ids
+        ]
+
+    @cached_property
+    def _plain_at_start(self) -> Tokenizer:
+        return self._without_added_tokens(at_start=True)
+
+    @cached_property
+    def _plain(self) -> Tokenizer:
+        return self._without_added_tokens(at_start=False)
+
+    def _without_added_tokens(self, *, at_start: bool) -> Tokenizer:
+        state = json.loads(self._backend.to_str())
+        state["added_tokens"] = [
+            token for token in state["added_tokens"] if not is_markup(token["content"])
+        ]
+        state["post_processor"] = None
+        if not at_start:
+            _never_prepend(state["pre_tokenizer"])
+        return Tokenizer.from_str(json.dumps(state))
+
+
+def _never_prepend(node: Any) -> None:
+    """Turn "a space before the first piece" off, in a pre-tokenizer's description."""
+    if isinstance(node, dict):
+        if node.get("prepend_scheme") == "first":
+            node["prepend_scheme"] = "never"
+        for value in node.values():
+            _never_prepend(value)
+    elif isinstance(node, list):
+        for value in node:
+            _never_prepend(value)
