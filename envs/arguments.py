@@ -1,0 +1,120 @@
+"""Reading the arguments of a call: validated and coerced by type hint, or told what is wrong.
+
+A policy writes JSON, often with one layer too much or too little of quoting. So a value that does
+not fit is given a second chance as what its text decodes to (`"3"` for an int, `"[1, 2]"` for a
+list, `5` for a str), and the whole arguments may be a string of JSON.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from gymnast.envs.tools import Parameter, Tool
+
+_MAX_SHOWN = 80
+_MAX_FAULTS = 3
+
+
+class BadArguments(Exception):
+    """The arguments do not fit the tool; the message says what was wrong and what is right."""
+
+
+def decode_arguments(raw: Any) -> dict[str, Any]:
+    """The arguments of a call as an object, from an object or from a string of JSON.
+
+    Raises:
+        BadArguments: They are neither.
+    """
+    value = raw
+    for _ in range(2):  # some models quote twice
+        if not isinstance(value, str):
+            break
+        try:
+            value = json.loads(value) if value.strip() else {}
+        except (ValueError, RecursionError) as error:
+            raise BadArguments(f"the arguments are not valid JSON ({error})") from error
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise BadArguments(f"the arguments must be a JSON object, got {shown(value)}")
+    return {str(name): argument for name, argument in value.items()}
+
+
+def bind_arguments(tool: Tool, arguments: Any) -> dict[str, Any]:
+    """Validate and coerce the arguments of one call.
+
+    Args:
+        tool: What is called.
+        arguments: An object, or a string of JSON.
+
+    Returns:
+        The keyword arguments to call it with. Parameters left out are absent.
+
+    Raises:
+        BadArguments: Something is missing, unexpected, or of the wrong type.
+    """
+    try:
+        given = decode_arguments(arguments)
+    except BadArguments as error:
+        raise BadArguments(f"{tool.signature}: {error}") from error
+    known = {parameter.name for parameter in tool.parameters}
+    faults = [f'unexpected argument "{name}"' for name in given if name not in known]
+    bound = {}
+    for parameter in tool.parameters:
+        if parameter.name in given:
+            try:
+                bound[parameter.name] = _coerce(parameter, given[parameter.name])
+            except BadArguments as error:
+                faults.append(str(error))
+        elif parameter.required:
+            faults.append(f'argument "{parameter.name}" is missing')
+    if faults:
+        raise BadArguments(f"{tool.signature}: {'; '.join(faults[:_MAX_FAULTS])}")
+    return bound
+
+
+def _coerce(parameter: Parameter, value: Any) -> Any:
+    try:
+        return parameter.adapter.validate_python(value)
+    except ValidationError as error:
+        first = error
+    except Exception as error:  # a validator of the type's own, or nesting too deep
+        raise BadArguments(f'argument "{parameter.name}": {error}') from error
+    for candidate in _second_chance(value):
+        try:
+            return parameter.adapter.validate_python(candidate)
+        except Exception:
+            continue
+    raise BadArguments(_fault(parameter.name, first)) from first
+
+
+def _second_chance(value: Any) -> list[Any]:
+    """What a value of the wrong type may have meant."""
+    if isinstance(value, str):
+        try:
+            return [json.loads(value)]
+        except (ValueError, RecursionError):
+            return []
+    if isinstance(value, int | float):
+        return [json.dumps(value)]
+    return []
+
+
+def _fault(name: str, error: ValidationError) -> str:
+    faults = []
+    for detail in error.errors(include_url=False, include_context=False)[:_MAX_FAULTS]:
+        path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in detail["loc"])
+        message = detail["msg"][:1].lower() + detail["msg"][1:]
+        faults.append(f'argument "{name}"{path}: {message} (got {shown(detail["input"])})')
+    return "; ".join(faults)
+
+
+def shown(value: Any) -> str:
+    """A value as short JSON, for a message."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        text = type(value).__name__
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."

@@ -1,0 +1,225 @@
+"""Environment: a toolset as a `gymnasium.Env` over token ids.
+
+    step(action ids) = parse -> act(assistant message) -> render
+
+This file puts tokens around `toolset.py`, which knows messages alone. Left out: how an episode
+ends (`ending.py`), chat templates (`renderer.py`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+
+from gymnast.envs.blocking import run_blocking
+from gymnast.envs.ending import TokenBudget, close_turn
+from gymnast.envs.renderer import Renderer
+from gymnast.envs.settings import check_settings
+from gymnast.envs.spaces import TokenIds, TokenSpace
+from gymnast.envs.timings import Timings
+from gymnast.envs.toolset import Info, Toolset
+from gymnast.errors import ConfigError, PromptTooLong
+from gymnast.types import Message
+
+
+class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
+    """A set of tools, a way to begin and a way to score.
+
+        class Arithmetic(Environment):
+            \"\"\"Answer a multiplication question, with a calculator at hand.\"\"\"
+
+            @tool
+            def multiply(self, a: int, b: int) -> int:
+                \"\"\"Multiply two integers.\"\"\"
+                return a * b
+
+            def reward(self, episode) -> float:
+                return float(str(self.row["answer"]) in episode.answer)
+
+        env = Arithmetic(Renderer(tokenizer), max_turns=4)
+        prompt_ids, info = env.reset(options={"row": {"prompt": "What is 3 x 4?", "answer": 12}})
+        ids, reward, terminated, truncated, info = env.step(action_ids)
+
+    Args:
+        renderer: Messages <-> tokens. Without one, `act` works and `step` does not.
+        rows: Where `reset` takes a row from when it is given none and the class has no
+            `sample_row` of its own.
+        max_turns: Actions an episode may have.
+        max_tokens: Sampled and observed tokens after the prompt; None is no limit.
+        context_length: All tokens; None is no limit.
+        episode_timeout_s: Seconds from `reset` after which the episode ends; None is no limit.
+        system_prompt: Put first where the row's (or `setup`'s) messages have no system message.
+        stop_tools: Names of tools that end the episode, as `@tool(stop=True)` does.
+
+    `info` of `reset` and `step` has `stop_ids` (what an action may end with), `tokens_left` (how
+    many tokens may be sampled next, None without a limit) and `timings` (seconds by kind); that of
+    `step` also `tool_calls`, `errors` and `stop_reason`; that of the last step also `metrics`,
+    `reward_parts` (where `reward` returned several) and, for `StopReason.error`, `failure`.
+
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]
+
+    def __init__(
+        self,
+        renderer: Renderer | None = None,
+        rows: Sequence[Mapping[str, Any]] | None = None,
+        max_turns: int = 10,
+        max_tokens: int | None = None,
+        context_length: int | None = None,
+        episode_timeout_s: float | None = None,
+        system_prompt: str | None = None,
+        stop_tools: Iterable[str] = (),
+    ) -> None:
+        self.renderer = renderer
+        self.rows = rows
+        self.max_turns = max_turns
+        self.max_tokens = max_tokens
+        self.context_length = context_length
+        self.episode_timeout_s = episode_timeout_s
+        self.system_prompt = system_prompt
+        check_settings(self)
+        Toolset.__init__(self, stop_tools)
+        self._stop_ids = tuple(renderer.stop_ids) if renderer else ()
+        self.action_space = TokenSpace.of(renderer)
+        self.observation_space = TokenSpace.of(renderer)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[TokenIds, Info]:
+        """Begin an episode.
+
+        Args:
+            seed: Of `np_random`, which `sample_row` gets.
+            options: `{"row": {...}}` to begin with that row.
+
+        Returns:
+            The prompt's ids, of shape [P] (empty without a renderer), and the info.
+
+        Raises:
+            DataError: The row lacks what the environment needs, or there is none.
+            PromptTooLong: The prompt leaves no token to sample.
+            UserCodeError: A hook raised.
+            InfrastructureError: What the episode runs on broke.
+        """
+        return run_blocking(self.areset(seed=seed, options=options))
+
+    def step(self, action: Any) -> tuple[TokenIds, float, bool, bool, Info]:
+        """Take one action; see `astep`. Works inside a running event loop as well."""
+        return run_blocking(self.astep(action))
+
+    def close(self) -> None:
+        """End the episode, if one is running, and let the worker thread go."""
+        if self._needs_cleanup:
+            run_blocking(self.aclose())
+        else:
+            self._worker.stop()
+
+    async def aclose(self) -> None:
+        """Close without blocking."""
+        self._running = False
+        try:
+            await self._clean_up()
+        finally:
+            self._worker.stop()
+
+    async def areset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[TokenIds, Info]:
+        """Begin an episode without blocking; see `reset`."""
+        self._running = False
+        await self._clean_up()
+        gymnasium.Env.reset(self, seed=seed)
+        row = (options or {}).get("row")
+        if row is None:
+            row = await self._hook(self.sample_row, self.np_random)
+        try:
+            messages = await self._begin(row, seed, self.episode_timeout_s)
+            state = self._state
+            if self.renderer is not None:
+                with state.timings.measure("render"):
+                    state.ids = list(self.renderer.prompt(messages, self.tools or None))
+                state.budget = self._budget_after(len(state.ids))
+        except BaseException:
+            await self._abort()
+            raise
+        self._running = True
+        return np.array(state.ids, dtype=np.int64), self._info()
+
+    async def astep(self, action: Any) -> tuple[TokenIds, float, bool, bool, Info]:
+        """Take one action without blocking.
+
+        Args:
+            action: The sampled ids, of shape [A], their stop id included.
+
+        Returns:
+            The ids to append, of shape [O], which may be 0; this turn's reward, which on the last
+            turn includes the episode's; whether the task is over; whether a limit was hit; info.
+
+        Raises:
+            ResetNeeded: No episode is running.
+            UserCodeError: A hook raised.
+        """
+        self._require_episode()
+        renderer, state = self._require_renderer(), self._state
+        state.timings = Timings()
+        ids: list[int] = np.asarray(action, dtype=np.int64).reshape(-1).tolist()
+        tools = self.tools or None
+        try:
+            with state.timings.measure("parse"):
+                message = self._parse(renderer, ids)
+            state.ids += ids
+            cut = not ids or ids[-1] not in self._stop_ids
+            turn, reward, holding = await self._take_turn(message, cut=cut)
+
+            def render(generation_prompt: bool) -> list[int]:
+                if not turn.results:  # an answer, or nothing that could be answered
+                    return []
+                return renderer.observe(
+                    state.ids, turn.results, tools=tools, generation_prompt=generation_prompt
+                )
+
+            with state.timings.measure("render"):
+                observed, reason = close_turn(state.budget, len(state.ids), holding, render)
+            state.ids += observed
+            ending = await self._end_turn(turn, reward, reason)
+            return np.array(observed, dtype=np.int64), *ending
+        except BaseException:
+            await self._abort()
+            raise
+
+    def _parse(self, renderer: Renderer, ids: list[int]) -> Message:
+        message = renderer.parse(ids, context_ids=self._state.ids, tools=self.tools or None)
+        if any(call.error is not None for call in message["tool_calls"]):
+            # What could not be read is in neither content nor calls; a reader of rollouts wants it.
+            return {**message, "raw": renderer.tokenizer.decode(ids)}  # type: ignore[typeddict-unknown-key]
+        return message
+
+    def _budget_after(self, prompt_length: int) -> TokenBudget:
+        budget = TokenBudget(prompt_length, self.max_tokens, self.context_length)
+        if budget.reached(prompt_length):
+            raise PromptTooLong(
+                f"the prompt has {prompt_length} tokens, which leaves none to act within "
+                f"context_length={self.context_length}. Shorten it, or raise context_length."
+            )
+        return budget
+
+    def _require_renderer(self) -> Renderer:
+        if self.renderer is None:
+            raise ConfigError(
+                f"{type(self).__name__} has no renderer, so it knows no token ids. Pass "
+                "renderer=Renderer(tokenizer), or drive it by messages with `await act(message)`."
+            )
+        return self.renderer
+
+    def _encode(self, text: str) -> Sized:
+        if self.renderer is None:
+            return super()._encode(text)
+        ids: list[int] = self.renderer.tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def _info(self) -> Info:
+        state = self._state
+        left = state.budget.left(len(state.ids))
+        return super()._info() | {"stop_ids": list(self._stop_ids), "tokens_left": left}

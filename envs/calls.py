@@ -1,0 +1,215 @@
+"""Running the tool calls of one action.
+
+Whatever the policy wrote, each call gets a record and a text that says what came of it. Only
+`InfrastructureError` gets out: then the episode itself cannot go on. Which calls end an episode is
+decided in `base.py`.
+"""
+
+import asyncio
+import inspect
+import itertools
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gymnast.envs.arguments import BadArguments, bind_arguments, decode_arguments
+from gymnast.envs.episode import CallRecord, ErrorKind, ToolError
+from gymnast.envs.results import cut_middle, encodable, result_text
+from gymnast.envs.tools import Tool, no_such_tool
+from gymnast.envs.worker import Overrun, Worker
+from gymnast.errors import InfrastructureError
+from gymnast.types import Message, ToolCall
+
+logger = logging.getLogger(__name__)
+
+_MAX_EXCEPTION_CHARACTERS = 2000
+
+
+def approximate_tokens(text: str) -> Sized:
+    """Stands for a text's tokens where there is no tokenizer: one for four characters."""
+    return range(-(-len(text) // 4))
+
+
+def read_calls(message: Mapping[str, Any], *, turn: int) -> list[ToolCall]:
+    """The calls of an assistant message, given as `ToolCall` or in OpenAI's shape.
+
+    Args:
+        message: What the policy wrote.
+        turn: Its number in the episode, from which calls without an id get one.
+    """
+    found = message.get("tool_calls") or []
+    calls = found if isinstance(found, list | tuple) else [found]
+    return [_read_call(call, f"call_{turn}_{i}") for i, call in enumerate(calls)]
+
+
+def _read_call(call: Any, default_id: str) -> ToolCall:
+    if isinstance(call, ToolCall):
+        return call if call.id else replace(call, id=default_id)
+    inner = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(inner, Mapping):
+        return _unreadable(default_id, "", "it is no object with a name and arguments")
+    call_id = str(call.get("id") or default_id)
+    name = inner.get("name")
+    if not isinstance(name, str) or not name:
+        return _unreadable(call_id, "", "it names no tool")
+    try:
+        return ToolCall(call_id, name, decode_arguments(inner.get("arguments")))
+    except BadArguments as error:
+        return _unreadable(call_id, name, str(error))
+
+
+def _unreadable(call_id: str, name: str, why: str) -> ToolCall:
+    return ToolCall(call_id, name, {}, f"the call could not be read: {why}")
+
+
+def answer(record: CallRecord) -> Message:
+    """The message that tells the policy what came of a call."""
+    message: Message = {"role": "tool", "tool_call_id": record.call.id, "content": record.text}
+    if record.call.name:
+        message["name"] = record.call.name
+    return message
+
+
+class _Failed(Exception):
+    """A call did not succeed, for a reason the policy is told."""
+
+    def __init__(self, kind: ErrorKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass
+class CallRunner:
+    """What running calls needs.
+
+    Attributes:
+        tools: Those offered in this episode, by name.
+        function: Gives the function of a tool by its name.
+        worker: Runs the sync ones.
+        deadline: When the episode's time is up, on `time.monotonic`; None is never.
+        encode: Tokenizes a text, to measure results.
+    """
+
+    tools: Mapping[str, Tool]
+    function: Callable[[str], Callable[..., Any]]
+    worker: Worker
+    deadline: float | None = None
+    encode: Callable[[str], Sized] = field(default=approximate_tokens)
+
+    async def run(self, calls: Sequence[ToolCall]) -> list[CallRecord]:
+        """Run calls in order; neighbours whose tools are concurrent run at the same time.
+
+        Returns:
+            One record a call, in the order of the calls.
+
+        Raises:
+            InfrastructureError: What a tool runs on broke.
+        """
+        records: list[CallRecord] = []
+        for together, group in itertools.groupby(calls, key=self._concurrent):
+            if not together:
+                records += [await self._record(call) for call in group]
+                continue
+            found = await asyncio.gather(*map(self._record, group), return_exceptions=True)
+            for record in found:
+                if isinstance(record, BaseException):
+                    raise record
+                records.append(record)
+        return records
+
+    def _concurrent(self, call: ToolCall) -> bool:
+        return call.name in self.tools and self.tools[call.name].options.concurrent
+
+    async def _record(self, call: ToolCall) -> CallRecord:
+        arguments: dict[str, Any] = {}
+        start = time.perf_counter()
+        try:
+            tool = self._find(call)
+            arguments = _bind(tool, call)
+            start = time.perf_counter()
+            result = await self._call(tool, arguments)
+            seconds = time.perf_counter() - start
+            text = self._text(tool, result)
+        except _Failed as failure:
+            error = ToolError(failure.kind, call.name, encodable(str(failure)))
+            seconds = time.perf_counter() - start
+            return CallRecord(call, arguments, None, f"Error: {error.message}", error, seconds)
+        return CallRecord(call, arguments, result, text, None, seconds)
+
+    def _find(self, call: ToolCall) -> Tool:
+        tool = self.tools.get(call.name)
+        if call.error is not None:
+            how = f"Call it as {tool.signature}." if tool else f"Tools: {self._signatures()}."
+            raise _Failed("malformed", f"{call.error}. {how}")
+        if tool is None:
+            message = f"{call.name!r}: {no_such_tool(call.name, self.tools)}"
+            raise _Failed("unknown_tool", message)
+        return tool
+
+    def _signatures(self) -> str:
+        return ", ".join(tool.signature for tool in self.tools.values()) or "(none)"
+
+    async def _call(self, tool: Tool, arguments: dict[str, Any]) -> Any:
+        timeout_s = self._timeout_s(tool)
+        if timeout_s is not None and timeout_s <= 0:
+            raise _Failed("timeout", f"{tool.name} was not run: the episode's time is up")
+        function = self.function(tool.name)
+        try:
+            if inspect.iscoroutinefunction(function):
+                return await _within(function(**arguments), timeout_s)
+            result = await self.worker.run(lambda: function(**arguments), timeout_s=timeout_s)
+            return await _within(result, timeout_s) if inspect.isawaitable(result) else result
+        except InfrastructureError:
+            raise
+        except Overrun:
+            message = f"{tool.name} was given up after {timeout_s:.3g} s"
+            raise _Failed("timeout", message) from None
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                raise  # the episode is being cancelled, not something inside the tool
+            logger.debug("tool %s raised", tool.name, exc_info=True)
+            raise _Failed("exception", f"{tool.name}: {_described(error)}") from error
+
+    def _timeout_s(self, tool: Tool) -> float | None:
+        limits = [] if tool.options.timeout_s is None else [tool.options.timeout_s]
+        if self.deadline is not None:
+            limits.append(self.deadline - time.monotonic())
+        return min(limits) if limits else None
+
+    def _text(self, tool: Tool, result: Any) -> str:
+        try:
+            text = result_text(result)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise _Failed("exception", f"{tool.name}: {_described(error)}") from error
+        limit = tool.options.max_output_tokens
+        return text if limit is None else cut_middle(text, limit, self.encode)
+
+
+def _bind(tool: Tool, call: ToolCall) -> dict[str, Any]:
+    try:
+        return bind_arguments(tool, call.arguments)
+    except BadArguments as error:
+        raise _Failed("bad_arguments", str(error)) from error
+
+
+async def _within(awaitable: Awaitable[Any], timeout_s: float | None) -> Any:
+    """Await something, but not for longer. Its own TimeoutError is not mistaken for ours."""
+    try:
+        async with asyncio.timeout(timeout_s) as scope:
+            return await awaitable
+    except TimeoutError:
+        if scope.expired():
+            raise Overrun from None
+        raise
+
+
+def _described(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text[:_MAX_EXCEPTION_CHARACTERS]

@@ -1,0 +1,169 @@
+"""What happened in an episode so far: the records that `reward` and `turn_reward` read.
+
+Records only; they are made in `base.py` and `calls.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gymnast.envs.results import encodable
+from gymnast.types import Message, StopReason, ToolCall
+
+ErrorKind = Literal["malformed", "unknown_tool", "bad_arguments", "exception", "timeout"]
+
+
+@dataclass(frozen=True)
+class ToolError:
+    """A call that did not succeed. The policy was told the message.
+
+    Attributes:
+        kind: `malformed` (could not be read), `unknown_tool`, `bad_arguments`, `exception` (the
+            tool raised, or returned what JSON cannot express) or `timeout`.
+        tool: The name the policy wrote, "" where it could not be read.
+        message: What was wrong and what would have been right.
+    """
+
+    kind: ErrorKind
+    tool: str
+    message: str
+
+
+@dataclass(frozen=True)
+class CallRecord:
+    """One call and what came of it.
+
+    Attributes:
+        call: As the policy wrote it.
+        arguments: Validated and coerced, as the tool got them; {} where it did not run.
+        result: What the tool returned, before it was written as text; None after an error.
+        text: What the policy reads.
+        error: Why it did not succeed, or None.
+        seconds: How long the tool ran.
+    """
+
+    call: ToolCall
+    arguments: Mapping[str, Any]
+    result: Any
+    text: str
+    error: ToolError | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One action and what the environment answered: what `turn_reward` gets.
+
+    Attributes:
+        index: 0 for the first turn of the episode.
+        message: The assistant message.
+        calls: Its tool calls, in the order written, with their results.
+        results: The messages the environment answered with.
+    """
+
+    index: int
+    message: Message
+    calls: tuple[CallRecord, ...] = ()
+    results: tuple[Message, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The text of the assistant message, "" where it has none."""
+        return text_of(self.message)
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The calls as the policy wrote them, those that could not be read included."""
+        return [record.call for record in self.calls]
+
+    @property
+    def errors(self) -> list[ToolError]:
+        """The calls that did not succeed."""
+        return [record.error for record in self.calls if record.error is not None]
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A whole episode: what `reward` gets.
+
+    Attributes:
+        row: The dataset row it began with.
+        prompt: The messages it began with.
+        turns: In order.
+        stop_reason: Why it ended.
+    """
+
+    row: Mapping[str, Any]
+    prompt: tuple[Message, ...]
+    turns: tuple[Turn, ...] = ()
+    stop_reason: StopReason | None = None
+    seed: int | None = field(default=None, compare=False)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation in OpenAI's shape, JSON-serialisable; a new list each time."""
+        found = list(self.prompt)
+        for turn in self.turns:
+            found += [turn.message, *turn.results]
+        return found
+
+    @property
+    def answer(self) -> str:
+        """The text of the last turn, "" where it has none."""
+        return self.turns[-1].text if self.turns else ""
+
+    @property
+    def calls(self) -> list[CallRecord]:
+        """Every call with its result, in order."""
+        return [record for turn in self.turns for record in turn.calls]
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """Every call as the policy wrote it, in order."""
+        return [record.call for record in self.calls]
+
+    @property
+    def errors(self) -> list[ToolError]:
+        """Every call that did not succeed, in order."""
+        return [error for turn in self.turns for error in turn.errors]
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """The text of a message, whose content may be a string, a list of parts, or None."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list | tuple) else []
+    return "".join(str(part.get("text", "")) for part in parts if isinstance(part, Mapping))
+
+
+def json_message(message: Mapping[str, Any], calls: Sequence[ToolCall]) -> Message:
+    """An assistant message as it is recorded: in OpenAI's shape and JSON-serialisable.
+
+    Args:
+        message: What the policy wrote.
+        calls: Its calls, as they were read.
+
+    Returns:
+        The message with its calls as dicts. One that could not be read keeps what was written and
+        says in `error` why.
+    """
+    written = message.get("tool_calls")
+    plain: dict[str, Any] = {
+        str(key): encodable(value) for key, value in message.items() if key != "tool_calls"
+    }
+    plain.setdefault("role", "assistant")
+    if calls:
+        written = written if isinstance(written, list | tuple) else [written]
+        pairs = zip(calls, written, strict=True)
+        plain["tool_calls"] = [_json_call(call, original) for call, original in pairs]
+    return plain  # type: ignore[return-value]
+
+
+def _json_call(call: ToolCall, original: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = encodable(call.to_dict())
+    if call.error is None:
+        return plain
+    if isinstance(original, Mapping) and isinstance(original.get("function"), Mapping):
+        plain["function"]["arguments"] = original["function"].get("arguments")
+    return {**plain, "error": call.error}

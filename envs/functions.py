@@ -1,0 +1,61 @@
+"""An environment class made of plain functions: what `Environment.from_tools` returns."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from gymnast.envs.tools import MARK, ToolOptions, with_stop_tools
+from gymnast.errors import ToolDefinitionError
+
+E = TypeVar("E", bound=type)
+
+
+def environment_class(
+    base: E,
+    functions: Iterable[Callable[..., Any]],
+    reward: Callable[[Any], float | Mapping[str, float]] | None,
+    stop_tools: Iterable[str],
+    name: str,
+) -> E:
+    """Make a subclass whose tools are functions; see `Environment.from_tools`."""
+    members: dict[str, Any] = {"__doc__": f"Made of plain functions by {base.__name__}.from_tools."}
+    for function in functions:
+        tool_name = getattr(function, "__name__", None)
+        if not callable(function) or not isinstance(tool_name, str) or tool_name == "<lambda>":
+            raise ToolDefinitionError(
+                f"from_tools was given {function!r}, which is no function with a name. Pass "
+                "functions made with `def`, or subclass Environment."
+            )
+        if tool_name in members or hasattr(base, tool_name):
+            raise ToolDefinitionError(
+                f"from_tools: the name of tool {tool_name!r} is taken, by another tool or by "
+                f"{base.__name__}.{tool_name}. Rename the function."
+            )
+        members[tool_name] = _as_tool(function)
+    if reward is not None:
+        members["reward"] = _as_method(reward)
+    made: Any = type(base)(name, (base,), members)
+    made._class_tools = with_stop_tools(made._class_tools, stop_tools)
+    return made
+
+
+def _as_tool(function: Callable[..., Any]) -> "staticmethod[..., Any]":
+    method = staticmethod(function)
+    setattr(method, MARK, getattr(function, MARK, ToolOptions()))
+    return method
+
+
+def _as_method(reward: Callable[[Any], Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(reward):
+
+        async def areward(self: Any, episode: Any) -> Any:
+            return await reward(episode)
+
+        areward.__name__ = "reward"
+        return areward
+
+    def call_reward(self: Any, episode: Any) -> Any:
+        return reward(episode)
+
+    call_reward.__name__ = "reward"
+    return call_reward

@@ -1,0 +1,220 @@
+"""Environments by name: an id, "module:Class", "path/to/file.py:Class", or the class itself.
+
+Ids live in Gymnasium's own registry, so `gymnasium.make` knows them as well. `make` returns the
+environment without wrappers, which would hide `astep` and `act`.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, registry
+
+from gymnast.envs.base import Environment
+from gymnast.envs.renderer import Renderer
+from gymnast.errors import ConfigError, UnknownEnvironment, UserCodeError
+
+_ids: dict[str, None] = {}
+
+
+def register(id: str, entry_point: type[Environment] | str) -> None:
+    """Give an environment an id, in Gymnasium's registry as well.
+
+    Args:
+        id: "namespace/Name-v0".
+        entry_point: The class, or "module:Class". An id registered before is replaced.
+
+    Raises:
+        UnknownEnvironment: The id is not written like that, or the class is no `Environment`.
+    """
+    if not isinstance(entry_point, str):
+        _checked_class(entry_point, repr(entry_point))
+    registry.pop(id, None)
+    try:
+        point: Any = entry_point  # a class is an EnvCreator too
+        gymnasium.register(id=id, entry_point=point, disable_env_checker=True)
+    except gymnasium.error.Error as error:
+        raise UnknownEnvironment(f"{id!r} cannot be an id: {error}") from error
+    _ids[id] = None
+
+
+def registered() -> list[str]:
+    """The ids that `register` was given, in order."""
+    return list(_ids)
+
+
+def make(
+    environment: str | type[Environment], renderer_or_tokenizer: Any = None, **settings: Any
+) -> Environment:
+    """Construct an environment.
+
+    Args:
+        environment: An id, "module:Class", "path/to/file.py:Class", or a class.
+        renderer_or_tokenizer: A `Renderer`, or a tokenizer to make one of; None for an environment
+            that is driven by messages.
+        **settings: What the class takes.
+
+    Raises:
+        UnknownEnvironment: There is no such environment.
+        ConfigError: The class takes no such setting.
+        TemplateError: The tokenizer's chat template cannot be followed.
+    """
+    cls = find(environment)
+    check_names(cls, settings)
+    made = cls(renderer=_renderer(renderer_or_tokenizer), **settings)
+    if isinstance(environment, str) and environment in _ids:
+        made.spec = _spec(environment, made.renderer, settings)
+    return made
+
+
+def find(environment: str | type[Environment]) -> type[Environment]:
+    """The class that `make` would construct.
+
+    Raises:
+        UnknownEnvironment: There is none, or it is no `Environment`.
+        UserCodeError: Its module raised while it was imported.
+    """
+    if not isinstance(environment, str):
+        return _checked_class(environment, repr(environment))
+    if environment in registry:
+        point: Any = registry[environment].entry_point
+        if not isinstance(point, str):
+            return _checked_class(point, environment)
+        return _checked_class(_import(point), environment)
+    if ":" in environment:
+        return _checked_class(_import(environment), environment)
+    raise UnknownEnvironment(
+        f"there is no environment {environment!r}.{_nearest(environment, _ids)} Registered: "
+        f"{', '.join(_ids) or '(none)'}. A class of your own is named 'module:Class' or "
+        "'path/to/file.py:Class'."
+    )
+
+
+def check_names(cls: type[Environment], settings: Iterable[str]) -> None:
+    """Check that a class takes settings of these names.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    known = setting_names(cls)
+    if known is None:
+        return
+    for name in settings:
+        if name not in known:
+            raise ConfigError(
+                f"{cls.__name__} has no setting {name!r}.{_nearest(name, known)} "
+                f"It takes: {', '.join(known)}."
+            )
+
+
+def setting_names(cls: type) -> list[str] | None:
+    """What a class's constructors take by name, those it passes on included; None if anything."""
+    names: dict[str, None] = {}
+    for base in cls.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        if base is object:
+            return None
+        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
+        names |= {
+            p.name: None for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        }
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return [name for name in names if name != "renderer"]
+
+
+def _checked_class(found: Any, name: str) -> type[Environment]:
+    if isinstance(found, type) and issubclass(found, Environment):
+        return found
+    raise UnknownEnvironment(
+        f"{name} is {found!r:.200}, which is no subclass of gymnast.envs.Environment. Name such a "
+        "class; plain functions become one with Environment.from_tools([...])."
+    )
+
+
+def _renderer(given: Any) -> Renderer | None:
+    if given is None or all(hasattr(given, name) for name in ("prompt", "parse", "observe")):
+        return given
+    return Renderer(given)
+
+
+def _spec(id: str, renderer: Any, settings: dict[str, Any]) -> EnvSpec:
+    """Gymnasium's record of how the environment was made, so that it can be made again."""
+    spec = EnvSpec(id=id, entry_point=registry[id].entry_point, disable_env_checker=True)
+    spec.kwargs = {"renderer": renderer, **settings}
+    return spec
+
+
+def _import(path: str) -> Any:
+    """The object that "module:Name" or "file.py:Name" names."""
+    source, _, name = path.rpartition(":")
+    module = _module_of_file(Path(source)) if source.endswith(".py") else _module(source)
+    if hasattr(module, name):
+        return getattr(module, name)
+    classes = [
+        key
+        for key, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, Environment) and value is not Environment
+    ]
+    raise UnknownEnvironment(
+        f"{source!r} has no {name!r}.{_nearest(name, classes)} Its environments are: "
+        f"{', '.join(classes) or '(none)'}."
+    )
+
+
+def _module(name: str) -> ModuleType:
+    folder = os.getcwd()
+    if folder not in sys.path:  # as `python -m` does; a console script starts without it
+        sys.path.append(folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise _import_error(name, error) from error
+        raise UnknownEnvironment(
+            f"there is no module {name!r} to import (looked in {folder} and the installed "
+            "packages). For a file, write its path: 'path/to/file.py:Class'."
+        ) from error
+    except Exception as error:
+        raise _import_error(name, error) from error
+
+
+def _module_of_file(path: Path) -> ModuleType:
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise UnknownEnvironment(f"there is no file {path}.")
+    name = f"gymnast_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:  # executed once, however often it is named
+        return sys.modules[name]
+    if str(path.parent) not in sys.path:  # as `python file.py` does, for the modules beside it
+        sys.path.append(str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise _import_error(str(path), error) from error
+    return module
+
+
+def _import_error(name: str, error: Exception) -> UserCodeError:
+    problem = f"importing {name} raised {type(error).__name__}: {error}"
+    return UserCodeError("import", None, problem)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    found = get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {found[0]!r}?" if found else ""

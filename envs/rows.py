@@ -1,0 +1,95 @@
+"""What an episode begins from: a row, the tools it offers, the messages its prompt stands for."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gymnast.envs.tools import Tool, no_such_tool
+from gymnast.errors import DataError
+from gymnast.types import Message
+
+
+def pick_row(rows: Any, rng: np.random.Generator, owner: str) -> Mapping[str, Any]:
+    """One of some rows, each as likely.
+
+    Raises:
+        DataError: There are none.
+    """
+    if rows is None or len(rows) == 0:
+        what = "no rows" if rows is None else "an empty list of rows"
+        raise DataError(
+            f"{owner}.reset was given no row, and the environment has {what} to take one from. "
+            'Pass options={"row": {...}} or rows=[...], or override sample_row(rng).'
+        )
+    row: Mapping[str, Any] = rows[int(rng.integers(len(rows)))]
+    return row
+
+
+def checked_row(row: Any, owner: str) -> dict[str, Any]:
+    """A copy of a row.
+
+    Raises:
+        DataError: It is no mapping.
+    """
+    if not isinstance(row, Mapping):
+        raise DataError(f"{owner} was given the row {row!r:.200}; a row must be a dict.")
+    return dict(row)
+
+
+def offered_tools(row: Mapping[str, Any], tools: Mapping[str, Tool]) -> dict[str, Tool]:
+    """The tools a row's `tools` names, in the environment's order; all where it names none.
+
+    Raises:
+        DataError: It is no list of names, or names a tool that the environment lacks.
+    """
+    names = row.get("tools")
+    if names is None:
+        return dict(tools)
+    listed = isinstance(names, Sequence) and not isinstance(names, str)
+    if not listed or not all(isinstance(name, str) for name in names):
+        raise DataError(f"the row's 'tools' is {names!r:.200}; it must be a list of tool names.")
+    for name in names:
+        if name not in tools:
+            raise DataError(f"the row's 'tools' names {name!r}. {no_such_tool(name, tools)}")
+    return {name: tool for name, tool in tools.items() if name in names}
+
+
+def prompt_of(row: Mapping[str, Any]) -> list[Message]:
+    """The messages a row's `prompt` stands for: a string is one user message.
+
+    Raises:
+        DataError: There is no usable prompt.
+    """
+    prompt = row.get("prompt")
+    if prompt is None:
+        columns = ", ".join(map(str, row)) or "(none)"
+        raise DataError(
+            f"the row has no 'prompt' (its columns: {columns}). Name the column that holds it "
+            "(data.columns: {prompt: ...} in a run's YAML), or return messages from setup(row)."
+        )
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    if not are_messages(prompt):
+        raise DataError(
+            f"the row's 'prompt' is {prompt!r:.200}; it must be a string or a list of messages "
+            "with 'role' and 'content'."
+        )
+    return [dict(message) for message in prompt]  # type: ignore[misc]
+
+
+def with_system_prompt(messages: list[Message], system_prompt: str | None) -> list[Message]:
+    """The messages with a system prompt put first, unless they have a system message there."""
+    if system_prompt is None or messages[0]["role"] in ("system", "developer"):
+        return messages
+    return [{"role": "system", "content": system_prompt}, *messages]
+
+
+def are_messages(value: Any) -> bool:
+    """Whether a value is a list of one or more messages."""
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and len(value) > 0
+        and all(isinstance(m, Mapping) and isinstance(m.get("role"), str) for m in value)
+    )

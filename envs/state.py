@@ -1,0 +1,81 @@
+"""The state of one running episode, and what can be told from it alone.
+
+`base.py` makes a fresh one in every reset and changes it turn by turn; nothing of an earlier
+episode can leak into the next.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gymnast.envs.ending import TokenBudget
+from gymnast.envs.episode import Episode, Turn
+from gymnast.envs.timings import Timings
+from gymnast.envs.tools import Tool
+from gymnast.errors import InfrastructureError
+from gymnast.types import Message, StopReason
+
+
+@dataclass
+class EpisodeState:
+    """One episode as it runs.
+
+    Attributes:
+        row: The row it began with.
+        tools: Those offered, by name.
+        seed: What `reset` was given.
+        deadline: When its time is up, on `time.monotonic`; None is never.
+        prompt: The messages it began with.
+        ids: The context: prompt, actions and observations.
+        budget: Its limits on tokens.
+        turns: Those taken.
+        timings: Of the turn being taken.
+        ended: Whether the environment ended it.
+        failure: What broke under it.
+        stop_reason: Why it ended; None while it runs.
+        abandoned_before: Threads given up before it began.
+    """
+
+    row: Mapping[str, Any]
+    tools: Mapping[str, Tool]
+    seed: int | None = None
+    deadline: float | None = None
+    prompt: list[Message] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    budget: TokenBudget = field(default_factory=lambda: TokenBudget(0))
+    turns: list[Turn] = field(default_factory=list)
+    timings: Timings = field(default_factory=Timings)
+    ended: bool = False
+    failure: InfrastructureError | None = None
+    stop_reason: StopReason | None = None
+    abandoned_before: int = 0
+
+    @property
+    def episode(self) -> Episode:
+        """The record of it so far."""
+        return Episode(self.row, tuple(self.prompt), tuple(self.turns), self.stop_reason, self.seed)
+
+    def holding(self, turn: Turn, *, cut: bool, max_turns: int) -> set[StopReason]:
+        """What ends the episode after this turn, apart from the limits on tokens.
+
+        Args:
+            turn: The turn just taken; not yet among `turns`.
+            cut: Whether the action was cut by its length: it has no stop id at its end.
+            max_turns: How many turns the episode may have.
+        """
+        readable = any(call.error is None for call in turn.tool_calls)
+        holds = {
+            StopReason.error: self.failure is not None,
+            StopReason.stop_tool: any(map(self._stops, turn.calls)),
+            StopReason.answered: not turn.calls and not cut,
+            StopReason.environment: self.ended,
+            StopReason.max_tokens: cut and not readable,
+            StopReason.max_turns: len(self.turns) + 1 >= max_turns,
+            StopReason.timeout: self.deadline is not None and time.monotonic() >= self.deadline,
+        }
+        return {reason for reason, holding in holds.items() if holding}
+
+    def _stops(self, record: Any) -> bool:
+        """A stop tool ends the episode only where its call succeeded."""
+        return record.error is None and self.tools[record.call.name].options.stop

@@ -1,0 +1,278 @@
+"""Tools: the functions a policy may call, with the schema it is shown.
+
+`@tool` only marks a method; `Tool` is what Gymnast knows about it, made once when the class is
+defined, so that a tool that cannot be described fails before any run. Reading arguments is in
+`arguments.py`, running calls in `calls.py`.
+"""
+
+import copy
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any, TypeVar, get_type_hints, overload
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
+
+from gymnast.envs.docstrings import parse_docstring
+from gymnast.envs.schema import Schema, json_schema, type_name
+from gymnast.errors import ConfigError, ToolDefinitionError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MARK = "__gymnast_tool__"
+
+
+@dataclass(frozen=True)
+class ToolOptions:
+    """What `@tool(...)` may say about a tool.
+
+    Attributes:
+        stop: A call that succeeds ends the episode, after its result is appended.
+        timeout_s: Give up on a call after this many seconds; None waits.
+        max_output_tokens: Cut the middle out of a longer result; None keeps it whole.
+        concurrent: Neighbouring calls in one action run at the same time (`async def` only).
+    """
+
+    stop: bool = False
+    timeout_s: float | None = None
+    max_output_tokens: int | None = None
+    concurrent: bool = False
+
+
+@overload
+def tool(function: F, /) -> F: ...
+
+
+@overload
+def tool(
+    *,
+    stop: bool = False,
+    timeout_s: float | None = None,
+    max_output_tokens: int | None = None,
+    concurrent: bool = False,
+) -> Callable[[F], F]: ...
+
+
+def tool(function: Any = None, /, **options: Any) -> Any:
+    """Mark a method of an `Environment` (or a plain function) as a tool.
+
+    The function itself is unchanged and can still be called. Its name, the text of its docstring,
+    its type hints and the entries under `Args:` are what the policy is shown.
+
+        @tool
+        def multiply(self, a: int, b: int) -> int:
+            \"\"\"Multiply two integers.\"\"\"
+            return a * b
+
+        @tool(stop=True, timeout_s=5)
+        async def submit(self, answer: str) -> str:
+            \"\"\"Hand in the answer.\"\"\"
+            return "received"
+
+    Args:
+        function: What to mark.
+        **options: The fields of `ToolOptions`.
+    """
+    marked = ToolOptions(**options)
+
+    def mark(target: Any) -> Any:
+        setattr(target, MARK, marked)
+        return target
+
+    return mark if function is None else mark(function)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a tool.
+
+    Attributes:
+        name: As the policy writes it.
+        required: Whether a call must give it.
+        schema: Its JSON schema, with its description.
+        adapter: Pydantic's validator for its type hint.
+        default: Its default where it is not required.
+    """
+
+    name: str
+    required: bool
+    schema: Schema
+    adapter: TypeAdapter[Any]
+    default: Any = None
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One tool: how it is described, and how its calls are run.
+
+    Attributes:
+        name: As the policy writes it, and the attribute of the environment that is called.
+        description: What the policy is told it does.
+        parameters: In the order of the signature.
+        options: Whether it stops, its limits.
+    """
+
+    name: str
+    description: str
+    parameters: tuple[Parameter, ...]
+    options: ToolOptions = ToolOptions()
+
+    @property
+    def schema(self) -> Schema:
+        """The tool in OpenAI's shape, as chat templates take it; a new object each time."""
+        required = [p.name for p in self.parameters if p.required]
+        parameters: Schema = {
+            "type": "object",
+            "properties": {p.name: copy.deepcopy(p.schema) for p in self.parameters},
+        }
+        if required:
+            parameters["required"] = required
+        function = {"name": self.name, "description": self.description, "parameters": parameters}
+        return {"type": "function", "function": function}
+
+    @property
+    def signature(self) -> str:
+        """How to call it, in one line: `multiply(a: int, b: int)`."""
+        parts = []
+        for parameter in self.parameters:
+            text = f"{parameter.name}: {type_name(parameter.schema)}"
+            if not parameter.required:
+                text += f" = {_default_text(parameter)}"
+            parts.append(text)
+        return f"{self.name}({', '.join(parts)})"
+
+
+def _default_text(parameter: Parameter) -> str:
+    if parameter.default is None:
+        return "null"
+    known = "default" in parameter.schema
+    return json.dumps(parameter.schema["default"], ensure_ascii=False) if known else "..."
+
+
+def define_tool(function: Any, *, name: str, options: ToolOptions, method: bool = False) -> Tool:
+    """Read a function's signature and docstring.
+
+    Args:
+        function: A plain function, sync or `async def`.
+        name: What the policy calls it.
+        options: From `@tool(...)`.
+        method: Leave out the first parameter, `self`.
+
+    Raises:
+        ToolDefinitionError: It lacks a docstring or a type hint, or has a parameter that a call
+            written in JSON cannot fill.
+    """
+    docstring = parse_docstring(getattr(function, "__doc__", None))
+    if not docstring.description:
+        raise ToolDefinitionError(
+            f"tool {name!r} has no docstring: its text is what the policy is told about the tool. "
+            f'Add one, such as """Multiply two integers.""", with an Args: section.'
+        )
+    if options.concurrent and not inspect.iscoroutinefunction(function):
+        raise ToolDefinitionError(
+            f"tool {name!r} is concurrent but not `async def`: the sync tools of an episode share "
+            "one thread. Write it as `async def`, or drop concurrent=True."
+        )
+    signature, hints = _signature(function, name)
+    found = list(signature.parameters.values())[1 if method else 0 :]
+    parameters = tuple(_parameter(name, p, hints, docstring.arguments.get(p.name)) for p in found)
+    unknown = sorted(set(docstring.arguments) - {p.name for p in found})
+    if unknown:
+        raise ToolDefinitionError(
+            f"tool {name!r}: its docstring describes {unknown[0]!r}, which is no parameter of "
+            f"{name}({', '.join(p.name for p in found)}). Rename or remove that entry of Args:."
+        )
+    return Tool(name, docstring.description, parameters, options)
+
+
+def _signature(function: Any, name: str) -> tuple[inspect.Signature, dict[str, Any]]:
+    try:
+        target = function if inspect.isroutine(function) else type(function).__call__
+        return inspect.signature(function), get_type_hints(target, include_extras=True)
+    except NameError as error:
+        raise ToolDefinitionError(
+            f"tool {name!r}: its type hints name {error.name!r}, which is not defined at the top "
+            "of its module. Define or import it there."
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise ToolDefinitionError(
+            f"tool {name!r} ({function!r}) has no signature that can be read: {error}. "
+            "Wrap it in a function with type hints and a docstring."
+        ) from error
+
+
+def _parameter(
+    tool_name: str, parameter: inspect.Parameter, hints: dict[str, Any], text: str | None
+) -> Parameter:
+    name = parameter.name
+    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        raise ToolDefinitionError(
+            f"tool {tool_name!r}: parameter {str(parameter)!r} is {parameter.kind.description}, "
+            "but a call gives arguments by name. Give each parameter a name of its own."
+        )
+    if name not in hints:
+        raise ToolDefinitionError(
+            f"tool {tool_name!r}: parameter {name!r} has no type hint, and the schema shown to the "
+            f"policy is made of them. Write, for example, `{name}: int`."
+        )
+    required = parameter.default is parameter.empty
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(hints[name])
+        schema = json_schema(adapter)
+    except (PydanticUserError, PydanticInvalidForJsonSchema) as error:
+        raise ToolDefinitionError(
+            f"tool {tool_name!r}: parameter {name!r} has type {hints[name]!r}, which JSON cannot "
+            "express. Use int, float, str, bool, list, dict, Literal, an Enum, a dataclass, a "
+            "TypedDict or a pydantic model."
+        ) from error
+    if text:
+        schema["description"] = text
+    if required:
+        return Parameter(name, True, schema, adapter)
+    default = parameter.default
+    if default is not None and "default" not in schema:
+        with suppress(Exception):  # a default that JSON cannot hold is not shown
+            schema["default"] = adapter.dump_python(default, mode="json", warnings=False)
+    return Parameter(name, False, schema, adapter, default)
+
+
+def tools_of_class(cls: type) -> dict[str, Tool]:
+    """Every marked method of a class, base classes first, in the order of their definition."""
+    names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
+    found = {}
+    for name in names:
+        attribute = inspect.getattr_static(cls, name)
+        options = getattr(attribute, MARK, None)
+        if isinstance(options, ToolOptions):
+            plain = isinstance(attribute, staticmethod)
+            function = getattr(attribute, "__func__", attribute)
+            found[name] = define_tool(function, name=name, options=options, method=not plain)
+    return found
+
+
+def with_stop_tools(tools: Mapping[str, Tool], names: Iterable[str]) -> dict[str, Tool]:
+    """The same tools, those named made stop tools.
+
+    Raises:
+        ConfigError: There is no such tool.
+    """
+    if isinstance(names, str):
+        raise ConfigError(f"stop_tools is the string {names!r}; give a list, [{names!r}].")
+    tools = dict(tools)
+    for name in names:
+        if name not in tools:
+            raise ConfigError(f"stop_tools names {name!r}. {no_such_tool(name, tools)}")
+        tools[name] = replace(tools[name], options=replace(tools[name].options, stop=True))
+    return tools
+
+
+def no_such_tool(name: str, tools: Iterable[str]) -> str:
+    """Say that a name is unknown, which one is nearest, and which there are."""
+    known = list(tools)
+    nearest = get_close_matches(name, known, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return f"There is no such tool.{hint} The tools are: {', '.join(known) or '(none)'}."

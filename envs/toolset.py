@@ -1,0 +1,285 @@
+"""The message level of an environment: tools, hooks, and what happens in one turn.
+
+An assistant message goes in; tools run; the environment's messages, the reward and the end come
+out. Nothing here knows tokens; `base.py` puts them around it.
+"""
+
+import logging
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sized
+from typing import Any, ClassVar, NamedTuple
+
+from gymnasium.error import ResetNeeded
+
+from gymnast.envs.calls import CallRunner, answer, approximate_tokens, read_calls
+from gymnast.envs.ending import first_reason
+from gymnast.envs.episode import Episode, Turn, json_message
+from gymnast.envs.functions import environment_class
+from gymnast.envs.hooks import Hooks
+from gymnast.envs.metrics import episode_metrics
+from gymnast.envs.rows import checked_row, offered_tools, prompt_of, with_system_prompt
+from gymnast.envs.state import EpisodeState
+from gymnast.envs.timings import Timings
+from gymnast.envs.tools import Tool, tools_of_class, with_stop_tools
+from gymnast.envs.user_code import call_hook, checked_messages, checked_number, checked_numbers
+from gymnast.envs.worker import Worker
+from gymnast.errors import InfrastructureError, UserCodeError
+from gymnast.types import Message, StopReason
+
+logger = logging.getLogger(__name__)
+
+Info = dict[str, Any]
+Ending = tuple[float, bool, bool, Info]
+
+
+class Outcome(NamedTuple):
+    """What `act` returns: as `step` does, with the environment's messages in place of ids."""
+
+    messages: list[Message]
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: Info
+
+
+class Toolset(Hooks):
+    """Tools and hooks, driven message by message. Users subclass `Environment`, not this."""
+
+    system_prompt: str | None
+    max_turns: int
+    _class_tools: ClassVar[Mapping[str, Tool]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._class_tools = tools_of_class(cls)
+
+    def __init__(self, stop_tools: Iterable[str]) -> None:
+        self._all_tools = with_stop_tools(self._class_tools, stop_tools)
+        self._worker = Worker(f"gymnast-{type(self).__name__}")
+        weakref.finalize(self, self._worker.stop)
+        self._state = EpisodeState({}, self._all_tools)
+        self._running = False
+        self._needs_cleanup = False
+
+    @classmethod
+    def from_tools(
+        cls,
+        functions: Iterable[Callable[..., Any]],
+        *,
+        reward: Callable[[Episode], Any] | None = None,
+        stop_tools: Iterable[str] = (),
+        name: str = "ToolsEnvironment",
+    ) -> Any:
+        """Make an environment class of plain functions.
+
+        Args:
+            functions: The tools: with type hints and docstrings, marked with `@tool` or not.
+            reward: Scores an episode, whose row is `episode.row`.
+            stop_tools: Names of those that end the episode.
+            name: Of the class.
+
+        Raises:
+            ToolDefinitionError: A function lacks a docstring or a type hint.
+            ConfigError: `stop_tools` names none of the functions.
+        """
+        return environment_class(cls, functions, reward, stop_tools, name)
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """The row of the current episode."""
+        return self._state.row
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The schemas of the tools offered in this episode, in OpenAI's shape."""
+        return [tool.schema for tool in self._state.tools.values()]
+
+    @property
+    def episode(self) -> Episode:
+        """The episode so far."""
+        return self._state.episode
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation so far, in OpenAI's shape and JSON-serialisable."""
+        return self._state.episode.messages
+
+    @property
+    def abandoned_threads(self) -> int:
+        """How many hung sync tools had their thread given up, in this environment's life."""
+        return self._worker.abandoned
+
+    def end_episode(self) -> None:
+        """End the episode after this turn, with `StopReason.environment`.
+
+        To be called from a tool or from `turn_reward`: when a game is over, say.
+        """
+        self._state.ended = True
+
+    async def act(self, message: Mapping[str, Any]) -> Outcome:
+        """Take one turn at the level of messages: what `step` does between parsing and rendering.
+
+        Limits on tokens do not hold here. An episode is driven by `act` or by `step`, not by both.
+
+        Args:
+            message: An assistant message in OpenAI's shape, with or without `tool_calls`.
+
+        Returns:
+            `(messages, reward, terminated, truncated, info)`, the messages being what the
+            environment answers.
+
+        Raises:
+            ResetNeeded: No episode is running.
+            UserCodeError: A hook raised.
+        """
+        self._require_episode()
+        self._state.timings = Timings()
+        try:
+            turn, turn_reward, holding = await self._take_turn(message, cut=False)
+            ending = await self._end_turn(turn, turn_reward, first_reason(holding))
+            return Outcome(list(turn.results), *ending)
+        except BaseException:
+            await self._abort()
+            raise
+
+    # ---- what the token level builds on ----
+
+    async def _begin(self, row: Any, seed: int | None, timeout_s: float | None) -> list[Message]:
+        """Begin an episode: its tools, its setup, its first messages."""
+        row = checked_row(row, type(self).__name__)
+        state = self._state = EpisodeState(
+            row,
+            offered_tools(row, self._all_tools),
+            seed,
+            None if timeout_s is None else time.monotonic() + timeout_s,
+            abandoned_before=self._worker.abandoned,
+        )
+        self._needs_cleanup = True
+        with state.timings.measure("setup"):
+            found = await self._hook(self.setup, row)
+        messages = prompt_of(row) if found is None else checked_messages(self.setup, found, row)
+        state.prompt = with_system_prompt(messages, self.system_prompt)
+        return state.prompt
+
+    async def _take_turn(
+        self, message: Mapping[str, Any], *, cut: bool
+    ) -> tuple[Turn, float, set[StopReason]]:
+        """Run an action's calls, score the turn, and say what ends it, token limits apart."""
+        state = self._state
+        index = len(state.turns)
+        calls = read_calls(message, turn=index)
+        turn = Turn(index, json_message(message, calls))
+        score = 0.0
+        try:
+            with state.timings.measure("tools"):
+                records = await self._call_runner().run(calls)
+            for record in records:
+                if record.call.name in state.tools:
+                    state.timings.add(f"tool/{record.call.name}", record.seconds)
+            turn = Turn(index, turn.message, tuple(records), tuple(map(answer, records)))
+            with state.timings.measure("reward"):
+                found = await self._hook(self.turn_reward, turn)
+            score = checked_number(self.turn_reward, found, state.row)
+        except InfrastructureError as error:
+            state.failure = error
+            turn = Turn(index, turn.message, turn.calls)
+        holding = state.holding(turn, cut=cut, max_turns=self.max_turns)
+        if StopReason.max_tokens in holding:  # cut before any whole call: nothing is answered
+            turn = Turn(index, turn.message, turn.calls)
+        return turn, score, holding
+
+    async def _end_turn(self, turn: Turn, reward: float, reason: StopReason | None) -> Ending:
+        """Record a turn and, where it was the last, score and close the episode."""
+        state = self._state
+        state.turns.append(turn)
+        state.stop_reason = reason
+        extra: Info = {}
+        if reason is not None:
+            try:
+                reward += await self._score(extra)
+            except InfrastructureError as error:
+                state.failure = error
+            if state.failure is not None:
+                reward, extra = 0.0, {"failure": f"{type(state.failure).__name__}: {state.failure}"}
+                state.stop_reason = StopReason.error
+            extra["metrics"] = episode_metrics(state.episode) | extra.get("metrics", {})
+            given_up = self._worker.abandoned - state.abandoned_before
+            extra["metrics"]["abandoned_threads"] = float(given_up)
+            self._running = False
+            with state.timings.measure("cleanup"):
+                await self._clean_up()
+        ended = state.stop_reason
+        info = self._info() | {
+            "tool_calls": turn.tool_calls,
+            "errors": turn.errors,
+            "stop_reason": ended,
+            **extra,
+        }
+        terminated = ended is not None and ended.terminated
+        return reward, terminated, ended is not None and not terminated, info
+
+    async def _score(self, extra: Info) -> float:
+        """The episode's reward; its parts and the subclass's metrics are put into `extra`."""
+        state = self._state
+        if state.failure is not None:
+            return 0.0
+        episode = state.episode
+        with state.timings.measure("reward"):
+            found = await self._hook(self.reward, episode)
+            more = await self._hook(self.metrics, episode)
+        extra["metrics"] = checked_numbers(self.metrics, more, state.row)
+        if isinstance(found, Mapping):
+            extra["reward_parts"] = checked_numbers(self.reward, found, state.row)
+            return sum(extra["reward_parts"].values())
+        return checked_number(self.reward, found, state.row)
+
+    def _call_runner(self) -> CallRunner:
+        state = self._state
+        return CallRunner(
+            state.tools,
+            lambda name: getattr(self, name),
+            self._worker,
+            state.deadline,
+            self._encode,
+        )
+
+    def _encode(self, text: str) -> Sized:
+        """Measure a text in tokens."""
+        return approximate_tokens(text)
+
+    def _info(self) -> Info:
+        """What every info has; new objects each time."""
+        return {"timings": self._state.timings}
+
+    async def _hook(self, hook: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a hook where it runs; a default one, which does nothing, at once."""
+        name = hook.__name__
+        if getattr(type(self), name, None) is getattr(Hooks, name, None):
+            return hook(*arguments)
+        return await call_hook(hook, *arguments, worker=self._worker, row=self._state.row)
+
+    def _require_episode(self) -> None:
+        if not self._running:
+            raise ResetNeeded(
+                f"{type(self).__name__}: no episode is running; call reset() first, and again "
+                "after a step that returned terminated or truncated."
+            )
+
+    async def _clean_up(self) -> None:
+        """Run `cleanup` if the last episode still needs it."""
+        if not self._needs_cleanup:
+            return
+        self._needs_cleanup = False
+        try:
+            await self._hook(self.cleanup)
+        except InfrastructureError:
+            logger.warning("%s.cleanup failed", type(self).__name__, exc_info=True)
+
+    async def _abort(self) -> None:
+        """Clean up behind an exception, which matters more than one in `cleanup`."""
+        self._running = False
+        try:
+            await self._clean_up()
+        except UserCodeError:
+            logger.warning("%s.cleanup failed too", type(self).__name__, exc_info=True)
