@@ -10,6 +10,7 @@ Left out: models whose layers do not attend through this interface (linear atten
 `check_model` refuses them with a clear error.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,9 +20,10 @@ import torch
 from torch.nn import functional as F
 from transformers import AttentionInterface
 
-from gymnast.errors import ModelError
+from gymnast.errors import GymnastError, ModelError
 
 NAME = "gymnast"
+_ROUTE = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,17 @@ def _attention(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     *,
-    plan: Plan,
+    plan: Plan | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
+    if plan is None:
+        raise GymnastError(
+            "the model was called while an engine samples from it on another thread: await the "
+            "engine's completions before calling the model itself"
+        )
     settings = LayerSettings(
         layer=module.layer_idx,
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
@@ -82,14 +89,18 @@ AttentionInterface.register(NAME, _attention)
 
 @contextmanager
 def planned(model: Any) -> Iterator[None]:
-    """Route the model's attention through the `plan=` its forward is called with."""
+    """Route the model's attention through the `plan=` its forward is called with.
+
+    The route is a setting of the model, not of the call, so one thread at a time has it.
+    """
     config = model.config.get_text_config()
-    before = config._attn_implementation
-    config._attn_implementation = NAME
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
+    with _ROUTE:
+        before = config._attn_implementation
+        config._attn_implementation = NAME
+        try:
+            yield
+        finally:
+            config._attn_implementation = before
 
 
 def attend(
@@ -108,7 +119,7 @@ def attend(
         query: [B, n, H, D].
         key: [B, L, Hkv, D]; may be an expanded view.
         value: [B, L, Hkv, Dv]; may be an expanded view.
-        mask: [B, n, L] or [1, n, L], true where a query may see a key.
+        mask: [B or 1, 1, G * n, L] as `fold` makes it, G being H / Hkv.
         settings: Of the layer.
 
     Returns:
@@ -118,7 +129,6 @@ def attend(
     shared = heads // key.shape[2]
     folded = query.view(batch, length, -1, shared, width).permute(0, 2, 3, 1, 4)
     folded = folded.reshape(batch, -1, shared * length, width)  # [B, Hkv, G * n, D]
-    mask = mask[:, None].repeat(1, 1, shared, 1)  # [B, 1, G * n, L]
     key, value = key.transpose(1, 2), value.transpose(1, 2)
     if settings.softcap is None and settings.sinks is None:
         out = F.scaled_dot_product_attention(folded, key, value, mask, scale=settings.scale)
@@ -140,13 +150,26 @@ def _explicit(
     scores = (query @ key.transpose(-1, -2)).float() * settings.scale  # [B, Hkv, G * n, L]
     if settings.softcap is not None:
         scores = settings.softcap * torch.tanh(scores / settings.softcap)
-    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    scores = scores + mask
     if settings.sinks is not None:
         sinks = settings.sinks.float().view(1, key.shape[1], -1, 1)  # [1, Hkv, G, 1]
         sinks = sinks.repeat_interleave(length, dim=2).expand(len(scores), -1, -1, -1)
         scores = torch.cat([scores, sinks], dim=-1)
     weights = torch.softmax(scores, dim=-1)[..., : key.shape[2]]
     return weights.to(value.dtype) @ value
+
+
+def fold(mask: torch.Tensor, heads_per_key: int, dtype: torch.dtype) -> torch.Tensor:
+    """Turn [B, n, L] (true where a query sees a key) into the bias that `attend` adds.
+
+    Layers of one kind share it, so a plan makes it once.
+
+    Returns:
+        [B, 1, G * n, L], 0 where seen and very negative elsewhere.
+    """
+    bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+    bias.masked_fill_(~mask, torch.finfo(dtype).min)
+    return bias[:, None].repeat(1, 1, heads_per_key, 1)
 
 
 def causal_mask(
@@ -178,7 +201,8 @@ class _Causal:
     ) -> torch.Tensor:
         self.layers.add(settings.layer)
         mask = causal_mask(self.positions, self.positions, settings.window)[None]
-        return attend(query[None], key[None], value[None], mask, settings)[0]
+        bias = fold(mask, query.shape[1] // key.shape[1], query.dtype)
+        return attend(query[None], key[None], value[None], bias, settings)[0]
 
 
 @torch.no_grad()

@@ -126,22 +126,20 @@ class Engine:
 
     def _admit(self) -> None:
         """Give waiting requests rows, oldest first, unless a prefix of theirs is on its way."""
-        held_back = []
-        while self.waiting and len(self.running) < self.max_batch:
-            request = self.waiting.pop(0)
+        for request in list(self.waiting):
+            if len(self.running) == self.max_batch:
+                break
             ids = np.array(request.context, dtype=np.int64)
             # The last token is always computed anew: its logits give the first sample.
             source, shared = self.cache.longest_prefix(ids[:-1])
             ready = min(shared, source.computed) if source else 0
             if shared - ready >= WORTH_WAITING_FOR:
-                held_back.append(request)
                 continue
             row = self.cache.take(ids, source, ready)
             if row is None:
-                held_back.append(request)
                 break
+            self.waiting.remove(request)
             self.running[request] = row
-        self.waiting = held_back + self.waiting
 
     def _chunks(self) -> tuple[list[Chunk], dict[Request, int]]:
         """What each row appends now, and at which packed token each finished request samples."""

@@ -14,7 +14,7 @@ from itertools import count
 import numpy as np
 import torch
 
-from gymnast.agents.attention import LayerSettings, attend, causal_mask
+from gymnast.agents.attention import LayerSettings, attend, causal_mask, fold
 
 FIRST_CAPACITY = 256
 
@@ -70,12 +70,14 @@ class KVCache:
     def longest_prefix(self, ids: np.ndarray) -> tuple[Row | None, int]:
         """The row that shares the longest prefix with `ids`, and that prefix's length."""
         width = min(len(ids), self.tokens.shape[1])
+        if width == 0:
+            return None, 0
         lengths = np.array([row.length for row in self.rows])
         equal = self.tokens[:, :width] == ids[:width]
         equal &= np.arange(width) < lengths[:, None]
         shared = np.where(equal.all(axis=1), width, equal.argmin(axis=1))
-        best = int(shared.argmax()) if width else 0
-        length = int(shared[best]) if width else 0
+        best = int(shared.argmax())
+        length = int(shared[best])
         return (self.rows[best], length) if length else (None, 0)
 
     def take(self, ids: np.ndarray, source: Row | None, shared: int) -> Row | None:
@@ -128,11 +130,16 @@ class KVCache:
         self.tokens = grown
         for store in (self._keys, self._values):
             for index, layer in store.items():
-                store[index] = layer.new_empty((layer.shape[0], capacity, *layer.shape[2:]))
+                store[index] = layer.new_zeros((layer.shape[0], capacity, *layer.shape[2:]))
                 store[index][:, :old] = layer
 
     def write(
-        self, layer: int, rows: torch.Tensor, at: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+        self,
+        layer: int,
+        rows: torch.Tensor,
+        at: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Put [N, Hkv, D] keys and values at (row, position); returns the layer's whole store."""
         for store, new in ((self._keys, key), (self._values, value)):
@@ -172,18 +179,26 @@ class StepPlan:
             rows = slice(run[0].row, run[-1].row + 1)
             tokens = slice(run[0].start, run[-1].end)
             length = max(chunk.length for chunk in run)
-            mask = self._mask(number, length, settings.window)  # [B, n, L]
+            mask = self._mask(number, length, settings.window, query, key)  # [B, 1, G * n, L]
             batch = query[tokens].view(len(run), -1, *query.shape[1:])  # [B, n, H, D]
             attended = attend(batch, keys[rows, :length], values[rows, :length], mask, settings)
             out[tokens] = attended.flatten(0, 1)
         return out
 
-    def _mask(self, number: int, length: int, window: int | None) -> torch.Tensor:
+    def _mask(
+        self,
+        number: int,
+        length: int,
+        window: int | None,
+        query: torch.Tensor,
+        key: torch.Tensor,
+    ) -> torch.Tensor:
         if (number, window) not in self._masks:
             run = self._runs[number]
             positions = self.positions[run[0].start : run[-1].end].view(len(run), -1)
             keys = torch.arange(length, device=positions.device)
-            self._masks[number, window] = causal_mask(positions, keys, window)
+            seen = causal_mask(positions, keys, window)
+            self._masks[number, window] = fold(seen, query.shape[1] // key.shape[1], query.dtype)
         return self._masks[number, window]
 
 

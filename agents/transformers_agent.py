@@ -27,7 +27,8 @@ class TransformersAgent:
 
     Args:
         model: A causal language model of Transformers; it is put into evaluation mode and shared,
-            not copied. Call `weights_changed()` after training it.
+            not copied. Call `weights_changed()` after training it, and do not call the model
+            itself while completions are awaited.
         tokenizer: Not needed to sample; kept for those who want to read what was sampled.
         max_batch: How many completions are sampled at once; more wait their turn.
         context_length: The longest context with its completion, in tokens; by default what the
@@ -89,7 +90,9 @@ class TransformersAgent:
         with self._wake:
             self._arrived.append(request)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="gymnast-engine", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name="gymnast-engine", daemon=True
+                )
                 self._thread.start()
             self._wake.notify()
         return await asyncio.wrap_future(future)
