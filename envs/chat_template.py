@@ -42,8 +42,8 @@ class ChatTemplate:
         name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
         if chat_template is None and not getattr(tokenizer, "chat_template", None):
             raise TemplateError(
-                f"tokenizer {name!r} has no chat template, so messages cannot become tokens; use the "
-                "tokenizer of an instruct model, or pass a template: Renderer(tokenizer, "
+                f"tokenizer {name!r} has no chat template, so messages cannot become tokens; use "
+                "the tokenizer of an instruct model, or pass a template: Renderer(tokenizer, "
                 "chat_template='...')"
             )
         try:

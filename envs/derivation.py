@@ -14,12 +14,14 @@ a completion by the dialect.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gymnast.envs import probes
 from gymnast.envs.chat_template import ChatTemplate
 from gymnast.envs.dialect import Dialect
 from gymnast.envs.parsing import read_calls
 from gymnast.envs.payloads import KINDS, Found
+from gymnast.envs.safe_text import SafeText
 from gymnast.envs.turns import Turns, call_end, common_start
 from gymnast.errors import TemplateError
 
@@ -41,13 +43,13 @@ class _Marked:
         return self.region[self.found.end :] if self.found else ""
 
 
-def derive(template: ChatTemplate, turns: Turns, added: Mapping[str, int]) -> Dialect | None:
+def derive(template: ChatTemplate, turns: Turns, text: SafeText) -> Dialect | None:
     """Read a template's dialect; None where it writes no calls, or tells of no tools.
 
     Args:
         template: The template.
         turns: How it brackets an assistant's turn.
-        added: The tokenizer's added tokens: markup is never cut inside one.
+        text: The tokenizer: markup is never cut inside one of its added tokens.
 
     Raises:
         TemplateError: If the template writes calls in a way that is not understood. The message
@@ -57,10 +59,12 @@ def derive(template: ChatTemplate, turns: Turns, added: Mapping[str, int]) -> Di
         return None
     seen = ""
     for as_text, content in ((False, ""), (False, None), (True, ""), (True, None)):
+        if as_text and seen and str(probes.ARGUMENTS[0]) not in seen:
+            break  # it takes an object and writes it its own way; a string would mislead us
 
-        def mark(count: int, text: str | None, as_text: bool = as_text) -> _Marked | None:
-            message = probes.calling(count, content=text, as_text=as_text)
-            return _marked(template, turns, added, message)
+        def mark(count: int, content: str | None, as_text: bool = as_text) -> _Marked | None:
+            message = probes.calling(count, content=content, as_text=as_text)
+            return _marked(template, turns, text, message)
 
         one = mark(1, content)
         if one is None:
@@ -68,9 +72,18 @@ def derive(template: ChatTemplate, turns: Turns, added: Mapping[str, int]) -> Di
         seen = seen or one.region
         if one.found is None:
             continue
-        dialect = _compare(one, mark(2, content), mark(1, probes.TEXT), added)
-        dialect = replace(dialect, as_text=as_text, empty_content=content)
-        if all(_reads_back(dialect, mark(count, content), count) for count in (1, 2)):
+        two = mark(2, content)
+        dialect = replace(
+            _compare(one, two, mark(1, probes.TEXT), text.added),
+            as_text=as_text,
+            empty_content=content,
+            several=two is not None,
+        )
+        if not _leaves_turn(dialect, turns, text) and all(
+            _reads_back(dialect, marked, count)
+            for count, marked in ((1, one), (2, two))
+            if marked is not None
+        ):
             return dialect
     if not seen:
         return None
@@ -91,19 +104,27 @@ def _tells_of_tools(template: ChatTemplate) -> bool:
 
 
 def _marked(
-    template: ChatTemplate, turns: Turns, added: Mapping[str, int], message: dict[str, object]
+    template: ChatTemplate, turns: Turns, text: SafeText, message: dict[str, Any]
 ) -> _Marked | None:
     """Render a message with marked calls; None where the template refuses or leaves them out."""
     try:
-        text = template.render([probes.user(), message], probes.tools(), generation_prompt=False)
+        rendered = template.render(
+            [probes.user(), message], probes.tools(), generation_prompt=False
+        )
     except TemplateError:
         return None
-    region = text[text.rfind(probes.USER) + len(probes.USER) :]
-    region = region[: call_end(region, turns.after_last, added)]
-    if not all(str(value) in region for value in probes.ARGUMENTS[0].values()):
+    rendered = rendered[: call_end(rendered, turns, text)]
+    region = rendered[rendered.rfind(probes.USER) + len(probes.USER) :]
+    if not _has_calls(region, message):
         return None
     found = next(filter(None, (recognise(region) for recognise in KINDS)), None)
-    return _Marked(region, found, len(_common_start(region, turns.header, added)))
+    return _Marked(region, found, len(_common_start(region, turns.header, text.added)))
+
+
+def _has_calls(region: str, message: dict[str, Any]) -> bool:
+    """Whether every marked call is there; some templates write the first and leave the rest."""
+    marked = probes.ARGUMENTS[: len(message["tool_calls"])]
+    return all(str(value) in region for arguments in marked for value in arguments.values())
 
 
 def _compare(
@@ -150,14 +171,19 @@ def _second_as_first(text: str) -> str:
     return text.replace(str(second[0][1]), str(first[0][1]))
 
 
-def _reads_back(dialect: Dialect, marked: _Marked | None, count: int) -> bool:
-    if marked is None:  # the template refuses several calls in one turn
-        return count > 1
+def _leaves_turn(dialect: Dialect, turns: Turns, text: SafeText) -> bool:
+    """Whether the delimiters hold what brackets turns, or an id: then they were misread."""
+    markup = f"{dialect.section_open} {dialect.open} {dialect.close} {dialect.section_close}"
+    brackets = turns.closing | turns.opening | set(text.encode(turns.header, inside=True))
+    tokens = filter(text.is_added, text.encode(markup, inside=True))
+    return probes.IDS[0] in markup or not brackets.isdisjoint(tokens)
+
+
+def _reads_back(dialect: Dialect, marked: _Marked, count: int) -> bool:
     _, calls = read_calls(marked.region[marked.lead :], dialect)
     expected = list(zip(probes.NAMES, probes.ARGUMENTS, strict=True))[:count]
-    return [(call.name, call.arguments) for call in calls] == expected and not any(
-        call.error for call in calls
-    )
+    read = [(call.name, call.arguments) for call in calls if call.error is None]
+    return len(calls) == count and read == expected
 
 
 def _inside_token(text: str, cut: int, added: Mapping[str, int]) -> bool:

@@ -19,6 +19,7 @@ class Dialect:
         between: What separates payloads that share one `open` and `close`.
         section_open: What comes once before the first `open`.
         section_close: What comes once after the last `close`.
+        several: Whether the template writes several calls in a turn.
         as_text: Whether the template takes a call's arguments as a JSON string.
         empty_content: The content of a message that is calls only; None leaves the key out.
     """
@@ -29,6 +30,7 @@ class Dialect:
     between: str = ""
     section_open: str = ""
     section_close: str = ""
+    several: bool = True
     as_text: bool = False
     empty_content: str | None = ""
 

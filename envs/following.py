@@ -26,7 +26,7 @@ class Following:
     Attributes:
         template: The chat template.
         turns: How it brackets a turn.
-        added: The tokenizer's added tokens.
+        text: The tokenizer.
         writes_calls: Whether the template itself writes calls and results.
         as_text: Whether it takes a call's arguments as a JSON string.
         empty_content: The content of a message that is calls only; None leaves the key out.
@@ -34,7 +34,7 @@ class Following:
 
     template: ChatTemplate
     turns: Turns
-    added: Mapping[str, int]
+    text: SafeText
     writes_calls: bool
     as_text: bool = False
     empty_content: str | None = ""
@@ -77,7 +77,7 @@ class Following:
             found = full.find(probes.TEXT, full.find(probes.USER))
             return found + len(probes.TEXT) if found >= 0 else None
         alone = self.template.render(before, tools, generation_prompt=False)
-        end = call_end(alone, self.turns.after_last, self.added)
+        end = call_end(alone, self.turns, self.text)
         return end if full.startswith(alone[:end]) else None
 
     def _stand_ins(self, messages: Messages) -> Iterator[dict[str, Any]]:
@@ -102,13 +102,13 @@ class Following:
         return turn
 
 
-def with_ends_of_calls(following: Following, text: SafeText) -> Turns:
+def with_ends_of_calls(following: Following) -> Turns:
     """The turns, with the tokens that end a turn of calls where they are other ones.
 
     Raises:
         TemplateError: If the template writes calls, but refuses their results.
     """
-    turns = following.turns
+    turns, text = following.turns, following.text
     if not following.writes_calls:
         return turns
     last = following.render([], with_tools=True, generation_prompt=False)
@@ -116,7 +116,7 @@ def with_ends_of_calls(following: Following, text: SafeText) -> Turns:
     alone = following.template.render(
         [probes.user(), called], probes.tools(), generation_prompt=False
     )
-    alone = alone[call_end(alone, turns.after_last, following.added) :]
+    alone = alone[call_end(alone, turns, following.text) :]
     after = following.render([probes.result()], with_tools=True, generation_prompt=True)
     ends = first_token(text, common_start(alone, after)) - first_token(text, last)
     if ends:

@@ -41,7 +41,8 @@ class Renderer:
         chat_template_kwargs: Passed to every rendering, for example `{"enable_thinking": False}`.
         parser: Reads calls instead of the dialect found in the template: a function, or
             "module:function", that gets a completion's text (its contract is at
-            `gymnast.envs.parsing.run_parser`). Prompts stay as the template, or the plain protocol, writes them.
+            `gymnast.envs.parsing.run_parser`). Prompts stay as the template, or the plain
+            protocol, writes them.
 
     Raises:
         TemplateError: If there is no chat template, or it writes tool calls in a way that is not
@@ -72,18 +73,19 @@ class Renderer:
         self._parser = load_parser(parser) if parser is not None else None
         self._template = ChatTemplate.of(tokenizer, chat_template, chat_template_kwargs)
         self._text = SafeText(tokenizer)
-        turns = Turns.of(self._template, self._text)
+        eos_id = None if tokenizer.eos_token_id is None else int(tokenizer.eos_token_id)
+        turns = Turns.of(self._template, self._text, eos_id)
         self._dialect, self._refusal = self._find_dialect(turns)
         self._following = Following(
             self._template,
             turns,
-            self._text.added,
+            self._text,
             writes_calls=not self._plain,
             as_text=self._dialect is not None and self._dialect.as_text,
             empty_content=self._dialect.empty_content if self._dialect else "",
         )
         self._turns = self._with_ends_of_calls(turns)
-        eos = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
+        eos = () if eos_id is None else (eos_id,)
         ends = (*sorted(self._turns.closing), *eos, *sorted(self._turns.opening))
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(ends))
 
@@ -138,8 +140,11 @@ class Renderer:
             content, calls = read_calls(text, self._dialect)
         else:
             content, calls = text, []
-        numbered = _with_ids(calls, len(context_ids))
-        return {"role": "assistant", "content": content, "tool_calls": numbered}
+        return {
+            "role": "assistant",
+            "content": self._turns.unwrap(content),
+            "tool_calls": _with_ids(calls, len(context_ids)),
+        }
 
     def observe(
         self,
@@ -172,14 +177,16 @@ class Renderer:
         ids = self._text.encode(
             self._after_turn(written, bool(tools), generation_prompt), marker, inside=True
         )
-        if not stopped:
-            return ids
-        first = next((i for i, number in enumerate(ids) if self._text.is_added(number)), None)
-        if first is None:
-            return ids
-        # The turn's end is there already: sampled, by this token or by another that stands for it.
-        ended = ids[first] in self._turns.closing or ids[first] == context_ids[-1]
-        return ids[first + 1 :] if ended else ids
+        return self._after_end(ids, context_ids[-1]) if stopped else ids
+
+    def _after_end(self, ids: list[int], sampled: int) -> list[int]:
+        """Drop a turn's end that is there already: sampled, by this token or one like it."""
+        reach = 1 + sum(map(self._text.is_added, self._text.encode(self._turns.after_text)))
+        added = [i for i, number in enumerate(ids) if self._text.is_added(number)][:reach]
+        for index in added:
+            if ids[index] in self._turns.closing:
+                return ids[index + 1 :]
+        return ids[added[0] + 1 :] if added and ids[added[0]] == sampled else ids
 
     def __copy__(self) -> "Renderer":
         return self
@@ -198,13 +205,13 @@ class Renderer:
     def _find_dialect(self, turns: Turns) -> tuple[Dialect | None, TemplateError | None]:
         """The template's dialect, or why it has none that is understood."""
         try:
-            return derive(self._template, turns, self._text.added), None
+            return derive(self._template, turns, self._text), None
         except TemplateError as error:
             return None, error
 
     def _with_ends_of_calls(self, turns: Turns) -> Turns:
         try:
-            return with_ends_of_calls(self._following, self._text)
+            return with_ends_of_calls(self._following)
         except TemplateError as error:
             self._refusal = self._refusal or error
             return turns
@@ -235,6 +242,12 @@ class Renderer:
 
     def _fit_template(self, message: dict[str, Any]) -> None:
         """Give a message with calls the content and arguments that the template takes."""
+        count = len(message["tool_calls"])
+        if count > 1 and self._dialect is not None and not self._dialect.several:
+            raise TemplateError(
+                f"the chat template of {self._template.tokenizer!r} writes one call a turn, and a "
+                f"message has {count}; give each call a message of its own"
+            )
         if not message.get("content") and self._following.empty_content is not None:
             message["content"] = self._following.empty_content
         if self._following.as_text:

@@ -5,6 +5,7 @@ Read from the template's own rendering of marked turns. A turn can end in a *clo
 samples before it is stopped, ends it (an *opening* token).
 """
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,22 +28,26 @@ class Turns:
         after_last: What follows the text of an assistant's turn that is the last message.
         closing: The ids of tokens that end a turn and belong to it.
         opening: The ids of tokens that end a turn by beginning the next.
+        before_text: What the template writes between the generation prompt and the text.
+        after_text: What it writes between the text and the closing token.
     """
 
     header: str
     after_last: str
     closing: frozenset[int]
     opening: frozenset[int]
+    before_text: str = ""
+    after_text: str = ""
 
     @classmethod
-    def of(cls, template: ChatTemplate, text: SafeText) -> "Turns":
+    def of(cls, template: ChatTemplate, text: SafeText, eos_id: int | None) -> "Turns":
         """Read them from a template.
 
         Raises:
             TemplateError: If the template does not write what the assistant said.
         """
         talk = [probes.user(), probes.assistant()]
-        last = template.render(talk, generation_prompt=False)
+        last = _render_talk(template, talk)
         start = last.find(probes.USER) + len(probes.USER)
         found = last.find(probes.TEXT, start)
         if found < 0:
@@ -51,21 +56,61 @@ class Turns:
                 f"it writes {last!r} for a user and an assistant message"
             )
         after_last = last[found + len(probes.TEXT) :]
-        closing = [
-            number for number in text.encode(after_last, inside=True) if text.is_added(number)
-        ]
+        following = _what_follows(template, talk)
+        # What both have in common is the turn's end; after it, a template may end the conversation.
+        both = common_start(after_last, following)
+        closing = _added_ids(text, both)
+        if not closing:
+            both, closing = after_last, _added_ids(text, after_last)
+        if eos_id in closing:
+            closing = [eos_id]
+        header = last[start:found]
         return cls(
-            last[start:found],
-            after_last,
-            frozenset(closing[:1]),
-            frozenset() if closing else first_token(text, _what_follows(template, talk)),
+            header=header,
+            after_last=after_last,
+            closing=frozenset(closing[:1]),
+            opening=frozenset() if closing else first_token(text, following),
+            before_text=_before_text(template, header),
+            after_text=both.partition(text.decode(closing[:1]))[0].strip() if closing else "",
         )
+
+    def unwrap(self, content: str) -> str:
+        """What the assistant said, without what the template itself writes around it."""
+        start = content.lstrip()
+        if self.before_text and start.startswith(self.before_text):
+            content = start[len(self.before_text) :].lstrip()
+        if self.after_text and content.endswith(self.after_text):
+            content = content[: -len(self.after_text)].rstrip()
+        return content
+
+
+def _added_ids(text: SafeText, words: str) -> list[int]:
+    return [number for number in text.encode(words, inside=True) if text.is_added(number)]
+
+
+def _before_text(template: ChatTemplate, header: str) -> str:
+    try:
+        prompt = template.render([probes.user()], generation_prompt=True)
+    except TemplateError:
+        return ""
+    opening = prompt[prompt.find(probes.USER) + len(probes.USER) :]
+    return header[len(opening) :].strip() if header.startswith(opening) else ""
+
+
+def _render_talk(template: ChatTemplate, talk: Messages) -> str:
+    """Render a talk without tools; a template made for tools alone gets some."""
+    try:
+        return template.render(talk, generation_prompt=False)
+    except TemplateError as error:
+        with contextlib.suppress(TemplateError):
+            return template.render(talk, probes.tools(), generation_prompt=False)
+        raise error
 
 
 def _what_follows(template: ChatTemplate, talk: Messages) -> str:
     """What stands between an assistant's text and a second user's."""
     try:
-        full = template.render([*talk, probes.user("Zqnext")], generation_prompt=False)
+        full = _render_talk(template, [*talk, probes.user("Zqnext")])
     except TemplateError:
         return ""
     return full[full.find(probes.TEXT) + len(probes.TEXT) : full.find("Zqnext")]
@@ -81,16 +126,22 @@ def first_token(text: SafeText, after: str) -> frozenset[int]:
     return frozenset()
 
 
-def call_end(rendered: str, after_last: str, added: Mapping[str, int]) -> int:
-    """Where the calls end in a rendering whose last message is an assistant's with calls.
+def call_end(rendered: str, turns: Turns, text: SafeText) -> int:
+    """Where the calls end in a rendering whose last message is an assistant's with marked calls.
 
     Some templates end such a turn with a token of its own (`<|call|>`, `<|eom_id|>`).
     """
-    if rendered.endswith(after_last):
-        return len(rendered) - len(after_last)
-    longest_first = sorted(added, key=len, reverse=True)
-    pattern = f"(?:{'|'.join(map(re.escape, longest_first)) or '(?!)'})\\s*\\Z"
-    match = re.search(pattern, rendered)
+    if rendered.endswith(turns.after_last) and turns.after_last:
+        return len(rendered) - len(turns.after_last)
+    values = [str(value) for arguments in probes.ARGUMENTS for value in arguments.values()]
+    last = max(rendered.rfind(value) for value in values)
+    ends = [rendered.find(text.decode([number]), last) for number in turns.closing]
+    if any(end >= 0 for end in ends):
+        return min(end for end in ends if end >= 0)
+    if not turns.closing:
+        return len(rendered)
+    longest_first = sorted(text.added, key=len, reverse=True)
+    match = re.search(f"(?:{'|'.join(map(re.escape, longest_first))})\\s*\\Z", rendered)
     return match.start() if match else len(rendered)
 
 
