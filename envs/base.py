@@ -131,6 +131,7 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         self._running = False
         await self._clean_up()
         gymnasium.Env.reset(self, seed=seed)
+        self._forget_episode()
         row = (options or {}).get("row")
         if row is None:
             row = await self._hook(self.sample_row, self.np_random)

@@ -5,6 +5,7 @@ description, since a policy never sees what a call returns before it has made it
 """
 
 import inspect
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -34,7 +35,7 @@ def parse_docstring(text: str | None) -> Docstring:
     starts = [i for i, line in enumerate(lines) if _SECTION.match(line.rstrip())]
     description = "\n".join(lines[: starts[0]] if starts else lines).strip()
     arguments: dict[str, str] = {}
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+    for start, end in itertools.pairwise([*starts, len(lines)]):
         if lines[start].rstrip() in _ARGUMENTS:
             arguments.update(_entries(lines[start + 1 : end]))
     return Docstring(description, arguments)

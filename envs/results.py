@@ -24,12 +24,15 @@ def result_text(value: Any) -> str:
     if isinstance(value, str):
         return str(encodable(value))
     try:
-        plain = to_jsonable_python(value, inf_nan_mode="strings", fallback=_fallback)
+        plain = to_jsonable_python(value, fallback=_fallback)
     except TypeError:
         raise
     except Exception as error:  # pydantic's own serialization error, a ValueError
         raise TypeError(f"a result of type {type(value).__name__}: {error}") from error
-    return str(encodable(json.dumps(plain, ensure_ascii=False, allow_nan=False)))
+    text = json.dumps(plain, ensure_ascii=False)
+    if "NaN" in text or "Infinity" in text:  # JSON has no such numbers: "NaN", in quotes
+        text = json.dumps(json.loads(text, parse_constant=str), ensure_ascii=False)
+    return str(encodable(text))
 
 
 def _fallback(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """What an episode begins from: a row, the tools it offers, the messages its prompt stands for."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,14 +28,14 @@ def pick_row(rows: Any, rng: np.random.Generator, owner: str) -> Mapping[str, An
 
 
 def checked_row(row: Any, owner: str) -> dict[str, Any]:
-    """A copy of a row.
+    """A deep copy of a row: what an episode does to it must not reach the next one.
 
     Raises:
         DataError: It is no mapping.
     """
     if not isinstance(row, Mapping):
         raise DataError(f"{owner} was given the row {row!r:.200}; a row must be a dict.")
-    return dict(row)
+    return copy.deepcopy(dict(row))
 
 
 def offered_tools(row: Mapping[str, Any], tools: Mapping[str, Tool]) -> dict[str, Tool]:

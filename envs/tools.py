@@ -42,6 +42,14 @@ class ToolOptions:
     max_output_tokens: int | None = None
     concurrent: bool = False
 
+    def __post_init__(self) -> None:
+        if self.timeout_s is not None and not self.timeout_s > 0:
+            raise ToolDefinitionError(f"@tool: timeout_s must be > 0, got {self.timeout_s!r}.")
+        if self.max_output_tokens is not None and self.max_output_tokens < 1:
+            raise ToolDefinitionError(
+                f"@tool: max_output_tokens must be >= 1, got {self.max_output_tokens!r}."
+            )
+
 
 @overload
 def tool(function: F, /) -> F: ...
@@ -248,10 +256,21 @@ def tools_of_class(cls: type) -> dict[str, Tool]:
         attribute = inspect.getattr_static(cls, name)
         options = getattr(attribute, MARK, None)
         if isinstance(options, ToolOptions):
+            _check_name(cls, name)
             plain = isinstance(attribute, staticmethod)
             function = getattr(attribute, "__func__", attribute)
             found[name] = define_tool(function, name=name, options=options, method=not plain)
     return found
+
+
+def _check_name(cls: type, name: str) -> None:
+    """A tool must not replace a method that the environment itself needs."""
+    for base in cls.__mro__:
+        needed = base.__module__.startswith(("gymnast.", "gymnasium."))
+        if needed and name in vars(base) and not hasattr(vars(base)[name], MARK):
+            raise ToolDefinitionError(
+                f"tool {name!r} would replace {base.__name__}.{name}. Rename it."
+            )
 
 
 def with_stop_tools(tools: Mapping[str, Tool], names: Iterable[str]) -> dict[str, Tool]:

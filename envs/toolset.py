@@ -24,7 +24,7 @@ from gymnast.envs.timings import Timings
 from gymnast.envs.tools import Tool, tools_of_class, with_stop_tools
 from gymnast.envs.user_code import call_hook, checked_messages, checked_number, checked_numbers
 from gymnast.envs.worker import Worker
-from gymnast.errors import InfrastructureError, UserCodeError
+from gymnast.errors import InfrastructureError, ToolDefinitionError, UserCodeError
 from gymnast.types import Message, StopReason
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Toolset(Hooks):
         self._all_tools = with_stop_tools(self._class_tools, stop_tools)
         self._worker = Worker(f"gymnast-{type(self).__name__}")
         weakref.finalize(self, self._worker.stop)
-        self._state = EpisodeState({}, self._all_tools)
+        self._forget_episode()
         self._running = False
         self._needs_cleanup = False
 
@@ -155,12 +155,16 @@ class Toolset(Hooks):
             None if timeout_s is None else time.monotonic() + timeout_s,
             abandoned_before=self._worker.abandoned,
         )
+        self._require_methods()
         self._needs_cleanup = True
         with state.timings.measure("setup"):
             found = await self._hook(self.setup, row)
         messages = prompt_of(row) if found is None else checked_messages(self.setup, found, row)
         state.prompt = with_system_prompt(messages, self.system_prompt)
         return state.prompt
+
+    def _forget_episode(self) -> None:
+        self._state = EpisodeState({}, self._all_tools)
 
     async def _take_turn(
         self, message: Mapping[str, Any], *, cut: bool
@@ -231,8 +235,17 @@ class Toolset(Hooks):
         extra["metrics"] = checked_numbers(self.metrics, more, state.row)
         if isinstance(found, Mapping):
             extra["reward_parts"] = checked_numbers(self.reward, found, state.row)
-            return sum(extra["reward_parts"].values())
+            return sum(extra["reward_parts"].values(), 0.0)
         return checked_number(self.reward, found, state.row)
+
+    def _require_methods(self) -> None:
+        """A tool is looked up by its name, which an attribute of the instance would hide."""
+        hidden = [name for name in self._all_tools if name in vars(self)]
+        if hidden:
+            raise ToolDefinitionError(
+                f"{type(self).__name__}: tool {hidden[0]!r} is hidden by the attribute "
+                f"self.{hidden[0]}. Rename one of them."
+            )
 
     def _call_runner(self) -> CallRunner:
         state = self._state
@@ -257,7 +270,7 @@ class Toolset(Hooks):
         name = hook.__name__
         if getattr(type(self), name, None) is getattr(Hooks, name, None):
             return hook(*arguments)
-        return await call_hook(hook, *arguments, worker=self._worker, row=self._state.row)
+        return await call_hook(hook, *arguments, worker=self._worker, row=self._state.row or None)
 
     def _require_episode(self) -> None:
         if not self._running:

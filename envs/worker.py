@@ -54,9 +54,9 @@ class Worker:
             if timeout_s is None:
                 await future
             elif not (await asyncio.wait((future,), timeout=timeout_s))[0]:
-                self._abandon()
                 raise Overrun
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Overrun):
+            future.cancel()  # nobody waits for it, and its loop may be closed when it comes
             self._abandon()
             raise
         value, error = future.result()

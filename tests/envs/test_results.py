@@ -1,0 +1,103 @@
+"""The text of results: strings as they are, JSON for the rest, the middle cut out of long ones."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from gymnast.envs.results import cut_middle, encodable, result_text
+
+
+@dataclass
+class City:
+    name: str
+    people: int
+
+
+class Reply(BaseModel):
+    cities: list[City]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("plain 'text'", "plain 'text'"),
+        (None, "null"),
+        (True, "true"),
+        ({"a": 1, "b": [1.5, None]}, '{"a": 1, "b": [1.5, null]}'),
+        (("x", 1), '["x", 1]'),
+        ("Zürich", "Zürich"),
+        (["Zürich"], '["Zürich"]'),
+        (City("Bern", 3), '{"name": "Bern", "people": 3}'),
+        (Reply(cities=[City("Bern", 3)]), '{"cities": [{"name": "Bern", "people": 3}]}'),
+        (np.int64(3), "3"),
+        (np.arange(3), "[0, 1, 2]"),
+        ({3}, "[3]"),
+        ([float("nan"), -float("inf"), "NaN"], '["NaN", "-Infinity", "NaN"]'),
+        (["a\ud800"], '["a\N{REPLACEMENT CHARACTER}"]'),
+    ],
+)
+def test_results_are_text_or_json_never_python(value: Any, text: str) -> None:
+    assert result_text(value) == text
+
+
+@pytest.mark.parametrize("value", [object(), {"a": object()}, lambda: None])
+def test_what_json_cannot_express_is_an_error_not_a_repr(value: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be written as JSON"):
+        result_text(value)
+
+
+def test_numbers_too_long_and_circles_raise() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    for value in (10**5000, circle):
+        with pytest.raises((TypeError, ValueError)):
+            result_text(value)
+
+
+@given(st.text(st.characters(codec=None)))
+def test_text_is_always_encodable(text: str) -> None:
+    encodable(text).encode()
+    encodable({"key": [text]})["key"][0].encode()
+    if text.isascii():
+        assert encodable(text) == text
+
+
+def test_deep_nesting_is_recorded_as_such() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    json.dumps(encodable(deep))
+
+
+@given(st.text(), st.integers(10, 60))
+def test_a_long_result_keeps_its_head_and_tail_within_the_limit(text: str, limit: int) -> None:
+    def encode(part: str) -> list[str]:
+        return list(part)  # one token a character
+
+    cut = cut_middle(text, limit, encode)
+    if len(text) <= limit:
+        assert cut == text
+        return
+    note = cut[cut.index("[... ") : cut.index(" left out ...]") + len(" left out ...]")]
+    assert len(cut) <= max(limit, len(note))
+    head, tail = cut.split(note)
+    assert text.startswith(head[:-1]) and text.endswith(tail[1:])
+    assert len(head) == len(tail)
+
+
+def test_a_huge_result_is_not_tokenized_whole() -> None:
+    seen = []
+
+    def encode(part: str) -> list[str]:
+        seen.append(len(part))
+        return part.split()
+
+    cut = cut_middle("word " * 1_000_000, 20, encode)
+    assert len(cut.split()) <= 20 and "characters left out" in cut
+    assert max(seen) < 10_000
