@@ -135,21 +135,22 @@ def _compare(
     if after_text is not None and after_text.found and probes.TEXT in after_text.before:
         gap = after_text.before.rpartition(probes.TEXT)[2]
         opening = _common_end(opening, gap, added)
-    opening = _from_last_token(opening, added)
-    dialect = Dialect(one.found.payload, opening.strip(), closing.strip())
     between = _between(two)
-    if not between.strip():
-        return dialect
-    call_open = _common_end(opening, between, added)
-    call_close = _common_start(closing, between, added)
+    call_open = _common_end(opening, between, added) if between.strip() else opening
+    call_close = _common_start(closing, between, added) if between.strip() else closing
     if not call_open.strip():  # several payloads in one pair of delimiters
-        return replace(dialect, between=between.strip())
-    return replace(
-        dialect,
-        open=call_open.strip(),
+        call_open, call_close = opening, closing
+    else:
+        between = ""
+    section_close = closing.removeprefix(call_close).strip()
+    return Dialect(
+        one.found.payload,
+        open=_from_last_token(call_open, added).strip(),
         close=call_close.strip(),
-        section_open=opening.removesuffix(call_open).strip(),
-        section_close=closing.removeprefix(call_close).strip(),
+        between=between.strip(),
+        # Markup before the calls with none after them is a thought's, not a section's.
+        section_open=opening.removesuffix(call_open).strip() if section_close else "",
+        section_close=section_close,
     )
 
 
@@ -166,9 +167,14 @@ def _between(two: _Marked | None) -> str:
 
 def _second_as_first(text: str) -> str:
     """The second marked call, renamed to the first, so that the same search finds it."""
-    first, second = (list(arguments.items()) for arguments in probes.ARGUMENTS)
-    text = text.replace(probes.NAMES[1], probes.NAMES[0]).replace(probes.IDS[1], probes.IDS[0])
-    return text.replace(str(second[0][1]), str(first[0][1]))
+    renamed = dict(
+        zip(probes.NAMES[1:] + probes.IDS[1:], (probes.NAMES[0], probes.IDS[0]), strict=True)
+    )
+    for key, value in probes.ARGUMENTS[1].items():
+        renamed[str(value)] = str(probes.ARGUMENTS[0][key])
+    for second, first in renamed.items():
+        text = text.replace(second, first)
+    return text
 
 
 def _leaves_turn(dialect: Dialect, turns: Turns, text: SafeText) -> bool:

@@ -121,6 +121,12 @@ def with_ends_of_calls(following: Following) -> Turns:
     ends = first_token(text, common_start(alone, after)) - first_token(text, last)
     if ends:
         return replace(turns, closing=turns.closing | ends)
-    if turns.closing:
-        return turns
-    return replace(turns, opening=turns.opening | first_token(text, after))
+    begins = first_token(text, after)
+    found = turns.closing & set(turns.end_tokens(text, text.encode(after, inside=True)).values())
+    if (turns.closing and not found) or (turns.opening and not begins):
+        raise TemplateError(
+            f"the chat template of {following.template.tokenizer!r} ends a turn with calls in "
+            f"another way than one without, so generation would not stop there: {after!r} follows "
+            "the calls; pass another chat_template"
+        )
+    return turns if turns.closing else replace(turns, opening=turns.opening | begins)

@@ -10,7 +10,10 @@ from typing import Any
 USER, TEXT, SYSTEM = "Zquser", "Zqtext", "Zqsystem"
 NAMES = ("zqfirst", "zqsecond")
 IDS = ("zqcallid1", "zqcallid2")  # nine letters and digits: the strictest template's rule
-ARGUMENTS: tuple[dict[str, Any], ...] = ({"zqa": "Zqone", "zqb": 7919}, {"zqa": "Zqtwo"})
+ARGUMENTS: tuple[dict[str, Any], ...] = (
+    {"zqa": "Zqone", "zqb": 7919},
+    {"zqa": "Zqtwo", "zqb": 7907},
+)
 
 
 def user(content: str = USER) -> dict[str, Any]:

@@ -181,12 +181,12 @@ class Renderer:
 
     def _after_end(self, ids: list[int], sampled: int) -> list[int]:
         """Drop a turn's end that is there already: sampled, by this token or one like it."""
-        reach = 1 + sum(map(self._text.is_added, self._text.encode(self._turns.after_text)))
-        added = [i for i, number in enumerate(ids) if self._text.is_added(number)][:reach]
-        for index in added:
-            if ids[index] in self._turns.closing:
+        added = self._turns.end_tokens(self._text, ids)
+        for index, number in added.items():
+            if number in self._turns.closing:
                 return ids[index + 1 :]
-        return ids[added[0] + 1 :] if added and ids[added[0]] == sampled else ids
+        first = next(iter(added), None)
+        return ids[first + 1 :] if first is not None and ids[first] == sampled else ids
 
     def __copy__(self) -> "Renderer":
         return self

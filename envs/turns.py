@@ -74,6 +74,17 @@ class Turns:
             after_text=both.partition(text.decode(closing[:1]))[0].strip() if closing else "",
         )
 
+    def end_tokens(self, text: SafeText, ids: Sequence[int]) -> dict[int, int]:
+        """The added tokens, by their index, among which an end of a turn is, if there is one.
+
+        Args:
+            text: The tokenizer.
+            ids: What follows an assistant's text.
+        """
+        reach = 1 + len(_added_ids(text, self.after_text))
+        added = [index for index, number in enumerate(ids) if text.is_added(number)]
+        return {index: ids[index] for index in added[:reach]}
+
     def unwrap(self, content: str) -> str:
         """What the assistant said, without what the template itself writes around it."""
         start = content.lstrip()

@@ -1,0 +1,461 @@
+"""The renderer on chat templates of every kind: what goes in comes out, and only at the end."""
+
+import copy
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gymnast.agents.tiny import tiny_tokenizer
+from gymnast.envs.renderer import Renderer
+from gymnast.errors import ConfigError, DataError, ModelError, TemplateError, UserCodeError
+from gymnast.types import ToolCall
+
+TEMPLATES = Path(__file__).parent / "chat_templates"
+MARKUP = [f"<|{name}|>" for name in ("eot_id", "start_header_id", "end_header_id", "turn", "end")]
+MARKUP += [
+    f"<|{mark}{name}|>" for name in ("thought", "action", "calls", "call") for mark in ("", "/")
+]
+MARKUP += [
+    f"[{mark}{name}]" for name in ("INST", "AVAILABLE_TOOLS", "TOOL_RESULTS") for mark in ("", "/")
+]
+MARKUP += ["[TOOL_CALLS]", "<|args|>"]
+WITH_CALLS = [
+    "hermes",
+    "listed",
+    "bare",
+    "action",
+    "invented",
+    "sectioned",
+    "named",
+    "without_tools",
+    "alternating",
+]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": f"Can {name}.",
+            "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+        },
+    }
+    for name in ("add", "multiply")
+]
+QUESTION = {"role": "user", "content": "What is 3 plus 4?"}
+END_TOKENS = {"listed": "<|endoftext|>", "bare": "<|eot_id|>", "action": "<|end|>"}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens(MARKUP)
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def renderers(tokenizer: Any) -> dict[str, Renderer]:
+    made = {}
+    for name in WITH_CALLS:
+        own = copy.deepcopy(tokenizer)
+        if name in ("listed", "bare", "text_end"):
+            own.eos_token = "<|endoftext|>"
+        template = None if name == "hermes" else (TEMPLATES / f"{name}.jinja").read_text()
+        made[name] = Renderer(own, chat_template=template)
+    return made
+
+
+@pytest.fixture(params=WITH_CALLS)
+def renderer(request: pytest.FixtureRequest, renderers: dict[str, Renderer]) -> Renderer:
+    return renderers[request.param]
+
+
+def call(name: str, arguments: Any, call_id: str = "callid001") -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def calling(*calls: dict[str, Any], content: str = "") -> dict[str, Any]:
+    return {"role": "assistant", "content": content, "tool_calls": list(calls)}
+
+
+def result(content: str, call_id: str = "callid001", name: str = "add") -> dict[str, Any]:
+    return {"role": "tool", "content": content, "tool_call_id": call_id, "name": name}
+
+
+def template_turn(
+    renderer: Renderer, turn: dict[str, Any], after: list[dict[str, Any]]
+) -> tuple[list[int], list[int], list[int]]:
+    """The context, the action as the template itself writes it, and what then follows."""
+    context = renderer.prompt([QUESTION], TOOLS)
+    whole = renderer.prompt([QUESTION, turn, *after], TOOLS)
+    assert whole[: len(context)] == context, "the template rewrites history"
+    rest = whole[len(context) :]
+    end = next(i for i, number in enumerate(rest) if number in renderer.stop_ids) + 1
+    return context, rest[:end], rest[end:]
+
+
+# --- What the policy wrote is read
+
+
+def test_a_call_is_read_back_from_the_templates_own_rendering(renderer: Renderer) -> None:
+    arguments = {"a": 3, "text": 'A "quoted" word, a\nnew line, {braces} [[brackets]] \\ é'}
+    turn = calling(call("add", arguments))
+    context, action, _ = template_turn(renderer, turn, [result("7")])
+    message = renderer.parse(action, context_ids=context, tools=TOOLS)
+    assert message["role"] == "assistant"
+    read = [(c.name, c.arguments, c.error) for c in message["tool_calls"]]
+    assert read == [("add", arguments, None)]
+
+
+def test_several_calls_in_one_completion_are_read_in_order(renderers: dict[str, Renderer]) -> None:
+    for name in set(WITH_CALLS) - {"bare"}:
+        calls = [call("add", {"a": 1}, "callid001"), call("multiply", {"a": 2}, "callid002")]
+        results = [result("1"), result("2", "callid002", "multiply")]
+        context, action, _ = template_turn(renderers[name], calling(*calls), results)
+        message = renderers[name].parse(action, context_ids=context, tools=TOOLS)
+        read = [(c.name, c.arguments) for c in message["tool_calls"]]
+        assert read == [("add", {"a": 1}), ("multiply", {"a": 2})], name
+        assert len({c.id for c in message["tool_calls"]}) == 2
+
+
+def test_text_beside_a_call_is_the_content(renderers: dict[str, Renderer]) -> None:
+    for name in ("hermes", "invented", "named", "sectioned", "without_tools", "alternating"):
+        turn = calling(call("add", {"a": 1}), content="Let me see.")
+        context, action, _ = template_turn(renderers[name], turn, [result("1")])
+        message = renderers[name].parse(action, context_ids=context)
+        assert message["content"] == "Let me see.", name
+        assert len(message["tool_calls"]) == 1
+
+
+def test_an_answer_has_no_calls_and_keeps_its_text(renderer: Renderer) -> None:
+    answer = {"role": "assistant", "content": 'It is 7: {"name": "add"} and <call> are text.'}
+    after = {"role": "user", "content": "Thanks."}
+    context, action, _ = template_turn(renderer, answer, [after])
+    message = renderer.parse(action, context_ids=context, tools=TOOLS)
+    assert message["tool_calls"] == []
+    assert message["content"].strip() == answer["content"]
+
+
+DEGENERATE = """<tool_call>
+{
+      "name"        :   "multiply"   ,
+
+
+      "arguments"   :
+   {  "a"  :  3  ,   "b":4 }
+ }
+</tool_call><|im_end|>"""
+
+
+def test_a_degenerate_call_with_white_space_keeps_its_ids(renderers: dict[str, Renderer]) -> None:
+    for name in ("hermes", "without_tools"):
+        renderer = renderers[name]
+        context = renderer.prompt([QUESTION], TOOLS)
+        # One id per character is longer than any tokenizer would write it.
+        action = [i for c in DEGENERATE[:-10] for i in renderer.tokenizer.encode(c)]
+        action.append(renderer.tokenizer.eos_token_id)
+        assert len(action) > len(renderer.tokenizer.encode(DEGENERATE))
+        message = renderer.parse(action, context_ids=context, tools=TOOLS)
+        read = [(c.name, c.arguments, c.error) for c in message["tool_calls"]]
+        assert read == [("multiply", {"a": 3, "b": 4}, None)]
+        before = context + action
+        kept = list(before)
+        observed = renderer.observe(before, [result("12", name="multiply")], tools=TOOLS)
+        assert before == kept
+        text = renderer.tokenizer.decode([*before, *observed])
+        assert DEGENERATE in text and text.endswith("<|im_start|>assistant\n")
+
+
+def test_arguments_may_be_a_json_string(renderers: dict[str, Renderer]) -> None:
+    text = json.dumps({"name": "add", "arguments": json.dumps({"a": 3})})
+    ids = renderers["hermes"].tokenizer.encode(f"<tool_call>{text}</tool_call><|im_end|>")
+    (read,) = renderers["hermes"].parse(ids)["tool_calls"]
+    assert (read.arguments, read.error) == ({"a": 3}, None)
+
+
+@pytest.mark.parametrize(
+    ("written", "rule"),
+    [
+        ('<tool_call>{"name": "add", "arguments": {"a": 3}', "ends inside the JSON"),
+        ('<tool_call>{"name": "add", "argum', "ends inside the JSON"),
+        ('<tool_call>{"name": "add", "arguments": {"a": 3}}', "expected '</tool_call>'"),
+        ('<tool_call>{"name": "add" "arguments": {}}</tool_call>', "Expecting ',' delimiter"),
+        ("<tool_call>add(3, 4)</tool_call>", "not JSON"),
+        ('<tool_call>{"arguments": {}}</tool_call>', "must be the tool's name"),
+        ('<tool_call>{"name": 3, "arguments": {}}</tool_call>', "must be the tool's name"),
+        ('<tool_call>{"name": "add", "args": {}}</tool_call>', '"arguments" is missing'),
+        ('<tool_call>{"name": "add", "arguments": [1]}</tool_call>', "object, not list"),
+        ('<tool_call>{"name": "add", "arguments": "x y"}</tool_call>', "are a string"),
+        ('<tool_call>{"name": "add", "arguments": {"a": NaN}}</tool_call>', "NaN is not JSON"),
+        ("<tool_call>" + "[" * 9999 + "</tool_call>", "not JSON"),
+        ("<tool_call>", "ends inside the JSON"),
+    ],
+)
+def test_a_malformed_call_carries_its_error(
+    renderers: dict[str, Renderer], written: str, rule: str
+) -> None:
+    ids = renderers["hermes"].tokenizer.encode(f"So: {written}")
+    message = renderers["hermes"].parse(ids)
+    (read,) = message["tool_calls"]
+    assert rule in read.error
+    assert "at character" in read.error
+    assert '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>' in read.error
+    assert message["content"] == "So:"
+
+
+def test_calls_around_a_malformed_one_are_still_read(renderers: dict[str, Renderer]) -> None:
+    good = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    for bad in ("<tool_call>oops</tool_call>", "<tool_call>oops"):
+        ids = renderers["hermes"].tokenizer.encode(good + bad + good)
+        read = renderers["hermes"].parse(ids)["tool_calls"]
+        assert [c.error is None for c in read] == [True, False, True]
+
+
+@given(ids=st.lists(st.integers(-(2**70), 2**70) | st.integers(0, 1100), max_size=40))
+@settings(max_examples=80, deadline=None)
+def test_parse_never_raises_on_random_ids(renderers: dict[str, Renderer], ids: list[int]) -> None:
+    for renderer in renderers.values():
+        message = renderer.parse(ids, tools=TOOLS)
+        assert isinstance(message["content"], str)
+        assert all(isinstance(read, ToolCall) for read in message["tool_calls"])
+
+
+PIECES = st.sampled_from(
+    '<tool_call> </tool_call> [[CALL]] [[/CALL]] <|call|> <|args|> <|action|> { } [ ] " : , 1 '
+    'name "name" "arguments" "fn" "kw" \\'.split(" ")
+)
+
+
+@given(pieces=st.lists(PIECES, max_size=25))
+@settings(max_examples=150, deadline=None)
+def test_parse_never_raises_on_torn_calls(
+    renderers: dict[str, Renderer], pieces: list[str]
+) -> None:
+    for renderer in renderers.values():
+        ids = renderer.tokenizer.encode("".join(pieces))
+        for read in renderer.parse(ids, tools=TOOLS)["tool_calls"]:
+            assert read.error is not None or isinstance(read.arguments, dict)
+
+
+def test_ids_of_weird_kinds_are_left_out(renderers: dict[str, Renderer]) -> None:
+    weird: list[Any] = [None, "x", 1.5e300, float("nan"), [], 10**9, -1]
+    assert renderers["hermes"].parse(weird)["content"] == ""
+
+
+# --- What follows is appended, and only that
+
+
+def test_observations_continue_as_the_template_writes(renderer: Renderer) -> None:
+    after = [result("7 (seven)")]
+    context, action, rest = template_turn(renderer, calling(call("add", {"a": 3})), after)
+    assert renderer.observe(context + action, after, tools=TOOLS) == rest
+
+
+def test_several_results_continue_as_the_template_writes(renderers: dict[str, Renderer]) -> None:
+    for name in set(WITH_CALLS) - {"bare"}:
+        turn = calling(call("add", {"a": 1}), call("multiply", {"a": 2}, "callid002"))
+        after = [result("1"), result("2", "callid002", "multiply")]
+        context, action, rest = template_turn(renderers[name], turn, after)
+        assert renderers[name].observe(context + action, after, tools=TOOLS) == rest, name
+
+
+def test_a_users_message_continues_as_the_template_writes(renderer: Renderer) -> None:
+    answer = {"role": "assistant", "content": "7"}
+    after = [{"role": "user", "content": "Sure?"}]
+    context, action, rest = template_turn(renderer, answer, after)
+    assert renderer.observe(context + action, after, tools=TOOLS) == rest
+
+
+def test_nothing_follows_an_end_unless_asked_for(renderer: Renderer) -> None:
+    context, action, _ = template_turn(renderer, calling(call("add", {"a": 3})), [result("7")])
+    ids = context + action
+    assert renderer.observe(ids, [], tools=TOOLS, generation_prompt=False) == []
+    with_prompt = renderer.observe(ids, [result("7")], tools=TOOLS)
+    without = renderer.observe(ids, [result("7")], tools=TOOLS, generation_prompt=False)
+    assert with_prompt[: len(without)] == without
+
+
+def test_a_cut_turn_is_closed(renderer: Renderer) -> None:
+    context, action, rest = template_turn(renderer, calling(call("add", {"a": 3})), [result("7")])
+    for length in (0, 1, len(action) // 2, len(action) - 1):
+        cut = context + action[:length]
+        observed = renderer.observe(cut, [result("7")], tools=TOOLS)
+        assert observed == [action[-1], *rest]
+        closed = renderer.observe(cut, [], tools=TOOLS, generation_prompt=False)
+        assert closed == [action[-1]]
+
+
+def test_the_stop_id_is_read_from_the_template_not_from_eos(
+    renderers: dict[str, Renderer],
+) -> None:
+    for name, token in END_TOKENS.items():
+        tokenizer = renderers[name].tokenizer
+        assert renderers[name].stop_ids[0] == tokenizer.convert_tokens_to_ids(token)
+        assert tokenizer.eos_token_id in renderers[name].stop_ids
+
+
+def test_a_template_without_eos_at_the_end_of_a_turn_works(tokenizer: Any) -> None:
+    renderer = Renderer(tokenizer, chat_template=(TEMPLATES / "text_end.jinja").read_text())
+    assert renderer.stop_ids == (tokenizer.eos_token_id,)
+    context = renderer.prompt([QUESTION], TOOLS)
+    written = '```call\n{"name": "add", "input": {"a": 3}}\n```'
+    action = [*tokenizer.encode(written), tokenizer.eos_token_id]
+    message = renderer.parse(action, context_ids=context, tools=TOOLS)
+    assert [(c.name, c.arguments) for c in message["tool_calls"]] == [("add", {"a": 3})]
+    stopped = renderer.observe(context + action, [result("7")], tools=TOOLS)
+    cut = renderer.observe(context + action[:-1], [result("7")], tools=TOOLS)
+    assert stopped == cut
+    ids = [*context, *action[:-1], *stopped]
+    whole = renderer.prompt([QUESTION, {**message}, result("7")], TOOLS)
+    assert tokenizer.decode(ids) == tokenizer.decode(whole)
+    assert tokenizer.decode(stopped) == "\n---\n# tool\n7\n---\n# assistant\n"
+
+
+# --- The prompt
+
+
+def test_harmless_text_is_encoded_as_the_tokenizer_does(renderers: dict[str, Renderer]) -> None:
+    talk = [{"role": "system", "content": "Be short."}, QUESTION]
+    for name in ("hermes", "listed", "bare", "action", "invented", "without_tools"):
+        renderer = renderers[name]
+        template = None if name == "hermes" else (TEMPLATES / f"{name}.jinja").read_text()
+        expected = renderer.tokenizer.apply_chat_template(
+            talk, chat_template=template, add_generation_prompt=True, return_dict=False
+        )
+        assert renderer.prompt(talk) == expected, name
+
+
+def test_template_arguments_reach_every_rendering(tokenizer: Any) -> None:
+    template = "{% if shout %}LOUD {% endif %}" + tokenizer.chat_template
+    template = template.replace("'<|im_start|>assistant\\n' }}", "lead }}")
+    quiet = {"shout": False, "lead": "<|im_start|>assistant\n"}
+    loud = quiet | {"shout": True, "lead": "<|im_start|>assistant\nHm, "}
+    plain = Renderer(tokenizer, chat_template=template, chat_template_kwargs=quiet)
+    renderer = Renderer(tokenizer, chat_template=template, chat_template_kwargs=loud)
+    assert plain.prompt([QUESTION], TOOLS) == Renderer(tokenizer).prompt([QUESTION], TOOLS)
+    prompt = renderer.prompt([QUESTION], TOOLS)
+    assert tokenizer.decode(prompt).startswith("LOUD ")
+    action = tokenizer.encode("well.<|im_end|>")
+    observed = renderer.observe([*prompt, *action], [result("7")], tools=TOOLS)
+    assert tokenizer.decode(observed).endswith("assistant\nHm, ")
+
+
+def test_messages_may_hold_parsed_calls_and_empty_fields(renderers: dict[str, Renderer]) -> None:
+    renderer = renderers["hermes"]
+    openai = renderer.prompt([QUESTION, calling(call("add", {"a": 3}))], TOOLS)
+    parsed = {"role": "assistant", "content": None, "tool_calls": [ToolCall("x", "add", {"a": 3})]}
+    assert renderer.prompt([QUESTION, parsed], TOOLS) == openai
+    text = {"role": "assistant", "content": "", "tool_calls": [call("add", '{"a": 3}')]}
+    assert renderer.prompt([QUESTION, text], TOOLS) == openai
+
+
+# --- Templates that are refused, parsers, copies
+
+
+def test_a_template_that_is_not_understood_is_refused_with_its_rendering(tokenizer: Any) -> None:
+    renderer = Renderer(tokenizer, chat_template=(TEMPLATES / "xml.jinja").read_text())
+    renderer.prompt([QUESTION])  # without tools there is nothing to misread
+    assert renderer.parse(tokenizer.encode("Hi<|im_end|>"))["content"] == "Hi"
+    for use in (
+        lambda: renderer.prompt([QUESTION], TOOLS),
+        lambda: renderer.prompt([QUESTION, calling(call("add", {}))]),
+        lambda: renderer.parse([5], tools=TOOLS),
+    ):
+        with pytest.raises(TemplateError, match='<invoke name="zqfirst"><zqa>Zqone</zqa>'):
+            use()
+
+
+def read_xml(text: str) -> list[dict[str, Any]]:
+    """A user's parser."""
+    if "<bad" in text:
+        raise ValueError("a bad tag")
+    name = text.partition('name="')[2].partition('"')[0]
+    return [{"name": name, "arguments": '{"a": 3}'}] if name else []
+
+
+def test_a_users_parser_reads_what_the_renderer_cannot(tokenizer: Any) -> None:
+    template = (TEMPLATES / "xml.jinja").read_text()
+    renderer = Renderer(tokenizer, chat_template=template, parser=read_xml)
+    turn = calling(call("add", {"a": 3}))
+    context, action, rest = template_turn(renderer, turn, [result("7")])
+    (read,) = renderer.parse(action, tools=TOOLS)["tool_calls"]
+    assert (read.name, read.arguments, read.error) == ("add", {"a": 3}, None)
+    assert renderer.observe(context + action, [result("7")], tools=TOOLS) == rest
+    assert renderer.parse(tokenizer.encode("Hi"))["tool_calls"] == []
+    (read,) = renderer.parse(tokenizer.encode("<bad"))["tool_calls"]
+    assert "a bad tag" in read.error
+
+
+@pytest.mark.parametrize("given", [3, ["x"], [{"arguments": {}}], "text"])
+def test_a_parser_that_gives_something_else_is_the_users_error(tokenizer: Any, given: Any) -> None:
+    renderer = Renderer(tokenizer, parser=lambda text: given)
+    with pytest.raises(UserCodeError, match="the parser gave"):
+        renderer.parse([5])
+
+
+def test_a_parser_may_be_named_and_give_a_message(tokenizer: Any) -> None:
+    renderer = Renderer(tokenizer, parser="json:loads")
+    text = '{"content": "Hm", "tool_calls": [{"function": {"name": "add", "arguments": {}}}]}'
+    message = renderer.parse(tokenizer.encode(text))
+    assert message["content"] == "Hm" and message["tool_calls"][0].name == "add"
+    for name in ("json:nothing", "no_such_module:f", "json", "json:__name__"):
+        with pytest.raises(ConfigError, match="module:function"):
+            Renderer(tokenizer, parser=name)
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused(tokenizer: Any) -> None:
+    bare = copy.deepcopy(tokenizer)
+    bare.chat_template = None
+    bare.name_or_path = "some/base-model"
+    with pytest.raises(TemplateError, match=r"some/base-model.*chat_template="):
+        Renderer(bare)
+    Renderer(bare, chat_template=tokenizer.chat_template)
+
+
+def test_a_tokenizer_without_a_backend_is_refused(tokenizer: Any) -> None:
+    class Slow:
+        chat_template = tokenizer.chat_template
+        special_tokens_map = tokenizer.special_tokens_map
+        eos_token_id = 2
+
+        def get_chat_template(self, chat_template: Any, tools: Any) -> Any:
+            return self.chat_template
+
+    with pytest.raises(ModelError, match="fast tokenizer"):
+        Renderer(Slow())
+
+
+@pytest.mark.parametrize("bad", [{"content": "x"}, "x", {"role": 3}])
+def test_a_message_without_a_role_is_refused(renderers: dict[str, Renderer], bad: Any) -> None:
+    with pytest.raises(DataError, match="role"):
+        renderers["hermes"].prompt([bad])
+
+
+def test_a_template_that_takes_one_call_a_turn_says_so(renderers: dict[str, Renderer]) -> None:
+    turn = calling(call("add", {}), call("add", {}, "callid002"))
+    with pytest.raises(TemplateError, match="one call a turn"):
+        renderers["bare"].prompt([QUESTION, turn], TOOLS)
+
+
+def test_copies_are_the_same_object_and_pickles_behave_alike(renderer: Renderer) -> None:
+    assert copy.copy(renderer) is renderer
+    assert copy.deepcopy({"renderer": renderer})["renderer"] is renderer
+    other = pickle.loads(pickle.dumps(renderer))
+    context, action, rest = template_turn(renderer, calling(call("add", {"a": 3})), [result("7")])
+    assert other.stop_ids == renderer.stop_ids
+    assert other.prompt([QUESTION], TOOLS) == context
+    assert other.parse(action) == renderer.parse(action)
+    assert other.observe(context + action, [result("7")], tools=TOOLS) == rest
+
+
+def test_padding_and_truncation_set_by_others_do_not_reach_in(tokenizer: Any) -> None:
+    own = copy.deepcopy(tokenizer)
+    renderer = Renderer(own)
+    expected = renderer.prompt([QUESTION], TOOLS)
+    own(["a b c d e"], truncation=True, max_length=2, padding="max_length")
+    assert renderer.prompt([QUESTION], TOOLS) == expected
