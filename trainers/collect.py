@@ -14,7 +14,7 @@ from typing import Any
 
 import gymnasium
 
-from gymnast.agents import Agent
+from gymnast.agents.base import Agent
 from gymnast.errors import InfrastructureError, PromptTooLong, UserCodeError
 from gymnast.trainers.rollout import rollout
 from gymnast.trainers.seeds import derive

@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from gymnast.agents import Agent
+from gymnast.agents.base import Agent
 from gymnast.envs import Environment
 from gymnast.envs.worker import Worker
 from gymnast.trainers.seeds import derive
@@ -51,12 +51,14 @@ class _Record:
         self.action_mask += [1] * len(ids)
         self.logprobs += logprobs
 
-    def count(self, info: Mapping[str, Any]) -> None:
-        """Add up what a step says of its calls, errors and seconds."""
-        self.add("tools/calls", len(info.get("tool_calls", ())))
-        self.add("tools/errors", len(info.get("errors", ())))
+    def note(self, info: Mapping[str, Any]) -> None:
+        """Keep what a step says of its seconds and, at the end, of the episode."""
         for name, seconds in info.get("timings", {}).items():
             self.add(f"time/{name}_s", seconds)
+        for name, value in info.get("metrics", {}).items():
+            self.metrics[name] = value
+        for name, value in info.get("reward_parts", {}).items():
+            self.metrics[f"reward/{name}"] = value
 
     def add(self, name: str, value: float) -> None:
         """Add to a metric."""
@@ -120,7 +122,7 @@ async def _drive(
         observation, reward, terminated, truncated, info = await driver.step(action)
         record.given(observation)
         record.turn_rewards.append(float(reward))
-        record.count(info)
+        record.note(info)
         record.add("time/environment_s", time.perf_counter() - before)
     record.metrics["time/episode_s"] = time.perf_counter() - started
     inner = driver.env.unwrapped
@@ -134,7 +136,7 @@ async def _drive(
         stop_reason=_stop_reason(info, terminated),
         terminated=bool(terminated),
         truncated=bool(truncated),
-        messages=inner.episode.messages if isinstance(inner, Environment) else [],
+        messages=inner.messages if isinstance(inner, Environment) else [],
         metrics=record.metrics,
         row=dict(inner.row if isinstance(inner, Environment) else row or {}),
         seed=seed,
@@ -143,12 +145,12 @@ async def _drive(
 
 def _for_turn(sampling: Sampling, info: Mapping[str, Any], turn: int) -> Sampling:
     """The environment's stop ids and budget, and this turn's own seed."""
+    left = info.get("tokens_left")
+    most = sampling.max_new_tokens
     return replace(
         sampling,
         stop_ids=tuple(info.get("stop_ids", sampling.stop_ids)),
-        max_new_tokens=min(
-            sampling.max_new_tokens, info.get("tokens_left", sampling.max_new_tokens)
-        ),
+        max_new_tokens=most if left is None else min(most, left),
         seed=None if sampling.seed is None else derive(sampling.seed, "turn", turn),
     )
 
