@@ -4,11 +4,13 @@ Filters (top-k, top-p, min-p, repetition penalty) are Transformers' own. Each re
 own random numbers, so what it samples depends on its logits and its seed, not on its neighbours.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 import torch
+from torch.nn import functional as F
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -73,11 +75,37 @@ def sample(
             seen = torch.tensor([list(context)], device=scores.device)
             scores[row] = draw.filters(seen, scores[row : row + 1].clone())[0]
     logprobs = torch.log_softmax(scores, dim=-1)
-    cumulative = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
     points = torch.tensor([draw.random.random() for draw in draws], dtype=torch.float64)
-    points = points.to(scores.device)[:, None] * cumulative[:, -1:]
-    drawn = torch.searchsorted(cumulative, points, right=True).clamp(max=scores.shape[-1] - 1)
+    drawn = _invert(logprobs.exp(), points.to(scores.device))
     greedy = torch.tensor([draw.sampling.temperature == 0 for draw in draws], device=scores.device)
-    ids = torch.where(greedy, scores.argmax(dim=-1), drawn[:, 0])  # [B]
+    ids = torch.where(greedy, scores.argmax(dim=-1), drawn)  # [B]
     chosen = logprobs.gather(1, ids[:, None])[:, 0]
     return ids.tolist(), chosen.tolist()
+
+
+def _invert(probabilities: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+    """The token at which each row's cumulative probability passes a point in [0, 1).
+
+    Sums in double precision, over blocks first and then inside the chosen one, which spares a
+    cumulative sum over the whole vocabulary.
+
+    Args:
+        probabilities: [B, V].
+        points: [B], float64.
+
+    Returns:
+        Token ids, [B].
+    """
+    width = math.isqrt(probabilities.shape[1]) + 1
+    blocks = F.pad(probabilities, (0, -probabilities.shape[1] % width))
+    blocks = blocks.view(len(points), -1, width)  # [B, V / width, width]
+    ends = blocks.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    target = points[:, None] * ends[:, -1:]  # [B, 1]
+    block = torch.searchsorted(ends, target, right=True).clamp(max=ends.shape[1] - 1)  # [B, 1]
+    target = target - torch.where(block > 0, ends.gather(1, (block - 1).clamp(min=0)), 0.0)
+    inside = blocks[torch.arange(len(points), device=points.device), block[:, 0]]
+    inside = inside.double().cumsum(dim=-1)  # [B, width]
+    # Rounding may leave a point just past the block's end: stay on its last possible token.
+    target = torch.minimum(target, inside[:, -1:] * (1 - 1e-12))
+    token = torch.searchsorted(inside, target, right=True)[:, 0].clamp(max=width - 1)
+    return (block[:, 0] * width + token).clamp(max=probabilities.shape[1] - 1)

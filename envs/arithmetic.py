@@ -94,22 +94,12 @@ class Arithmetic(Environment):
 
     @tool
     def add(self, a: int, b: int) -> int:
-        """Add two integers.
-
-        Args:
-            a: The first number.
-            b: The second number.
-        """
+        """Add two integers."""
         return a + b
 
     @tool
     def multiply(self, a: int, b: int) -> int:
-        """Multiply two integers.
-
-        Args:
-            a: The first number.
-            b: The second number.
-        """
+        """Multiply two integers."""
         return a * b
 
     def sample_row(self, rng: np.random.Generator) -> Mapping[str, Any]:

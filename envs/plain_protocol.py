@@ -1,10 +1,10 @@
 r"""The plain protocol: how a model whose chat template knows no tools is told of them.
 
-The system prompt ends with the tools' schemas and one example of a call; calls are written in the
+The system prompt ends with the tools' signatures and how to call one; calls are written in the
 assistant's text, results come back in a user's turn:
 
     system     You can call tools:
-               {"name": "add", ...}
+               add(a: integer, b: integer): Add two integers.
 
                To call one, write:
                <tool_call>
@@ -16,6 +16,9 @@ assistant's text, results come back in a user's turn:
     user       <tool_response>
                3
                </tool_response>
+
+Small models follow signatures far better than JSON schemas. A parameter's description and what a
+plain type does not say of it (choices, items, a default) follow on lines of their own.
 
 Neighbouring results share one user turn, and a user's message right after them joins it, so that
 templates whose roles must alternate work. Where a template takes no system message, its text goes
@@ -72,8 +75,33 @@ def rewrite(
 
 def announcement(tools: Sequence[Mapping[str, Any]]) -> str:
     """The text that tells of the tools."""
-    schemas = [json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools]
-    return "\n".join(["You can call tools:", *schemas, "", _HOW_TO_CALL])
+    signatures = [_signature(tool.get("function", tool)) for tool in tools]
+    return "\n".join(["You can call tools:", *signatures, "", _HOW_TO_CALL])
+
+
+def _signature(function: Mapping[str, Any]) -> str:
+    parameters = function.get("parameters") or {}
+    properties: Mapping[str, Any] = parameters.get("properties") or {}
+    required = parameters.get("required") or ()
+    listed = ", ".join(
+        f"{name}{'' if name in required else '?'}: {_type(schema)}"
+        for name, schema in properties.items()
+    )
+    lines = [f"{function.get('name')}({listed}): {function.get('description', '')}".rstrip(": ")]
+    for name, schema in properties.items():
+        rest = {key: value for key, value in schema.items() if key not in ("type", "description")}
+        details = [
+            schema.get("description", ""),
+            json.dumps(rest, ensure_ascii=False) if rest else "",
+        ]
+        if any(details):
+            lines.append(f"  {name}: {' '.join(filter(None, details))}")
+    return "\n".join(lines)
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    kind = schema.get("type", "any")
+    return kind if isinstance(kind, str) else " or ".join(map(str, kind))
 
 
 def join(first: Any, second: Any, between: str) -> Any:
