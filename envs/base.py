@@ -134,7 +134,7 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         self._forget_episode()
         row = (options or {}).get("row")
         if row is None:
-            row = await self._hook(self.sample_row, self.np_random)
+            row = await self._hook("sample_row", self.np_random)
         try:
             messages = await self._begin(row, seed, self.episode_timeout_s)
             state = self._state

@@ -46,16 +46,10 @@ def _as_tool(function: Callable[..., Any]) -> "staticmethod[..., Any]":
 
 
 def _as_method(reward: Callable[[Any], Any]) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(reward):
-
-        async def areward(self: Any, episode: Any) -> Any:
-            return await reward(episode)
-
-        areward.__name__ = "reward"
-        return areward
-
     def call_reward(self: Any, episode: Any) -> Any:
         return reward(episode)
 
-    call_reward.__name__ = "reward"
-    return call_reward
+    async def await_reward(self: Any, episode: Any) -> Any:
+        return await reward(episode)
+
+    return await_reward if inspect.iscoroutinefunction(reward) else call_reward

@@ -37,5 +37,5 @@ def check_settings(environment: Any) -> None:
     rows = environment.rows
     if rows is not None and not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
         raise ConfigError(
-            f"{owner}: rows has type {type(rows).__name__}; it must be a list of dicts or a dataset."
+            f"{owner}: rows has type {type(rows).__name__}; use a list of dicts or a dataset."
         )

@@ -22,7 +22,13 @@ from gymnast.envs.rows import checked_row, offered_tools, prompt_of, with_system
 from gymnast.envs.state import EpisodeState
 from gymnast.envs.timings import Timings
 from gymnast.envs.tools import Tool, tools_of_class, with_stop_tools
-from gymnast.envs.user_code import call_hook, checked_messages, checked_number, checked_numbers
+from gymnast.envs.user_code import (
+    Blame,
+    call_hook,
+    checked_messages,
+    checked_number,
+    checked_numbers,
+)
 from gymnast.envs.worker import Worker
 from gymnast.errors import InfrastructureError, ToolDefinitionError, UserCodeError
 from gymnast.types import Message, StopReason
@@ -158,8 +164,9 @@ class Toolset(Hooks):
         self._require_methods()
         self._needs_cleanup = True
         with state.timings.measure("setup"):
-            found = await self._hook(self.setup, row)
-        messages = prompt_of(row) if found is None else checked_messages(self.setup, found, row)
+            found = await self._hook("setup", row)
+        given = None if found is None else checked_messages(found, self._blame("setup"))
+        messages = prompt_of(row) if given is None else given
         state.prompt = with_system_prompt(messages, self.system_prompt)
         return state.prompt
 
@@ -183,8 +190,8 @@ class Toolset(Hooks):
                     state.timings.add(f"tool/{record.call.name}", record.seconds)
             turn = Turn(index, turn.message, tuple(records), tuple(map(answer, records)))
             with state.timings.measure("reward"):
-                found = await self._hook(self.turn_reward, turn)
-            score = checked_number(self.turn_reward, found, state.row)
+                found = await self._hook("turn_reward", turn)
+            score = checked_number(found, self._blame("turn_reward"))
         except InfrastructureError as error:
             state.failure = error
             turn = Turn(index, turn.message, turn.calls)
@@ -230,13 +237,13 @@ class Toolset(Hooks):
             return 0.0
         episode = state.episode
         with state.timings.measure("reward"):
-            found = await self._hook(self.reward, episode)
-            more = await self._hook(self.metrics, episode)
-        extra["metrics"] = checked_numbers(self.metrics, more, state.row)
+            found = await self._hook("reward", episode)
+            more = await self._hook("metrics", episode)
+        extra["metrics"] = checked_numbers(more, self._blame("metrics"))
         if isinstance(found, Mapping):
-            extra["reward_parts"] = checked_numbers(self.reward, found, state.row)
+            extra["reward_parts"] = checked_numbers(found, self._blame("reward"))
             return sum(extra["reward_parts"].values(), 0.0)
-        return checked_number(self.reward, found, state.row)
+        return checked_number(found, self._blame("reward"))
 
     def _require_methods(self) -> None:
         """A tool is looked up by its name, which an attribute of the instance would hide."""
@@ -265,12 +272,15 @@ class Toolset(Hooks):
         """What every info has; new objects each time."""
         return {"timings": self._state.timings}
 
-    async def _hook(self, hook: Callable[..., Any], *arguments: Any) -> Any:
+    async def _hook(self, name: str, *arguments: Any) -> Any:
         """Call a hook where it runs; a default one, which does nothing, at once."""
-        name = hook.__name__
-        if getattr(type(self), name, None) is getattr(Hooks, name, None):
+        hook = getattr(self, name)
+        if getattr(hook, "__func__", None) is vars(Hooks)[name]:
             return hook(*arguments)
-        return await call_hook(hook, *arguments, worker=self._worker, row=self._state.row or None)
+        return await call_hook(hook, *arguments, worker=self._worker, blame=self._blame(name))
+
+    def _blame(self, hook: str) -> Blame:
+        return Blame(type(self).__name__, hook, self._state.row or None)
 
     def _require_episode(self) -> None:
         if not self._running:
@@ -285,7 +295,7 @@ class Toolset(Hooks):
             return
         self._needs_cleanup = False
         try:
-            await self._hook(self.cleanup)
+            await self._hook("cleanup")
         except InfrastructureError:
             logger.warning("%s.cleanup failed", type(self).__name__, exc_info=True)
 

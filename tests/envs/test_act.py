@@ -318,6 +318,7 @@ def test_steps_without_a_renderer_say_what_to_do() -> None:
 def test_a_cancelled_turn_leaves_the_environment_usable(calls: Callable[..., Any]) -> None:
     class Slow(Environment):
         cleaned = 0
+        waiting: asyncio.Event
 
         @tool
         async def wait(self) -> str:
@@ -332,10 +333,10 @@ def test_a_cancelled_turn_leaves_the_environment_usable(calls: Callable[..., Any
     env = Slow()
 
     async def run() -> Outcome:
-        env.waiting = asyncio.Event()  # type: ignore[attr-defined]
+        env.waiting = asyncio.Event()
         await env.areset(options={"row": {"prompt": "Go."}})
         task = asyncio.create_task(env.act(calls(("wait", {}))))
-        await env.waiting.wait()  # type: ignore[attr-defined]
+        await env.waiting.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

@@ -55,7 +55,7 @@ def test_every_hook_may_be_async(calls: Callable[..., Any]) -> None:
     assert env.cleaned
 
 
-def failing(hook: str, returns: Any = None) -> Environment:
+def failing(hook: str, returns: Any = None) -> Any:
     """An environment one of whose hooks raises, or returns what it must not."""
 
     def fail(self: Any, *arguments: Any) -> Any:
@@ -63,9 +63,7 @@ def failing(hook: str, returns: Any = None) -> Environment:
             raise KeyError("answre")
         return returns
 
-    fail.__name__ = hook
-    made: type[Environment] = type("Failing", (Counting,), {hook: fail})
-    return made()
+    return type("Failing", (Counting,), {hook: fail})()
 
 
 class Counting(Environment):
@@ -158,7 +156,6 @@ def test_infrastructure_that_breaks_in_a_hook_is_nobodys_fault(hook: str) -> Non
     def fail(self: Any, *arguments: Any) -> Any:
         raise InfrastructureError("the judge is gone")
 
-    fail.__name__ = hook
     env: Any = type("Unlucky", (Counting,), {hook: fail})()
     if hook == "setup":
         with pytest.raises(InfrastructureError, match="judge"):

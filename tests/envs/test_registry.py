@@ -1,0 +1,124 @@
+"""Environments by id, module, file or class; Gymnasium's own `make` and wrappers."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+
+from gymnast.envs import Environment, Renderer, make, register, registered
+from gymnast.envs.arithmetic import Arithmetic
+from gymnast.errors import ConfigError, UnknownEnvironment, UserCodeError
+
+FILE = """
+from beside_it import GREETING
+from gymnast.envs import Environment
+
+class Greeting(Environment):
+    def setup(self, row):
+        return [{"role": "user", "content": GREETING}]
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["gymnast/Arithmetic-v0", "gymnast.envs.arithmetic:Arithmetic", Arithmetic]
+)
+def test_an_environment_has_an_id_a_module_and_a_class(name: Any, tokenizer: Any) -> None:
+    env = make(name, tokenizer, max_turns=3)
+    assert type(env) is Arithmetic and env.max_turns == 3
+    assert isinstance(env.renderer, Renderer)
+
+
+def test_a_renderer_is_used_as_it_is_and_none_is_fine(renderer: Renderer) -> None:
+    assert make(Arithmetic, renderer).renderer is renderer
+    assert make(Arithmetic).renderer is None
+
+
+def test_an_environment_in_a_file_is_found_with_what_lies_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_it.py").write_text("GREETING = 'Hello.'")
+    path = tmp_path / "greeting.py"
+    path.write_text(FILE)
+    env = make(f"{path}:Greeting")
+    env.reset(options={"row": {}})
+    assert env.messages[0]["content"] == "Hello."
+    assert type(make(f"{path}:Greeting")) is type(env)  # executed once
+    with pytest.raises(UnknownEnvironment, match=r"no 'Greetings'.*mean 'Greeting'"):
+        make(f"{path}:Greetings")
+    path.with_name("broken.py").write_text("import no_such_module_anywhere")
+    with pytest.raises(UserCodeError, match="no_such_module_anywhere"):
+        make(f"{tmp_path}/broken.py:Greeting")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gymnast/Arithmetic-v1", "mean 'gymnast/Arithmetic-v0'"),
+        ("Arithmetik", "Registered: .*gymnast/Arithmetic-v0"),
+        ("no_such_module:Class", "no module 'no_such_module'"),
+        ("gymnast.envs.arithmetic:Arithmetics", "mean 'Arithmetic'"),
+        ("no/such/file.py:Class", "no file .*file.py"),
+        ("json:JSONDecoder", "no subclass"),
+        (dict, "no subclass"),
+        ("CartPole-v1", "no subclass"),
+    ],
+)
+def test_an_unknown_environment_names_the_nearest(name: Any, words: str) -> None:
+    with pytest.raises(UnknownEnvironment, match=words):
+        make(name)
+
+
+def test_an_unknown_setting_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"no setting 'max_turn'.*mean 'max_turns'"):
+        make("gymnast/Arithmetic-v0", max_turn=3)
+    with pytest.raises(ConfigError, match=r"no setting 'worked'.*mean 'worked_turns'"):
+        make(Arithmetic, worked=3)
+
+    class Anything(Environment):
+        def __init__(self, renderer: Any = None, **own: Any) -> None:
+            super().__init__(renderer)
+            self.own = own
+
+    with pytest.raises(ConfigError, match="max_turns"):
+        make(Anything, max_turn=3)  # what it passes on ends at Environment
+
+
+def test_registering_makes_an_id_for_gymnasium_too(renderer: Renderer) -> None:
+    class Mine(Environment):
+        pass
+
+    register("tests/Mine-v0", Mine)
+    register("tests/Mine-v0", Mine)  # as a notebook does when a cell runs again
+    assert registered().count("tests/Mine-v0") == 1
+    assert type(make("tests/Mine-v0")) is Mine
+    assert type(gymnasium.make("tests/Mine-v0", renderer=renderer).unwrapped) is Mine
+    with pytest.raises(UnknownEnvironment, match="cannot be an id"):
+        register("not an id!", Mine)
+    with pytest.raises(UnknownEnvironment, match="no subclass"):
+        register("tests/Dict-v0", dict)  # type: ignore[arg-type]
+
+
+def test_gymnasium_makes_it_and_its_wrappers_work(renderer: Renderer) -> None:
+    env = gymnasium.make("gymnast/Arithmetic-v0", renderer=renderer, max_turns=2)
+    wrapped = gymnasium.wrappers.TransformReward(env, lambda reward: 2 * float(reward))
+    with pytest.raises(ResetNeeded):
+        wrapped.step(np.array([2]))
+    wrapped.reset(seed=0)
+    inner: Any = wrapped.unwrapped
+    action = renderer.tokenizer.encode(f"{inner.row['answer']}<|im_end|>")
+    assert wrapped.step(np.array(action))[1] == 2.0
+    assert env.spec is not None and env.spec.id == "gymnast/Arithmetic-v0"
+    wrapped.close()
+
+
+def test_a_made_environment_can_be_made_again_from_its_spec(renderer: Renderer) -> None:
+    env = make("gymnast/Arithmetic-v0", renderer, max_turns=2)
+    assert env.spec is not None
+    again: Any = gymnasium.make(env.spec).unwrapped
+    assert type(again) is Arithmetic and again.max_turns == 2
