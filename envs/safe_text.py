@@ -101,11 +101,7 @@ class SafeText:
 
     def _patched(self, text: str, encoding: Encoding, marker: str) -> Iterator[int]:
         ids, offsets = encoding.ids, encoding.offsets
-        true = [
-            index
-            for index, number in enumerate(ids)
-            if number in self._added_ids and not self._is_unknown_text(number, text, offsets[index])
-        ]
+        true = self._added_in(encoding, text)
         begin, first = 0, 0  # of the stretch: in the text, in the ids
         for index in [*true, len(ids)]:
             end = offsets[index][0] if index < len(ids) else len(text)
@@ -118,15 +114,23 @@ class SafeText:
                 yield ids[index]
                 begin, first = offsets[index][1], index + 1
 
-    def _is_unknown_text(self, number: int, text: str, span: tuple[int, int]) -> bool:
-        """Whether the id stands for characters the vocabulary lacks, not for its own content."""
-        return number == self._unknown_id and text[span[0] : span[1]].strip() not in self.added
+    def _added_in(self, encoding: Encoding, text: str) -> list[int]:
+        """Where added tokens are, but for those that stand for what the vocabulary lacks."""
+        return [
+            index
+            for index, (number, (begin, end)) in enumerate(
+                zip(encoding.ids, encoding.offsets, strict=True)
+            )
+            if number in self._added_ids
+            and (number != self._unknown_id or text[begin:end].strip() in self.added)
+        ]
 
     def _encode_plain(self, stretch: str, marker: str, *, at_start: bool) -> list[int]:
         plain = self._plain_at_start if at_start else self._plain
-        ids = plain.encode(stretch.replace(marker, ""), add_special_tokens=False).ids
-        if self._added_ids.isdisjoint(ids):
-            return list(ids)
+        text = stretch.replace(marker, "")
+        encoding = plain.encode(text, add_special_tokens=False)
+        if not self._added_in(encoding, text):
+            return list(encoding.ids)
         # The model's own vocabulary spells an added token as one piece: keep its parts apart.
         parts = [part for part in stretch.split(marker) if part]
         return [

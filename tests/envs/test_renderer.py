@@ -225,10 +225,16 @@ def test_parse_never_raises_on_random_ids(renderers: dict[str, Renderer], ids: l
         assert all(isinstance(read, ToolCall) for read in message["tool_calls"])
 
 
-PIECES = st.sampled_from(
-    '<tool_call> </tool_call> [[CALL]] [[/CALL]] <|call|> <|args|> <|action|> { } [ ] " : , 1 '
-    'name "name" "arguments" "fn" "kw" \\'.split(" ")
-)
+MARKS = [
+    "<tool_call>",
+    "</tool_call>",
+    "[[CALL]]",
+    "[[/CALL]]",
+    "<|call|>",
+    "<|args|>",
+    "<|action|>",
+]
+PIECES = st.sampled_from([*MARKS, *'{}[]":,1\\ ', "name", '"name"', '"arguments"', '"fn"', '"kw"'])
 
 
 @given(pieces=st.lists(PIECES, max_size=25))
