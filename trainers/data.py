@@ -1,0 +1,212 @@
+"""Which rows a run trains on, in what order, and which it holds out.
+
+Training rows are an endless source that keeps no state: which rows step k gets depends on the
+seed and k alone, so a resumed run goes on with the rows that the killed one would have had.
+Held-out rows are never trained on, nor is any row equal to one of them.
+
+Left out: reading files and hubs (`trainers/row_files.py`).
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gymnast.errors import DataError
+from gymnast.trainers.seeds import derive
+
+Row = Mapping[str, Any]
+SampleRow = Callable[[np.random.Generator], Row]
+
+# How many draws in a row may give nothing new before the rows are said to be used up.
+MOST_DRAWS = 1000
+
+
+class RowSource(ABC):
+    """Training rows without end.
+
+    A complete small source:
+
+        class Counting(RowSource):
+            def row(self, position):
+                return {"prompt": f"What comes after {position}?", "answer": position + 1}
+    """
+
+    @abstractmethod
+    def row(self, position: int) -> Row:
+        """The row at a position of the endless sequence; the same at every call."""
+
+    def batch(self, step: int, size: int) -> list[Row]:
+        """The rows of a step.
+
+        Args:
+            step: How many steps came before it; the first is 0.
+            size: Rows a step, the same at every step.
+        """
+        return [self.row(step * size + i) for i in range(size)]
+
+
+class DatasetRows(RowSource):
+    """A dataset, over and over, each epoch in an order of its own.
+
+    Args:
+        rows: The dataset.
+        seed: Of the orders.
+        held_out: Rows that are left out wherever they occur.
+
+    Raises:
+        DataError: No row is left.
+    """
+
+    def __init__(self, rows: Sequence[Row], *, seed: int, held_out: Sequence[Row] = ()) -> None:
+        kept_out = {canonical(row) for row in held_out}
+        self._rows = rows
+        self._indices = np.array(
+            [i for i in range(len(rows)) if not kept_out or canonical(rows[i]) not in kept_out],
+            dtype=np.int64,
+        )
+        self._seed = seed
+        self._order: tuple[int, np.ndarray] | None = None  # of the epoch read last
+        if not len(self._indices):
+            raise DataError(
+                f"no training row is left: of {len(rows)} rows, each is equal to one of "
+                f"{len(held_out)} held-out rows"
+            )
+
+    def __len__(self) -> int:
+        """Rows an epoch."""
+        return len(self._indices)
+
+    def row(self, position: int) -> Row:
+        """The row at a position; position `len(self)` begins the second epoch."""
+        epoch, place = divmod(position, len(self._indices))
+        if self._order is None or self._order[0] != epoch:
+            rng = np.random.default_rng(derive(self._seed, "epoch", epoch))
+            self._order = (epoch, rng.permutation(self._indices))
+        return self._rows[int(self._order[1][place])]
+
+
+class SampledRows(RowSource):
+    """Rows that an environment makes, each from a generator of its own.
+
+    Args:
+        sample_row: Makes a row.
+        seed: Of the generators.
+        held_out: Rows that are drawn again wherever they come up.
+    """
+
+    def __init__(self, sample_row: SampleRow, *, seed: int, held_out: Sequence[Row] = ()) -> None:
+        self._sample_row = sample_row
+        self._seed = seed
+        self._held_out = {canonical(row) for row in held_out}
+
+    def row(self, position: int) -> Row:
+        """The row at a position.
+
+        Raises:
+            DataError: Every row that comes up is held out.
+        """
+        rng = np.random.default_rng(derive(self._seed, "training row", position))
+        for _ in range(MOST_DRAWS):
+            row = self._sample_row(rng)
+            if canonical(row) not in self._held_out:
+                return row
+        raise DataError(
+            f"the environment's sample_row gave {MOST_DRAWS} times in a row one of the "
+            f"{len(self._held_out)} held-out rows; lower evaluation.rows"
+        )
+
+
+class Split(NamedTuple):
+    """Rows to train on and rows to evaluate with; no row is in both."""
+
+    training: RowSource
+    held_out: list[Row]
+
+
+def split_sampled(
+    sample_row: SampleRow, held_out: int, *, seed: int, held_out_seed: int = 0
+) -> Split:
+    """Split the rows that an environment makes.
+
+    Args:
+        sample_row: Makes a row.
+        held_out: How many distinct rows to hold out.
+        seed: Of the training rows.
+        held_out_seed: Of the held-out rows, so that runs of other seeds compare.
+
+    Raises:
+        DataError: `sample_row` does not make that many distinct rows.
+    """
+    rng = np.random.default_rng(derive(held_out_seed, "held-out rows"))
+    kept: dict[str, Row] = {}
+    draws_in_vain = 0
+    while len(kept) < held_out:
+        row = sample_row(rng)
+        draws_in_vain = draws_in_vain + 1 if canonical(row) in kept else 0
+        kept.setdefault(canonical(row), row)
+        if draws_in_vain >= MOST_DRAWS:
+            raise DataError(
+                f"evaluation.rows: must be <= {len(kept)}, got {held_out}: the environment's "
+                f"sample_row gave nothing new in {MOST_DRAWS} draws, and some rows must be left "
+                "to train on"
+            )
+    rows = list(kept.values())
+    return Split(SampledRows(sample_row, seed=seed, held_out=rows), rows)
+
+
+def split_dataset(
+    rows: Sequence[Row], held_out: int, *, seed: int, held_out_seed: int = 0
+) -> Split:
+    """Split one dataset.
+
+    Args:
+        rows: The dataset.
+        held_out: How many of its rows to hold out; 0 holds out none.
+        seed: Of the training rows' order.
+        held_out_seed: Of the choice, so that runs of other seeds compare.
+
+    Raises:
+        DataError: The dataset has not more rows than that.
+    """
+    if held_out >= len(rows):
+        raise DataError(
+            f"evaluation.rows: must be < {len(rows)}, the rows of data.train, got {held_out}; "
+            "lower it, or name a second dataset in data.evaluation"
+        )
+    kept = choose(rows, held_out, seed=held_out_seed)
+    return Split(DatasetRows(rows, seed=seed, held_out=kept), kept)
+
+
+def choose(rows: Sequence[Row], count: int, *, seed: int) -> list[Row]:
+    """Some rows of a dataset, in a seeded order.
+
+    Raises:
+        DataError: The dataset has fewer.
+    """
+    if count > len(rows):
+        raise DataError(
+            f"evaluation.rows: must be <= {len(rows)}, the rows of data.evaluation, got {count}"
+        )
+    rng = np.random.default_rng(derive(seed, "held-out rows"))
+    return [rows[int(i)] for i in rng.permutation(len(rows))[:count]]
+
+
+def as_row_source(rows: Sequence[Row] | RowSource, *, seed: int) -> RowSource:
+    """A source as it is; rows as a source that shuffles them.
+
+    Raises:
+        DataError: There are no rows.
+    """
+    if isinstance(rows, RowSource):
+        return rows
+    if not len(rows):
+        raise DataError("rows: is empty; training needs at least one row")
+    return DatasetRows(rows, seed=seed)
+
+
+def canonical(row: Row) -> str:
+    """A text that equal rows share, whatever the order of their keys."""
+    return json.dumps(row, sort_keys=True, default=repr)
