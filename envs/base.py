@@ -56,7 +56,6 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
     many tokens may be sampled next, None without a limit) and `timings` (seconds by kind); that of
     `step` also `tool_calls`, `errors` and `stop_reason`; that of the last step also `metrics`,
     `reward_parts` (where `reward` returned several) and, for `StopReason.error`, `failure`.
-
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]

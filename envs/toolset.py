@@ -8,7 +8,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sized
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from gymnasium.error import ResetNeeded
 
@@ -76,7 +76,7 @@ class Toolset(Hooks):
         reward: Callable[[Episode], Any] | None = None,
         stop_tools: Iterable[str] = (),
         name: str = "ToolsEnvironment",
-    ) -> Any:
+    ) -> type[Self]:
         """Make an environment class of plain functions.
 
         Args:
