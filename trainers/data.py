@@ -138,7 +138,7 @@ def split_sampled(
         held_out_seed: Of the held-out rows, so that runs of other seeds compare.
 
     Raises:
-        DataError: `sample_row` does not make that many distinct rows.
+        DataError: `sample_row` does not make more distinct rows than that.
     """
     rng = np.random.default_rng(derive(held_out_seed, "held-out rows"))
     kept: dict[str, Row] = {}
@@ -149,12 +149,13 @@ def split_sampled(
         kept.setdefault(canonical(row), row)
         if draws_in_vain >= MOST_DRAWS:
             raise DataError(
-                f"evaluation.rows: must be <= {len(kept)}, got {held_out}: the environment's "
-                f"sample_row gave nothing new in {MOST_DRAWS} draws, and some rows must be left "
-                "to train on"
+                f"evaluation.rows: must be < {len(kept)}, got {held_out}: the environment's "
+                f"sample_row gave nothing new in {MOST_DRAWS} draws"
             )
     rows = list(kept.values())
-    return Split(SampledRows(sample_row, seed=seed, held_out=rows), rows)
+    training = SampledRows(sample_row, seed=seed, held_out=rows)
+    training.row(0)  # raises now where nothing is left to train on
+    return Split(training, rows)
 
 
 def split_dataset(

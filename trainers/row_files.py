@@ -157,14 +157,14 @@ def _checked(row: Any, place: str) -> Row:
 
 
 def _read_csv(name: str, path: Path) -> Iterator[Row]:
-    import pyarrow.csv
+    import pyarrow.csv  # type: ignore[import-untyped]
 
     options = pyarrow.csv.ParseOptions(newlines_in_values=True)
     yield from _arrow_rows(name, lambda: pyarrow.csv.read_csv(path, parse_options=options))
 
 
 def _read_parquet(name: str, path: Path) -> Iterator[Row]:
-    import pyarrow.parquet
+    import pyarrow.parquet  # type: ignore[import-untyped]
 
     yield from _arrow_rows(name, lambda: pyarrow.parquet.read_table(path))
 
@@ -190,7 +190,9 @@ _READERS: dict[str, Callable[[str, Path], Iterator[Row]]] = {
 def _read_hub(name: str, split: str, subset: str | None) -> Sequence[Row]:
     import datasets
 
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    hub_logger = logging.getLogger("huggingface_hub")
+    level = hub_logger.level
+    hub_logger.setLevel(logging.ERROR)  # it warns of every retry; the error below says it once
     try:
         rows: Sequence[Row] = datasets.load_dataset(name, subset, split=split)
     except Exception as error:  # each transport and each format has its own exceptions
@@ -198,6 +200,8 @@ def _read_hub(name: str, split: str, subset: str | None) -> Sequence[Row]:
             f"{name}: there is no such file here ({Path.cwd()}), and no dataset of this name could "
             f"be loaded from the hub (split {split!r}, subset {subset!r}): {_first_line(error)}"
         ) from error
+    finally:
+        hub_logger.setLevel(level)
     return rows
 
 

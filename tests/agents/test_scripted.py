@@ -13,8 +13,8 @@ from gymnast.errors import UsageError
 from gymnast.types import Completion, Sampling
 
 
-def say(agent: Agent, context: list[int], **sampling: int) -> Completion:
-    return asyncio.run(agent.generate(context, Sampling(**sampling)))
+def say(agent: Agent, context: list[int], max_new_tokens: int = 512) -> Completion:
+    return asyncio.run(agent.generate(context, Sampling(max_new_tokens=max_new_tokens)))
 
 
 def test_an_episode_hears_the_turns_in_order() -> None:
@@ -37,7 +37,8 @@ def test_episodes_that_interleave_each_hear_the_whole_script(data: st.DataObject
     prompts = data.draw(st.lists(st.lists(st.integers(0, 2), min_size=1), min_size=1, max_size=4))
     observation = st.lists(st.integers(50, 52), max_size=2)
     agent, rng = ScriptedAgent(script), random.Random(0)
-    contexts, heard = [list(prompt) for prompt in prompts], [[] for _ in prompts]
+    contexts = [list(prompt) for prompt in prompts]
+    heard: list[list[list[int]]] = [[] for _ in prompts]
     waiting = [number for number in range(len(prompts)) for _ in script]
     rng.shuffle(waiting)
     for number in waiting:

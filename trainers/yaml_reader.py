@@ -1,0 +1,116 @@
+"""Reading a run's YAML: text and overrides into plain dicts, with every mistake located.
+
+Two habits of YAML 1.1 are put right: `1e-3` is a number (YAML 1.1 wants `1.0e-3`), and a key that
+is written twice is an error (the last one would win without a word).
+
+Left out: what the keys mean (`trainers/config.py`).
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from gymnast.errors import ConfigError
+
+_FLOAT = re.compile(
+    r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+"
+    r"|[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+_FLOAT_TAG = "tag:yaml.org,2002:float"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader with the numbers of YAML 1.2 and no repeated keys."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != _FLOAT_TAG]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key.value!r} is written twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    _FLOAT_TAG, re.compile(f"^(?:{_FLOAT.pattern})$"), list("-+0123456789.")
+)
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping.
+
+    Raises:
+        ConfigError: The file is missing or cannot be read, or is not YAML, or no mapping.
+    """
+    file = Path(path).expanduser()
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: there is no such file (looked in {Path.cwd()})") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    found = _parse(text, str(path))
+    if found is None:
+        raise ConfigError(f"{path}: is empty; a run needs at least model, environment and trainer")
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: must be a mapping of sections (model: ...), got {found!r:.100}")
+    return found
+
+
+def with_overrides(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Settings with `dotted.key=value` overrides put in; values are read as YAML.
+
+    Raises:
+        ConfigError: An override is written in another way, or leads through a value.
+    """
+    result = _copied(settings)
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        names = key.strip().split(".")
+        if not equals or not all(names):
+            raise ConfigError(
+                f"override {override!r}: must be dotted.key=value, such as trainer.steps=3"
+            )
+        value = _parse(text, f"override {override!r}")
+        section = result
+        for depth, name in enumerate(names[:-1], start=1):
+            if section.get(name) is None:
+                section[name] = {}
+            section = section[name]
+            if not isinstance(section, dict):
+                raise ConfigError(
+                    f"override {override!r}: {'.'.join(names[:depth])} is {section!r:.100}, "
+                    f"which has no keys"
+                )
+        section[names[-1]] = value
+    return result
+
+
+def _parse(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        context = f" ({error.context})" if error.context else ""
+        raise ConfigError(f"{source}{place}: {error.problem}{context}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{source}: is not YAML: {' '.join(str(error).split())}") from error
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return value
