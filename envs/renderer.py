@@ -248,8 +248,10 @@ class Renderer:
                 f"the chat template of {self._template.tokenizer!r} writes one call a turn, and a "
                 f"message has {count}; give each call a message of its own"
             )
-        if not message.get("content") and self._following.empty_content is not None:
-            message["content"] = self._following.empty_content
+        if not message.get("content"):
+            message.pop("content", None)
+            if self._following.empty_content is not None:
+                message["content"] = self._following.empty_content
         if self._following.as_text:
             for call in message["tool_calls"]:
                 function = call["function"]

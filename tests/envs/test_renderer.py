@@ -1,7 +1,6 @@
 """The renderer on chat templates of every kind: what goes in comes out, and only at the end."""
 
 import copy
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from gymnast.agents.tiny import tiny_tokenizer
 from gymnast.envs.renderer import Renderer
-from gymnast.errors import ConfigError, DataError, ModelError, TemplateError, UserCodeError
+from gymnast.errors import DataError, ModelError, TemplateError
 from gymnast.types import ToolCall
 
 TEMPLATES = Path(__file__).parent / "chat_templates"
@@ -171,51 +170,6 @@ def test_a_degenerate_call_with_white_space_keeps_its_ids(renderers: dict[str, R
         assert DEGENERATE in text and text.endswith("<|im_start|>assistant\n")
 
 
-def test_arguments_may_be_a_json_string(renderers: dict[str, Renderer]) -> None:
-    text = json.dumps({"name": "add", "arguments": json.dumps({"a": 3})})
-    ids = renderers["hermes"].tokenizer.encode(f"<tool_call>{text}</tool_call><|im_end|>")
-    (read,) = renderers["hermes"].parse(ids)["tool_calls"]
-    assert (read.arguments, read.error) == ({"a": 3}, None)
-
-
-@pytest.mark.parametrize(
-    ("written", "rule"),
-    [
-        ('<tool_call>{"name": "add", "arguments": {"a": 3}', "ends inside the JSON"),
-        ('<tool_call>{"name": "add", "argum', "ends inside the JSON"),
-        ('<tool_call>{"name": "add", "arguments": {"a": 3}}', "expected '</tool_call>'"),
-        ('<tool_call>{"name": "add" "arguments": {}}</tool_call>', "Expecting ',' delimiter"),
-        ("<tool_call>add(3, 4)</tool_call>", "not JSON"),
-        ('<tool_call>{"arguments": {}}</tool_call>', "must be the tool's name"),
-        ('<tool_call>{"name": 3, "arguments": {}}</tool_call>', "must be the tool's name"),
-        ('<tool_call>{"name": "add", "args": {}}</tool_call>', '"arguments" is missing'),
-        ('<tool_call>{"name": "add", "arguments": [1]}</tool_call>', "object, not list"),
-        ('<tool_call>{"name": "add", "arguments": "x y"}</tool_call>', "are a string"),
-        ('<tool_call>{"name": "add", "arguments": {"a": NaN}}</tool_call>', "NaN is not JSON"),
-        ("<tool_call>" + "[" * 9999 + "</tool_call>", "not JSON"),
-        ("<tool_call>", "ends inside the JSON"),
-    ],
-)
-def test_a_malformed_call_carries_its_error(
-    renderers: dict[str, Renderer], written: str, rule: str
-) -> None:
-    ids = renderers["hermes"].tokenizer.encode(f"So: {written}")
-    message = renderers["hermes"].parse(ids)
-    (read,) = message["tool_calls"]
-    assert rule in read.error
-    assert "at character" in read.error
-    assert '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>' in read.error
-    assert message["content"] == "So:"
-
-
-def test_calls_around_a_malformed_one_are_still_read(renderers: dict[str, Renderer]) -> None:
-    good = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
-    for bad in ("<tool_call>oops</tool_call>", "<tool_call>oops"):
-        ids = renderers["hermes"].tokenizer.encode(good + bad + good)
-        read = renderers["hermes"].parse(ids)["tool_calls"]
-        assert [c.error is None for c in read] == [True, False, True]
-
-
 @given(ids=st.lists(st.integers(-(2**70), 2**70) | st.integers(0, 1100), max_size=40))
 @settings(max_examples=80, deadline=None)
 def test_parse_never_raises_on_random_ids(renderers: dict[str, Renderer], ids: list[int]) -> None:
@@ -246,11 +200,6 @@ def test_parse_never_raises_on_torn_calls(
         ids = renderer.tokenizer.encode("".join(pieces))
         for read in renderer.parse(ids, tools=TOOLS)["tool_calls"]:
             assert read.error is not None or isinstance(read.arguments, dict)
-
-
-def test_ids_of_weird_kinds_are_left_out(renderers: dict[str, Renderer]) -> None:
-    weird: list[Any] = [None, "x", 1.5e300, float("nan"), [], 10**9, -1]
-    assert renderers["hermes"].parse(weird)["content"] == ""
 
 
 # --- What follows is appended, and only that
@@ -374,44 +323,6 @@ def test_a_template_that_is_not_understood_is_refused_with_its_rendering(tokeniz
     ):
         with pytest.raises(TemplateError, match='<invoke name="zqfirst"><zqa>Zqone</zqa>'):
             use()
-
-
-def read_xml(text: str) -> list[dict[str, Any]]:
-    """A user's parser."""
-    if "<bad" in text:
-        raise ValueError("a bad tag")
-    name = text.partition('name="')[2].partition('"')[0]
-    return [{"name": name, "arguments": '{"a": 3}'}] if name else []
-
-
-def test_a_users_parser_reads_what_the_renderer_cannot(tokenizer: Any) -> None:
-    template = (TEMPLATES / "xml.jinja").read_text()
-    renderer = Renderer(tokenizer, chat_template=template, parser=read_xml)
-    turn = calling(call("add", {"a": 3}))
-    context, action, rest = template_turn(renderer, turn, [result("7")])
-    (read,) = renderer.parse(action, tools=TOOLS)["tool_calls"]
-    assert (read.name, read.arguments, read.error) == ("add", {"a": 3}, None)
-    assert renderer.observe(context + action, [result("7")], tools=TOOLS) == rest
-    assert renderer.parse(tokenizer.encode("Hi"))["tool_calls"] == []
-    (read,) = renderer.parse(tokenizer.encode("<bad"))["tool_calls"]
-    assert "a bad tag" in read.error
-
-
-@pytest.mark.parametrize("given", [3, ["x"], [{"arguments": {}}], "text"])
-def test_a_parser_that_gives_something_else_is_the_users_error(tokenizer: Any, given: Any) -> None:
-    renderer = Renderer(tokenizer, parser=lambda text: given)
-    with pytest.raises(UserCodeError, match="the parser gave"):
-        renderer.parse([5])
-
-
-def test_a_parser_may_be_named_and_give_a_message(tokenizer: Any) -> None:
-    renderer = Renderer(tokenizer, parser="json:loads")
-    text = '{"content": "Hm", "tool_calls": [{"function": {"name": "add", "arguments": {}}}]}'
-    message = renderer.parse(tokenizer.encode(text))
-    assert message["content"] == "Hm" and message["tool_calls"][0].name == "add"
-    for name in ("json:nothing", "no_such_module:f", "json", "json:__name__"):
-        with pytest.raises(ConfigError, match="module:function"):
-            Renderer(tokenizer, parser=name)
 
 
 def test_a_tokenizer_without_a_chat_template_is_refused(tokenizer: Any) -> None:

@@ -304,3 +304,18 @@ def test_tokens_that_spell_white_space_or_a_letter_stay_text(tiny: Any) -> None:
     expected = tokenizer.apply_chat_template(talk, add_generation_prompt=True, return_dict=False)
     assert Renderer(tokenizer).prompt(talk) == expected
     assert {tokenizer.convert_tokens_to_ids(t) for t in ("    ", "ö")} <= set(expected)
+
+
+def test_text_after_text_gets_no_space_of_a_beginning(renderers: dict[str, Renderer]) -> None:
+    """Where a turn ends with ordinary text, what is appended goes on in the middle of it."""
+    template = (
+        "{% for message in messages %}{{ message.role }}:{{ message.content }},{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    for content in ("This", "<|im_end|>"):
+        renderer = Renderer(renderers["metaspace_first"].tokenizer, chat_template=template)
+        context = renderer.prompt([{"role": "user", "content": "What"}])
+        ids = [*context, *renderer.observe(context, [{"role": "user", "content": content}])]
+        expected = f"user:What,assistant:,user:{content},assistant:"
+        assert renderer.tokenizer.decode(ids) == expected
+        assert renderer.tokenizer.eos_token_id not in ids

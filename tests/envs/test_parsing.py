@@ -1,0 +1,112 @@
+"""What a policy wrote becomes text and calls; a call that cannot be read says why."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymnast.agents.tiny import tiny_tokenizer
+from gymnast.envs.renderer import Renderer
+from gymnast.errors import ConfigError, UserCodeError
+
+XML = (Path(__file__).parent / "chat_templates" / "xml.jinja").read_text()
+TOOLS = [{"type": "function", "function": {"name": "add", "description": "", "parameters": {}}}]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return tiny_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def renderer(tokenizer: Any) -> Renderer:
+    return Renderer(tokenizer)
+
+
+def test_arguments_may_be_a_json_string(renderer: Renderer) -> None:
+    text = json.dumps({"name": "add", "arguments": json.dumps({"a": 3})})
+    ids = renderer.tokenizer.encode(f"<tool_call>{text}</tool_call><|im_end|>")
+    (read,) = renderer.parse(ids)["tool_calls"]
+    assert (read.arguments, read.error) == ({"a": 3}, None)
+
+
+@pytest.mark.parametrize(
+    ("written", "rule"),
+    [
+        ('<tool_call>{"name": "add", "arguments": {"a": 3}', "ends inside the JSON"),
+        ('<tool_call>{"name": "add", "argum', "ends inside the JSON"),
+        ('<tool_call>{"name": "add", "arguments": {"a": 3}}', "expected '</tool_call>'"),
+        ('<tool_call>{"name": "add" "arguments": {}}</tool_call>', "Expecting ',' delimiter"),
+        ("<tool_call>add(3, 4)</tool_call>", "not JSON"),
+        ('<tool_call>{"arguments": {}}</tool_call>', "must be the tool's name"),
+        ('<tool_call>{"name": 3, "arguments": {}}</tool_call>', "must be the tool's name"),
+        ('<tool_call>{"name": "add", "args": {}}</tool_call>', '"arguments" is missing'),
+        ('<tool_call>{"name": "add", "arguments": [1]}</tool_call>', "object, not list"),
+        ('<tool_call>{"name": "add", "arguments": "x y"}</tool_call>', "are a string"),
+        ('<tool_call>{"name": "add", "arguments": {"a": NaN}}</tool_call>', "NaN is not JSON"),
+        ("<tool_call>" + "[" * 9999 + "</tool_call>", "not JSON"),
+        ("<tool_call>", "ends inside the JSON"),
+    ],
+)
+def test_a_malformed_call_carries_its_error(renderer: Renderer, written: str, rule: str) -> None:
+    ids = renderer.tokenizer.encode(f"So: {written}")
+    message = renderer.parse(ids)
+    (read,) = message["tool_calls"]
+    assert rule in read.error
+    assert "at character" in read.error
+    assert '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>' in read.error
+    assert message["content"] == "So:"
+
+
+def test_calls_around_a_malformed_one_are_still_read(renderer: Renderer) -> None:
+    good = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    for bad in ("<tool_call>oops</tool_call>", "<tool_call>oops"):
+        ids = renderer.tokenizer.encode(good + bad + good)
+        read = renderer.parse(ids)["tool_calls"]
+        assert [c.error is None for c in read] == [True, False, True]
+
+
+def test_ids_of_weird_kinds_are_left_out(renderer: Renderer) -> None:
+    weird: list[Any] = [None, "x", 1.5e300, float("nan"), [], 10**9, -1]
+    assert renderer.parse(weird)["content"] == ""
+
+
+def read_xml(text: str) -> list[dict[str, Any]]:
+    """A user's parser."""
+    if "<bad" in text:
+        raise ValueError("a bad tag")
+    name = text.partition('name="')[2].partition('"')[0]
+    return [{"name": name, "arguments": '{"a": 3}'}] if name else []
+
+
+def test_a_users_parser_reads_what_the_renderer_cannot(tokenizer: Any) -> None:
+    renderer = Renderer(tokenizer, chat_template=XML, parser=read_xml)
+    context = renderer.prompt([{"role": "user", "content": "3?"}], TOOLS)
+    action = tokenizer.encode('<invoke name="add"><a>3</a></invoke><|im_end|>')
+    (read,) = renderer.parse(action, tools=TOOLS)["tool_calls"]
+    assert (read.name, read.arguments, read.error) == ("add", {"a": 3}, None)
+    result = {"role": "tool", "content": "7", "tool_call_id": read.id, "name": "add"}
+    observed = renderer.observe(context + action, [result], tools=TOOLS)
+    expected = "\n<|im_start|>tool\n7<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.decode(observed) == expected
+    assert renderer.parse(tokenizer.encode("Hi"))["tool_calls"] == []
+    (read,) = renderer.parse(tokenizer.encode("<bad"))["tool_calls"]
+    assert "a bad tag" in read.error
+
+
+@pytest.mark.parametrize("given", [3, ["x"], [{"arguments": {}}], "text"])
+def test_a_parser_that_gives_something_else_is_the_users_error(tokenizer: Any, given: Any) -> None:
+    renderer = Renderer(tokenizer, parser=lambda text: given)
+    with pytest.raises(UserCodeError, match="the parser gave"):
+        renderer.parse([5])
+
+
+def test_a_parser_may_be_named_and_give_a_message(tokenizer: Any) -> None:
+    renderer = Renderer(tokenizer, parser="json:loads")
+    text = '{"content": "Hm", "tool_calls": [{"function": {"name": "add", "arguments": {}}}]}'
+    message = renderer.parse(tokenizer.encode(text))
+    assert message["content"] == "Hm" and message["tool_calls"][0].name == "add"
+    for name in ("json:nothing", "no_such_module:f", "json", "json:__name__"):
+        with pytest.raises(ConfigError, match="module:function"):
+            Renderer(tokenizer, parser=name)
