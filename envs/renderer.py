@@ -45,10 +45,14 @@ class Renderer:
             protocol, writes them.
 
     Raises:
-        TemplateError: If there is no chat template, or it writes tool calls in a way that is not
-            understood and no parser is given.
+        TemplateError: If there is no chat template, or it does not write what the assistant says.
+            One whose tool calls are not understood is refused when tools are first used.
         ModelError: If the tokenizer is not a fast one.
         ConfigError: If the parser cannot be imported.
+
+    No id of an added token comes from the text of messages or tools. But where a template's own
+    markup is ordinary text (the plain protocol, if the tokenizer has no tokens for its tags), text
+    can imitate it.
 
     Example:
         >>> renderer = Renderer(tokenizer)
