@@ -80,8 +80,8 @@ def _attention(
         softcap=softcap,
         sinks=s_aux,
     )
-    packed = (tensor[0].transpose(0, 1) for tensor in (query, key, value))  # [N, H, D]
-    return plan.attend(*packed, settings)[None], None  # [1, N, H, Dv]
+    query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))  # [N, H, D]
+    return plan.attend(query, key, value, settings)[None], None  # [1, N, H, Dv]
 
 
 AttentionInterface.register(NAME, _attention)
@@ -239,10 +239,10 @@ def check_model(model: Any) -> None:
             "are not supported. Choose a decoder in which every layer has attention."
         )
     theirs = model(input_ids=ids, use_cache=False).logits
-    error = (ours - theirs).abs().max().item() / max(theirs.abs().max().item(), 1e-6)
-    if error > (1e-3 if theirs.dtype == torch.float32 else 0.1):
+    difference = (ours - theirs).abs().max().item() / max(theirs.abs().max().item(), 1e-6)
+    if difference > (1e-3 if theirs.dtype == torch.float32 else 0.1):
         raise ModelError(
             f"{name} gives other logits with packed sequences than with its own attention "
-            f"(relative difference {error:.2g}): its attention has a part that Gymnast does not "
+            f"(relative difference {difference:.2g}): its attention has a part that Gymnast does not "
             "know. Choose another model."
         )

@@ -216,7 +216,7 @@ class Toolset(Hooks):
                 state.stop_reason = StopReason.error
             extra["metrics"] = episode_metrics(state.episode) | extra.get("metrics", {})
             given_up = self._worker.abandoned - state.abandoned_before
-            extra["metrics"]["abandoned_threads"] = float(given_up)
+            extra["metrics"]["tools/abandoned_threads"] = float(given_up)
             self._running = False
             with state.timings.measure("cleanup"):
                 await self._clean_up()

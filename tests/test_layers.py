@@ -19,11 +19,12 @@ def imported(path: Path) -> list[tuple[int, str]]:
     """Every (line, second part of `gymnast.x`) that a file imports."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
-        names = []
         if isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
+        else:
+            continue
         found += [
             (node.lineno, name.split(".")[1]) for name in names if name.startswith("gymnast.")
         ]

@@ -1,7 +1,11 @@
 """The folders, the package tables and the links for type checkers agree."""
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = {"envs", "agents", "trainers", "sandboxes"}
@@ -24,12 +28,11 @@ def test_type_checkers_see_every_module() -> None:
     assert linked == core | FOLDERS
 
 
-def test_bare_folder_names_are_not_importable() -> None:
-    import importlib.util
-
-    for folder in FOLDERS:
-        spec = importlib.util.find_spec(folder)
-        assert spec is None or not str(spec.origin).startswith(str(ROOT)), folder
+@pytest.mark.parametrize("folder", sorted(FOLDERS))
+def test_bare_folder_names_are_not_importable(folder: str, tmp_path: Path) -> None:
+    program = f"import {folder}; print({folder}.__file__)"
+    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True)
+    assert str(ROOT) not in ended.stdout.decode()
 
 
 def test_no_file_of_the_library_is_longer_than_400_lines() -> None:

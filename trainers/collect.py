@@ -137,7 +137,7 @@ async def stream(
     counts = counts if counts is not None else Counts()
     environments = _Environments(make_env, concurrency)
     groups = [Group(index) for index in range(len(rows))]
-    pending = Counter({index: group_size for index in range(len(rows))})
+    pending = Counter(dict.fromkeys(range(len(rows)), group_size))
     tasks: dict[asyncio.Task[Trajectory | None], tuple[int, int]] = {}
     results: dict[tuple[int, int], Trajectory] = {}
     for index, row in enumerate(rows):
@@ -287,5 +287,9 @@ def summarise(trajectories: Sequence[Trajectory], counts: Counts) -> dict[str, f
         metrics[f"episodes/stop/{reason}"] = number / total
     for name in sorted({name for t in trajectories for name in t.metrics}):
         values = [t.metrics.get(name, 0.0) for t in trajectories]
-        metrics[name] = sum(values) / (total if name.startswith("time/") else 1)
+        if name.startswith("tools/"):
+            metrics[name] = sum(values)
+        else:
+            area = "" if "/" in name else "environment/"  # the environment's own
+            metrics[area + name] = sum(values) / total
     return metrics

@@ -16,6 +16,7 @@ This file knows token ids and attention, nothing of rewards or losses.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -105,7 +106,7 @@ class _Builder:
     def _runs(self, members: list[int], shared: int) -> list[list[int]]:
         """Neighbours in sorted order that share at least this many tokens."""
         runs = [[members[0]]]
-        for before, i in zip(members, members[1:], strict=False):
+        for before, i in pairwise(members):
             if _common(self.arrays[before], self.arrays[i]) >= shared:
                 runs[-1].append(i)
             else:

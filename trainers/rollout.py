@@ -190,7 +190,7 @@ class _Threaded:
 
     async def step(self, action: np.ndarray) -> Step:
         result: Any = await self._worker.run(lambda: self.env.step(action))
-        return result  # type: ignore[no-any-return]
+        return result
 
     def stop(self) -> None:
         self._worker.stop()

@@ -11,13 +11,11 @@ Which algorithm it is, is an advantage estimator and the loss; nothing here depe
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import gymnasium
-import torch
 from accelerate import Accelerator
 
 from gymnast.agents import TransformersAgent
@@ -124,7 +122,10 @@ class Trainer:
         self.eval_rows, self.eval_every_steps = eval_rows, eval_every_steps
         self.eval_sampling = eval_sampling or self.sampling
         self.eval_group_size = eval_group_size
-        self.checkpoint_every_steps, self.keep_checkpoints = checkpoint_every_steps, keep_checkpoints
+        self.checkpoint_every_steps, self.keep_checkpoints = (
+            checkpoint_every_steps,
+            keep_checkpoints,
+        )
         self.seed, self.observer = seed, observer
         self.step = 0
         self._settings = UpdateSettings(
@@ -223,9 +224,7 @@ class Trainer:
         rows = self._mine(self._rows.batch(self.step, self.rows_per_step))
         rollouts = self._collect(rows)
         collected = time.perf_counter()
-        metrics = update(
-            self._policy, self._optimizer, rollouts, self._settings, self.accelerator
-        )
+        metrics = update(self._policy, self._optimizer, rollouts, self._settings, self.accelerator)
         self.agent.weights_changed()
         self.step += 1
         ended = time.perf_counter()

@@ -6,10 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnast.agents import TransformersAgent
-from gymnast.agents.tiny import tiny_model
-from gymnast.errors import InfrastructureError, ModelError, UsageError
-from gymnast.types import Completion, Sampling
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -18,6 +14,11 @@ from transformers import (
     MambaConfig,
     MambaForCausalLM,
 )
+
+from gymnast.agents import TransformersAgent
+from gymnast.agents.tiny import tiny_model
+from gymnast.errors import InfrastructureError, ModelError, UsageError
+from gymnast.types import Completion, Sampling
 
 GREEDY = Sampling(temperature=0.0, max_new_tokens=12)
 
@@ -41,7 +42,7 @@ def generate(agent: TransformersAgent, *requests: tuple[list[int], Sampling]) ->
 def full_forward(model: Any, context: list[int], completion: Completion) -> torch.Tensor:
     """Logits [n, V] that predict the completion's tokens, without any cache."""
     with torch.no_grad():
-        logits = model(torch.tensor([context + completion.ids])).logits[0]
+        logits: torch.Tensor = model(torch.tensor([context + completion.ids])).logits[0]
     return logits[len(context) - 1 : -1].float()
 
 

@@ -76,7 +76,7 @@ def test_an_episode_of_three_turns(calls: Callable[..., Any], play: Callable[...
     assert first.info["timings"]["tools"] >= first.info["timings"]["tool/write"] > 0
     assert last.messages == [] and last.reward == 2.0 and last.terminated
     assert last.info["stop_reason"] is StopReason.answered
-    assert last.info["metrics"]["tool_calls/awrite"] == 1.0
+    assert last.info["metrics"]["tools/calls/awrite"] == 1.0
 
     roles = [message["role"] for message in env.messages]
     assert roles == ["system", "user", "assistant", "tool", "assistant", "tool", "assistant"]
@@ -199,8 +199,8 @@ def test_what_the_policy_got_wrong_is_answered_typed_and_counted(
     assert message["content"] == "Error: " + outcome.info["errors"][0].message
     for word in words:
         assert word in message["content"]
-    assert last.info["metrics"][f"tool_errors/{kind}"] == 1.0
-    assert last.info["metrics"]["tool_errors"] == 1.0
+    assert last.info["metrics"][f"tools/errors/{kind}"] == 1.0
+    assert last.info["metrics"]["tools/errors"] == 1.0
 
 
 def test_malformed_calls_are_answered_and_counted(play: Callable[..., Any]) -> None:

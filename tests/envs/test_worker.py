@@ -98,7 +98,7 @@ def test_setup_tools_reward_and_cleanup_share_a_thread(
     note = ("note", {"text": "a"})
     outcome: Outcome = play(Database(), calls(note, note), calls(content="Done."))[-1]
     assert outcome.reward == 2.0
-    assert outcome.info["metrics"]["tool_errors"] == 0.0
+    assert outcome.info["metrics"]["tools/errors"] == 0.0
 
 
 def test_a_hung_sync_tool_does_not_block(
@@ -123,7 +123,7 @@ def test_a_hung_sync_tool_does_not_block(
     assert "0.02 s" in first.messages[0]["content"]
     assert first.messages[1]["content"] == "here"
     assert env.abandoned_threads == 1
-    assert last.info["metrics"]["abandoned_threads"] == 1.0
+    assert last.info["metrics"]["tools/abandoned_threads"] == 1.0
 
 
 def test_other_episodes_go_on_while_a_sync_tool_is_slow(calls: Callable[..., Any]) -> None:
