@@ -1,0 +1,194 @@
+"""The command line: train, evaluate, and look at environments.
+
+    gymnast train RUN.yaml trainer.steps=20      train as a YAML says, with overrides
+    gymnast train RUN.yaml --resume              go on from the newest checkpoint
+    gymnast eval runs/arithmetic                 evaluate a trained model on its held-out rows
+    gymnast envs                                 the environments that are registered
+    gymnast check my_envs:Shop                   whether an environment keeps the contract
+
+A mistake of the user's is one clear line and exit code 2. What is heavy (torch, transformers) is
+imported by the commands, so that `--help` is quick.
+"""
+
+import logging
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gymnast import __version__
+from gymnast.errors import GymnastError, UsageError, UserCodeError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Train language models to use tools.",
+)
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, such as trainer.steps=20."),
+]
+
+
+def main() -> None:
+    """Run the command line; what Gymnast raises on purpose becomes a message and an exit code."""
+    try:
+        app()
+    except GymnastError as error:
+        # A module of the user's that defines a tool wrongly says so while it is imported.
+        said = error.__cause__ if isinstance(error.__cause__, UsageError) else error
+        if isinstance(said, UserCodeError):
+            _print_traceback(said)
+        for line in str(said).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        sys.exit(2 if isinstance(said, UsageError) else 1)
+
+
+@app.command()
+def train(
+    run: Annotated[str, typer.Argument(metavar="RUN.yaml", help="The run's configuration.")],
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run's folder.")
+    ] = False,
+) -> None:
+    """Train a model as a YAML file says."""
+    _log_to_stderr()
+    from gymnast.trainers.config import load_config
+
+    config = load_config(run, overrides or [])
+    from gymnast.trainers.console import RunConsole
+    from gymnast.trainers.run import build_trainer
+
+    console = RunConsole()
+    try:
+        build_trainer(config, observer=console, resume=resume).train(resume=resume)
+    finally:
+        console.close()
+    typer.echo(f"the run is in {config.output_dir}, the trained model in {config.output_dir}/model")
+
+
+@app.command(name="eval")
+def evaluate(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run's folder (its trained model), or a YAML (the model it names).",
+        ),
+    ],
+    overrides: Overrides = None,
+) -> None:
+    """Evaluate a model on a run's held-out rows."""
+    _log_to_stderr()
+    from gymnast.trainers.run import build_trainer, evaluation_config
+
+    config = evaluation_config(run, overrides or [])
+    from gymnast.trainers.console import RunConsole
+
+    metrics = build_trainer(config, observer=RunConsole()).evaluate()
+    for name in sorted(metrics):
+        typer.echo(f"{name} {metrics[name]:.6g}")
+
+
+@app.command()
+def envs() -> None:
+    """List the environments that are registered."""
+    from gymnast.envs import registered
+    from gymnast.envs.registry import find
+
+    ids = registered()
+    width = max(len(id) for id in ids)
+    for id in ids:
+        typer.echo(f"{id:{width}}  {_first_line(find(id).__doc__)}")
+
+
+@app.command()
+def check(
+    environment: Annotated[
+        str,
+        typer.Argument(
+            metavar="ENV", help="A registered id, module:Class or path/to/file.py:Class."
+        ),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="What its constructor takes."),
+    ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(help="Rows to begin from: a .jsonl, .json, .csv or .parquet file."),
+    ] = None,
+) -> None:
+    """Check an environment by driving a few episodes with a tiny tokenizer."""
+    from gymnast.trainers.yaml_reader import with_overrides
+
+    given: dict[str, Any] = with_overrides({}, settings or [])
+    from gymnast.agents.tiny import tiny_tokenizer
+    from gymnast.envs import check_env, make
+    from gymnast.trainers.row_files import load_rows
+
+    if rows is not None:
+        given["rows"] = load_rows(rows)
+    made = make(environment, tiny_tokenizer(), **given)
+    try:
+        check_env(made)
+    except AssertionError as error:
+        typer.echo(f"failed: {environment}: {error}", err=True)
+        raise typer.Exit(1) from error
+    finally:
+        made.close()
+    typer.echo(f"ok: {environment}")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gymnast {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def _print_traceback(error: UserCodeError) -> None:
+    """The traceback of the user's own code; the error's message names the hook and the row."""
+    cause = error.__cause__
+    if cause is not None:
+        frames = traceback.extract_tb(cause.__traceback__)
+        own = [frame for frame in frames if not _is_ours(frame.filename)]
+        print("Traceback (most recent call last):", file=sys.stderr)
+        sys.stderr.writelines(traceback.format_list(own or frames))
+        sys.stderr.writelines(traceback.format_exception_only(cause))
+
+
+def _is_ours(file: str) -> bool:
+    import gymnast.envs
+
+    folders = (Path(__file__).parent, Path(gymnast.envs.__file__).parent)
+    return Path(file).resolve().parent in [folder.resolve() for folder in folders]
+
+
+def _log_to_stderr() -> None:
+    """Show what takes long before a run begins: downloads, conversions."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger = logging.getLogger("gymnast")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
+def _first_line(docstring: str | None) -> str:
+    return (docstring or "").strip().split("\n")[0]

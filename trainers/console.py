@@ -72,8 +72,9 @@ class RunConsole:
         """Write the evaluation's line and a few of its episodes."""
         self._evaluated = True
         episodes = sum(len(group) for group in groups)
+        place = f" after step {step}" if self._steps else ""  # an evaluation alone has no steps
         self._write(
-            f"evaluation after step {step}: reward {_number(metrics.get('eval/reward/mean'))}  "
+            f"evaluation{place}: reward {_number(metrics.get('eval/reward/mean'))}  "
             f"std {_number(metrics.get('eval/reward/std'))}  episodes {episodes}",
             style="bold",
         )
@@ -104,7 +105,7 @@ class RunConsole:
         if self._progress is not None:
             description = f"step {step}/{self._steps}"
             self._progress.update(
-                self._bar, completed=completed, description=description, note=note
+                self._bar, completed=completed, description=description, note=note, refresh=True
             )
 
     def _seconds_left(self, step: int) -> float:

