@@ -8,7 +8,8 @@ everything with the first traceback. How an episode goes is `trainers/rollout.py
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -98,8 +99,10 @@ class _Environments:
         self._places.release()
 
     def close(self) -> None:
-        for env in self._all:
-            env.close()
+        """Close them all, and only then raise what one of them raised."""
+        with ExitStack() as stack:
+            for env in self._all:
+                stack.callback(env.close)
 
 
 async def stream(
@@ -113,8 +116,11 @@ async def stream(
     seed: int = 0,
     max_failed_episodes: int = 0,
     counts: Counts | None = None,
-) -> AsyncIterator[Group]:
+) -> AsyncGenerator[Group, None]:
     """Run `group_size` episodes of every row; yield each group when its last one ends.
+
+    Whoever stops before the last group closes the stream (`contextlib.aclosing`), which cancels
+    the episodes under way.
 
     Sampling seeds derive from (seed, row index, member, attempt, turn), the environment's from
     (seed, row index): members of a group differ in sampling, never in the start.
@@ -196,7 +202,7 @@ async def collect(
     """
     counts = Counts()
     groups = [Group(index) for index in range(len(rows))]
-    async for group in stream(
+    arriving = stream(
         make_env,
         agent,
         rows,
@@ -206,10 +212,12 @@ async def collect(
         seed=seed,
         max_failed_episodes=max_failed_episodes,
         counts=counts,
-    ):
-        groups[group.row_index] = group
-        if on_progress is not None:
-            on_progress(counts.finished, len(rows) * group_size)
+    )
+    async with aclosing(arriving):
+        async for group in arriving:
+            groups[group.row_index] = group
+            if on_progress is not None:
+                on_progress(counts.finished, len(rows) * group_size)
     trajectories = [trajectory for group in groups for trajectory in group]
     return Rollouts(groups, summarise(trajectories, counts))
 
