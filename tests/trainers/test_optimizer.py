@@ -1,0 +1,129 @@
+"""AdamW over float32 master weights: small updates count, and a saved state goes on exactly."""
+
+import io
+from typing import Any
+
+import pytest
+import torch
+
+from gymnast.trainers.optimizer import MasterAdamW
+
+
+def parameter(value: Any, dtype: torch.dtype = torch.float32) -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.tensor(value, dtype=dtype))
+
+
+def take_step(
+    optimizer: MasterAdamW, gradients: list[torch.Tensor], max_norm: float = 1e9
+) -> float:
+    for weight, gradient in zip(optimizer.parameters, gradients, strict=True):
+        weight.grad = gradient.to(weight.dtype, copy=True)
+    norm = optimizer.gather_gradients()
+    optimizer.step(norm, max_norm)
+    return norm.item()
+
+
+def test_bfloat16_weights_take_updates_too_small_for_bfloat16() -> None:
+    ours, plain = parameter([1.0], torch.bfloat16), parameter([1.0], torch.bfloat16)
+    optimizer = MasterAdamW([ours], learning_rate=1e-4)
+    adamw = torch.optim.AdamW([plain], lr=1e-4, weight_decay=0.0)
+    for _ in range(100):
+        take_step(optimizer, [torch.ones(1)])
+        plain.grad = torch.ones_like(plain)
+        adamw.step()
+    assert plain.item() == 1.0  # a thousandth of a weight is below bfloat16's 8 bits
+    assert ours.item() == pytest.approx(0.99, abs=0.004)
+    assert optimizer.master[0].item() == pytest.approx(0.99, abs=1e-5)
+    assert ours.dtype is torch.bfloat16
+
+
+def test_float32_weights_are_their_own_masters() -> None:
+    weight = parameter([1.0, -2.0])
+    optimizer = MasterAdamW([weight], learning_rate=0.1)
+    assert optimizer.master[0] is weight
+    take_step(optimizer, [torch.tensor([3.0, -5.0])])
+    # Adam's first step goes by the learning rate against the gradient's sign.
+    torch.testing.assert_close(weight.detach(), torch.tensor([0.9, -1.9]))
+
+
+def test_frozen_weights_stay() -> None:
+    frozen = parameter([1.0])
+    frozen.requires_grad = False
+    optimizer = MasterAdamW([frozen, parameter([1.0])], learning_rate=0.1, weight_decay=0.5)
+    take_step(optimizer, [torch.ones(1)])
+    assert frozen.item() == 1.0 and len(optimizer.master) == 1
+
+
+def test_a_weight_without_a_gradient_stays() -> None:
+    used, unused = parameter([1.0], torch.bfloat16), parameter([1.0], torch.bfloat16)
+    optimizer = MasterAdamW([used, unused], learning_rate=0.1)
+    used.grad = torch.ones_like(used)
+    optimizer.step(optimizer.gather_gradients(), 1.0)
+    assert unused.item() == 1.0 and used.item() != 1.0
+
+
+def test_the_norm_is_that_of_all_gradients_and_longer_ones_are_scaled_down() -> None:
+    weights = [parameter([0.0]), parameter([0.0, 0.0], torch.bfloat16)]
+    clipped, free = (MasterAdamW(weights, learning_rate=0.0) for _ in range(2))
+    gradients = [torch.tensor([3.0]), torch.tensor([0.0, 4.0])]
+    assert take_step(clipped, gradients, max_norm=1.0) == pytest.approx(5.0)
+    assert take_step(free, gradients, max_norm=10.0) == pytest.approx(5.0)
+    first_moments = [
+        [state["exp_avg"] for state in optimizer.state_dict()["adamw"]["state"].values()]
+        for optimizer in (clipped, free)
+    ]
+    for small, whole in zip(*first_moments, strict=True):
+        torch.testing.assert_close(small, whole / 5, rtol=1e-4, atol=0)
+
+
+def test_the_learning_rate_warms_up_linearly() -> None:
+    weight = parameter([0.0])
+    optimizer = MasterAdamW([weight], learning_rate=0.4, warmup_steps=3)
+    places = []
+    for _ in range(5):
+        take_step(optimizer, [torch.ones(1)])
+        places.append(weight.item())
+    steps = [before - after for before, after in zip([0.0, *places], places, strict=False)]
+    assert steps == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4], rel=1e-4)
+
+
+def test_zero_grad_drops_all_gradients() -> None:
+    weights = [parameter([1.0]), parameter([1.0], torch.bfloat16)]
+    optimizer = MasterAdamW(weights, learning_rate=0.1)
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimizer.gather_gradients()
+    weights[1].grad = torch.ones_like(weights[1])
+    optimizer.zero_grad()
+    assert all(weight.grad is None for weight in [*weights, *optimizer.master])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_saved_state_goes_on_exactly(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(20, generator=generator)
+    gradients = [torch.randn(20, generator=generator) for _ in range(6)]
+
+    def fresh() -> MasterAdamW:
+        weight = torch.nn.Parameter(start.to(dtype))
+        return MasterAdamW([weight], learning_rate=1e-2, weight_decay=0.1, warmup_steps=4)
+
+    uninterrupted = fresh()
+    for gradient in gradients:
+        take_step(uninterrupted, [gradient])
+
+    killed = fresh()
+    for gradient in gradients[:3]:
+        take_step(killed, [gradient])
+    file = io.BytesIO()
+    torch.save(killed.state_dict(), file)
+    file.seek(0)
+    take_step(killed, [gradients[5]])  # what happens later is not in the file
+
+    resumed = fresh()
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    for gradient in gradients[3:]:
+        take_step(resumed, [gradient])
+    assert resumed.steps == uninterrupted.steps == 6
+    assert torch.equal(resumed.parameters[0], uninterrupted.parameters[0])
+    assert torch.equal(resumed.master[0], uninterrupted.master[0])
