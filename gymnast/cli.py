@@ -39,8 +39,10 @@ def main() -> None:
     try:
         app()
     except GymnastError as error:
+        said: BaseException = error
         # A module of the user's that defines a tool wrongly says so while it is imported.
-        said = error.__cause__ if isinstance(error.__cause__, UsageError) else error
+        if isinstance(error, UserCodeError) and isinstance(error.__cause__, UsageError):
+            said = error.__cause__
         if isinstance(said, UserCodeError):
             _print_traceback(said)
         for line in str(said).splitlines():

@@ -1,0 +1,298 @@
+"""The command line: what it prints, its exit codes, and one clear line for every mistake."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from gymnast.agents.tiny import tiny_model, tiny_tokenizer
+from gymnast.cli import main
+
+RUN = """\
+model: {name: "tiny:"}
+environment: {id: gymnast/Arithmetic-v0, max_turns: 2, context_length: 700, worked_turns: 1}
+algorithm: {group_size: 2}
+sampling: {max_new_tokens: 8}
+trainer: {steps: 2, rows_per_step: 2, learning_rate: 1e-3}
+evaluation: {rows: 3}
+output_dir: out
+"""
+SHOP = '''\
+from gymnast.envs import Environment, tool
+
+class Shop(Environment):
+    """Buy things.
+
+    More about it.
+    """
+
+    @tool
+    def buy(self, what: str) -> str:
+        """Buy something."""
+        return f"one {what}"
+
+    def reward(self, episode):
+        return price(self.row)
+
+def price(row):
+    return row["price"]
+'''
+ROWS = [{"q": {"text": "Buy a pear."}, "price": 1.0}, {"q": {"text": "Buy a plum."}, "price": 2.0}]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(RUN)
+    Path("shop.py").write_text(SHOP)
+    Path("rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    return tmp_path
+
+
+class Ran:
+    """A command that ended: its exit code and what it wrote."""
+
+    def __init__(self, code: int, output: str, errors: str) -> None:
+        self.code, self.output, self.errors = code, output, errors
+
+
+class CommandLine:
+    """Runs `gymnast ...` in this process."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
+        self._patch, self._capture = patch, capture
+
+    def __call__(self, *arguments: str) -> Ran:
+        self._patch.setattr(sys, "argv", ["gymnast", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        written = self._capture.readouterr()
+        code = ended.value.code
+        return Ran(code if isinstance(code, int) else 0, written.out, written.err)
+
+
+@pytest.fixture
+def gymnast(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)
+
+
+# What it does
+
+
+def test_a_run_is_trained_evaluated_and_not_overwritten(gymnast: CommandLine) -> None:
+    trained = gymnast("train", "run.yaml", "trainer.steps=1", "trainer.checkpoint_every_steps=1")
+    assert trained.code == 0, trained.errors
+    assert "evaluation after step 0: reward" in trained.output
+    assert "step 1/1  reward" in trained.output
+    assert trained.output.endswith("the run is in out, the trained model in out/model\n")
+    lines = [json.loads(line) for line in Path("out/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 1, 1]
+    assert "eval/reward/mean" in lines[0]
+    AutoModelForCausalLM.from_pretrained("out/model")
+
+    evaluated = gymnast("eval", "out", "evaluation.rows=2")
+    assert evaluated.code == 0, evaluated.errors
+    assert "eval/episodes/finished 2\n" in evaluated.output
+    assert len(Path("out/metrics.jsonl").read_text().splitlines()) == 3
+
+    again = gymnast("train", "run.yaml")
+    assert (again.code, again.errors) == (
+        2,
+        "error: output_dir: out holds a run already; go on with it by --resume, remove it, or "
+        "name another folder (output_dir=...)\n",
+    )
+
+    resumed = gymnast("train", "run.yaml", "trainer.steps=2", "--resume")
+    assert resumed.code == 0, resumed.errors
+    assert "step 2/2" in resumed.output and "step 1/2" not in resumed.output
+
+
+def test_an_untrained_model_can_be_evaluated(gymnast: CommandLine) -> None:
+    evaluated = gymnast("eval", "run.yaml")
+    assert evaluated.code == 0, evaluated.errors
+    assert evaluated.output.count("eval/reward/mean ") == 1
+    assert not Path("out").exists()
+
+
+def test_environments_are_listed_with_what_they_are(gymnast: CommandLine) -> None:
+    listed = gymnast("envs").output
+    assert "gymnast/Arithmetic-v0  Answer a question about two integers" in listed
+
+
+def test_an_environment_is_checked(gymnast: CommandLine) -> None:
+    assert gymnast("check", "gymnast/Arithmetic-v0").output == "ok: gymnast/Arithmetic-v0\n"
+    Path("asked.jsonl").write_text('{"prompt": "Buy a pear.", "price": 1.0}\n')
+    checked = gymnast("check", "shop.py:Shop", "max_turns=2", "--rows", "asked.jsonl")
+    assert (checked.code, checked.output) == (0, "ok: shop.py:Shop\n")
+
+
+def test_an_environment_that_breaks_the_contract_fails_the_check(gymnast: CommandLine) -> None:
+    Path("random_shop.py").write_text(
+        SHOP.replace("class Shop", "import random\nclass Shop")
+        + "    \nShop.setup = lambda self, row: "
+        "[{'role': 'user', 'content': str(random.random())}]\n"
+        "Shop.sample_row = lambda self, rng: {'price': 1.0}\n"
+    )
+    checked = gymnast("check", "random_shop.py:Shop")
+    assert checked.code == 1
+    assert checked.errors.startswith("failed: random_shop.py:Shop: reset(seed=0) gave")
+
+
+def test_help_and_version_do_without_torch(folder: Path) -> None:
+    code = (
+        "import sys\nfrom gymnast.cli import main\nsys.argv = ['gymnast', sys.argv[1]]\n"
+        "try:\n    main()\nfinally:\n"
+        "    assert not {'torch', 'transformers', 'gymnasium'} & set(sys.modules)\n"
+    )
+    for flag, word in (("--help", "train"), ("--version", "gymnast 0")):
+        done = subprocess.run(
+            [sys.executable, "-c", code, flag], capture_output=True, text=True, check=True
+        )
+        assert word in done.stdout
+
+
+# What the user can get wrong: (what is changed, what is said)
+
+OWN = ("environment.id=shop.py:Shop", "environment.worked_turns=null", "data.train=rows.jsonl")
+MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
+    "a key with a typo": (
+        ("trainer.learning_rat=1",),
+        "trainer.learning_rat: unknown key; did you mean learning_rate?",
+    ),
+    "an environment nobody registered": (
+        ("environment.id=gymnast/Arithmetik-v0",),
+        "there is no environment 'gymnast/Arithmetik-v0'. Did you mean 'gymnast/Arithmetic-v0'?",
+    ),
+    "a module that is not there": (
+        ("environment.id=nowhere:Shop",),
+        "there is no module",
+    ),
+    "a setting the environment lacks": (
+        ("environment.max_turn=3",),
+        "environment: Arithmetic has no setting 'max_turn'. Did you mean 'max_turns'?",
+    ),
+    "a stop tool that is no tool": (
+        ("environment.stop_tools=[final]",),
+        "stop_tools names",
+    ),
+    "a parser that cannot be imported": (("model.parser=nope",), "parser 'nope'"),
+    "a template file that is not there": (
+        ("model.chat_template=nope.jinja",),
+        "model.chat_template: must be Jinja text or a file that can be read, got 'nope.jinja'",
+    ),
+    "a model folder that is not there": (
+        ("model.name=./nope",),
+        "model './nope': there is no",
+    ),
+    "a context longer than the model's": (
+        ("environment.context_length=4096",),
+        "environment.context_length: must be <= 2048, what the model tiny: was made for, got 4096",
+    ),
+    "a context too short for any prompt": (
+        ("environment.context_length=20",),
+        "gymnast/Arithmetic-v0: no prompt fits: the prompt has ",
+    ),
+    "more held-out rows than there can be": (
+        ("environment.max_operand=4", "evaluation.rows=99"),
+        "evaluation.rows: must be < 18, got 99",
+    ),
+    "a data file that is not there": (
+        ("data.train=row.jsonl",),
+        "row.jsonl: there is no such file",
+    ),
+    "a dataset without a prompt": (
+        (*OWN, "evaluation.rows=1"),
+        "rows.jsonl: the row has no 'prompt' (its columns: q, price)",
+    ),
+    "a column that finds nothing": (
+        (*OWN, "data.columns={prompt: q.txt}"),
+        "rows.jsonl: data.columns.prompt: no row has anything at 'q.txt'",
+    ),
+    "no rows at all": (
+        (OWN[0], OWN[1]),
+        "data.train: is required: Shop makes no rows of its own",
+    ),
+    "a folder that cannot be written": (
+        ("output_dir=rows.jsonl/out",),
+        "output_dir: rows.jsonl/out cannot be written: Not a directory",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "said"), MISTAKES.values(), ids=list(MISTAKES))
+def test_a_mistake_is_one_line_before_any_weights_are_loaded(
+    gymnast: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: tuple[str, ...],
+    said: str,
+) -> None:
+    def loads_weights(*_: object, **__: object) -> None:
+        raise AssertionError("weights were loaded")
+
+    monkeypatch.setattr("gymnast.trainers.run.load_model", loads_weights)
+    ended = gymnast("train", "run.yaml", *changes)
+    assert (ended.code, ended.errors.count("\n")) == (2, 1), ended.errors
+    assert ended.errors.startswith(f"error: {said}")
+
+
+def test_a_model_without_a_chat_template(gymnast: CommandLine) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained("bare")
+    tiny_model().config.save_pretrained("bare")
+    ended = gymnast("train", "run.yaml", "model.name=./bare")
+    assert ended.code == 2
+    assert ended.errors.startswith("error: model './bare': its tokenizer has no chat template")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("what: str", "what", "error: tool 'buy': parameter 'what' has no type hint"),
+        ('"""Buy something."""', "pass", "error: tool 'buy'"),
+    ],
+)
+def test_a_tool_that_cannot_be_described(
+    gymnast: CommandLine, old: str, new: str, said: str
+) -> None:
+    Path("odd.py").write_text(SHOP.replace(old, new))
+    ended = gymnast("train", "run.yaml", "environment.id=odd.py:Shop")
+    assert (ended.code, ended.errors.count("\n")) == (2, 1), ended.errors
+    assert ended.errors.startswith(said)
+
+
+def test_a_reward_with_a_typo_shows_the_users_traceback_and_row(gymnast: CommandLine) -> None:
+    Path("typo.py").write_text(SHOP.replace('row["price"]', 'row["prize"]'))
+    changes = ("data.columns={prompt: q.text, price: price}", "evaluation.rows=1")
+    ended = gymnast("train", "run.yaml", *OWN, "environment.id=typo.py:Shop", *changes)
+    assert ended.code == 1
+    lines = ended.errors.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert [line.strip() for line in lines if "File " in line] == [
+        f'File "{Path("typo.py").resolve()}", line {number}, in {name}'
+        for number, name in ((15, "reward"), (18, "price"))
+    ]
+    assert lines[-1].startswith("error: Shop.reward: KeyError: 'prize' (row: {'prompt': 'Buy a p")
+
+
+def test_a_run_that_never_ended_cannot_be_evaluated(gymnast: CommandLine) -> None:
+    Path("out").mkdir()
+    assert "out: has no config.yaml" in gymnast("eval", "out").errors
+    assert "evaluation.rows: is required" in gymnast("eval", "run.yaml", "evaluation.rows=0").errors
+
+
+def test_there_is_nothing_to_resume(gymnast: CommandLine) -> None:
+    ended = gymnast("train", "run.yaml", "--resume")
+    assert ended.code == 1
+    assert "no complete checkpoint to resume from" in ended.errors
+
+
+def test_commands_and_options_that_do_not_exist(gymnast: CommandLine) -> None:
+    assert gymnast("trian").code == 2
+    assert gymnast("train").code == 2
+    assert gymnast("train", "run.yaml", "--resum").code == 2
