@@ -1,5 +1,8 @@
 """Who acts: the engine in this process, scripted agents, and the loading of models."""
 
+from gymnast.agents.base import Agent
+from gymnast.agents.load import load_model
+from gymnast.agents.scripted import ScriptedAgent
 from gymnast.agents.transformers_agent import TransformersAgent
 
-__all__ = ["TransformersAgent"]
+__all__ = ["Agent", "ScriptedAgent", "TransformersAgent", "load_model"]

@@ -243,6 +243,6 @@ def check_model(model: Any) -> None:
     if difference > (1e-3 if theirs.dtype == torch.float32 else 0.1):
         raise ModelError(
             f"{name} gives other logits with packed sequences than with its own attention "
-            f"(relative difference {difference:.2g}): its attention has a part that Gymnast does not "
-            "know. Choose another model."
+            f"(relative difference {difference:.2g}): its attention has a part that is not known "
+            "here. Choose another model."
         )

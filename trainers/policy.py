@@ -16,7 +16,10 @@ from gymnast.errors import ModelError
 from gymnast.trainers.batch import MicroBatch
 from gymnast.trainers.packing import TreePlan
 
-LOGITS_AT_ONCE = 512
+# Bytes of logits at once. On a CPU, allocations above 32 MiB go back to the system each time and
+# their pages must be cleared anew, which costs more than the computation.
+CPU_LOGITS_BYTES = 2**24
+GPU_LOGITS_BYTES = 2**28
 
 
 class Policy(nn.Module):
@@ -48,13 +51,19 @@ class Policy(nn.Module):
                 input_ids=ids, position_ids=positions, use_cache=False, plan=plan
             ).last_hidden_state[0]  # [N, width]
         hidden = hidden.index_select(0, batch.predicted_from)  # [A, width]
-        chunks = zip(hidden.split(LOGITS_AT_ONCE), batch.targets.split(LOGITS_AT_ONCE), strict=True)
+        at_once = self._logits_at_once(device)
+        chunks = zip(hidden.split(at_once), batch.targets.split(at_once), strict=True)
         return torch.cat(
             [
                 checkpoint(self._logprobs, part, targets, use_reentrant=False)
                 for part, targets in chunks
             ]
         )
+
+    def _logits_at_once(self, device: torch.device) -> int:
+        """How many positions have their logits at the same time."""
+        most = CPU_LOGITS_BYTES if device.type == "cpu" else GPU_LOGITS_BYTES
+        return max(1, most // (4 * self.model.config.get_text_config().vocab_size))
 
     @property
     def _causal(self) -> Any:
@@ -78,7 +87,9 @@ class Policy(nn.Module):
         return logits
 
     def _logprobs(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        logits = self._logits(hidden) / self.temperature
+        logits = self._logits(hidden)
+        if self.temperature != 1.0:
+            logits = logits / self.temperature
         return -F.cross_entropy(logits, targets, reduction="none")
 
     @torch.no_grad()

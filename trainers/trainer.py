@@ -19,6 +19,7 @@ import gymnasium
 from accelerate import Accelerator
 
 from gymnast.agents import TransformersAgent
+from gymnast.agents.adapters import folded
 from gymnast.errors import ConfigError, TooManyFailures
 from gymnast.trainers.advantages import ESTIMATORS, Estimator
 from gymnast.trainers.collect import MakeEnvironment, Rollouts, collect
@@ -198,16 +199,11 @@ class Trainer:
         rows = self.eval_rows if rows is None else rows
         if not rows:
             raise ConfigError("evaluate: no rows; pass some, or give the trainer eval_rows")
-        rollouts = _run(
-            collect(
-                self._make_env,
-                self.agent,
-                self._mine(rows),
-                group_size=self.eval_group_size,
-                sampling=self.eval_sampling,
-                concurrency=self.concurrency,
-                seed=derive(self.seed, "evaluation"),
-            )
+        rollouts = self._roll_out(
+            self._mine(rows),
+            group_size=self.eval_group_size,
+            sampling=self.eval_sampling,
+            seed=derive(self.seed, "evaluation"),
         )
         metrics = {f"eval/{name}": value for name, value in rollouts.metrics.items()}
         self._record(self.step, f"eval_{self.step:05d}", metrics, rollouts)
@@ -225,7 +221,6 @@ class Trainer:
         rollouts = self._collect(rows)
         collected = time.perf_counter()
         metrics = update(self._policy, self._optimizer, rollouts, self._settings, self.accelerator)
-        self.agent.weights_changed()
         self.step += 1
         ended = time.perf_counter()
         sampled = rollouts.metrics.get("tokens/sampled", 0.0)
@@ -247,18 +242,13 @@ class Trainer:
         if most is None:
             most = 0 if self.step == 0 else len(rows) * self.group_size // 10
         number = self.step + 1
-        rollouts = _run(
-            collect(
-                self._make_env,
-                self.agent,
-                rows,
-                group_size=self.group_size,
-                sampling=self.sampling,
-                concurrency=self.concurrency,
-                seed=derive(self.seed, "step", number, self.accelerator.process_index),
-                max_failed_episodes=most,
-                on_progress=lambda done, total: self._tell("on_rollouts", number, done, total),
-            )
+        rollouts = self._roll_out(
+            rows,
+            group_size=self.group_size,
+            sampling=self.sampling,
+            seed=derive(self.seed, "step", number, self.accelerator.process_index),
+            max_failed_episodes=most,
+            on_progress=lambda done, total: self._tell("on_rollouts", number, done, total),
         )
         if rows and not rollouts.trajectories:
             counts = {name: v for name, v in rollouts.metrics.items() if "episodes/" in name}
@@ -268,6 +258,15 @@ class Trainer:
                 "left_out counts episodes whose infrastructure failed twice."
             )
         return rollouts
+
+    def _roll_out(self, rows: Sequence[Row], **settings: Any) -> Rollouts:
+        with folded(self.model):
+            self.agent.weights_changed()
+            return _run(
+                collect(
+                    self._make_env, self.agent, rows, concurrency=self.concurrency, **settings
+                )
+            )
 
     def _mine(self, rows: Sequence[Row]) -> Sequence[Row]:
         """This process's share of some rows."""
@@ -285,7 +284,6 @@ class Trainer:
             raise ConfigError("resume: the trainer has no output_dir to resume from")
         state = self.folder.load_checkpoint()
         self._optimizer.load_state_dict(state["optimizer"])
-        self.agent.weights_changed()
         self.step = state["step"]
         self.folder.drop_metrics_after(self.step)
 

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from gymnast.trainers import advantages
-from gymnast.trainers.advantages import ESTIMATORS, RewardBatch
 from hypothesis import given
 from hypothesis import strategies as st
+
+from gymnast.trainers import advantages
+from gymnast.trainers.advantages import ESTIMATORS, RewardBatch
 
 REWARDS = torch.tensor([0.0, 0.0, 1.0, 3.0])
 finite = st.floats(-10, 10, width=32)

@@ -1,6 +1,7 @@
 """The clipped policy-gradient loss, by hand on four tokens and against float64 autograd."""
 
 import torch
+
 from gymnast.trainers.losses import clipped
 
 

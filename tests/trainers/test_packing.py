@@ -5,13 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from gymnast.agents.tiny import tiny_model
 from gymnast.trainers.batch import Sample, micro_batch, split
 from gymnast.trainers.packing import WORTH_SHARING, pack
 from gymnast.trainers.policy import Policy
 from gymnast.types import Span, StopReason, Trajectory
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 PREFIX = list(range(10, 10 + WORTH_SHARING))
 
