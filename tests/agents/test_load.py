@@ -150,11 +150,11 @@ def test_a_tokenizer_loaded_before_is_kept() -> None:
 # Adapters
 
 
-def test_lora_trains_float32_adapters_and_freezes_the_rest() -> None:
+def test_lora_trains_adapters_in_the_models_dtype_and_freezes_the_rest() -> None:
     model, _ = load_model("tiny:", dtype="bfloat16", lora={"rank": 4})
     trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
     assert trained and all("lora_" in name for name in trained)
-    assert all(value.dtype == torch.float32 for value in trained.values())
+    assert all(value.dtype == torch.bfloat16 for value in trained.values())
     config = model.peft_config["default"]
     assert (config.r, config.lora_alpha, config.lora_dropout) == (4, 8, 0.0)
 
