@@ -213,7 +213,10 @@ def _load_weights(name: str, dtype: torch.dtype | None) -> Any:
     if name == TINY:
         from gymnast.agents.tiny import tiny_model
 
-        return tiny_model().to(dtype or torch.float32)
+        model = tiny_model()
+        for parameter in model.parameters():  # no buffers: rotary frequencies stay float32
+            parameter.data = parameter.data.to(dtype or torch.float32)
+        return model
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging

@@ -6,6 +6,7 @@ Where to begin reading: `rollout.py` (one episode), `collect.py` (many), `advant
 
 from gymnast.trainers import advantages, losses
 from gymnast.trainers.collect import Group, Rollouts, collect, stream
+from gymnast.trainers.config import load_config
 from gymnast.trainers.rollout import rollout
 from gymnast.trainers.trainer import Trainer
 
@@ -15,6 +16,7 @@ __all__ = [
     "Trainer",
     "advantages",
     "collect",
+    "load_config",
     "losses",
     "rollout",
     "stream",
