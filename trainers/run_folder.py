@@ -11,6 +11,7 @@ and passed over.
 
 import copy
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +50,9 @@ class RunFolder:
         path = self.path / "metrics.jsonl"
         if path.exists():
             lines = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
-            path.write_text("".join(line + "\n" for line in lines))
+            kept = path.with_suffix(".kept")
+            kept.write_text("".join(line + "\n" for line in lines))
+            kept.replace(path)
 
     def save_rollouts(self, name: str, groups: Sequence[Sequence[Trajectory]]) -> None:
         """Write trajectories to rollouts/NAME.jsonl, one a line."""
@@ -62,13 +65,15 @@ class RunFolder:
                     file.write(json.dumps(record, default=str, ensure_ascii=False) + "\n")
 
     def save_checkpoint(self, step: int, state: Mapping[str, Any], *, keep: int) -> None:
-        """Write checkpoints/step_N and remove all but the newest `keep`."""
+        """Write checkpoints/step_N and remove all but the newest `keep` that are complete."""
         folder = self.path / "checkpoints"
         with written_aside(folder / f"step_{step:05d}") as temporary:
             torch.save(dict(state) | {"step": step}, temporary / STATE)
             (temporary / COMPLETE).touch()
-        for old in sorted(folder.glob("step_*"))[:-keep]:
-            shutil.rmtree(old)
+        kept = self._checkpoints()[-keep:]
+        for path in folder.glob("step_*"):
+            if path not in kept:
+                shutil.rmtree(path)
 
     def load_checkpoint(self) -> dict[str, Any]:
         """The newest complete checkpoint.
@@ -76,15 +81,20 @@ class RunFolder:
         Raises:
             CheckpointError: There is none.
         """
-        folder = self.path / "checkpoints"
-        found = [path for path in sorted(folder.glob("step_*")) if (path / COMPLETE).exists()]
+        found = self._checkpoints()
         if not found:
             raise CheckpointError(
-                f"{folder} holds no complete checkpoint to resume from. Start without --resume, "
-                "and set trainer.checkpoint_every_steps to have some."
+                f"{self.path / 'checkpoints'} holds no complete checkpoint to resume from. Start "
+                "without --resume, and set trainer.checkpoint_every_steps to have some."
             )
         state: dict[str, Any] = torch.load(found[-1] / STATE, map_location="cpu", weights_only=True)
         return state
+
+    def _checkpoints(self) -> list[Path]:
+        """The complete ones, oldest first."""
+        found = (self.path / "checkpoints").glob("step_*")
+        complete = [path for path in found if (path / COMPLETE).exists()]
+        return sorted(complete, key=lambda path: int(path.name.removeprefix("step_")))
 
 
 def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
@@ -112,6 +122,10 @@ def written_aside(target: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _step_of(line: str) -> int:
-    step: int = json.loads(line)["step"]
+def _step_of(line: str) -> float:
+    """The step of a line of metrics; that of a line torn by a kill comes after all others."""
+    try:
+        step: int = json.loads(line)["step"]
+    except json.JSONDecodeError:
+        return math.inf
     return step

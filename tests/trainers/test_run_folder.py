@@ -1,0 +1,215 @@
+"""What a run leaves on disk: nothing torn, nothing doubled, a model that others load."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gymnast.agents import load_model
+from gymnast.agents.tiny import tiny_model
+from gymnast.errors import CheckpointError
+from gymnast.trainers.run_folder import RunFolder, save_model, written_aside
+from gymnast.types import Span, StopReason, Trajectory
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path / "runs" / "first")
+
+
+def checkpoints(folder: RunFolder) -> list[str]:
+    return sorted(path.name for path in (folder.path / "checkpoints").iterdir())
+
+
+def save(folder: RunFolder, *steps: int, keep: int = 2) -> None:
+    for step in steps:
+        folder.save_checkpoint(step, {"weight": torch.full((2,), float(step))}, keep=keep)
+
+
+# --- Checkpoints
+
+
+def test_a_checkpoint_is_read_back_as_it_was_written(folder: RunFolder) -> None:
+    save(folder, 3)
+    state = folder.load_checkpoint()
+    assert state["step"] == 3
+    assert torch.equal(state["weight"], torch.tensor([3.0, 3.0]))
+
+
+def test_the_newest_checkpoint_is_read_and_old_ones_are_removed(folder: RunFolder) -> None:
+    save(folder, 2, 4, 6, 8, keep=2)
+    assert checkpoints(folder) == ["step_00006", "step_00008"]
+    assert folder.load_checkpoint()["step"] == 8
+
+
+def test_checkpoints_are_in_the_order_of_their_numbers(folder: RunFolder) -> None:
+    save(folder, 99_999, 100_000, 100_001, keep=2)
+    assert checkpoints(folder) == ["step_100000", "step_100001"]
+    assert folder.load_checkpoint()["step"] == 100_001
+
+
+def test_a_checkpoint_written_again_replaces_the_first(folder: RunFolder) -> None:
+    save(folder, 2)
+    folder.save_checkpoint(2, {"weight": torch.zeros(1)}, keep=2)
+    assert folder.load_checkpoint()["weight"].tolist() == [0.0]
+
+
+def test_a_torn_checkpoint_is_passed_over(folder: RunFolder) -> None:
+    save(folder, 2, 4)
+    (folder.path / "checkpoints" / "step_00004" / "complete").unlink()
+    assert folder.load_checkpoint()["step"] == 2
+
+
+def test_a_checkpoint_that_fails_half_way_leaves_the_one_before(folder: RunFolder) -> None:
+    save(folder, 2)
+    with pytest.raises(Exception, match="pickle"):
+        folder.save_checkpoint(4, {"weight": lambda: None}, keep=1)
+    assert checkpoints(folder) == ["step_00002"]
+    assert folder.load_checkpoint()["step"] == 2
+
+
+def test_what_a_killed_run_wrote_aside_is_no_checkpoint(folder: RunFolder) -> None:
+    save(folder, 2)
+    aside = folder.path / "checkpoints" / ".step_00004.12345"
+    aside.mkdir()
+    (aside / "state.pt").write_bytes(b"half")
+    assert folder.load_checkpoint()["step"] == 2
+
+
+def test_a_torn_checkpoint_does_not_cost_a_whole_one_its_place(folder: RunFolder) -> None:
+    save(folder, 2, 4, keep=2)
+    (folder.path / "checkpoints" / "step_00004" / "complete").unlink()
+    save(folder, 6, keep=2)
+    (folder.path / "checkpoints" / "step_00006" / "complete").unlink()
+    assert folder.load_checkpoint()["step"] == 2
+
+
+def test_without_a_checkpoint_the_error_says_what_to_do(folder: RunFolder) -> None:
+    with pytest.raises(CheckpointError, match=r"no complete checkpoint.*checkpoint_every_steps"):
+        folder.load_checkpoint()
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "model"
+    with written_aside(target) as temporary:
+        (temporary / "a").write_text("first")
+        assert not target.exists()
+    with pytest.raises(ZeroDivisionError), written_aside(target) as temporary:
+        (temporary / "a").write_text("second")
+        raise ZeroDivisionError
+    assert (target / "a").read_text() == "first"
+    assert [path.name for path in target.parent.iterdir()] == ["model"]
+
+
+# --- Metrics
+
+
+def metrics(folder: RunFolder) -> list[dict[str, Any]]:
+    text = (folder.path / "metrics.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_each_step_is_a_line(folder: RunFolder) -> None:
+    folder.add_metrics({"step": 0, "eval/reward/mean": 0.5})
+    folder.add_metrics({"step": 1, "loss": -0.25})
+    assert metrics(folder) == [{"step": 0, "eval/reward/mean": 0.5}, {"step": 1, "loss": -0.25}]
+
+
+def test_a_resumed_run_drops_what_it_will_write_again(folder: RunFolder) -> None:
+    for step in (0, 1, 2, 2, 3):
+        folder.add_metrics({"step": step})
+    folder.drop_metrics_after(2)
+    assert [line["step"] for line in metrics(folder)] == [0, 1, 2, 2]
+    folder.add_metrics({"step": 3})
+    assert [line["step"] for line in metrics(folder)] == [0, 1, 2, 2, 3]
+
+
+def test_a_line_torn_by_a_kill_is_dropped(folder: RunFolder) -> None:
+    folder.add_metrics({"step": 1, "loss": 0.5})
+    with (folder.path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "lo')
+    folder.drop_metrics_after(1)
+    assert metrics(folder) == [{"step": 1, "loss": 0.5}]
+
+
+def test_without_metrics_there_is_nothing_to_drop(folder: RunFolder) -> None:
+    folder.drop_metrics_after(3)
+    assert not (folder.path / "metrics.jsonl").exists()
+
+
+# --- Rollouts
+
+
+def test_rollouts_are_written_one_a_line(folder: RunFolder) -> None:
+    trajectory = Trajectory(
+        ids=[1, 2, 3],
+        action_mask=[0, 1, 1],
+        logprobs=[0.0, -0.5, -0.25],
+        prompt_length=1,
+        turns=[Span(1, 3)],
+        turn_rewards=[2.0],
+        stop_reason=StopReason.answered,
+        terminated=True,
+        truncated=False,
+        messages=[{"role": "user", "content": "é"}],
+        row={"made": Path("odd")},  # JSON cannot say this
+    )
+    groups = [[trajectory, replace(trajectory, turn_rewards=[0.0])], [], [trajectory]]
+    folder.save_rollouts("step_00001", groups)
+    text = (folder.path / "rollouts" / "step_00001.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [(line["group"], line["reward"]) for line in lines] == [(0, 2.0), (0, 0.0), (2, 2.0)]
+    assert lines[0]["ids"] == [1, 2, 3] and lines[0]["turns"] == [[1, 3]]
+    assert lines[0]["stop_reason"] == "answered"
+    assert lines[0]["messages"] == [{"role": "user", "content": "é"}]
+    assert lines[0]["row"] == {"made": "odd"}
+
+
+# --- The model
+
+
+def logits(model: Any, ids: list[int]) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model(torch.tensor([ids])).logits
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_plain_transformers_loads_the_saved_model(
+    dtype: torch.dtype, tmp_path: Path, tokenizer: Any
+) -> None:
+    model, _ = load_model("tiny:", dtype=dtype, tokenizer=tokenizer)
+    save_model(model, tokenizer, tmp_path / "model")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "model")
+    talk = [{"role": "user", "content": "What is 3 plus 4?"}]
+    ids = tokenizer.apply_chat_template(talk, return_dict=False, add_generation_prompt=True)
+    assert theirs.apply_chat_template(talk, return_dict=False, add_generation_prompt=True) == ids
+    assert loaded.dtype == dtype
+    assert torch.equal(logits(loaded, ids), logits(model, ids))
+
+
+def test_adapters_are_merged_into_the_saved_model_and_stay_in_the_one_that_trains(
+    tmp_path: Path, tokenizer: Any
+) -> None:
+    model, _ = load_model("tiny:", lora={"rank": 4}, tokenizer=tokenizer)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():  # as training would; fresh adapters change nothing
+        for weight in trained:
+            weight += 0.1 * torch.randn(weight.shape, generator=generator)
+    ids = list(range(5, 40))
+    before = logits(model, ids)
+    save_model(model, tokenizer, tmp_path / "model")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    torch.testing.assert_close(logits(loaded, ids), before, rtol=0, atol=1e-4)
+    base = logits(tiny_model(), ids)
+    assert (before - base).abs().max() > 1e-2  # the adapters do something
+    # Nothing of the model that goes on training was touched.
+    assert torch.equal(logits(model, ids), before)
+    assert [id(p) for p in model.parameters() if p.requires_grad] == [id(p) for p in trained]
+    assert not list((tmp_path / "model").glob("adapter*"))
