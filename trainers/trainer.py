@@ -138,6 +138,7 @@ class Trainer:
         )
         self.accelerator = Accelerator()
         model.to(self.accelerator.device)
+        _check_sampling(self.sampling)
         policy = Policy(model, temperature=self.sampling.temperature)
         self._policy = self.accelerator.prepare(policy)
         self._optimizer = MasterAdamW(
@@ -290,6 +291,22 @@ class Trainer:
     def _tell(self, event: str, *details: Any) -> None:
         if self.observer is not None and self.accelerator.is_main_process:
             getattr(self.observer, event)(*details)
+
+
+def _check_sampling(sampling: Sampling) -> None:
+    """The loss needs the probability of each token under the distribution it was drawn from."""
+    if sampling.temperature == 0:
+        raise ConfigError(
+            "sampling.temperature: must be > 0 while training, got 0: greedy episodes of one row "
+            "are all alike. For greedy evaluation set evaluation.temperature."
+        )
+    for name in ("top_p", "top_k", "min_p", "repetition_penalty"):
+        given, neutral = getattr(sampling, name), getattr(Sampling(), name)
+        if given != neutral:
+            raise ConfigError(
+                f"sampling.{name}: must be {neutral} while training, got {given}: the loss would "
+                "compare probabilities of the filtered distribution with those of the whole one"
+            )
 
 
 def _estimator(algorithm: str | Estimator) -> Estimator:

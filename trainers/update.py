@@ -7,6 +7,7 @@ computed: their loss and gradient are zero.
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ from gymnast.trainers import losses
 from gymnast.trainers.advantages import Estimator, RewardBatch
 from gymnast.trainers.batch import MicroBatch, Sample, micro_batch, split
 from gymnast.trainers.optimizer import MasterAdamW
-from gymnast.types import Trajectory
+from gymnast.types import Span, StopReason, Trajectory
 
 Groups = Sequence[Sequence[Trajectory]]
 
@@ -88,7 +89,7 @@ def update(
         chosen = batches[number] if number < len(batches) else [_placeholder()]
         batch = micro_batch(chosen, accelerator.device)
         last = number == most - 1
-        with accelerator.no_sync(policy) if not last else accelerator.accumulate():
+        with nullcontext() if last else accelerator.no_sync(policy):
             sums += _backward(policy, batch, totals[0], settings, accelerator)
     metrics = {
         "tokens/trained": totals[0],
@@ -144,8 +145,6 @@ def _backward(
 
 def _placeholder() -> Sample:
     """A sample without gradient, for a process that has fewer micro-batches than another."""
-    from gymnast.types import Span, StopReason
-
     trajectory = Trajectory(
         ids=[1, 1],
         action_mask=[0, 1],
