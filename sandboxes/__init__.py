@@ -1,1 +1,1 @@
-"""Where untrusted code runs. No backend has landed yet, so this package exports no name."""
+"""Where untrusted code runs. No backend is here yet, so this package exports no name."""
