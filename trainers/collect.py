@@ -7,6 +7,7 @@ everything with the first traceback. How an episode goes is `trainers/rollout.py
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import ExitStack, aclosing
@@ -23,6 +24,7 @@ from gymnast.types import Sampling, StopReason, Trajectory
 
 MakeEnvironment = Callable[[], gymnasium.Env[Any, Any]]
 ATTEMPTS = 2
+_log = logging.getLogger(__name__)
 
 
 class Group(list[Trajectory]):
@@ -266,7 +268,10 @@ class _Episode:
                 seed=derive(self.seed, "row", self.index),
                 sampling=replace(self.sampling, seed=member_seed),
             )
-        except InfrastructureError:
+        except InfrastructureError as error:
+            _log.warning(
+                "row %d, member %d, attempt %d: %s", self.index, self.member, attempt, error
+            )
             return None
         return None if trajectory.stop_reason is StopReason.error else trajectory
 

@@ -10,6 +10,7 @@ The driver appends token ids and nothing else; it knows neither messages nor too
 at once, retries and groups are `trainers/collect.py`.
 """
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,10 @@ from gymnast.envs import Environment
 from gymnast.envs.worker import Worker
 from gymnast.trainers.seeds import derive
 from gymnast.types import Sampling, Span, StopReason, Trajectory
+
+# Begins the names of `Trajectory.metrics` that are parts of the reward.
+PART = "reward_parts/"
+_log = logging.getLogger(__name__)
 
 Step = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
 
@@ -58,7 +63,7 @@ class _Record:
         for name, value in info.get("metrics", {}).items():
             self.metrics[name] = value
         for name, value in info.get("reward_parts", {}).items():
-            self.metrics[f"reward/{name}"] = value
+            self.metrics[f"{PART}{name}"] = value
 
     def add(self, name: str, value: float) -> None:
         """Add to a metric."""
@@ -124,6 +129,8 @@ async def _drive(
         record.turn_rewards.append(float(reward))
         record.note(info)
         record.add("time/environment_s", time.perf_counter() - before)
+    if "failure" in info:
+        _log.warning("an episode broke under its environment: %s", info["failure"])
     record.metrics["time/episode_s"] = time.perf_counter() - started
     inner = driver.env.unwrapped
     return Trajectory(

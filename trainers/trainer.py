@@ -256,7 +256,8 @@ class Trainer:
             raise TooManyFailures(
                 f"step {number}: none of {len(rows) * self.group_size} episodes finished "
                 f"({counts}). rows_skipped counts prompts that leave no room in context_length; "
-                "left_out counts episodes whose infrastructure failed twice."
+                "left_out counts episodes that broke twice or whose environment's code raised; "
+                "the log says why."
             )
         return rollouts
 
@@ -264,9 +265,7 @@ class Trainer:
         with folded(self.model):
             self.agent.weights_changed()
             return _run(
-                collect(
-                    self._make_env, self.agent, rows, concurrency=self.concurrency, **settings
-                )
+                collect(self._make_env, self.agent, rows, concurrency=self.concurrency, **settings)
             )
 
     def _mine(self, rows: Sequence[Row]) -> Sequence[Row]:

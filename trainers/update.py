@@ -17,6 +17,7 @@ from gymnast.trainers import losses
 from gymnast.trainers.advantages import Estimator, RewardBatch
 from gymnast.trainers.batch import MicroBatch, Sample, micro_batch, split
 from gymnast.trainers.optimizer import MasterAdamW
+from gymnast.trainers.rollout import PART
 from gymnast.types import Span, StopReason, Trajectory
 
 Groups = Sequence[Sequence[Trajectory]]
@@ -51,13 +52,22 @@ def with_advantages(groups: Groups, estimator: Estimator) -> list[list[Sample]]:
         rewards=rewards,
         group=torch.tensor([number for number, group in enumerate(groups) for _ in group]),
         turn_rewards=[trajectory.turn_rewards for trajectory in trajectories],
-        parts={"environment": rewards},
+        parts=_parts(trajectories),
     )
     samples = iter(
         Sample(trajectory, advantages)
         for trajectory, advantages in zip(trajectories, estimator(batch), strict=True)
     )
     return [[next(samples) for _ in group] for group in groups]
+
+
+def _parts(trajectories: Sequence[Trajectory]) -> dict[str, torch.Tensor]:
+    """The named rewards that environments gave beside their sum, [N] each."""
+    names = sorted({name for t in trajectories for name in t.metrics if name.startswith(PART)})
+    return {
+        name.removeprefix(PART): torch.tensor([t.metrics.get(name, 0.0) for t in trajectories])
+        for name in names
+    }
 
 
 def update(
