@@ -6,6 +6,8 @@ from typing import Any
 import gymnasium
 
 from gymnast.envs import Renderer, make
+from gymnast.envs.registry import find
+from gymnast.errors import ConfigError
 from gymnast.trainers.collect import MakeEnvironment
 
 
@@ -21,9 +23,20 @@ def environment_factory(
             returned as it is.
         tokenizer: For the renderer.
         context_length: The model's, in tokens.
+
+    Raises:
+        UnknownEnvironment: There is no such environment.
+        TemplateError: The tokenizer's chat template cannot be followed.
+        ConfigError: It is none of these.
     """
     if not isinstance(environment, str | type):
+        if not callable(environment):
+            raise ConfigError(
+                f"environment: must be an id, a class or a function that makes an environment, got "
+                f"{environment!r:.200}; an environment runs one episode at a time, and many are "
+                "needed"
+            )
         return environment
-    named = environment
+    named = find(environment)
     renderer = Renderer(tokenizer)
     return lambda: make(named, renderer, context_length=context_length)

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from gymnast.errors import CheckpointError
+
 
 class MasterAdamW:
     """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) on float32 copies of the weights.
@@ -79,7 +81,18 @@ class MasterAdamW:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`; the model's weights are set from its master weights."""
+        """Go on from a `state_dict`; the model's weights are set from its master weights.
+
+        Raises:
+            CheckpointError: It is of another model, or of other trained weights.
+        """
+        ours, theirs = ([weight.shape for weight in w] for w in (self.master, state["master"]))
+        if ours != theirs:
+            raise CheckpointError(
+                f"the checkpoint has {len(theirs)} trained weights of other shapes than the "
+                f"{len(ours)} of this model. Resume with the model and adapters of the run that "
+                "wrote it."
+            )
         self._adamw.load_state_dict(state["adamw"])
         for weight, master, saved in zip(
             self.parameters, self.master, state["master"], strict=True

@@ -117,6 +117,18 @@ class Trainer:
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.sampling = sampling or Sampling()
+        _check_sampling(self.sampling)
+        _check_at_least(
+            1,
+            steps=steps,
+            rows_per_step=rows_per_step,
+            tokens_per_microbatch=tokens_per_microbatch,
+            concurrency=concurrency,
+            eval_group_size=eval_group_size,
+            keep_checkpoints=keep_checkpoints,
+        )
+        # The named algorithms compare the members of a group with one another.
+        _check_at_least(2 if isinstance(algorithm, str) else 1, group_size=group_size)
         self.group_size, self.rows_per_step, self.steps = group_size, rows_per_step, steps
         self.concurrency = 1 if deterministic else concurrency
         self.max_failed_episodes = max_failed_episodes
@@ -138,7 +150,6 @@ class Trainer:
         )
         self.accelerator = Accelerator()
         model.to(self.accelerator.device)
-        _check_sampling(self.sampling)
         policy = Policy(model, temperature=self.sampling.temperature)
         self._policy = self.accelerator.prepare(policy)
         self._optimizer = MasterAdamW(
@@ -180,6 +191,7 @@ class Trainer:
             every, last = self.eval_every_steps, self.step == self.steps
             if self.eval_rows and (last or (every and self.step % every == 0)):
                 summary["after"] = self.evaluate()["eval/reward/mean"]
+            self._save_checkpoint()
         summary |= {"train/seconds": train_s, "train/cpu_seconds": train_cpu_s}
         summary["seconds"] = time.perf_counter() - started
         summary["cpu_seconds"] = time.process_time() - cpu_started
@@ -196,12 +208,14 @@ class Trainer:
 
         Raises:
             ConfigError: There are no rows.
+            TooManyFailures: No episode could be finished.
         """
         rows = self.eval_rows if rows is None else rows
-        if not rows:
+        if rows is None or not len(rows):
             raise ConfigError("evaluate: no rows; pass some, or give the trainer eval_rows")
         rollouts = self._roll_out(
             self._mine(rows),
+            f"evaluation after step {self.step}",
             group_size=self.eval_group_size,
             sampling=self.eval_sampling,
             seed=derive(self.seed, "evaluation"),
@@ -233,6 +247,9 @@ class Trainer:
         }
         self._record(self.step, f"step_{self.step:05d}", metrics, rollouts)
         self._tell("on_step", self.step, metrics, rollouts)
+
+    def _save_checkpoint(self) -> None:
+        """After the step's evaluation, so that a run that resumes here owes nothing."""
         every = self.checkpoint_every_steps
         if self.folder is not None and every and self.step % every == 0:
             state = {"optimizer": self._optimizer.state_dict()}
@@ -243,34 +260,36 @@ class Trainer:
         if most is None:
             most = 0 if self.step == 0 else len(rows) * self.group_size // 10
         number = self.step + 1
-        rollouts = self._roll_out(
+        return self._roll_out(
             rows,
+            f"step {number}",
             group_size=self.group_size,
             sampling=self.sampling,
             seed=derive(self.seed, "step", number, self.accelerator.process_index),
             max_failed_episodes=most,
             on_progress=lambda done, total: self._tell("on_rollouts", number, done, total),
         )
+
+    def _roll_out(self, rows: Sequence[Row], what: str, **settings: Any) -> Rollouts:
+        with folded(self.model):
+            self.agent.weights_changed()
+            rollouts = _run(
+                collect(self._make_env, self.agent, rows, concurrency=self.concurrency, **settings)
+            )
         if rows and not rollouts.trajectories:
             counts = {name: v for name, v in rollouts.metrics.items() if "episodes/" in name}
             raise TooManyFailures(
-                f"step {number}: none of {len(rows) * self.group_size} episodes finished "
+                f"{what}: none of {len(rows) * settings['group_size']} episodes finished "
                 f"({counts}). rows_skipped counts prompts that leave no room in context_length; "
-                "left_out counts episodes that broke twice or whose environment's code raised; "
-                "the log says why."
+                "left_out counts episodes whose infrastructure failed twice or whose user code "
+                "raised."
             )
         return rollouts
 
-    def _roll_out(self, rows: Sequence[Row], **settings: Any) -> Rollouts:
-        with folded(self.model):
-            self.agent.weights_changed()
-            return _run(
-                collect(self._make_env, self.agent, rows, concurrency=self.concurrency, **settings)
-            )
-
     def _mine(self, rows: Sequence[Row]) -> Sequence[Row]:
         """This process's share of some rows."""
-        return rows[self.accelerator.process_index :: self.accelerator.num_processes]
+        first, every = self.accelerator.process_index, self.accelerator.num_processes
+        return [rows[i] for i in range(first, len(rows), every)]  # a dataset's slice is no list
 
     def _record(
         self, step: int, name: str, metrics: Mapping[str, float], rollouts: Rollouts
@@ -290,6 +309,12 @@ class Trainer:
     def _tell(self, event: str, *details: Any) -> None:
         if self.observer is not None and self.accelerator.is_main_process:
             getattr(self.observer, event)(*details)
+
+
+def _check_at_least(least: int, **settings: int) -> None:
+    for name, value in settings.items():
+        if value < least:
+            raise ConfigError(f"{name}: must be >= {least}, got {value}")
 
 
 def _check_sampling(sampling: Sampling) -> None:
