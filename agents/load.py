@@ -219,18 +219,15 @@ def _load_weights(name: str, dtype: torch.dtype | None) -> Any:
         return model
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
-    from transformers.utils import logging as transformers_logging
+
+    from gymnast.agents.quiet import no_progress_bars
 
     source = _source(name)
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
     try:
-        return AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "auto")
+        with no_progress_bars():
+            return AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "auto")
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise _unreadable(name, "weights", error) from error
-    finally:
-        if bars:
-            transformers_logging.enable_progress_bar()
 
 
 def _with_lora(model: Any, settings: Mapping[str, Any], seed: int) -> Any:

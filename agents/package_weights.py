@@ -218,17 +218,15 @@ def _quiet() -> Iterator[None]:
     """Hold back the progress bars and notices of a conversion (they go to stderr)."""
     from transformers.utils import logging as transformers_logging
 
+    from gymnast.agents.quiet import no_progress_bars
+
     verbosity = transformers_logging.get_verbosity()
-    bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
+        with no_progress_bars(), contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
         transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()
 
 
 def _move_into_place(checkpoint: Path, target: Path) -> None:

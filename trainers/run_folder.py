@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from gymnast.agents.quiet import no_progress_bars
 from gymnast.errors import CheckpointError
 from gymnast.types import Trajectory
 
@@ -101,7 +102,7 @@ def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
     """Save a model so that plain Transformers loads it; adapters are merged into a copy."""
     if hasattr(model, "merge_and_unload"):
         model = copy.deepcopy(model).merge_and_unload()
-    with written_aside(Path(folder)) as temporary:
+    with written_aside(Path(folder)) as temporary, no_progress_bars():
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
 

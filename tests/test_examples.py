@@ -1,0 +1,51 @@
+"""The examples that take seconds, run as a user runs them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+ROOT = Path(__file__).parent.parent
+
+
+def gymnast(*arguments: str) -> str:
+    program = "from gymnast.cli import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *arguments], cwd=ROOT, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return ended.stdout
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_tiny_example_goes_the_whole_way(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    said = gymnast("train", "examples/tiny.yaml", f"output_dir={run}")
+    assert "held-out reward:" in said
+    metrics = lines(run / "metrics.jsonl")
+    assert [line["step"] for line in metrics] == [0, 1, 2, 2, 3, 3]
+    assert [line["step"] for line in metrics if "eval/reward/mean" in line] == [0, 2, 3]
+    trained = [line for line in metrics if "loss" in line]
+    assert all(line["grad_norm"] > 0 and line["updates/skipped"] == 0 for line in trained)
+    records = lines(run / "rollouts/step_00001.jsonl")
+    assert len(records) == 4 * 4
+    for record in records:
+        assert len(record["ids"]) == len(record["action_mask"]) == len(record["logprobs"])
+    assert (run / "config.yaml").exists()
+
+    more = gymnast("train", str(run / "config.yaml"), "trainer.steps=4", "--resume")
+    assert "step 4/4" in more
+    assert lines(run / "metrics.jsonl")[-1]["step"] == 4
+    assert "eval/reward/mean" in gymnast("eval", str(run))
+
+    model = AutoModelForCausalLM.from_pretrained(run / "model")
+    tokenizer = AutoTokenizer.from_pretrained(run / "model")
+    ids = tokenizer("What is 3 plus 4?", return_tensors="pt")
+    assert model.generate(**ids, max_new_tokens=3).shape[1] > ids["input_ids"].shape[1]
