@@ -1,13 +1,14 @@
-"""Real tokens for every test: one tiny tokenizer, its renderer, and calls in its dialect."""
+"""Real tokens for every test: one tiny tokenizer, its renderer, calls, and a way to play them."""
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from gymnast.agents.tiny import tiny_tokenizer
-from gymnast.envs import Renderer
+from gymnast.envs import Environment, Outcome, Renderer
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +40,36 @@ def write_call() -> Callable[..., str]:
         return f"<tool_call>\n{payload}\n</tool_call>"
 
     return write_call
+
+
+@pytest.fixture(scope="session")
+def calls() -> Callable[..., dict[str, Any]]:
+    """An assistant message in OpenAI's shape: `calls(("add", {"a": 1, "b": 2}), ...)`."""
+
+    def calls(*named: tuple[str, Any], content: str = "") -> dict[str, Any]:
+        listed = [
+            {"id": f"id{i}", "type": "function", "function": {"name": name, "arguments": arguments}}
+            for i, (name, arguments) in enumerate(named)
+        ]
+        return {"role": "assistant", "content": content, "tool_calls": listed}
+
+    return calls
+
+
+@pytest.fixture(scope="session")
+def play() -> Callable[..., list[Outcome]]:
+    """Reset an environment and act with each message in turn, on one event loop."""
+
+    def play(
+        env: Environment, *messages: Mapping[str, Any], row: Mapping[str, Any] | None = None
+    ) -> list[Outcome]:
+        async def run() -> list[Outcome]:
+            await env.areset(options={"row": row or {"prompt": "Go."}})
+            return [await env.act(message) for message in messages]
+
+        try:
+            return asyncio.run(run())
+        finally:
+            env.close()
+
+    return play

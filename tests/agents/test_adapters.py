@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from gymnast.agents import load_model
 from gymnast.agents.adapters import folded
 
