@@ -47,6 +47,7 @@ def grpo(rewards: torch.Tensor) -> torch.Tensor:
     Returns:
         [G].
     """
+    rewards = torch.as_tensor(rewards) * 1.0  # whole numbers too
     if len(rewards) < 2:
         return torch.zeros_like(rewards)
     return (rewards - rewards.mean()) / (rewards.std() + EPSILON)
@@ -64,6 +65,7 @@ def rloo(rewards: torch.Tensor) -> torch.Tensor:
     Returns:
         [G].
     """
+    rewards = torch.as_tensor(rewards) * 1.0  # whole numbers too
     if len(rewards) < 2:
         return torch.zeros_like(rewards)
     return (rewards - rewards.mean()) * (len(rewards) / (len(rewards) - 1))

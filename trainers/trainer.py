@@ -158,7 +158,7 @@ class Trainer:
             weight_decay=weight_decay,
             warmup_steps=warmup_steps,
         )
-        self.agent = TransformersAgent(model, tokenizer, max_batch=self.concurrency)
+        self.agent = TransformersAgent(model, tokenizer, max_batch=min(self.concurrency, 64))
         self._make_env = environment_factory(environment, tokenizer, self.agent.context_length)
         self._rows = as_row_source(rows, seed=seed)
         main = self.accelerator.is_main_process

@@ -95,12 +95,14 @@ def update(
     totals = _sum(accelerator, [tokens, sum(len(batch) for batch in batches)])
     most = int(accelerator.gather(_tensor(accelerator, [len(batches)])).max())
     sums = torch.zeros(4, device=accelerator.device)
+    policy.train()  # dropout of adapters, where there is any
     for number in range(most):
         chosen = batches[number] if number < len(batches) else [_placeholder()]
         batch = micro_batch(chosen, accelerator.device)
         last = number == most - 1
         with nullcontext() if last else accelerator.no_sync(policy):
             sums += _backward(policy, batch, totals[0], settings, accelerator)
+    policy.eval()
     metrics = {
         "tokens/trained": totals[0],
         "episodes/with_gradient": totals[1],

@@ -29,6 +29,10 @@ def test_a_group_of_one_or_of_equals_has_no_advantage(kernel: advantages.Kernel)
     assert kernel(torch.full((4,), 0.6)).abs().max() < 1e-4
 
 
+def test_rewards_may_be_whole_numbers() -> None:
+    assert advantages.rloo(torch.tensor([0, 1])).tolist() == [-1.0, 1.0]
+
+
 @given(st.lists(finite, min_size=2, max_size=9))
 def test_advantages_of_a_group_sum_to_zero(rewards: list[float]) -> None:
     for kernel in (advantages.grpo, advantages.rloo):
