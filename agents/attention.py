@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional as F
 from transformers import AttentionInterface
 
-from gymnast.errors import GymnastError, ModelError
+from gymnast.errors import ModelError, UsageError
 
 NAME = "gymnast"
 _ROUTE = threading.RLock()
@@ -69,7 +69,7 @@ def _attention(
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     if plan is None:
-        raise GymnastError(
+        raise UsageError(
             "the model was called while an engine samples from it on another thread: await the "
             "engine's completions before calling the model itself"
         )

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Required, TypedDict
 
+from gymnast.errors import UsageError
+
 
 class Message(TypedDict, total=False):
     """One chat message in OpenAI's shape. Plain dicts are welcome wherever this is taken."""
@@ -81,6 +83,9 @@ class Sampling:
         max_new_tokens: Sample at most this many tokens.
         stop_ids: Sampling ends after any of these ids, which is kept.
         seed: Makes the completion repeatable for equal logits; None draws a fresh one.
+
+    Raises:
+        UsageError: A value is out of its range.
     """
 
     temperature: float = 1.0
@@ -103,7 +108,7 @@ class Sampling:
         )
         for name, holds, rule in rules:
             if not holds:
-                raise ValueError(f"Sampling.{name}: {rule}, got {getattr(self, name)}")
+                raise UsageError(f"Sampling.{name}: {rule}, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

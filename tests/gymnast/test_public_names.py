@@ -1,0 +1,46 @@
+"""The names that programs outside of the repository use are where they are promised to be."""
+
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+import gymnast
+from gymnast import errors
+
+PROMISED = {
+    "gymnast.types": "Message ToolCall Completion Sampling Trajectory StopReason",
+    "gymnast.errors": "GymnastError",
+    "gymnast.envs": "Environment tool Renderer make register check_env",
+    "gymnast.agents": "Agent TransformersAgent ScriptedAgent load_model",
+    "gymnast.trainers": "rollout collect stream Trainer load_config advantages losses",
+}
+
+
+@pytest.mark.parametrize("module", PROMISED)
+def test_promised_names_are_there(module: str) -> None:
+    for name in PROMISED[module].split():
+        assert hasattr(import_module(module), name), name
+
+
+def test_the_face_offers_names_of_its_packages_when_asked() -> None:
+    for name in gymnast.__all__:
+        assert getattr(gymnast, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Envirnment'"):
+        gymnast.Envirnment  # noqa: B018
+
+
+def test_importing_the_face_imports_no_torch() -> None:
+    program = "import sys, gymnast; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_each_error_has_a_parent_of_the_standard_library() -> None:
+    for name, found in inspect.getmembers(errors, inspect.isclass):
+        if issubclass(found, Exception) and found is not errors.GymnastError:
+            assert issubclass(found, errors.GymnastError), name
+            standard = [base for base in found.__mro__ if base.__module__ == "builtins"]
+            assert standard[0] is not Exception, name
+            assert name in (errors.__doc__ or ""), f"{name} is missing in the drawing"
