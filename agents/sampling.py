@@ -68,6 +68,9 @@ def sample(
 
     Returns:
         The token ids and their log-probabilities under the distribution they were drawn from.
+
+    Raises:
+        FloatingPointError: There is a NaN among the logits.
     """
     scores = logits.float()  # [B, V]
     for row, (draw, context) in enumerate(zip(draws, contexts, strict=True)):
@@ -80,6 +83,8 @@ def sample(
     greedy = torch.tensor([draw.sampling.temperature == 0 for draw in draws], device=scores.device)
     ids = torch.where(greedy, scores.argmax(dim=-1), drawn)  # [B]
     chosen = logprobs.gather(1, ids[:, None])[:, 0]
+    if chosen.isnan().any():
+        raise FloatingPointError("the model's logits are NaN: its weights have diverged")
     return ids.tolist(), chosen.tolist()
 
 

@@ -242,6 +242,15 @@ def test_an_engine_that_breaks_fails_its_requests_and_serves_the_next() -> None:
     assert len(generate(agent, ([5], GREEDY))[0].ids) == 12
 
 
+def test_a_model_that_diverged_samples_nothing() -> None:
+    model = tiny_model()
+    agent = TransformersAgent(model)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.fill_(float("nan"))
+    with pytest.raises(InfrastructureError, match="diverged"):
+        generate(agent, ([5, 6], GREEDY))
+
+
 def test_a_model_without_attention_in_every_layer_is_refused() -> None:
     config = MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4)
     with pytest.raises(ModelError, match="MambaForCausalLM"):
