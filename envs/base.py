@@ -53,9 +53,11 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         stop_tools: Names of tools that end the episode, as `@tool(stop=True)` does.
 
     `info` of `reset` and `step` has `stop_ids` (what an action may end with), `tokens_left` (how
-    many tokens may be sampled next, None without a limit) and `timings` (seconds by kind); that of
-    `step` also `tool_calls`, `errors` and `stop_reason`; that of the last step also `metrics`,
-    `reward_parts` (where `reward` returned several) and, for `StopReason.error`, `failure`.
+    many tokens may be sampled next: always an int, counted from `2**31 - 1` where there is no
+    limit, so `min(max_new_tokens, info["tokens_left"])` holds) and `timings` (seconds by kind);
+    that of `step` also `tool_calls`, `errors` and `stop_reason`; that of the last step also
+    `metrics`, `reward_parts` (where `reward` returned several) and, for `StopReason.error`,
+    `failure`.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]

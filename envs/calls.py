@@ -16,7 +16,7 @@ from typing import Any
 
 from gymnast.envs.arguments import BadArguments, bind_arguments, decode_arguments
 from gymnast.envs.episode import CallRecord, ErrorKind, ToolError
-from gymnast.envs.results import cut_middle, encodable, result_text
+from gymnast.envs.results import cut_middle, encodable, result_text, shortened
 from gymnast.envs.tools import Tool, no_such_tool
 from gymnast.envs.worker import Overrun, Worker
 from gymnast.errors import InfrastructureError
@@ -24,7 +24,7 @@ from gymnast.types import Message, ToolCall
 
 logger = logging.getLogger(__name__)
 
-_MAX_EXCEPTION_CHARACTERS = 2000
+_MAX_ERROR_CHARACTERS = 2000  # the policy's own words are in it, and it may have said much
 
 
 def approximate_tokens(text: str) -> Sized:
@@ -133,7 +133,8 @@ class CallRunner:
             seconds = time.perf_counter() - start
             text = self._text(tool, result)
         except _Failed as failure:
-            error = ToolError(failure.kind, call.name, encodable(str(failure)))
+            message = shortened(encodable(str(failure)), _MAX_ERROR_CHARACTERS)
+            error = ToolError(failure.kind, call.name, message)
             seconds = time.perf_counter() - start
             return CallRecord(call, arguments, None, f"Error: {error.message}", error, seconds)
         return CallRecord(call, arguments, result, text, None, seconds)
@@ -211,5 +212,4 @@ def _described(error: BaseException) -> str:
         text = str(error)
     except Exception:
         text = ""
-    text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return text[:_MAX_EXCEPTION_CHARACTERS]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

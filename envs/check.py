@@ -84,7 +84,7 @@ def _check_garbage(env: Environment) -> None:
         assert env.context_length is None or length <= env.context_length, (
             f"{length} tokens exceed context_length={env.context_length}"
         )
-        assert left is None or left == max(0, before - len(action) - len(observation)), (
+        assert left == max(0, before - len(action) - len(observation)), (
             f"tokens_left went from {before} to {left} with {len(action)} sampled and "
             f"{len(observation)} appended tokens"
         )

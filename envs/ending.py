@@ -25,6 +25,9 @@ def first_reason(holding: Collection[StopReason]) -> StopReason | None:
     return next((reason for reason in PRECEDENCE if reason in holding), None)
 
 
+UNLIMITED = 2**31 - 1  # the tokens of a context without a limit: a number, so that min() works
+
+
 @dataclass(frozen=True)
 class TokenBudget:
     """How many tokens an episode may have.
@@ -39,10 +42,10 @@ class TokenBudget:
     max_tokens: int | None = None
     context_length: int | None = None
 
-    def left(self, length: int) -> int | None:
-        """How many tokens may be added to a context of this length; None without a limit."""
-        found = [limit - length for _, limit in self._limits()]
-        return max(0, min(found)) if found else None
+    def left(self, length: int) -> int:
+        """How many tokens may be added to a context of this length."""
+        longest = min((limit for _, limit in self._limits()), default=UNLIMITED)
+        return max(0, longest - length)
 
     def reached(self, length: int) -> set[StopReason]:
         """The limits that leave no token to sample in a context of this length."""

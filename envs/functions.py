@@ -18,6 +18,8 @@ def environment_class(
     name: str,
 ) -> E:
     """Make a subclass whose tools are functions; see `Environment.from_tools`."""
+    if callable(functions):
+        raise ToolDefinitionError(f"from_tools takes a list of functions: [{functions!r}].")
     members: dict[str, Any] = {"__doc__": f"Made of plain functions by {base.__name__}.from_tools."}
     for function in functions:
         tool_name = getattr(function, "__name__", None)

@@ -21,7 +21,7 @@ from gymnasium.envs.registration import EnvSpec, registry
 
 from gymnast.envs.base import Environment
 from gymnast.envs.renderer import Renderer
-from gymnast.errors import ConfigError, UnknownEnvironment, UserCodeError
+from gymnast.errors import ConfigError, GymnastError, UnknownEnvironment, UserCodeError
 
 _ids: dict[str, None] = {}
 
@@ -69,10 +69,14 @@ def make(
         TemplateError: The tokenizer's chat template cannot be followed.
     """
     cls = find(environment)
+    known = registry.get(environment) if isinstance(environment, str) else None
+    if known is not None:
+        settings = {**known.kwargs, **settings}
     check_names(cls, settings)
     made = cls(renderer=_renderer(renderer_or_tokenizer), **settings)
-    if isinstance(environment, str) and environment in _ids:
-        made.spec = _spec(environment, made.renderer, settings)
+    if known is not None:  # Gymnasium's record of how it was made, so that it can be made again
+        made.spec = EnvSpec(known.id, known.entry_point, disable_env_checker=True)
+        made.spec.kwargs = {"renderer": made.renderer, **settings}
     return made
 
 
@@ -82,6 +86,7 @@ def find(environment: str | type[Environment]) -> type[Environment]:
     Raises:
         UnknownEnvironment: There is none, or it is no `Environment`.
         UserCodeError: Its module raised while it was imported.
+        GymnastError: Its module did so on purpose: it defines a tool wrongly, say.
     """
     if not isinstance(environment, str):
         return _checked_class(environment, repr(environment))
@@ -148,13 +153,6 @@ def _renderer(given: Any) -> Renderer | None:
     return Renderer(given)
 
 
-def _spec(id: str, renderer: Any, settings: dict[str, Any]) -> EnvSpec:
-    """Gymnasium's record of how the environment was made, so that it can be made again."""
-    spec = EnvSpec(id=id, entry_point=registry[id].entry_point, disable_env_checker=True)
-    spec.kwargs = {"renderer": renderer, **settings}
-    return spec
-
-
 def _import(path: str) -> Any:
     """The object that "module:Name" or "file.py:Name" names."""
     source, _, name = path.rpartition(":")
@@ -185,6 +183,8 @@ def _module(name: str) -> ModuleType:
             f"there is no module {name!r} to import (looked in {folder} and the installed "
             "packages). For a file, write its path: 'path/to/file.py:Class'."
         ) from error
+    except GymnastError:  # a tool without a docstring, say: it tells what to do
+        raise
     except Exception as error:
         raise _import_error(name, error) from error
 
@@ -204,8 +204,10 @@ def _module_of_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except BaseException as error:
         del sys.modules[name]
+        if isinstance(error, GymnastError) or not isinstance(error, Exception):
+            raise
         raise _import_error(str(path), error) from error
     return module
 

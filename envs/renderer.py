@@ -281,13 +281,15 @@ def _rebuild(tokenizer: Any, chat_template: Any, kwargs: Any, parser: Any) -> Re
 
 
 def _in_openai_shape(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a message without empty keys, its calls as OpenAI's objects."""
+    """A copy of a message without empty keys, its calls as OpenAI's objects, its text joined."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise DataError(
             f"a message must be a mapping with a role, got {message!r}; "
             "write {'role': 'user', 'content': '...'}"
         )
     shaped = {key: value for key, value in message.items() if value is not None}
+    if "content" in shaped:
+        shaped["content"] = _joined_text(shaped["content"])
     if "tool_calls" in shaped:
         shaped["tool_calls"] = [_call_in_openai_shape(call) for call in shaped["tool_calls"]]
         if not shaped["tool_calls"]:
@@ -295,6 +297,15 @@ def _in_openai_shape(message: Mapping[str, Any]) -> dict[str, Any]:
     if "tool_calls" not in shaped:
         shaped.setdefault("content", "")
     return shaped
+
+
+def _joined_text(content: Any) -> Any:
+    """Parts that are all text as one string: most templates take nothing else."""
+    if not isinstance(content, list | tuple):
+        return content
+    if not all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
+        return content
+    return "".join(str(part.get("text", "")) for part in content)
 
 
 def _call_in_openai_shape(call: Any) -> dict[str, Any]:

@@ -82,6 +82,11 @@ def cut_middle(text: str, max_tokens: int, encode: Callable[[str], Sized]) -> st
     return _joined(text, low)
 
 
+def shortened(text: str, most: int) -> str:
+    """The text where it has at most so many characters; else its head and its tail."""
+    return text if len(text) <= most else _joined(text, most // 2)
+
+
 def _joined(text: str, keep: int) -> str:
     left_out = len(text) - 2 * keep
     note = f"[... {left_out} characters left out ...]"

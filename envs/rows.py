@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from gymnast.envs.results import encodable
 from gymnast.envs.tools import Tool, no_such_tool
 from gymnast.errors import DataError
-from gymnast.types import Message
+from gymnast.types import Message, ToolCall
 
 
 def pick_row(rows: Any, rng: np.random.Generator, owner: str) -> Mapping[str, Any]:
@@ -69,28 +70,45 @@ def prompt_of(row: Mapping[str, Any]) -> list[Message]:
             f"the row has no 'prompt' (its columns: {columns}). Name the column that holds it "
             "(data.columns: {prompt: ...} in a run's YAML), or return messages from setup(row)."
         )
-    if isinstance(prompt, str):
-        return [{"role": "user", "content": prompt}]
-    if not are_messages(prompt):
-        raise DataError(
-            f"the row's 'prompt' is {prompt!r:.200}; it must be a string or a list of messages "
-            "with 'role' and 'content'."
+    try:
+        return read_messages(
+            [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         )
-    return [dict(message) for message in prompt]  # type: ignore[misc]
+    except ValueError as error:
+        raise DataError(
+            f"the row's 'prompt' is {prompt!r:.200}; it must be a string or {error}."
+        ) from error
 
 
 def with_system_prompt(messages: list[Message], system_prompt: str | None) -> list[Message]:
     """The messages with a system prompt put first, unless they have a system message there."""
     if system_prompt is None or messages[0]["role"] in ("system", "developer"):
         return messages
-    return [{"role": "system", "content": system_prompt}, *messages]
+    return [{"role": "system", "content": encodable(system_prompt)}, *messages]
 
 
-def are_messages(value: Any) -> bool:
-    """Whether a value is a list of one or more messages."""
-    return (
-        isinstance(value, Sequence)
-        and not isinstance(value, str)
-        and len(value) > 0
-        and all(isinstance(m, Mapping) and isinstance(m.get("role"), str) for m in value)
-    )
+def read_messages(value: Any) -> list[Message]:
+    """The messages an episode begins with, as they are recorded: JSON-serialisable copies.
+
+    Raises:
+        ValueError: They are something else; the error completes "it must be ...".
+    """
+    listed = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
+    if not listed or not all(
+        isinstance(message, Mapping) and isinstance(message.get("role"), str) for message in value
+    ):
+        raise ValueError("a list of messages with 'role' and 'content'")
+    try:
+        return [
+            {key: encodable(_plain(item)) for key, item in message.items()}  # type: ignore[misc]
+            for message in value
+        ]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a list of messages that JSON can express ({error})") from error
+
+
+def _plain(value: Any) -> Any:
+    """The calls of a worked turn may be `ToolCall`s."""
+    if not isinstance(value, list | tuple):
+        return value
+    return [item.to_dict() if isinstance(item, ToolCall) else item for item in value]

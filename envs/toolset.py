@@ -6,7 +6,6 @@ out. Nothing here knows tokens; `base.py` puts them around it.
 
 import logging
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -63,7 +62,6 @@ class Toolset(Hooks):
     def __init__(self, stop_tools: Iterable[str]) -> None:
         self._all_tools = with_stop_tools(self._class_tools, stop_tools)
         self._worker = Worker(f"gymnast-{type(self).__name__}")
-        weakref.finalize(self, self._worker.stop)
         self._forget_episode()
         self._running = False
         self._needs_cleanup = False

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gymnast.envs.rows import are_messages
+from gymnast.envs.rows import read_messages
 from gymnast.envs.worker import Worker
 from gymnast.errors import GymnastError, UserCodeError
 from gymnast.types import Message
@@ -96,6 +96,7 @@ def checked_messages(value: Any, blame: Blame) -> list[Message]:
     Raises:
         UserCodeError: It is no list of messages.
     """
-    if not are_messages(value):
-        raise blame.error(f"returned {value!r:.200}; it must return a list of messages, or None")
-    return [dict(message) for message in value]  # type: ignore[misc]
+    try:
+        return read_messages(value)
+    except ValueError as error:
+        raise blame.error(f"returned {value!r:.200}; it must return {error}, or None") from error

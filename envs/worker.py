@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -36,6 +37,7 @@ class Worker:
         self.abandoned = 0
         self._name = name
         self._jobs: queue.SimpleQueue[_Job | None] | None = None
+        self._end_thread: Callable[[], Any] = _nothing
 
     async def run(self, function: Callable[[], T], *, timeout_s: float | None = None) -> T:
         """Run a function on the thread, without blocking the caller's event loop.
@@ -66,13 +68,17 @@ class Worker:
 
     def stop(self) -> None:
         """Let the thread end once it is idle. A later `run` starts another."""
-        if self._jobs is not None:
-            self._jobs.put(None)
-            self._jobs = None
+        self._end_thread()
+        self._jobs = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Worker, (self._name,)  # a copy has a thread of its own, once it needs one
 
     def _submit(self, function: Callable[[], Any]) -> "Future[_Outcome]":
         if self._jobs is None:
             self._jobs = queue.SimpleQueue()
+            # Called by `stop`, or when the worker is garbage; the second time it does nothing.
+            self._end_thread = weakref.finalize(self, self._jobs.put, None)
             threading.Thread(
                 target=_serve, args=(self._jobs,), name=self._name, daemon=True
             ).start()
@@ -83,6 +89,10 @@ class Worker:
     def _abandon(self) -> None:
         self.abandoned += 1
         self.stop()
+
+
+def _nothing() -> None:
+    """There is no thread to end."""
 
 
 def _serve(jobs: "queue.SimpleQueue[_Job | None]") -> None:

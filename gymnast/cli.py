@@ -39,15 +39,11 @@ def main() -> None:
     try:
         app()
     except GymnastError as error:
-        said: BaseException = error
-        # A module of the user's that defines a tool wrongly says so while it is imported.
-        if isinstance(error, UserCodeError) and isinstance(error.__cause__, UsageError):
-            said = error.__cause__
-        if isinstance(said, UserCodeError):
-            _print_traceback(said)
-        for line in str(said).splitlines():
+        if isinstance(error, UserCodeError):
+            _print_traceback(error)
+        for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
-        sys.exit(2 if isinstance(said, UsageError) else 1)
+        sys.exit(2 if isinstance(error, UsageError) else 1)
 
 
 @app.command()

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gymnast.envs import Environment, Outcome, tool
+from gymnast.envs.ending import UNLIMITED
 from gymnast.errors import ConfigError, DataError, InfrastructureError
 from gymnast.types import StopReason, ToolCall
 
@@ -72,7 +73,7 @@ def test_an_episode_of_three_turns(calls: Callable[..., Any], play: Callable[...
     ]
     assert second.messages[0]["content"] == '{"wrote": "b"}'
     assert (first.reward, first.terminated, first.truncated) == (0.0, False, False)
-    assert first.info["stop_reason"] is None and first.info["tokens_left"] is None
+    assert first.info["stop_reason"] is None and first.info["tokens_left"] == UNLIMITED
     assert first.info["timings"]["tools"] >= first.info["timings"]["tool/write"] > 0
     assert last.messages == [] and last.reward == 2.0 and last.terminated
     assert last.info["stop_reason"] is StopReason.answered
@@ -218,6 +219,17 @@ def test_malformed_calls_are_answered_and_counted(play: Callable[..., Any]) -> N
     assert "a bracket is missing" in outcome.messages[0]["content"]
     assert "error" in env.messages[1]["tool_calls"][0]
     json.dumps(env.messages)
+
+
+def test_an_error_that_quotes_the_policy_stays_short(
+    calls: Callable[..., Any], play: Callable[..., Any]
+) -> None:
+    long = "x" * 100_000
+    for call in ((long, {}), ("write", {long: 1}), ("write", {"text": {long: long}})):
+        outcome = play(Desk(), calls(call))[0]
+        assert len(outcome.info["errors"]) == 1
+        assert len(outcome.messages[0]["content"]) < 2100
+        assert "write" in outcome.messages[0]["content"]  # its end: the tools there are
 
 
 def test_the_tools_offered_may_differ_from_row_to_row(

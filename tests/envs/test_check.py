@@ -61,7 +61,7 @@ class Endless(Sound):
 
 class Opaque(Sound):
     def setup(self, row: Any) -> Any:
-        return [{"role": "user", "content": "Go.", "extra": object()}]
+        return [{"role": "user", "content": "Go.", "extra": float("nan")}]
 
 
 def test_check_env_passes_on_a_sound_environment(renderer: Renderer) -> None:

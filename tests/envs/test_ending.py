@@ -20,6 +20,17 @@ def test_the_first_reason_in_the_order_wins() -> None:
     assert first_reason(()) is None
 
 
+@pytest.mark.parametrize(
+    ("max_tokens", "context", "left"),
+    [(20, None, 15), (None, 30, 15), (20, 29, 14), (4, None, 0), (None, None, 2**31 - 16)],
+)
+def test_the_tokens_left_are_always_a_number(
+    max_tokens: int | None, context: int | None, left: int
+) -> None:
+    found = TokenBudget(10, max_tokens, context).left(15)
+    assert found == left and min(512, found) <= 512
+
+
 def render(results: int, prompt: int = 3):  # type: ignore[no-untyped-def]
     return lambda generation_prompt: [7] * (results + prompt * generation_prompt)
 

@@ -9,7 +9,7 @@ import pytest
 
 from gymnast.envs import Environment, Episode, Outcome, Turn, tool
 from gymnast.errors import ConfigError, DataError, InfrastructureError, UserCodeError
-from gymnast.types import StopReason
+from gymnast.types import StopReason, ToolCall
 
 ANSWER = {"role": "assistant", "content": "Done."}
 
@@ -113,6 +113,7 @@ def test_an_exception_in_sample_row_has_no_row_yet() -> None:
         ("setup", "Hello.", "list of messages"),
         ("setup", [{"content": "Hello."}], "list of messages"),
         ("setup", [], "list of messages"),
+        ("setup", [{"role": "user", "content": object()}], "JSON can express"),
     ],
 )
 def test_a_hook_that_returns_the_wrong_thing_is_named(hook: str, returns: Any, words: str) -> None:
@@ -203,6 +204,26 @@ def test_a_row_without_a_prompt_says_which_columns_it_has() -> None:
         Environment().reset(options={"row": {"question": "?", "answer": 3}})
     with pytest.raises(DataError, match="a string or a list of messages"):
         Environment().reset(options={"row": {"prompt": 3}})
+
+
+def test_the_first_messages_are_recorded_as_plain_json() -> None:
+    worked = {
+        "role": "assistant",
+        "tool_calls": [ToolCall("x", "add", {"a": 1})],
+        "content": "\ud800",
+    }
+    plain = {
+        "role": "assistant",
+        "tool_calls": [ToolCall("x", "add", {"a": 1}).to_dict()],
+        "content": "\ufffd",
+    }
+    env = Environment(system_prompt="\udfff")
+    env.reset(options={"row": {"prompt": [worked]}})
+    assert env.messages == [{"role": "system", "content": "\ufffd"}, plain]
+    env.reset(options={"row": {"prompt": "\ud800"}})
+    assert env.messages[1]["content"] == "\ufffd"
+    with pytest.raises(DataError, match=r"JSON can express.*bytes"):
+        env.reset(options={"row": {"prompt": [{"role": "user", "content": b"Go."}]}})
 
 
 def test_what_an_episode_does_to_its_row_does_not_reach_the_next() -> None:

@@ -10,7 +10,12 @@ from gymnasium.error import ResetNeeded
 
 from gymnast.envs import Environment, Renderer, make, register, registered
 from gymnast.envs.arithmetic import Arithmetic
-from gymnast.errors import ConfigError, UnknownEnvironment, UserCodeError
+from gymnast.errors import (
+    ConfigError,
+    ToolDefinitionError,
+    UnknownEnvironment,
+    UserCodeError,
+)
 
 FILE = """
 from beside_it import GREETING
@@ -19,6 +24,15 @@ from gymnast.envs import Environment
 class Greeting(Environment):
     def setup(self, row):
         return [{"role": "user", "content": GREETING}]
+"""
+
+NO_HINT = """
+from gymnast.envs import Environment, tool
+
+class Shop(Environment):
+    @tool
+    def buy(self, a):
+        'Buy.'
 """
 
 
@@ -51,6 +65,13 @@ def test_an_environment_in_a_file_is_found_with_what_lies_beside_it(
     assert type(make(f"{path}:Greeting")) is type(env)  # executed once
     with pytest.raises(UnknownEnvironment, match=r"no 'Greetings'.*mean 'Greeting'"):
         make(f"{path}:Greetings")
+    path.with_name("no_hint.py").write_text(NO_HINT)
+    for _ in range(2):  # it says so every time, in its own words
+        with pytest.raises(ToolDefinitionError, match="'a' has no type hint"):
+            make(f"{tmp_path}/no_hint.py:Shop")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ToolDefinitionError, match="'a' has no type hint"):
+        make("no_hint:Shop")
     path.with_name("broken.py").write_text("import no_such_module_anywhere")
     with pytest.raises(UserCodeError, match="no_such_module_anywhere"):
         make(f"{tmp_path}/broken.py:Greeting")
@@ -115,6 +136,16 @@ def test_gymnasium_makes_it_and_its_wrappers_work(renderer: Renderer) -> None:
     assert wrapped.step(np.array(action))[1] == 2.0
     assert env.spec is not None and env.spec.id == "gymnast/Arithmetic-v0"
     wrapped.close()
+
+
+def test_what_gymnasium_was_told_about_an_id_holds(renderer: Renderer) -> None:
+    gymnasium.register("tests/Brief-v0", Arithmetic, kwargs={"max_turns": 3, "worked_turns": 0})
+    assert make("tests/Brief-v0").max_turns == 3
+    env = make("tests/Brief-v0", renderer, max_turns=2)
+    assert (env.max_turns, len(env.worked)) == (2, 0)  # type: ignore[attr-defined]
+    assert env.spec is not None
+    again: Any = gymnasium.make(env.spec).unwrapped
+    assert (again.max_turns, len(again.worked)) == (2, 0)
 
 
 def test_a_made_environment_can_be_made_again_from_its_spec(renderer: Renderer) -> None:

@@ -309,6 +309,13 @@ def test_messages_may_hold_parsed_calls_and_empty_fields(renderers: dict[str, Re
     assert renderer.prompt([QUESTION, text], TOOLS) == openai
 
 
+def test_text_in_parts_is_one_text(renderers: dict[str, Renderer]) -> None:
+    parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "2 + 3?"}]
+    for renderer in renderers.values():
+        whole = renderer.prompt([{"role": "user", "content": "What is 2 + 3?"}])
+        assert renderer.prompt([{"role": "user", "content": parts}]) == whole
+
+
 # --- Templates that are refused, parsers, copies
 
 

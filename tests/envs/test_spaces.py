@@ -10,6 +10,7 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from gymnast.envs import Renderer, make
+from gymnast.envs.ending import UNLIMITED
 from gymnast.envs.spaces import TokenSpace
 
 
@@ -65,7 +66,7 @@ def test_vector_environments_work(kind: str, renderer: Renderer) -> None:
         vector = AsyncVectorEnv([build] * 2, shared_memory=False, context="spawn")
     observations, info = vector.reset(seed=[1, 2])
     assert len(observations) == 2 and all(len(ids) > 0 for ids in observations)
-    assert list(info["tokens_left"]) == [None, None]
+    assert info["tokens_left"].tolist() == [UNLIMITED - len(ids) for ids in observations]
     vector.action_space.seed(0)
     _, rewards, terminated, truncated, info = vector.step(vector.action_space.sample())
     assert rewards.tolist() == [0.0, 0.0] and terminated.all() and not truncated.any()

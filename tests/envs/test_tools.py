@@ -234,6 +234,11 @@ def test_a_tool_that_cannot_be_described_fails_before_any_run(
         assert word in str(caught.value)
 
 
+def test_functions_are_given_as_a_list() -> None:
+    with pytest.raises(ToolDefinitionError, match="list of functions"):
+        Environment.from_tools(many)  # type: ignore[arg-type]
+
+
 def test_a_method_without_a_docstring_fails_when_its_class_is_defined() -> None:
     with pytest.raises(ToolDefinitionError, match=r"'search' has no docstring"):
 
