@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import gymnasium
+import torch
 from accelerate import Accelerator
 
 from gymnast.agents import TransformersAgent
@@ -129,6 +130,7 @@ class Trainer:
         )
         # The named algorithms compare the members of a group with one another.
         _check_at_least(2 if isinstance(algorithm, str) else 1, group_size=group_size)
+        _check_positive(learning_rate=learning_rate, max_grad_norm=max_grad_norm)
         self.group_size, self.rows_per_step, self.steps = group_size, rows_per_step, steps
         self.concurrency = 1 if deterministic else concurrency
         self.max_failed_episodes = max_failed_episodes
@@ -235,7 +237,13 @@ class Trainer:
         rows = self._mine(self._rows.batch(self.step, self.rows_per_step))
         rollouts = self._collect(rows)
         collected = time.perf_counter()
-        metrics = update(self._policy, self._optimizer, rollouts, self._settings, self.accelerator)
+        with torch.random.fork_rng(devices=[]):
+            # Adapter dropout draws from the global generator; a resumed run must draw the same.
+            process = self.accelerator.process_index
+            torch.manual_seed(derive(self.seed, "update", self.step, process))
+            metrics = update(
+                self._policy, self._optimizer, rollouts, self._settings, self.accelerator
+            )
         self.step += 1
         ended = time.perf_counter()
         sampled = rollouts.metrics.get("tokens/sampled", 0.0)
@@ -315,6 +323,12 @@ def _check_at_least(least: int, **settings: int) -> None:
     for name, value in settings.items():
         if value < least:
             raise ConfigError(f"{name}: must be >= {least}, got {value}")
+
+
+def _check_positive(**settings: float) -> None:
+    for name, value in settings.items():
+        if not value > 0:
+            raise ConfigError(f"{name}: must be > 0, got {value}")
 
 
 def _check_sampling(sampling: Sampling) -> None:
