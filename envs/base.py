@@ -14,12 +14,11 @@ import numpy as np
 
 from gymnast.envs.blocking import run_blocking
 from gymnast.envs.ending import TokenBudget, close_turn
+from gymnast.envs.metrics import Timings
 from gymnast.envs.renderer import Renderer
-from gymnast.envs.settings import check_settings
 from gymnast.envs.spaces import TokenIds, TokenSpace
-from gymnast.envs.timings import Timings
 from gymnast.envs.toolset import Info, Toolset
-from gymnast.errors import ConfigError, PromptTooLong
+from gymnast.errors import ConfigError, PromptTooLong, UsageError
 from gymnast.types import Message
 
 
@@ -80,7 +79,7 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         self.context_length = context_length
         self.episode_timeout_s = episode_timeout_s
         self.system_prompt = system_prompt
-        check_settings(self)
+        _check_settings(self)
         Toolset.__init__(self, stop_tools)
         self._stop_ids = tuple(renderer.stop_ids) if renderer else ()
         self.action_space = TokenSpace.of(renderer)
@@ -137,7 +136,7 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         if row is None:
             row = await self._hook("sample_row", self.np_random)
         try:
-            messages = await self._begin(row, seed, self.episode_timeout_s)
+            messages = await self._begin(row, self.episode_timeout_s)
             state = self._state
             if self.renderer is not None:
                 with state.timings.measure("render"):
@@ -161,12 +160,13 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
 
         Raises:
             ResetNeeded: No episode is running.
+            UsageError: The action is something else than a flat sequence of ids.
             UserCodeError: A hook raised.
         """
         self._require_episode()
         renderer, state = self._require_renderer(), self._state
         state.timings = Timings()
-        ids: list[int] = np.asarray(action, dtype=np.int64).reshape(-1).tolist()
+        ids = _token_ids(action)
         tools = self.tools or None
         try:
             with state.timings.measure("parse"):
@@ -225,3 +225,51 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         state = self._state
         left = state.budget.left(len(state.ids))
         return super()._info() | {"stop_ids": list(self._stop_ids), "tokens_left": left}
+
+
+def _token_ids(action: Any) -> list[int]:
+    try:
+        ids = np.asarray(action)
+    except (TypeError, ValueError):  # ragged, say
+        ids = np.asarray(None)
+    if ids.ndim != 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
+        raise UsageError(
+            f"an action is a flat sequence of token ids, got {action!r:.100}. A message goes to "
+            "`await act(message)`."
+        )
+    found: list[int] = ids.tolist()
+    return found
+
+
+def _check_settings(environment: Environment) -> None:
+    """Check the settings that every environment has.
+
+    Raises:
+        ConfigError: One is out of its range or of the wrong type.
+    """
+    owner = type(environment).__name__
+    for name in ("max_turns", "max_tokens", "context_length"):
+        value = getattr(environment, name)
+        if value is None and name != "max_turns":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{owner}: {name} must be a whole number >= 1, got {value!r}.")
+    timeout_s = environment.episode_timeout_s
+    if timeout_s is not None and not timeout_s > 0:
+        raise ConfigError(f"{owner}: episode_timeout_s must be > 0 or None, got {timeout_s!r}.")
+    prompt = environment.system_prompt
+    if prompt is not None and not isinstance(prompt, str):
+        raise ConfigError(f"{owner}: system_prompt must be a string or None, got {prompt!r:.100}.")
+    renderer = environment.renderer
+    if renderer is not None and not all(
+        hasattr(renderer, name) for name in ("prompt", "parse", "observe", "stop_ids")
+    ):
+        raise ConfigError(
+            f"{owner}: renderer is a {type(renderer).__name__}, not a Renderer. Wrap a tokenizer: "
+            "Renderer(tokenizer), or use gymnast.envs.make, which does."
+        )
+    rows = environment.rows
+    if rows is not None and not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
+        raise ConfigError(
+            f"{owner}: rows has type {type(rows).__name__}; use a list of dicts or a dataset."
+        )

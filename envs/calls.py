@@ -11,12 +11,13 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from gymnast.envs.arguments import BadArguments, bind_arguments, decode_arguments
+from gymnast.envs.arguments import BadArguments, bind_arguments
 from gymnast.envs.episode import CallRecord, ErrorKind, ToolError
-from gymnast.envs.results import cut_middle, encodable, result_text, shortened
+from gymnast.envs.messages import encodable
+from gymnast.envs.results import cut_middle, result_text, shortened
 from gymnast.envs.tools import Tool, no_such_tool
 from gymnast.envs.worker import Overrun, Worker
 from gymnast.errors import InfrastructureError
@@ -30,38 +31,6 @@ _MAX_ERROR_CHARACTERS = 2000  # the policy's own words are in it, and it may hav
 def approximate_tokens(text: str) -> Sized:
     """Stands for a text's tokens where there is no tokenizer: one for four characters."""
     return range(-(-len(text) // 4))
-
-
-def read_calls(message: Mapping[str, Any], *, turn: int) -> list[ToolCall]:
-    """The calls of an assistant message, given as `ToolCall` or in OpenAI's shape.
-
-    Args:
-        message: What the policy wrote.
-        turn: Its number in the episode, from which calls without an id get one.
-    """
-    found = message.get("tool_calls") or []
-    calls = found if isinstance(found, list | tuple) else [found]
-    return [_read_call(call, f"call_{turn}_{i}") for i, call in enumerate(calls)]
-
-
-def _read_call(call: Any, default_id: str) -> ToolCall:
-    if isinstance(call, ToolCall):
-        return call if call.id else replace(call, id=default_id)
-    inner = call.get("function", call) if isinstance(call, Mapping) else None
-    if not isinstance(inner, Mapping):
-        return _unreadable(default_id, "", "it is no object with a name and arguments")
-    call_id = str(call.get("id") or default_id)
-    name = inner.get("name")
-    if not isinstance(name, str) or not name:
-        return _unreadable(call_id, "", "it names no tool")
-    try:
-        return ToolCall(call_id, name, decode_arguments(inner.get("arguments")))
-    except BadArguments as error:
-        return _unreadable(call_id, name, str(error))
-
-
-def _unreadable(call_id: str, name: str, why: str) -> ToolCall:
-    return ToolCall(call_id, name, {}, f"the call could not be read: {why}")
 
 
 def answer(record: CallRecord) -> Message:

@@ -1,7 +1,7 @@
 """A chat template as a function: messages and tools in, text out.
 
 Holds the template of one tokenizer together with what the template may refer to (the special
-tokens, the user's own variables). What the text means is `dialect.py` and `turns.py`; how it
+tokens, the user's own variables). What the text means is `derivation.py` and `turns.py`; how it
 becomes token ids is `safe_text.py`.
 """
 

@@ -18,8 +18,7 @@ from typing import Any
 
 from gymnast.envs import probes
 from gymnast.envs.chat_template import ChatTemplate
-from gymnast.envs.dialect import Dialect
-from gymnast.envs.parsing import read_calls
+from gymnast.envs.parsing import Dialect, read_calls
 from gymnast.envs.payloads import KINDS, Found
 from gymnast.envs.safe_text import SafeText
 from gymnast.envs.turns import Turns, call_end, common_start

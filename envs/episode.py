@@ -3,11 +3,11 @@
 Records only; they are made in `base.py` and `calls.py`.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from gymnast.envs.results import encodable
+from gymnast.envs.messages import text_of
 from gymnast.types import Message, StopReason, ToolCall
 
 ErrorKind = Literal["malformed", "unknown_tool", "bad_arguments", "exception", "timeout"]
@@ -97,7 +97,6 @@ class Episode:
     prompt: tuple[Message, ...]
     turns: tuple[Turn, ...] = ()
     stop_reason: StopReason | None = None
-    seed: int | None = field(default=None, compare=False)
 
     @property
     def messages(self) -> list[Message]:
@@ -126,44 +125,3 @@ class Episode:
     def errors(self) -> list[ToolError]:
         """Every call that did not succeed, in order."""
         return [error for turn in self.turns for error in turn.errors]
-
-
-def text_of(message: Mapping[str, Any]) -> str:
-    """The text of a message, whose content may be a string, a list of parts, or None."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list | tuple) else []
-    return "".join(str(part.get("text", "")) for part in parts if isinstance(part, Mapping))
-
-
-def json_message(message: Mapping[str, Any], calls: Sequence[ToolCall]) -> Message:
-    """An assistant message as it is recorded: in OpenAI's shape and JSON-serialisable.
-
-    Args:
-        message: What the policy wrote.
-        calls: Its calls, as they were read.
-
-    Returns:
-        The message with its calls as dicts. One that could not be read keeps what was written and
-        says in `error` why.
-    """
-    written = message.get("tool_calls")
-    plain: dict[str, Any] = {
-        str(key): encodable(value) for key, value in message.items() if key != "tool_calls"
-    }
-    plain.setdefault("role", "assistant")
-    if calls:
-        written = written if isinstance(written, list | tuple) else [written]
-        pairs = zip(calls, written, strict=True)
-        plain["tool_calls"] = [_json_call(call, original) for call, original in pairs]
-    return plain  # type: ignore[return-value]
-
-
-def _json_call(call: ToolCall, original: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = encodable(call.to_dict())
-    if call.error is None:
-        return plain
-    if isinstance(original, Mapping) and isinstance(original.get("function"), Mapping):
-        plain["function"]["arguments"] = original["function"].get("arguments")
-    return {**plain, "error": call.error}

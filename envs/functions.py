@@ -15,7 +15,6 @@ def environment_class(
     functions: Iterable[Callable[..., Any]],
     reward: Callable[[Any], float | Mapping[str, float]] | None,
     stop_tools: Iterable[str],
-    name: str,
 ) -> E:
     """Make a subclass whose tools are functions; see `Environment.from_tools`."""
     if callable(functions):
@@ -36,7 +35,7 @@ def environment_class(
         members[tool_name] = _as_tool(function)
     if reward is not None:
         members["reward"] = _as_method(reward)
-    made: Any = type(base)(name, (base,), members)
+    made: Any = type(base)("ToolsEnvironment", (base,), members)
     made._class_tools = with_stop_tools(made._class_tools, stop_tools)
     return made
 

@@ -1,5 +1,6 @@
 """From a completion's text to what the assistant said and the calls in it.
 
+A `Dialect` is how one chat template writes calls; `derivation.py` reads it from the template.
 `read_calls` reads by a dialect, `run_parser` by a user's own function. Neither raises for anything
 that a model can write: a call that cannot be read is a `ToolCall` whose `error` says where, which
 rule, and what would be right.
@@ -8,16 +9,47 @@ rule, and what would be right.
 import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from gymnast.envs.dialect import Dialect
-from gymnast.envs.payloads import Malformed, read_arguments
+from gymnast.envs.payloads import Malformed, Payload, read_arguments
 from gymnast.errors import ConfigError, UserCodeError
 from gymnast.types import ToolCall
 
 Parser = Callable[[str], Any]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How calls are written in an assistant's turn.
+
+    Attributes:
+        payload: The kind of payload.
+        open: What comes right before a payload; "" where a call is known by being the turn.
+        close: What comes right after it.
+        between: What separates payloads that share one `open` and `close`.
+        section_open: What comes once before the first `open`.
+        section_close: What comes once after the last `close`.
+        several: Whether the template writes several calls in a turn.
+        as_text: Whether the template takes a call's arguments as a JSON string.
+        empty_content: The content of a message that is calls only; None leaves the key out.
+    """
+
+    payload: Payload
+    open: str
+    close: str
+    between: str = ""
+    section_open: str = ""
+    section_close: str = ""
+    several: bool = True
+    as_text: bool = False
+    empty_content: str | None = ""
+
+    def example(self) -> str:
+        """What a right call looks like."""
+        parts = (self.open, self.payload.example(), self.close)
+        return "\n".join(part for part in parts if part)
 
 
 @lru_cache(maxsize=1024)

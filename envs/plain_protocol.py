@@ -30,7 +30,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gymnast.envs.dialect import Dialect
+from gymnast.envs.parsing import Dialect
 from gymnast.envs.payloads import JsonCalls
 
 DIALECT = Dialect(

@@ -9,7 +9,6 @@ comes after. How the template writes turns and calls is read from its own render
 `derivation.py`), once; a template without tools gets the plain protocol (`plain_protocol.py`).
 """
 
-import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,12 +18,11 @@ from typing import Any
 from gymnast.envs import plain_protocol, probes
 from gymnast.envs.chat_template import ChatTemplate
 from gymnast.envs.derivation import derive
-from gymnast.envs.dialect import Dialect
-from gymnast.envs.following import Following, with_ends_of_calls
-from gymnast.envs.parsing import Parser, load_parser, read_calls, run_parser
+from gymnast.envs.messages import in_openai_shape
+from gymnast.envs.parsing import Dialect, Parser, load_parser, read_calls, run_parser
 from gymnast.envs.safe_text import SafeText
-from gymnast.envs.turns import Turns
-from gymnast.errors import DataError, TemplateError
+from gymnast.envs.turns import Following, Turns, with_ends_of_calls
+from gymnast.errors import TemplateError
 from gymnast.types import Message, ToolCall
 
 Tools = Sequence[Mapping[str, Any]] | None
@@ -237,7 +235,7 @@ class Renderer:
         self, messages: Sequence[Mapping[str, Any]], tools: Tools
     ) -> tuple[list[dict[str, Any]], Any, str | None]:
         """Bring messages into one shape and break the added tokens in them and in the tools."""
-        plain = [_in_openai_shape(message) for message in messages]
+        plain = [in_openai_shape(message) for message in messages]
         (written, schemas), marker = self._text.breaker.protect([plain, list(tools or ())])
         for message in written:
             if message.get("tool_calls"):
@@ -278,51 +276,6 @@ def _rebuild(tokenizer: Any, chat_template: Any, kwargs: Any, parser: Any) -> Re
     return Renderer(
         tokenizer, chat_template=chat_template, chat_template_kwargs=kwargs, parser=parser
     )
-
-
-def _in_openai_shape(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a message without empty keys, its calls as OpenAI's objects, its text joined."""
-    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        raise DataError(
-            f"a message must be a mapping with a role, got {message!r}; "
-            "write {'role': 'user', 'content': '...'}"
-        )
-    shaped = {key: value for key, value in message.items() if value is not None}
-    if "content" in shaped:
-        shaped["content"] = _joined_text(shaped["content"])
-    if "tool_calls" in shaped:
-        shaped["tool_calls"] = [_call_in_openai_shape(call) for call in shaped["tool_calls"]]
-        if not shaped["tool_calls"]:
-            del shaped["tool_calls"]
-    if "tool_calls" not in shaped:
-        shaped.setdefault("content", "")
-    return shaped
-
-
-def _joined_text(content: Any) -> Any:
-    """Parts that are all text as one string: most templates take nothing else."""
-    if not isinstance(content, list | tuple):
-        return content
-    if not all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
-        return content
-    return "".join(str(part.get("text", "")) for part in content)
-
-
-def _call_in_openai_shape(call: Any) -> dict[str, Any]:
-    if isinstance(call, ToolCall):
-        return call.to_dict()
-    function = call.get("function", call) if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise DataError(
-            f"a message's tool call must have a name, got {call!r}; "
-            "write {'function': {'name': '...', 'arguments': {...}}}"
-        )
-    arguments = function.get("arguments") or {}
-    if isinstance(arguments, str):
-        with contextlib.suppress(ValueError):
-            arguments = json.loads(arguments)
-    shaped = probes.openai_call(call.get("id") or "", function["name"], arguments)
-    return shaped if shaped["id"] else {key: shaped[key] for key in ("type", "function")}
 
 
 def _with_ids(calls: list[ToolCall], position: int) -> list[ToolCall]:

@@ -11,6 +11,8 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
+from gymnast.envs.messages import encodable
+
 _CHARACTERS_PER_TOKEN = 16  # more than any text needs; cuts what would only cost time to tokenize
 
 
@@ -42,19 +44,6 @@ def _fallback(value: Any) -> Any:
         f"a result of type {type(value).__name__} cannot be written as JSON; return a string, "
         "numbers, lists, dicts, a dataclass or a pydantic model"
     )
-
-
-def encodable(value: Any) -> Any:
-    """A JSON value without lone surrogates: JSON can hold them, no tokenizer or file takes them."""
-    try:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        text.encode()
-    except UnicodeEncodeError:
-        clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return clean if isinstance(value, str) else json.loads(clean)
-    except RecursionError:
-        return "(nested too deeply to record)"
-    return value
 
 
 def cut_middle(text: str, max_tokens: int, encode: Callable[[str], Sized]) -> str:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from gymnast.envs.results import encodable
+from gymnast.envs.messages import encodable, read_messages
 from gymnast.envs.tools import Tool, no_such_tool
 from gymnast.errors import DataError
-from gymnast.types import Message, ToolCall
+from gymnast.types import Message
 
 
 def pick_row(rows: Any, rng: np.random.Generator, owner: str) -> Mapping[str, Any]:
@@ -85,30 +85,3 @@ def with_system_prompt(messages: list[Message], system_prompt: str | None) -> li
     if system_prompt is None or messages[0]["role"] in ("system", "developer"):
         return messages
     return [{"role": "system", "content": encodable(system_prompt)}, *messages]
-
-
-def read_messages(value: Any) -> list[Message]:
-    """The messages an episode begins with, as they are recorded: JSON-serialisable copies.
-
-    Raises:
-        ValueError: They are something else; the error completes "it must be ...".
-    """
-    listed = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
-    if not listed or not all(
-        isinstance(message, Mapping) and isinstance(message.get("role"), str) for message in value
-    ):
-        raise ValueError("a list of messages with 'role' and 'content'")
-    try:
-        return [
-            {key: encodable(_plain(item)) for key, item in message.items()}  # type: ignore[misc]
-            for message in value
-        ]
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"a list of messages that JSON can express ({error})") from error
-
-
-def _plain(value: Any) -> Any:
-    """The calls of a worked turn may be `ToolCall`s."""
-    if not isinstance(value, list | tuple):
-        return value
-    return [item.to_dict() if isinstance(item, ToolCall) else item for item in value]

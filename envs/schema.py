@@ -1,4 +1,7 @@
-"""JSON schemas of tool parameters, in the shape that chat templates take.
+"""What a policy is told of a function: its docstring, and the JSON schemas of its parameters.
+
+Of a Google-style docstring the summary and the `Args:` section are read; the other sections are
+left out, since a policy never sees what a call returns before it has made it.
 
 Pydantic derives the schema of a type hint. Chat templates walk schemas by hand, so what they
 cannot follow is rewritten here: `$ref` is replaced by what it refers to, `Optional[X]` becomes X
@@ -6,7 +9,11 @@ with `nullable` (the convention of `transformers.utils.get_json_schema`), a one-
 becomes an `enum`, and titles are dropped.
 """
 
+import inspect
+import itertools
 import json
+import re
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -105,3 +112,50 @@ def _bare_type_name(schema: Schema) -> str:
         )
         return "{" + ", ".join(fields) + "}"
     return _SIMPLE.get(str(kind), "any")
+
+
+_SECTION = re.compile(
+    r"^(Args|Arguments|Parameters|Returns?|Yields?|Raises|Examples?|Notes?|Attributes|See Also):$"
+)
+_ARGUMENTS = ("Args:", "Arguments:", "Parameters:")
+_ENTRY = re.compile(r"^\*{0,2}(?P<name>\w+)\s*(\([^)]*\))?:\s*(?P<text>.*)$")
+
+
+@dataclass(frozen=True)
+class Docstring:
+    """What a docstring says.
+
+    Attributes:
+        description: The text before the first section.
+        arguments: The text of each entry under `Args:`, by name.
+    """
+
+    description: str
+    arguments: dict[str, str]
+
+
+def parse_docstring(text: str | None) -> Docstring:
+    """Read a Google-style docstring; an absent one reads as empty."""
+    lines = inspect.cleandoc(text or "").splitlines()
+    starts = [i for i, line in enumerate(lines) if _SECTION.match(line.rstrip())]
+    description = "\n".join(lines[: starts[0]] if starts else lines).strip()
+    arguments: dict[str, str] = {}
+    for start, end in itertools.pairwise([*starts, len(lines)]):
+        if lines[start].rstrip() in _ARGUMENTS:
+            arguments.update(_entries(lines[start + 1 : end]))
+    return Docstring(description, arguments)
+
+
+def _entries(lines: list[str]) -> dict[str, str]:
+    """The entries of an `Args:` section; deeper indented lines continue the entry above."""
+    lines = inspect.cleandoc("\n" + "\n".join(lines)).splitlines()
+    entries: dict[str, str] = {}
+    name = None
+    for line in lines:
+        entry = _ENTRY.match(line)
+        if entry:
+            name = entry["name"]
+            entries[name] = entry["text"].strip()
+        elif name is not None:
+            entries[name] = f"{entries[name]} {line.strip()}".strip()
+    return entries

@@ -11,7 +11,7 @@ from typing import Any
 
 from gymnast.envs.ending import TokenBudget
 from gymnast.envs.episode import Episode, Turn
-from gymnast.envs.timings import Timings
+from gymnast.envs.metrics import Timings
 from gymnast.envs.tools import Tool
 from gymnast.errors import InfrastructureError
 from gymnast.types import Message, StopReason
@@ -24,7 +24,6 @@ class EpisodeState:
     Attributes:
         row: The row it began with.
         tools: Those offered, by name.
-        seed: What `reset` was given.
         deadline: When its time is up, on `time.monotonic`; None is never.
         prompt: The messages it began with.
         ids: The context: prompt, actions and observations.
@@ -39,7 +38,6 @@ class EpisodeState:
 
     row: Mapping[str, Any]
     tools: Mapping[str, Tool]
-    seed: int | None = None
     deadline: float | None = None
     prompt: list[Message] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
@@ -54,7 +52,7 @@ class EpisodeState:
     @property
     def episode(self) -> Episode:
         """The record of it so far."""
-        return Episode(self.row, tuple(self.prompt), tuple(self.turns), self.stop_reason, self.seed)
+        return Episode(self.row, tuple(self.prompt), tuple(self.turns), self.stop_reason)
 
     def holding(self, turn: Turn, *, cut: bool, max_turns: int) -> set[StopReason]:
         """What ends the episode after this turn, apart from the limits on tokens.

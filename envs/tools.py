@@ -17,8 +17,7 @@ from typing import Any, TypeVar, get_type_hints, overload
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
-from gymnast.envs.docstrings import parse_docstring
-from gymnast.envs.schema import Schema, json_schema, type_name
+from gymnast.envs.schema import Schema, json_schema, parse_docstring, type_name
 from gymnast.errors import ConfigError, ToolDefinitionError
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -11,15 +11,15 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from gymnasium.error import ResetNeeded
 
-from gymnast.envs.calls import CallRunner, answer, approximate_tokens, read_calls
+from gymnast.envs.calls import CallRunner, answer, approximate_tokens
 from gymnast.envs.ending import first_reason
-from gymnast.envs.episode import Episode, Turn, json_message
+from gymnast.envs.episode import Episode, Turn
 from gymnast.envs.functions import environment_class
 from gymnast.envs.hooks import Hooks
-from gymnast.envs.metrics import episode_metrics
+from gymnast.envs.messages import json_message, read_calls
+from gymnast.envs.metrics import Timings, episode_metrics
 from gymnast.envs.rows import checked_row, offered_tools, prompt_of, with_system_prompt
 from gymnast.envs.state import EpisodeState
-from gymnast.envs.timings import Timings
 from gymnast.envs.tools import Tool, tools_of_class, with_stop_tools
 from gymnast.envs.user_code import (
     Blame,
@@ -73,7 +73,6 @@ class Toolset(Hooks):
         *,
         reward: Callable[[Episode], Any] | None = None,
         stop_tools: Iterable[str] = (),
-        name: str = "ToolsEnvironment",
     ) -> type[Self]:
         """Make an environment class of plain functions.
 
@@ -81,13 +80,12 @@ class Toolset(Hooks):
             functions: The tools: with type hints and docstrings, marked with `@tool` or not.
             reward: Scores an episode, whose row is `episode.row`.
             stop_tools: Names of those that end the episode.
-            name: Of the class.
 
         Raises:
             ToolDefinitionError: A function lacks a docstring or a type hint.
             ConfigError: `stop_tools` names none of the functions.
         """
-        return environment_class(cls, functions, reward, stop_tools, name)
+        return environment_class(cls, functions, reward, stop_tools)
 
     @property
     def row(self) -> Mapping[str, Any]:
@@ -108,11 +106,6 @@ class Toolset(Hooks):
     def messages(self) -> list[Message]:
         """The conversation so far, in OpenAI's shape and JSON-serialisable."""
         return self._state.episode.messages
-
-    @property
-    def abandoned_threads(self) -> int:
-        """How many hung sync tools had their thread given up, in this environment's life."""
-        return self._worker.abandoned
 
     def end_episode(self) -> None:
         """End the episode after this turn, with `StopReason.environment`.
@@ -149,13 +142,12 @@ class Toolset(Hooks):
 
     # ---- what the token level builds on ----
 
-    async def _begin(self, row: Any, seed: int | None, timeout_s: float | None) -> list[Message]:
+    async def _begin(self, row: Any, timeout_s: float | None) -> list[Message]:
         """Begin an episode: its tools, its setup, its first messages."""
         row = checked_row(row, type(self).__name__)
         state = self._state = EpisodeState(
             row,
             offered_tools(row, self._all_tools),
-            seed,
             None if timeout_s is None else time.monotonic() + timeout_s,
             abandoned_before=self._worker.abandoned,
         )

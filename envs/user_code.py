@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gymnast.envs.rows import read_messages
+from gymnast.envs.messages import read_messages
 from gymnast.envs.worker import Worker
 from gymnast.errors import GymnastError, UserCodeError
 from gymnast.types import Message

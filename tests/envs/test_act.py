@@ -208,7 +208,7 @@ def test_malformed_calls_are_answered_and_counted(play: Callable[..., Any]) -> N
     broken = [
         ToolCall("x", "write", {}, error="a bracket is missing"),
         {"function": "write"},
-        {"id": "y", "function": {"arguments": {}}},
+        {"id": "y", "function": {"arguments": "\ud800"}},
         "write(1)",
     ]
     env = Desk()
@@ -218,7 +218,7 @@ def test_malformed_calls_are_answered_and_counted(play: Callable[..., Any]) -> N
     assert "name" not in outcome.messages[1] and outcome.messages[0]["name"] == "write"
     assert "a bracket is missing" in outcome.messages[0]["content"]
     assert "error" in env.messages[1]["tool_calls"][0]
-    json.dumps(env.messages)
+    json.dumps(env.messages, ensure_ascii=False).encode()
 
 
 def test_an_error_that_quotes_the_policy_stays_short(

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from gymnast.envs.results import cut_middle, encodable, result_text
+from gymnast.envs.messages import encodable
+from gymnast.envs.results import cut_middle, result_text
 
 
 @dataclass

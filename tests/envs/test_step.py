@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gymnast.envs import Environment, Renderer, make, tool
-from gymnast.errors import PromptTooLong
+from gymnast.errors import PromptTooLong, UsageError
 from gymnast.types import StopReason
 
 ROW = {"row": {"prompt": "Go."}}
@@ -303,6 +303,17 @@ def test_no_thread_outlives_its_environment(
         gc.collect()
     threads[0].join(5)
     assert not threads[0].is_alive()
+
+
+@pytest.mark.parametrize(
+    "action", ["hello", None, 5, [1.5], [[1, 2]], [[1], [2, 3]], {"role": "x"}]
+)
+def test_an_action_is_a_flat_sequence_of_ids(action: Any, renderer: Renderer) -> None:
+    env = Desk(renderer)
+    env.reset(options=ROW)
+    with pytest.raises(UsageError, match="flat sequence of token ids"):
+        env.step(action)
+    assert env.step([])[4]["stop_reason"] == "max_tokens"  # the episode was still running
 
 
 def test_an_episode_goes_on_in_a_copy(

@@ -122,7 +122,6 @@ def test_a_hung_sync_tool_does_not_block(
     assert [error.kind for error in first.info["errors"]] == ["timeout"]
     assert "0.02 s" in first.messages[0]["content"]
     assert first.messages[1]["content"] == "here"
-    assert env.abandoned_threads == 1
     assert last.info["metrics"]["tools/abandoned_threads"] == 1.0
 
 

@@ -1,0 +1,175 @@
+"""Messages in OpenAI's shape: read from whoever wrote them, and brought into one form.
+
+Rows, hooks, policies and users write messages with small freedoms: calls as `ToolCall`s or dicts,
+arguments as objects or as strings of JSON, text in parts, empty keys. Three forms come of them:
+`read_calls` what is run, `in_openai_shape` what a chat template is given, `read_messages` and
+`json_message` what is recorded.
+"""
+
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gymnast.envs.arguments import BadArguments, decode_arguments
+from gymnast.errors import DataError
+from gymnast.types import Message, ToolCall
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """The text of a message, whose content may be a string, a list of parts, or None."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list | tuple) else []
+    return "".join(str(part.get("text", "")) for part in parts if isinstance(part, Mapping))
+
+
+def read_calls(message: Mapping[str, Any], *, turn: int) -> list[ToolCall]:
+    """The calls of an assistant message, given as `ToolCall` or in OpenAI's shape.
+
+    Args:
+        message: What the policy wrote.
+        turn: Its number in the episode, from which calls without an id get one.
+    """
+    found = message.get("tool_calls") or []
+    calls = found if isinstance(found, list | tuple) else [found]
+    return [_read_call(call, f"call_{turn}_{i}") for i, call in enumerate(calls)]
+
+
+def _read_call(call: Any, default_id: str) -> ToolCall:
+    if isinstance(call, ToolCall):
+        return call if call.id else replace(call, id=default_id)
+    inner = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(inner, Mapping):
+        return _unreadable(default_id, "", "it is no object with a name and arguments")
+    call_id = str(call.get("id") or default_id)
+    name = inner.get("name")
+    if not isinstance(name, str) or not name:
+        return _unreadable(call_id, "", "it names no tool")
+    try:
+        return ToolCall(call_id, name, decode_arguments(inner.get("arguments")))
+    except BadArguments as error:
+        return _unreadable(call_id, name, str(error))
+
+
+def _unreadable(call_id: str, name: str, why: str) -> ToolCall:
+    return ToolCall(call_id, name, {}, f"the call could not be read: {why}")
+
+
+def in_openai_shape(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a message without empty keys, its calls as OpenAI's objects, its text joined."""
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise DataError(
+            f"a message must be a mapping with a role, got {message!r:.200}; "
+            "write {'role': 'user', 'content': '...'}"
+        )
+    shaped = {key: value for key, value in message.items() if value is not None}
+    if "content" in shaped:
+        shaped["content"] = _joined_text(shaped["content"])
+    if "tool_calls" in shaped:
+        shaped["tool_calls"] = [_call_in_shape(call) for call in shaped["tool_calls"]]
+        if not shaped["tool_calls"]:
+            del shaped["tool_calls"]
+    if "tool_calls" not in shaped:
+        shaped.setdefault("content", "")
+    return shaped
+
+
+def _joined_text(content: Any) -> Any:
+    """Parts that are all text as one string: most templates take nothing else."""
+    if not isinstance(content, list | tuple):
+        return content
+    if not all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
+        return content
+    return "".join(str(part.get("text", "")) for part in content)
+
+
+def _call_in_shape(call: Any) -> dict[str, Any]:
+    if isinstance(call, ToolCall):
+        return call.to_dict()
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise DataError(
+            f"a message's tool call must have a name, got {call!r:.200}; "
+            "write {'function': {'name': '...', 'arguments': {...}}}"
+        )
+    arguments: Any = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError):
+            arguments = json.loads(arguments)
+    shaped = ToolCall(call.get("id") or "", function["name"], arguments).to_dict()
+    return shaped if shaped["id"] else {key: shaped[key] for key in ("type", "function")}
+
+
+def read_messages(value: Any) -> list[Message]:
+    """The messages an episode begins with, as they are recorded: JSON-serialisable copies.
+
+    Raises:
+        ValueError: They are something else; the error completes "it must be ...".
+    """
+    listed = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
+    if not listed or not all(
+        isinstance(message, Mapping) and isinstance(message.get("role"), str) for message in value
+    ):
+        raise ValueError("a list of messages with 'role' and 'content'")
+    try:
+        return [
+            {key: encodable(_plain(item)) for key, item in message.items()}  # type: ignore[misc]
+            for message in value
+        ]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a list of messages that JSON can express ({error})") from error
+
+
+def _plain(value: Any) -> Any:
+    """The calls of a worked turn may be `ToolCall`s."""
+    if not isinstance(value, list | tuple):
+        return value
+    return [item.to_dict() if isinstance(item, ToolCall) else item for item in value]
+
+
+def json_message(message: Mapping[str, Any], calls: Sequence[ToolCall]) -> Message:
+    """An assistant message as it is recorded: in OpenAI's shape and JSON-serialisable.
+
+    Args:
+        message: What the policy wrote.
+        calls: Its calls, as they were read.
+
+    Returns:
+        The message with its calls as dicts. One that could not be read keeps what was written and
+        says in `error` why.
+    """
+    written = message.get("tool_calls")
+    plain: dict[str, Any] = {
+        str(key): encodable(value) for key, value in message.items() if key != "tool_calls"
+    }
+    plain.setdefault("role", "assistant")
+    if calls:
+        written = written if isinstance(written, list | tuple) else [written]
+        pairs = zip(calls, written, strict=True)
+        plain["tool_calls"] = [_json_call(call, original) for call, original in pairs]
+    return plain  # type: ignore[return-value]
+
+
+def _json_call(call: ToolCall, original: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = encodable(call.to_dict())
+    if call.error is None:
+        return plain
+    if isinstance(original, Mapping) and isinstance(original.get("function"), Mapping):
+        plain["function"]["arguments"] = encodable(original["function"].get("arguments"))
+    return {**plain, "error": call.error}
+
+
+def encodable(value: Any) -> Any:
+    """A JSON value without lone surrogates: JSON can hold them, no tokenizer or file takes them."""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        text.encode()
+    except UnicodeEncodeError:
+        clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return clean if isinstance(value, str) else json.loads(clean)
+    except RecursionError:
+        return "(nested too deeply to record)"
+    return value
