@@ -35,7 +35,12 @@ def read_calls(message: Mapping[str, Any], *, turn: int) -> list[ToolCall]:
     """
     found = message.get("tool_calls") or []
     calls = found if isinstance(found, list | tuple) else [found]
-    return [_read_call(call, f"call_{turn}_{i}") for i, call in enumerate(calls)]
+    read = [_read_call(call, f"call_{turn}_{i}") for i, call in enumerate(calls)]
+    # Id, name and error are repeated in the answer, which a tokenizer must take.
+    return [
+        replace(call, **encodable({"id": call.id, "name": call.name, "error": call.error}))
+        for call in read
+    ]
 
 
 def _read_call(call: Any, default_id: str) -> ToolCall:

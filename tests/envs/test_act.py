@@ -210,11 +210,15 @@ def test_malformed_calls_are_answered_and_counted(play: Callable[..., Any]) -> N
         {"function": "write"},
         {"id": "y", "function": {"arguments": "\ud800"}},
         "write(1)",
+        ToolCall("\ud800", "\ud800", {}, error="\ud800"),
+        {"id": "\ud801", "function": {"name": "\ud801", "arguments": {"\ud801": "\ud801"}}},
     ]
     env = Desk()
     outcome = play(env, {"role": "assistant", "content": None, "tool_calls": broken})[0]
-    assert [error.kind for error in outcome.info["errors"]] == ["malformed"] * 4
-    assert [m["tool_call_id"] for m in outcome.messages] == ["x", "call_0_1", "y", "call_0_3"]
+    kinds = [error.kind for error in outcome.info["errors"]]
+    assert kinds == ["malformed"] * 5 + ["unknown_tool"]
+    ids = [message["tool_call_id"] for message in outcome.messages]
+    assert ids == ["x", "call_0_1", "y", "call_0_3", "\ufffd", "\ufffd"]
     assert "name" not in outcome.messages[1] and outcome.messages[0]["name"] == "write"
     assert "a bracket is missing" in outcome.messages[0]["content"]
     assert "error" in env.messages[1]["tool_calls"][0]
