@@ -6,6 +6,7 @@ This file puts tokens around `toolset.py`, which knows messages alone. Left out:
 ends (`ending.py`), chat templates (`renderer.py`).
 """
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any, ClassVar
 
@@ -167,21 +168,13 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         renderer, state = self._require_renderer(), self._state
         state.timings = Timings()
         ids = _token_ids(action)
-        tools = self.tools or None
         try:
             with state.timings.measure("parse"):
                 message = self._parse(renderer, ids)
             state.ids += ids
             cut = not ids or ids[-1] not in self._stop_ids
             turn, reward, holding = await self._take_turn(message, cut=cut)
-
-            def render(generation_prompt: bool) -> list[int]:
-                if not turn.results:  # an answer, or nothing that could be answered
-                    return []
-                return renderer.observe(
-                    state.ids, turn.results, tools=tools, generation_prompt=generation_prompt
-                )
-
+            render = functools.partial(self._render, renderer, turn.results)
             with state.timings.measure("render"):
                 observed, reason = close_turn(state.budget, len(state.ids), holding, render)
             state.ids += observed
@@ -197,6 +190,16 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
             # What could not be read is in neither content nor calls; a reader of rollouts wants it.
             return {**message, "raw": renderer.tokenizer.decode(ids)}  # type: ignore[typeddict-unknown-key]
         return message
+
+    def _render(
+        self, renderer: Renderer, results: Sequence[Message], generation_prompt: bool
+    ) -> list[int]:
+        if not results:  # an answer, or nothing that could be answered
+            return []
+        tools = self.tools or None
+        return renderer.observe(
+            self._state.ids, results, tools=tools, generation_prompt=generation_prompt
+        )
 
     def _budget_after(self, prompt_length: int) -> TokenBudget:
         budget = TokenBudget(prompt_length, self.max_tokens, self.context_length)

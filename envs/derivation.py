@@ -60,29 +60,24 @@ def derive(template: ChatTemplate, turns: Turns, text: SafeText) -> Dialect | No
     for as_text, content in ((False, ""), (False, None), (True, ""), (True, None)):
         if as_text and seen and str(probes.ARGUMENTS[0]) not in seen:
             break  # it takes an object and writes it its own way; a string would mislead us
-
-        def mark(count: int, content: str | None, as_text: bool = as_text) -> _Marked | None:
-            message = probes.calling(count, content=content, as_text=as_text)
-            return _marked(template, turns, text, message)
-
-        one = mark(1, content)
+        # One call, one after some text, and two.
+        one, after_text, two = (
+            _marked(template, turns, text, probes.calling(count, content=said, as_text=as_text))
+            for count, said in ((1, content), (1, probes.TEXT), (2, content))
+        )
         if one is None:
             continue
         seen = seen or one.region
         if one.found is None:
             continue
-        two = mark(2, content)
         dialect = replace(
-            _compare(one, two, mark(1, probes.TEXT), text.added),
+            _compare(one, two, after_text, text.added),
             as_text=as_text,
             empty_content=content,
             several=two is not None,
         )
-        if not _leaves_turn(dialect, turns, text) and all(
-            _reads_back(dialect, marked, count)
-            for count, marked in ((1, one), (2, two))
-            if marked is not None
-        ):
+        read_back = _reads_back(dialect, one, 1) and (two is None or _reads_back(dialect, two, 2))
+        if read_back and not _leaves_turn(dialect, turns, text):
             return dialect
     if not seen:
         return None

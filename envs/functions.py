@@ -36,7 +36,10 @@ def environment_class(
     if reward is not None:
         members["reward"] = _as_method(reward)
     made: Any = type(base)("ToolsEnvironment", (base,), members)
-    made._class_tools = with_stop_tools(made._class_tools, stop_tools)
+    tools = with_stop_tools(made._class_tools, stop_tools)
+    for tool_name in members.keys() & tools.keys():  # marked, so that subclasses see it too
+        setattr(members[tool_name], MARK, tools[tool_name].options)
+    made._class_tools = tools
     return made
 
 

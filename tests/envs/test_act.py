@@ -155,11 +155,15 @@ def test_stop_tools_can_be_named_for_plain_functions(
     messages = [calls(("look", {"where": "there"})), calls(("final_answer", {"text": "here"}))]
     named_in_class = Environment.from_tools(
         [look, final_answer], reward=reward, stop_tools=["final_answer"]
-    )()
+    )
+
+    class Subclass(named_in_class):  # type: ignore[misc,valid-type]
+        pass
+
     named_in_config = Environment.from_tools([look, final_answer], reward=reward)(
         stop_tools=["final_answer"]
     )
-    for env in (named_in_class, named_in_config):
+    for env in (named_in_class(), Subclass(), named_in_config):
         first, last = play(env, *messages, row=row)
         assert not first.terminated
         assert last.info["stop_reason"] is StopReason.stop_tool and last.reward == 1.0
