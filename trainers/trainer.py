@@ -9,9 +9,9 @@ Which algorithm it is, is an advantage estimator and the loss; nothing here depe
 """
 
 import asyncio
-import threading
 import time
 from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from accelerate import Accelerator
 from gymnast.agents import TransformersAgent
 from gymnast.agents.adapters import folded
 from gymnast.errors import ConfigError, TooManyFailures
-from gymnast.trainers.advantages import ESTIMATORS, Estimator
+from gymnast.trainers.advantages import Estimator
 from gymnast.trainers.collect import MakeEnvironment, Rollouts, collect
 from gymnast.trainers.data import RowSource, as_row_source
 from gymnast.trainers.environments import environment_factory
@@ -31,6 +31,7 @@ from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.policy import Policy
 from gymnast.trainers.run_folder import RunFolder, save_model
 from gymnast.trainers.seeds import derive
+from gymnast.trainers.settings import check_at_least, check_positive, check_sampling, estimator
 from gymnast.trainers.update import UpdateSettings, update
 from gymnast.types import Sampling
 
@@ -118,8 +119,8 @@ class Trainer:
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.sampling = sampling or Sampling()
-        _check_sampling(self.sampling)
-        _check_at_least(
+        check_sampling(self.sampling)
+        check_at_least(
             1,
             steps=steps,
             rows_per_step=rows_per_step,
@@ -129,8 +130,8 @@ class Trainer:
             keep_checkpoints=keep_checkpoints,
         )
         # The named algorithms compare the members of a group with one another.
-        _check_at_least(2 if isinstance(algorithm, str) else 1, group_size=group_size)
-        _check_positive(learning_rate=learning_rate, max_grad_norm=max_grad_norm)
+        check_at_least(2 if isinstance(algorithm, str) else 1, group_size=group_size)
+        check_positive(learning_rate=learning_rate, max_grad_norm=max_grad_norm)
         self.group_size, self.rows_per_step, self.steps = group_size, rows_per_step, steps
         self.concurrency = 1 if deterministic else concurrency
         self.max_failed_episodes = max_failed_episodes
@@ -144,7 +145,7 @@ class Trainer:
         self.seed, self.observer = seed, observer
         self.step = 0
         self._settings = UpdateSettings(
-            estimator=_estimator(algorithm),
+            estimator=estimator(algorithm),
             clip_low=clip_low,
             clip_high=clip_high,
             max_grad_norm=max_grad_norm,
@@ -319,60 +320,11 @@ class Trainer:
             getattr(self.observer, event)(*details)
 
 
-def _check_at_least(least: int, **settings: int) -> None:
-    for name, value in settings.items():
-        if value < least:
-            raise ConfigError(f"{name}: must be >= {least}, got {value}")
-
-
-def _check_positive(**settings: float) -> None:
-    for name, value in settings.items():
-        if not value > 0:
-            raise ConfigError(f"{name}: must be > 0, got {value}")
-
-
-def _check_sampling(sampling: Sampling) -> None:
-    """The loss needs the probability of each token under the distribution it was drawn from."""
-    if sampling.temperature == 0:
-        raise ConfigError(
-            "sampling.temperature: must be > 0 while training, got 0: greedy episodes of one row "
-            "are all alike. For greedy evaluation set evaluation.temperature."
-        )
-    for name in ("top_p", "top_k", "min_p", "repetition_penalty"):
-        given, neutral = getattr(sampling, name), getattr(Sampling(), name)
-        if given != neutral:
-            raise ConfigError(
-                f"sampling.{name}: must be {neutral} while training, got {given}: the loss would "
-                "compare probabilities of the filtered distribution with those of the whole one"
-            )
-
-
-def _estimator(algorithm: str | Estimator) -> Estimator:
-    if not isinstance(algorithm, str):
-        return algorithm
-    if algorithm not in ESTIMATORS:
-        raise ConfigError(f"algorithm: {algorithm!r} is unknown; one of {sorted(ESTIMATORS)}")
-    return ESTIMATORS[algorithm]
-
-
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end, also where a loop is running already (a notebook)."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            results.append(asyncio.run(coroutine))
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=call, name="gymnast-trainer", daemon=True)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    with ThreadPoolExecutor(1, "gymnast-trainer") as pool:
+        return pool.submit(asyncio.run, coroutine).result()
