@@ -149,7 +149,13 @@ def _resume(text: str, start: int, dialect: Dialect) -> int:
     begins = flexible(dialect.open).search(text, start) if dialect.open else None
     limit = begins.start() if begins else len(text)
     close = flexible(dialect.close).search(text, start, limit) if dialect.close else None
-    return close.end() if close else limit
+    if close:
+        return close.end()
+    # A policy that repeats the opening, and nothing else, broke one call and not a thousand.
+    while begins:
+        limit = begins.start()
+        begins = flexible(dialect.open).match(text, _skip_space(text, begins.end()))
+    return limit
 
 
 def _skip_space(text: str, position: int) -> int:

@@ -67,6 +67,13 @@ def test_calls_around_a_malformed_one_are_still_read(renderer: Renderer) -> None
         assert [c.error is None for c in read] == [True, False, True]
 
 
+def test_an_opening_that_is_only_repeated_is_one_broken_call(renderer: Renderer) -> None:
+    good = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    ids = renderer.tokenizer.encode(good + "<tool_call> \n" * 1000 + good)
+    read = renderer.parse(ids)["tool_calls"]
+    assert [call.error is None for call in read] == [True, False, True]
+
+
 def test_ids_of_weird_kinds_are_left_out(renderer: Renderer) -> None:
     weird: list[Any] = [None, "x", 1.5e300, float("nan"), [], 10**9, -1]
     assert renderer.parse(weird)["content"] == ""
