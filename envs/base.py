@@ -26,6 +26,8 @@ from gymnast.types import Message
 class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
     """A set of tools, a way to begin and a way to score.
 
+        from gymnast.envs import Environment, Renderer, tool
+
         class Arithmetic(Environment):
             \"\"\"Answer a multiplication question, with a calculator at hand.\"\"\"
 
