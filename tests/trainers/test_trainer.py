@@ -243,6 +243,20 @@ def test_an_environment_named_by_its_class_gets_the_agents_context_length(tokeni
     assert lengths == {96}
 
 
+@pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["all weights", "adapters"])
+def test_the_loss_sees_the_distribution_that_was_sampled(
+    lora: dict[str, Any] | None, tokenizer: Any, tmp_path: Path
+) -> None:
+    """Also at another temperature, and after the weights have changed."""
+    model, _ = load_model("tiny:", lora=lora, tokenizer=tokenizer)
+    sampling = Sampling(temperature=0.6, max_new_tokens=8)
+    make_trainer(tokenizer, model=model, sampling=sampling, steps=3, output_dir=tmp_path).train()
+    lines = written(tmp_path)
+    assert [line["engine/logprob_difference"] for line in lines] == pytest.approx([0] * 3, abs=1e-5)
+    assert [line["clipped"] for line in lines] == [0.0] * 3
+    assert all(line["grad_norm"] > 0 for line in lines)
+
+
 # --- It repeats and resumes
 
 
@@ -290,7 +304,9 @@ def test_a_run_that_was_killed_resumes_exactly(
         run("killed", observer=Events(kill))
     assert [line["step"] for line in written(tmp_path / "killed")] == [0, 1, 2, 2, 3]
     events = Events()
-    resumed = run("killed", resume=True, observer=events)
+    with torch.random.fork_rng(devices=[]):
+        torch.rand(7)  # in another process, the global generator is somewhere else
+        resumed = run("killed", resume=True, observer=events)
     assert events.seen[0] == ("start", 2, 4)
     assert written(tmp_path / "killed") == written(tmp_path / "whole")
     for ours, theirs in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
