@@ -54,6 +54,4 @@ def _fold(layer: Any) -> None:
     weight = layer.get_base_layer().weight
     for name in layer.active_adapters:
         down, up = layer.lora_A[name].weight, layer.lora_B[name].weight  # [r, in], [out, r]
-        weight.copy_(
-            torch.addmm(weight, up.to(weight), down.to(weight), alpha=layer.scaling[name])
-        )
+        weight.copy_(torch.addmm(weight, up.to(weight), down.to(weight), alpha=layer.scaling[name]))

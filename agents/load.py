@@ -126,7 +126,14 @@ def model_context_length(name: str) -> int:
         config = AutoConfig.from_pretrained(source)
     except (OSError, ValueError, KeyError) as error:
         raise _unreadable(name, "configuration", error) from error
-    return int(config.get_text_config().max_position_embeddings)
+    length = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if length is None:
+        raise ModelError(
+            f"model {name!r}: its configuration has no max_position_embeddings; the models that "
+            f"can be trained are decoders with attention in every layer, and this is "
+            f"{config.model_type!r}"
+        )
+    return int(length)
 
 
 def _torch_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
@@ -227,6 +234,13 @@ def _load_weights(name: str, dtype: torch.dtype | None) -> Any:
         with no_progress_bars():
             return AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "auto")
     except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise _unreadable(name, "weights", error) from error
+    except RuntimeError as error:
+        if "ignore_mismatched_sizes" in str(error):  # an option that is not offered here
+            raise ModelError(
+                f"model {name!r}: its weights have other shapes than its config.json says; "
+                "Transformers lists them above"
+            ) from error
         raise _unreadable(name, "weights", error) from error
 
 

