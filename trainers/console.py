@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -30,7 +30,7 @@ class RunConsole:
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False, soft_wrap=True)
+        self._console = console or Console(highlight=False)
         self._progress: Progress | None = None
         self._bar: Any = None
         self._steps = 0
@@ -45,11 +45,14 @@ class RunConsole:
         if not self._console.is_terminal:
             return
         self._progress = Progress(
+            SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
+            TimeElapsedColumn(),  # with the spinner, it moves where nothing else does
             TextColumn("{task.fields[note]}"),
             console=self._console,
             transient=True,
+            refresh_per_second=2,
         )
         self._bar = self._progress.add_task(
             f"step {start}/{self._steps}", total=self._steps, completed=start, note=""
@@ -66,7 +69,9 @@ class RunConsole:
         self._step_s.append(metrics.get("time/step_s", 0.0))
         left = duration(self._seconds_left(step))
         self._move(step, step, f"{left} left")
-        self._write(f"{step_line(step, self._steps, metrics)}  left {left}")
+        line = step_line(step, self._steps, metrics)
+        # On a terminal the bar shows the time left, and lines are short.
+        self._write(line if self._console.is_terminal else f"{line}  left {left}")
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
         """Write the evaluation's line and a few of its episodes."""
@@ -75,7 +80,8 @@ class RunConsole:
         place = f" after step {step}" if self._steps else ""  # an evaluation alone has no steps
         self._write(
             f"evaluation{place}: reward {_number(metrics.get('eval/reward/mean'))}  "
-            f"std {_number(metrics.get('eval/reward/std'))}  episodes {episodes}",
+            f"std {_number(metrics.get('eval/reward/std'))}  episodes {episodes}"
+            + _missing(metrics, "eval/"),
             style="bold",
         )
         self._write_samples(groups)
@@ -115,7 +121,10 @@ class RunConsole:
 
     def _write(self, line: str, style: str = "") -> None:
         stamp = "" if self._console.is_terminal else time.strftime("%H:%M:%S ")
-        self._console.print(Text(stamp + line, style=style))
+        # Only a terminal has a width; the lines of a log are never broken.
+        self._console.print(
+            Text(stamp + line, style=style), soft_wrap=not self._console.is_terminal
+        )
 
     def _write_samples(self, groups: Groups) -> None:
         samples = pick_samples(groups)
@@ -127,25 +136,32 @@ class RunConsole:
 
 
 def step_line(step: int, steps: int, metrics: Mapping[str, float]) -> str:
-    """A step in one line; what was not measured is left out."""
+    """A step in one line of a terminal; what was not measured is left out.
+
+    Nor is the loss there: it is about zero wherever each sample is trained on once.
+    """
     parts = [f"step {step}/{steps}"]
     for name, label, form in (
         ("reward/mean", "reward", "{:.3f}"),
         ("reward/std", "std", "{:.3f}"),
-        ("loss", "loss", "{:.4f}"),
         ("grad_norm", "grad", "{:.3g}"),
         ("tools/calls", "calls", "{:.0f}"),
-        ("tools/errors", "call errors", "{:.0f}"),
+        ("tools/errors", "errors", "{:.0f}"),
         ("tokens/per_s", "tokens/s", "{:.0f}"),
         ("time/step_s", "seconds", "{:.1f}"),
     ):
         if name in metrics:
             parts.append(f"{label} {form.format(metrics[name])}")
-    if metrics.get("episodes/left_out"):
-        parts.append(f"left out {metrics['episodes/left_out']:.0f}")
-    if metrics.get("episodes/rows_skipped"):
-        parts.append(f"prompts too long {metrics['episodes/rows_skipped']:.0f}")
-    return "  ".join(parts)
+    return "  ".join(parts) + _missing(metrics)
+
+
+def _missing(metrics: Mapping[str, float], area: str = "") -> str:
+    """What a step or an evaluation had to do without, where there was any."""
+    left_out = metrics.get(f"{area}episodes/left_out", 0)
+    skipped = metrics.get(f"{area}episodes/rows_skipped", 0)
+    parts = [f"  episodes left out {left_out:.0f}"] if left_out else []
+    parts += [f"  rows with too long a prompt {skipped:.0f}"] if skipped else []
+    return "".join(parts)
 
 
 def sample_line(sample: Sample) -> str:

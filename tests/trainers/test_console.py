@@ -61,7 +61,7 @@ def test_a_log_gets_one_line_a_step_and_nothing_that_moves() -> None:
         "evaluation after step 0: reward 0.125  std 0.500  episodes 2",
         '  reward 0.25  answered  What is 1 plus 2? | add(a=1, b="[bold]x") | -> 3 [31m | It is 3.',
         *(
-            f"step {step}/3  reward 0.500  call errors 2  tokens/s 812  seconds 21.3  left {left}"
+            f"step {step}/3  reward 0.500  errors 2  tokens/s 812  seconds 21.3  left {left}"
             for step, left in ((1, "0:43"), (2, "0:21"), (3, "0:00"))
         ),
         "held-out reward: 0.125 before, 0.750 after",
@@ -92,7 +92,41 @@ def test_a_console_whose_run_broke_can_be_closed() -> None:
 
 def test_what_was_not_measured_is_not_shown() -> None:
     assert step_line(1, 2, {}) == "step 1/2"
-    assert step_line(1, 2, {"episodes/left_out": 3}) == "step 1/2  left out 3"
+    assert step_line(1, 2, {"episodes/left_out": 3}) == "step 1/2  episodes left out 3"
+
+
+def test_rows_that_an_evaluation_had_to_skip_are_shown() -> None:
+    stream = io.StringIO()
+    metrics = {"eval/reward/mean": 0.5, "eval/episodes/rows_skipped": 2.0}
+    RunConsole(Console(file=stream)).on_evaluation(0, metrics, [[trajectory()]])
+    assert stream.getvalue().splitlines()[0].endswith("  rows with too long a prompt 2")
+
+
+def test_a_whole_step_fits_a_line_of_a_hundred_columns() -> None:
+    stream = io.StringIO()
+    console = RunConsole(Console(file=stream, force_terminal=True, width=100))
+    metrics = {
+        "reward/mean": 0.159,
+        "reward/std": 0.345,
+        "grad_norm": 0.126,
+        "tools/calls": 139.0,
+        "tools/errors": 24.0,
+        "tokens/per_s": 1171.2,
+        "time/step_s": 149.3,
+    }
+    console.on_step(10, metrics, [])
+    assert len(stream.getvalue().splitlines()) == 1
+
+
+def test_a_long_line_is_broken_between_words_on_a_terminal_and_never_in_a_log() -> None:
+    for terminal in (True, False):
+        stream = io.StringIO()
+        console = RunConsole(Console(file=stream, force_terminal=terminal, width=30))
+        console.on_evaluation(0, {"eval/reward/mean": 0.125, "eval/reward/std": 0.25}, [])
+        lines = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).splitlines()
+        assert (len(lines) > 1) == terminal
+        told = " ".join(line.strip() for line in lines)
+        assert "reward 0.125  std 0.250" in told.replace("125 std", "125  std")
 
 
 @pytest.mark.parametrize(
