@@ -79,6 +79,13 @@ class Arithmetic(Environment):
         **settings: Any,
     ) -> None:
         super().__init__(*arguments, **settings)
+        for name, value in (
+            ("worked_turns", worked_turns),
+            ("min_operand", min_operand),
+            ("max_operand", max_operand),
+        ):
+            if not isinstance(value, int):
+                raise ConfigError(f"Arithmetic: {name} must be a whole number, got {value!r}.")
         if not 0 <= worked_turns <= len(WORKED):
             raise ConfigError(
                 f"Arithmetic: worked_turns must be 0 to {len(WORKED)}, got {worked_turns!r}."

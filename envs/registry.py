@@ -67,13 +67,21 @@ def make(
         UnknownEnvironment: There is no such environment.
         ConfigError: The class takes no such setting.
         TemplateError: The tokenizer's chat template cannot be followed.
+        UserCodeError: The class's constructor raised.
     """
     cls = find(environment)
     known = registry.get(environment) if isinstance(environment, str) else None
     if known is not None:
         settings = {**known.kwargs, **settings}
     check_names(cls, settings)
-    made = cls(renderer=_renderer(renderer_or_tokenizer), **settings)
+    renderer = _renderer(renderer_or_tokenizer)
+    try:
+        made = cls(renderer=renderer, **settings)
+    except GymnastError:
+        raise
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error} (its settings: {settings!r:.500})"
+        raise UserCodeError("__init__", None, f"{cls.__name__}.__init__: {problem}") from error
     if known is not None:  # Gymnasium's record of how it was made, so that it can be made again
         made.spec = EnvSpec(known.id, known.entry_point, disable_env_checker=True)
         made.spec.kwargs = {"renderer": made.renderer, **settings}

@@ -13,6 +13,8 @@ imported by the commands, so that `--help` is quick.
 import logging
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +30,8 @@ app = typer.Typer(
     help="Train language models to use tools.",
 )
 
+INTERRUPTED = 130  # the exit code of what Ctrl-C ended, as in a shell
+
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, such as trainer.steps=20."),
@@ -38,6 +42,10 @@ def main() -> None:
     """Run the command line; what Gymnast raises on purpose becomes a message and an exit code."""
     try:
         app()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            print("interrupted", file=sys.stderr)
+        raise
     except GymnastError as error:
         if isinstance(error, UserCodeError):
             _print_traceback(error)
@@ -64,7 +72,9 @@ def train(
 
     console = RunConsole()
     try:
-        build_trainer(config, observer=console, resume=resume).train(resume=resume)
+        with _waiting(f"loading {config.model.name}"):
+            trainer = build_trainer(config, observer=console, resume=resume)
+        trainer.train(resume=resume)
     finally:
         console.close()
     typer.echo(f"the run is in {config.output_dir}, the trained model in {config.output_dir}/model")
@@ -88,7 +98,10 @@ def evaluate(
     config = evaluation_config(run, overrides or [])
     from gymnast.trainers.console import RunConsole
 
-    metrics = build_trainer(config, observer=RunConsole()).evaluate()
+    with _waiting(f"loading {config.model.name}"):
+        trainer = build_trainer(config, observer=RunConsole())
+    with _waiting("evaluating"):
+        metrics = trainer.evaluate()
     for name in sorted(metrics):
         typer.echo(f"{name} {metrics[name]:.6g}")
 
@@ -129,10 +142,16 @@ def check(
     from gymnast.agents.tiny import tiny_tokenizer
     from gymnast.envs import check_env, make
     from gymnast.trainers.row_files import load_rows
+    from gymnast.trainers.task import has_rows
 
     if rows is not None:
         given["rows"] = load_rows(rows)
     made = make(environment, tiny_tokenizer(), **given)
+    if made.rows is None and not has_rows(type(made)):
+        raise UsageError(
+            f"{environment}: makes no rows of its own (it has no sample_row), and an episode "
+            "begins from one; name some with --rows rows.jsonl"
+        )
     try:
         check_env(made)
     except AssertionError as error:
@@ -167,25 +186,47 @@ def _print_traceback(error: UserCodeError) -> None:
     if cause is not None:
         frames = traceback.extract_tb(cause.__traceback__)
         own = [frame for frame in frames if not _is_ours(frame.filename)]
-        print("Traceback (most recent call last):", file=sys.stderr)
-        sys.stderr.writelines(traceback.format_list(own or frames))
-        sys.stderr.writelines(traceback.format_exception_only(cause))
+        if own:
+            print("Traceback (most recent call last):", file=sys.stderr)
+            sys.stderr.writelines(traceback.format_list(own))
+        if own or isinstance(cause, SyntaxError):  # which has the line itself
+            sys.stderr.writelines(traceback.format_exception_only(cause))
 
 
 def _is_ours(file: str) -> bool:
+    """Whether it is a file of Gymnast's, or of Python's import system."""
+    if file.startswith("<frozen importlib"):
+        return True
     import gymnast.envs
+    import gymnast.trainers
 
-    folders = (Path(__file__).parent, Path(gymnast.envs.__file__).parent)
+    folders = [Path(str(m.__file__)).parent for m in (gymnast, gymnast.envs, gymnast.trainers)]
     return Path(file).resolve().parent in [folder.resolve() for folder in folders]
+
+
+class _ToStderr(logging.Handler):
+    """Writes to what stderr is now: while rich moves a bar, what is written goes above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr)
 
 
 def _log_to_stderr() -> None:
     """Show what takes long before a run begins: downloads, conversions."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
     logger = logging.getLogger("gymnast")
-    logger.addHandler(handler)
+    if not any(isinstance(handler, _ToStderr) for handler in logger.handlers):
+        logger.addHandler(_ToStderr())
     logger.setLevel(logging.INFO)
+
+
+@contextmanager
+def _waiting(what: str) -> Iterator[None]:
+    """Say on a terminal what is being waited for; a log is told nothing."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status(escape(what)):
+        yield
 
 
 def _first_line(docstring: str | None) -> str:

@@ -154,7 +154,7 @@ class DataSection(Section):
             try:
                 jmespath.compile(expression)
             except jmespath.exceptions.JMESPathError as error:
-                reason = str(error).splitlines()[0]
+                reason = str(error).splitlines()[0].rstrip(":")
                 raise ValueError(f"{name} must be a jmespath expression ({reason})") from error
         return columns
 
@@ -185,7 +185,7 @@ class AlgorithmSection(Section):
 class SamplingSection(Section):
     """How training episodes are sampled; see `gymnast.types.Sampling`."""
 
-    temperature: Annotated[Number, Field(gt=0)] = 1.0
+    temperature: Annotated[Number, Field(ge=0)] = 1.0
     top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
     top_k: Count = 0
     min_p: Annotated[Number, Field(ge=0, le=1)] = 0.0

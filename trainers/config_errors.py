@@ -51,7 +51,8 @@ def _sentence(problem: Mapping[str, Any], model: type[BaseModel]) -> str:
     rule = _RULES.get(kind)
     if rule is None:
         return f"{field}: {problem['msg'].removeprefix('Value error, ')}, got {value!r:.100}"
-    return f"{field}: {rule.format(**problem.get('ctx', {}))}, got {value!r:.100}"
+    shown = "nothing" if value is None else f"{value!r:.100}"
+    return f"{field}: {rule.format(**problem.get('ctx', {}))}, got {shown}"
 
 
 def _unknown_key(loc: Sequence[int | str], model: type[BaseModel]) -> str:

@@ -72,7 +72,7 @@ class DatasetRows(RowSource):
         if not len(self._indices):
             raise DataError(
                 f"no training row is left: of {len(rows)} rows, each is equal to one of "
-                f"{len(held_out)} held-out rows"
+                f"{len(held_out)} held-out rows; lower evaluation.rows, or name other rows"
             )
 
     def __len__(self) -> int:

@@ -51,7 +51,7 @@ def load_rows(
     else:
         rows = _read_hub(name, split, subset)
     if not len(rows):
-        raise DataError(f"{name}: has no rows")
+        raise DataError(f"{name}: has no rows, and at least one is needed")
     return rows if columns is None else _mapped(name, rows, columns)
 
 
@@ -78,7 +78,16 @@ class MappedRows(Sequence[Row]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         row = self._rows[index]
-        return {name: expression.search(row) for name, expression in self._columns.items()}
+        return {name: self._found(name, row, index) for name in self._columns}
+
+    def _found(self, name: str, row: Row, index: int) -> Any:
+        try:
+            return self._columns[name].search(row)
+        except jmespath.exceptions.JMESPathError as error:  # an unknown function, a wrong argument
+            raise DataError(
+                f"data.columns.{name}: {self._columns[name].expression!r} cannot be read from row "
+                f"{index}: {_first_line(error)}; the row is {_shown(row)}"
+            ) from error
 
 
 def _mapped(name: str, rows: Sequence[Row], columns: Mapping[str, str]) -> MappedRows:

@@ -9,6 +9,8 @@ from gymnast.agents.load import load_model, load_tokenizer, model_context_length
 from gymnast.errors import ConfigError
 from gymnast.trainers.config import ModelSection, RunConfig, load_config, save_config
 from gymnast.trainers.observer import Observer
+from gymnast.trainers.run_folder import COMPLETE
+from gymnast.trainers.settings import check_sampling
 from gymnast.trainers.task import Task, chat_template_text, check_environment, prepare_task
 from gymnast.trainers.trainer import Trainer
 from gymnast.types import Sampling
@@ -31,6 +33,7 @@ def build_trainer(
         UserCodeError: The environment's own code raised.
     """
     check_environment(config)
+    check_sampling(Sampling(**config.sampling.model_dump()))
     template = chat_template_text(config.model)
     if config.output_dir is not None:
         check_output_folder(Path(config.output_dir), resume=resume)
@@ -110,9 +113,16 @@ def evaluation_config(path: str | Path, overrides: list[str]) -> RunConfig:
 def check_output_folder(folder: Path, *, resume: bool) -> None:
     """Make a run's folder, and check that it can be written and holds no other run.
 
+    With `resume`, check that there is a checkpoint to go on from.
+
     Raises:
-        ConfigError: It cannot, or it does.
+        ConfigError: It cannot, or it does, or there is none.
     """
+    if resume and not any(folder.glob(f"checkpoints/*/{COMPLETE}")):
+        raise ConfigError(
+            f"output_dir: {folder} holds no complete checkpoint to resume from; start without "
+            "--resume, and set trainer.checkpoint_every_steps to have some"
+        )
     if (folder / "metrics.jsonl").exists() and not resume:
         raise ConfigError(
             f"output_dir: {folder} holds a run already; go on with it by --resume, remove it, or "
@@ -122,6 +132,8 @@ def check_output_folder(folder: Path, *, resume: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder):
             pass
+    except FileExistsError as error:
+        raise ConfigError(f"output_dir: {folder} is a file; name a folder") from error
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise ConfigError(f"output_dir: {folder} cannot be written: {reason}") from error

@@ -18,7 +18,15 @@ from gymnast.envs import Environment, Renderer, make
 from gymnast.envs.blocking import run_blocking
 from gymnast.envs.hooks import Hooks
 from gymnast.envs.registry import check_names, find
-from gymnast.errors import ConfigError, DataError, GymnastError, PromptTooLong, UserCodeError
+from gymnast.envs.rows import offered_tools
+from gymnast.errors import (
+    ConfigError,
+    DataError,
+    GymnastError,
+    PromptTooLong,
+    TemplateError,
+    UserCodeError,
+)
 from gymnast.trainers.config import DataSection, EvaluationSection, ModelSection, RunConfig
 from gymnast.trainers.data import DatasetRows, Row, Split, choose, split_dataset, split_sampled
 from gymnast.trainers.row_files import load_rows
@@ -88,6 +96,9 @@ def prepare_task(config: RunConfig, tokenizer: Any, model_context_length: int) -
         rows = _split_data(*loaded, config.evaluation, config.seed)
     else:
         rows = _split_own(make_env(), config.evaluation, config.seed)
+    if config.data is not None and loaded is not None:
+        _check_rows(loaded[0], make_env(), config.data.train)
+        _check_rows(loaded[1] or (), make_env(), str(config.data.evaluation))
     source = config.data.train if config.data is not None else config.environment.id
     _try_an_episode(make_env, (rows.training.row(i) for i in range(ROWS_TRIED)), source)
     if config.data is not None and config.data.evaluation is not None and rows.held_out:
@@ -96,10 +107,22 @@ def prepare_task(config: RunConfig, tokenizer: Any, model_context_length: int) -
 
 
 def make_renderer(model: ModelSection, tokenizer: Any) -> Renderer:
-    """The renderer of a config's `model` section; the tokenizer has the template already."""
-    return Renderer(
-        tokenizer, chat_template_kwargs=model.chat_template_kwargs or None, parser=model.parser
-    )
+    """The renderer of a config's `model` section; the tokenizer has the template already.
+
+    Raises:
+        TemplateError: The chat template cannot be followed.
+        ConfigError: The parser cannot be imported.
+    """
+    kwargs = model.chat_template_kwargs
+    try:
+        return Renderer(tokenizer, chat_template_kwargs=kwargs or None, parser=model.parser)
+    except TemplateError as error:
+        given = [f"model.chat_template_kwargs {kwargs!r:.100}"] if kwargs else []
+        if model.chat_template is not None:
+            given.append(f"model.chat_template {' '.join(model.chat_template.split())!r:.100}")
+        place = " and ".join(given) or f"model {model.name!r}"
+        line = getattr(error.__cause__, "lineno", None)  # Jinja's syntax errors know theirs
+        raise TemplateError(f"{place}: {error}" + (f" (line {line})" if line else "")) from error
 
 
 def chat_template_text(model: ModelSection) -> str | None:
@@ -144,10 +167,15 @@ def _split_data(
     return Split(DatasetRows(train, seed=seed, held_out=held_out), held_out)
 
 
+def has_rows(cls: type[Environment]) -> bool:
+    """Whether an environment makes rows of its own."""
+    return cls.sample_row is not Hooks.sample_row
+
+
 def _split_own(env: Environment, section: EvaluationSection, seed: int) -> Split:
     """Split what an environment has: a generator (`sample_row`), or rows."""
     count = section.rows or 0
-    if type(env).sample_row is not Hooks.sample_row:
+    if has_rows(type(env)):
         sample = _sampler(env)
         return split_sampled(sample, count, seed=seed, held_out_seed=section.seed)
     if env.rows is None:
@@ -181,6 +209,22 @@ async def _awaited(row: Awaitable[Any]) -> Any:
 
 def _sample_row_error(env: Environment, problem: str) -> UserCodeError:
     return UserCodeError("sample_row", None, f"{type(env).__name__}.sample_row: {problem}")
+
+
+def _check_rows(rows: Sequence[Row], env: Environment, source: str) -> None:
+    """Check every row for what would end a run late: no prompt, tools that there are not."""
+    tools: dict[str, Any] = {schema["function"]["name"]: schema for schema in env.tools}
+    have_prompts = len(rows) > 0 and rows[0].get("prompt") is not None
+    for number, row in enumerate(rows):
+        if have_prompts and row.get("prompt") is None:
+            raise DataError(
+                f"{source}: row {number} has no 'prompt', and others have one; "
+                f"the row is {dict(row)!r:.200}"
+            )
+        try:
+            offered_tools(row, tools)
+        except DataError as error:
+            raise DataError(f"{source}: row {number}: {error}") from error
 
 
 def _try_an_episode(make_env: Callable[[], Environment], rows: Iterator[Row], source: str) -> None:

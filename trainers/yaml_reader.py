@@ -58,6 +58,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: there is no such file (looked in {Path.cwd()})") from error
+    except IsADirectoryError as error:
+        raise ConfigError(f"{path}: is a folder; name a YAML file, such as RUN.yaml") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     found = _parse(text, str(path))

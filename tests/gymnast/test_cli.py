@@ -1,8 +1,10 @@
 """The command line: what it prints, its exit codes, and one clear line for every mistake."""
 
 import json
+import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("run.yaml").write_text(RUN)
     Path("shop.py").write_text(SHOP)
     Path("rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    many = "".join(f'{{"prompt": "Buy {n} pears."}}\n' for n in range(29))
+    Path("hole.jsonl").write_text(many + '{"q": "What?"}\n')
+    Path("sell.jsonl").write_text(many + '{"prompt": "Sell.", "tools": ["sell"]}\n')
+    Path("oops.jinja").write_text("{% for m in messages %}\n{{ m.content }")
     return tmp_path
 
 
@@ -77,8 +83,9 @@ class CommandLine:
 @pytest.fixture
 def gymnast(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> CommandLine:
-    return CommandLine(monkeypatch, capsys)
+) -> Iterator[CommandLine]:
+    yield CommandLine(monkeypatch, capsys)
+    logging.getLogger("gymnast").handlers.clear()  # a process of its own would end here
 
 
 # What it does
@@ -217,6 +224,39 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
         (OWN[0], OWN[1]),
         "data.train: is required: Shop makes no rows of its own",
     ),
+    "a setting of another type": (
+        ("environment.max_operand=abc",),
+        "Arithmetic: max_operand must be a whole number, got 'abc'.",
+    ),
+    "a column with a function that jmespath lacks": (
+        (*OWN, "data.columns={prompt: lenght(q.text)}"),
+        "data.columns.prompt: 'lenght(q.text)' cannot be read from row 0: Unknown function",
+    ),
+    "a prompt missing far down in a dataset": (
+        (*OWN, "data.train=hole.jsonl", "evaluation.rows=1"),
+        "hole.jsonl: row 29 has no 'prompt', and others have one; the row is {'q': 'What?'}",
+    ),
+    "a tool unknown to the environment far down in a dataset": (
+        (*OWN, "data.train=sell.jsonl", "evaluation.rows=1"),
+        "sell.jsonl: row 29: the row's 'tools' names 'sell'. There is no such tool. The tools are",
+    ),
+    "a chat template that is no Jinja": (
+        ("model.chat_template=oops.jinja",),
+        "model.chat_template 'oops.jinja': the chat template of ",
+    ),
+    "a filter on sampling": (
+        ("sampling.top_p=0.9",),
+        "sampling.top_p: must be 1.0 while training, got 0.9",
+    ),
+    "greedy sampling": (
+        ("sampling.temperature=0",),
+        "sampling.temperature: must be > 0 while training, got 0",
+    ),
+    "nothing to resume": (
+        ("--resume",),
+        "output_dir: out holds no complete checkpoint to resume from; start without --resume",
+    ),
+    "a file for a folder": (("output_dir=run.yaml",), "output_dir: run.yaml is a file"),
     "a folder that cannot be written": (
         ("output_dir=rows.jsonl/out",),
         "output_dir: rows.jsonl/out cannot be written: Not a directory",
@@ -286,10 +326,51 @@ def test_a_run_that_never_ended_cannot_be_evaluated(gymnast: CommandLine) -> Non
     assert "evaluation.rows: is required" in gymnast("eval", "run.yaml", "evaluation.rows=0").errors
 
 
-def test_there_is_nothing_to_resume(gymnast: CommandLine) -> None:
-    ended = gymnast("train", "run.yaml", "--resume")
+def test_a_run_file_that_is_a_folder(gymnast: CommandLine) -> None:
+    assert (
+        gymnast("train", ".").errors
+        == "error: .: is a folder; name a YAML file, such as RUN.yaml\n"
+    )
+
+
+def test_a_constructor_that_raises_shows_the_users_traceback_and_settings(
+    gymnast: CommandLine,
+) -> None:
+    own = "    def __init__(self, *given, prices, **settings):\n        open(prices)\n\n    @tool"
+    Path("odd.py").write_text(SHOP.replace("    @tool", own))
+    ended = gymnast("train", "run.yaml", *OWN, "environment.id=odd.py:Shop", "evaluation.rows=1")
+    assert (ended.code, ended.errors.count("\n")) == (1, 1), ended.errors
+    assert ended.errors.startswith("error: Shop.__init__: TypeError: Shop.__init__() missing 1")
+    ended = gymnast("check", "odd.py:Shop", "prices=nope.csv")
+    assert (ended.code, ended.errors.count("File ")) == (1, 1), ended.errors
+    assert "(its settings: {'prices': 'nope.csv'})" in ended.errors
+
+
+def test_a_module_with_a_syntax_error_shows_its_line_alone(gymnast: CommandLine) -> None:
+    Path("odd.py").write_text(SHOP.replace("def reward(self, episode)", "def reward(self, episode"))
+    ended = gymnast("check", "odd.py:Shop")
     assert ended.code == 1
-    assert "no complete checkpoint to resume from" in ended.errors
+    assert ended.errors.splitlines()[0].strip().startswith(f'File "{Path("odd.py").resolve()}"')
+    assert "frozen importlib" not in ended.errors
+    assert "SyntaxError" in ended.errors.splitlines()[-1]
+
+
+def test_an_environment_without_rows_is_told_where_they_go(gymnast: CommandLine) -> None:
+    ended = gymnast("check", "shop.py:Shop")
+    assert (ended.code, ended.errors.count("\n")) == (2, 1)
+    assert ended.errors.endswith("name some with --rows rows.jsonl\n")
+
+
+@pytest.mark.parametrize("place", ["load_model", "Trainer"])
+def test_an_interrupted_run_ends_with_one_line(
+    gymnast: CommandLine, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"gymnast.trainers.run.{place}", interrupted)
+    ended = gymnast("train", "run.yaml")
+    assert (ended.code, ended.errors) == (130, "interrupted\n")
 
 
 def test_commands_and_options_that_do_not_exist(gymnast: CommandLine) -> None:

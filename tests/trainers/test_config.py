@@ -144,7 +144,8 @@ MISTAKES = {
     "algorithm.group_size=1": "algorithm.group_size: must be >= 2, got 1",
     "algorithm.name=grop": "algorithm.name: must be one of ",
     "sampling.top_p=1.5": "sampling.top_p: must be <= 1, got 1.5",
-    "sampling.temperature=0": "sampling.temperature: must be > 0, got 0",
+    "sampling.temperature=-1": "sampling.temperature: must be >= 0, got -1",
+    "trainer.steps=": "trainer.steps: must be a whole number, got nothing",
     "sampling=5": "sampling: must be a mapping (key: value), got 5",
     "model.dtype=bf16": "model.dtype: must be one of 'bfloat16', 'float16' or 'float32'",
     "model.name=2024": "model.name: must be text, got 2024",
@@ -198,7 +199,7 @@ def test_yaml_that_cannot_be_read_is_located(folder: Path, text: str, message: s
 def test_a_file_that_is_not_there(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"nope\.yaml: there is no such file \(looked in"):
         load_config("nope.yaml")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="is a folder; name a YAML file"):
         load_config(folder)
 
 

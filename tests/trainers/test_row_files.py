@@ -95,6 +95,11 @@ def test_a_column_that_is_in_no_row(folder: Path) -> None:
         "rows.jsonl: data.columns.prompt: no row has anything at 'question.txt'; where 'txt' is "
         "looked for there are text; did you mean text?"
     )
+    assert refused(name, columns={"prompt": "lenght(question.text)"}).startswith(
+        "data.columns.prompt: 'lenght(question.text)' cannot be read from row 0: "
+        "Unknown function: lenght(); the row is {"
+    )
+    assert "invalid type for value" in refused(name, columns={"prompt": "sum(question.text)"})
     assert refused(name, columns={"answer": "anser"}).endswith(
         "where 'anser' is looked for there are question, answer; did you mean answer?"
     )
