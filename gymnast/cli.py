@@ -64,16 +64,15 @@ def train(
 ) -> None:
     """Train a model as a YAML file says."""
     _log_to_stderr()
-    from gymnast.trainers.config import load_config
+    with _waiting(f"loading {run}"):
+        from gymnast.trainers.config import load_config
+        from gymnast.trainers.console import RunConsole
+        from gymnast.trainers.run import build_trainer
 
-    config = load_config(run, overrides or [])
-    from gymnast.trainers.console import RunConsole
-    from gymnast.trainers.run import build_trainer
-
-    console = RunConsole()
+        config = load_config(run, overrides or [])
+        console = RunConsole()
+        trainer = build_trainer(config, observer=console, resume=resume)
     try:
-        with _waiting(f"loading {config.model.name}"):
-            trainer = build_trainer(config, observer=console, resume=resume)
         trainer.train(resume=resume)
     finally:
         console.close()
@@ -93,12 +92,11 @@ def evaluate(
 ) -> None:
     """Evaluate a model on a run's held-out rows."""
     _log_to_stderr()
-    from gymnast.trainers.run import build_trainer, evaluation_config
+    with _waiting(f"loading {run}"):
+        from gymnast.trainers.console import RunConsole
+        from gymnast.trainers.run import build_trainer, evaluation_config
 
-    config = evaluation_config(run, overrides or [])
-    from gymnast.trainers.console import RunConsole
-
-    with _waiting(f"loading {config.model.name}"):
+        config = evaluation_config(run, overrides or [])
         trainer = build_trainer(config, observer=RunConsole())
     with _waiting("evaluating"):
         metrics = trainer.evaluate()

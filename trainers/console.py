@@ -6,7 +6,7 @@ writes one short line a step and nothing that moves.
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -175,7 +175,8 @@ def sample_table(samples: list[Sample]) -> Table:
     """Episodes as a table; what a model or a tool wrote is never read as rich's markup."""
     table = Table(show_lines=True)
     for name in ("prompt", "episode", "reward", "stop"):
-        table.add_column(name, justify="right" if name == "reward" else "left")
+        side: Literal["left", "right"] = "right" if name == "reward" else "left"
+        table.add_column(name, justify=side, overflow="fold")
     for sample in samples:
         events = "\n".join(_clipped(event, _LONGEST_EVENT) for event in sample.events)
         prompt = Text(_tail(sample.prompt, _LONGEST_PROMPT))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gymnast.trainers.console import RunConsole, duration, step_line
+from gymnast.trainers.console import RunConsole, duration, sample_table, step_line
 from gymnast.trainers.samples import as_sample, pick_samples
 from gymnast.types import Message, Span, StopReason, Trajectory
 
@@ -75,6 +75,18 @@ def test_a_terminal_gets_a_bar_the_steps_and_a_table() -> None:
     for part in ("step 1/3", "1/2 episodes", "0:21 left", "What is 1 plus 2?", "[bold]x", "0.25"):
         assert part in text
     assert "\x1b[31m" not in text  # a tool's output must not steer the terminal
+
+
+def test_a_word_longer_than_its_column_is_folded_not_cut() -> None:
+    stream = io.StringIO()
+    word = "".join(map(str, range(60)))
+    told: list[Message] = [
+        {"role": "user", "content": "Write."},
+        {"role": "assistant", "content": word, "tool_calls": []},
+    ]
+    Console(file=stream, width=60).print(sample_table([as_sample(trajectory(1.0, told, 1))]))
+    episode = [line.split("│")[2].strip() for line in stream.getvalue().splitlines() if "│" in line]
+    assert "".join(episode) == word
 
 
 def test_without_an_evaluation_the_last_step_is_shown() -> None:
