@@ -6,9 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+import torch
 
 from gymnast.agents.tiny import tiny_tokenizer
 from gymnast.envs import Environment, Outcome, Renderer
+
+# Threads gain a tiny model nothing, and wait for one another wherever cores are shared: twenty
+# times as long as the test itself.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
