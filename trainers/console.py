@@ -152,6 +152,8 @@ def step_line(step: int, steps: int, metrics: Mapping[str, float]) -> str:
     ):
         if name in metrics:
             parts.append(f"{label} {form.format(metrics[name])}")
+    if metrics.get("grad_norm") == 0:  # advantages compare the episodes of a row
+        parts.append("nothing learned: the rewards of each row are alike")
     return "  ".join(parts) + _missing(metrics)
 
 
