@@ -5,6 +5,7 @@ own while there is work, and hands completions back. The loop itself is `agents/
 """
 
 import asyncio
+import atexit
 import threading
 from concurrent.futures import Future
 from typing import Any
@@ -64,6 +65,7 @@ class TransformersAgent:
         self._stale = False
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._stopping = False
 
     @property
     def tokens_pushed(self) -> int:
@@ -94,6 +96,7 @@ class TransformersAgent:
                     target=self._run, name="gymnast-engine", daemon=True
                 )
                 self._thread.start()
+                atexit.register(self._stop, self._thread)
             self._wake.notify()
         return await asyncio.wrap_future(future)
 
@@ -102,12 +105,24 @@ class TransformersAgent:
         with self._wake:
             self._stale = True
 
+    def _stop(self, thread: threading.Thread) -> None:
+        """End the thread before Python does: one that is inside of torch would abort the process.
+
+        That is how a run ends that is interrupted, or that an error ends, amid its episodes.
+        """
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        thread.join()
+
     def _run(self) -> None:
         engine = self._engine
         while True:
             with self._wake:
-                while engine.idle and not self._arrived:
+                while engine.idle and not self._arrived and not self._stopping:
                     self._wake.wait()
+                if self._stopping:
+                    return
                 engine.waiting += self._arrived
                 self._arrived = []
                 stale, self._stale = self._stale, False

@@ -1,6 +1,8 @@
 """The engine: exact, pays only for what is appended, and lets nobody wait for another."""
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -255,3 +257,25 @@ def test_a_model_without_attention_in_every_layer_is_refused() -> None:
     config = MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4)
     with pytest.raises(ModelError, match="MambaForCausalLM"):
         TransformersAgent(MambaForCausalLM(config))
+
+
+def test_its_thread_ends_before_python_does_also_amid_a_completion() -> None:
+    code = """if True:
+        import asyncio, atexit, threading
+        from gymnast.agents import TransformersAgent
+        from gymnast.agents.tiny import tiny_model
+        from gymnast.types import Sampling
+
+        def running():
+            return [t.name for t in threading.enumerate() if t.name == "gymnast-engine"]
+
+        async def begin(agent):
+            task = asyncio.create_task(agent.generate([5], Sampling(max_new_tokens=1500)))
+            await asyncio.sleep(0.05)
+            print(running(), task.done())
+
+        atexit.register(lambda: print(running()))
+        asyncio.run(begin(TransformersAgent(tiny_model())))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["['gymnast-engine'] False", "[]"]
