@@ -189,18 +189,8 @@ async def collect(
 ) -> Rollouts:
     """Run `group_size` episodes of every row and return their groups, entry i for `rows[i]`.
 
-    Takes and raises what `stream` does.
-
-    Args:
-        make_env: See `stream`.
-        agent: See `stream`.
-        rows: See `stream`.
-        group_size: See `stream`.
-        sampling: See `stream`.
-        concurrency: See `stream`.
-        seed: See `stream`.
-        max_failed_episodes: See `stream`.
-        on_progress: Called with (episodes done, episodes in all) after every group.
+    Takes and raises what `stream` does; `on_progress`, if given, is called with (episodes done,
+    episodes in all) after every group.
     """
     counts = Counts()
     groups = [Group(index) for index in range(len(rows))]

@@ -57,18 +57,16 @@ class Packed:
     index: list[np.ndarray]
 
 
-def pack(sequences: Sequence[Sequence[int]], *, share: bool = True) -> Packed:
+def pack(sequences: Sequence[Sequence[int]]) -> Packed:
     """Build the tree of some token sequences.
 
     Args:
-        sequences: The ids of each trajectory; none empty.
-        share: Whether common prefixes are computed once.
+        sequences: The ids of each trajectory, none empty; at least one.
     """
     arrays = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
     builder = _Builder(arrays)
     order = sorted(range(len(arrays)), key=lambda i: arrays[i].tolist())
-    for members in [order] if share else [[i] for i in order]:
-        builder.add(members, depth=0, parent=None)
+    builder.add(order, depth=0, parent=None)
     return builder.packed()
 
 

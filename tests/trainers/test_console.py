@@ -95,11 +95,14 @@ def test_without_an_evaluation_the_last_step_is_shown() -> None:
 
 
 def test_a_console_whose_run_broke_can_be_closed() -> None:
-    console = RunConsole(Console(file=io.StringIO(), force_terminal=True))
+    written = io.StringIO()
+    console = RunConsole(Console(file=written, force_terminal=True))
     console.close()
     console.on_start({"steps": 3})
     console.close()
     console.close()
+    shows_the_cursor_again = "\x1b[?25h"
+    assert shows_the_cursor_again in written.getvalue()
 
 
 def test_what_was_not_measured_is_not_shown() -> None:
