@@ -1,0 +1,401 @@
+"""What must hold for a renderer on a chat template, each rule as a function.
+
+A check gets a renderer and the template's own renderings (`template_reference.py`) and gives None,
+or in a few words what is wrong. The tests and the report use the same ones.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gymnast.envs import Renderer
+from gymnast.errors import TemplateError
+from template_reference import (
+    ANSWER,
+    MARKED,
+    NEXT,
+    QUESTION,
+    SAID,
+    SYSTEM,
+    THOUGHT,
+    MessageDict,
+    Messages,
+    Reference,
+    Split,
+    call,
+    calling,
+    result,
+    schemas,
+)
+
+TEXTS = {
+    "quotes": "\"double\" 'single' `back` \"\"\"three\"\"\" '''three''' “curly”",
+    "backslashes": "C:\\new\\table \\\" \\u0041 \\\\",
+    "lines": "first\n  second\n\nlast\tend",
+    "brackets": "{a} [b] (c) <d> }]) {{x}} [[y]] {%z%} a=1, b:2; c|d",
+    "unicode": "é ß 漢字 😀 \u2028 ـ \u00a0x",
+    "edges": " a space before and after ",
+    "lookalike": '{"name": "other", "arguments": {}} f(x=1)',
+}
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "text": {"text": "plain words"},
+    **{name: {"a": text, "b": 1, "c": text} for name, text in TEXTS.items()},
+    "empty text": {"a": "", "b": "x"},
+    "typed text": {"a": "22", "b": "true", "c": "null", "d": "[1]", "e": '{"f": 1}', "g": "1.5"},
+    "numbers": {"a": 0, "b": -7, "c": 12345678901234567890, "d": 1.5, "e": -2.0, "f": 1e-7},
+    "constants": {"a": True, "b": False, "c": None},
+    "lists": {"a": [], "b": [1, 2], "c": ["x, y", 'say "hi"'], "d": [[1], [None, True]]},
+    "objects": {"a": {}, "b": {"c": 1, "d": {"e": ["f", {"g": None}]}, "h": "i = {j}, k: 'l'"}},
+}
+NAMES = ("get_weather", "f2", "getWeather", "get-weather", "files.read")
+
+
+class Failure(AssertionError):
+    """A check that does not hold."""
+
+
+def stop_texts(renderer: Renderer) -> list[str]:
+    """The stop tokens as text."""
+    return [renderer.tokenizer.decode([number]) for number in renderer.stop_ids]
+
+
+def canonical(value: Any) -> str:
+    """Tells 1, 1.0 and True apart, and not the order of keys."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def answered(turn: MessageDict) -> list[MessageDict]:
+    """What may follow a turn: a result for each call, or a user's word."""
+    return [result(one) for one in turn.get("tool_calls", ())] or [NEXT]
+
+
+def split(
+    renderer: Renderer, reference: Reference, turn: MessageDict, **options: Any
+) -> tuple[Split, list[int], list[int]]:
+    """A turn after the first question as the template writes it; ids of its context and action."""
+    tools = options.pop("tools", None) or tools_for(turn)
+    after = options.pop("after", None) or answered(turn)
+    cut = reference.split(reference.start, turn, after, stop_texts(renderer), tools, **options)
+    context = renderer.prompt(reference.start, tools if reference.form.tells else None)
+    return cut, context, reference.tokenizer.encode(cut.action, add_special_tokens=False)
+
+
+def tools_for(turn: MessageDict) -> list[MessageDict]:
+    """The schemas that a conversation with this turn offers."""
+    return schemas(*MARKED, *turn.get("tool_calls", ()))
+
+
+# --- What the template writes is read
+
+
+def round_trip(
+    renderer: Renderer, reference: Reference, turn: MessageDict, written: str | None = None
+) -> str | None:
+    """Whether a turn that the template wrote is read back.
+
+    Args:
+        renderer: The renderer.
+        reference: The template.
+        turn: An assistant's turn: calls, content, reasoning.
+        written: What a model rightly writes, where the template writes it wrongly.
+    """
+    cut, context, action = split(renderer, reference, turn)
+    if written is not None:
+        action = reference.tokenizer.encode(written + cut.stop, add_special_tokens=False)
+    if not cut.stop:
+        action.append(reference.tokenizer.eos_token_id)
+    message = renderer.parse(action, context_ids=context, tools=tools_for(turn))
+    shown = written or cut.action
+    calls = message["tool_calls"]
+    for one in calls:
+        if one.error is not None:
+            return f"error {one.error!r} for {shown!r}"
+    expected = [one["function"] for one in turn.get("tool_calls", ())]
+    read = [{"name": one.name, "arguments": one.arguments} for one in calls]
+    if canonical(read) != canonical(expected):
+        return f"read {canonical(read)} from {shown!r}"
+    for key in ("content", "reasoning_content"):
+        found = message.get(key) or ""
+        if str(found).strip() != str(turn.get(key, "")).strip():
+            return f"{key} {found!r} from {shown!r}"
+    return None
+
+
+def turns_with_calls(reference: Reference) -> Iterator[tuple[str, MessageDict]]:
+    """Named turns that every template should have read back."""
+    for name, arguments in ARGUMENTS.items():
+        yield name, calling(call("get_weather", arguments))
+    for name in NAMES:
+        yield f"name {name}", calling(call(name, {"a": "x"}))
+    if reference.most > 1:
+        same = [call("get_weather", {"a": n, "b": "x"}, n) for n in (1, 2, 3)]
+        yield "several", calling(*MARKED)
+        yield "the same three times", calling(*same)
+        yield "none, then some", calling(call("f", {}), call("g", {"a": [1]}, 2), call("h", {}, 3))
+    if reference.form.beside or not reference.writes_calls:
+        yield "content", calling(*MARKED[:1], content="Let me see: f(x) = {y}.")
+    if reference.form.thought:
+        yield "reasoning", calling(*MARKED[:1], reasoning="Hm, I\nthink so.")
+        if reference.form.beside:
+            yield "all", calling(*MARKED[: reference.most], content="So.", reasoning="Hm.")
+
+
+def answers(reference: Reference) -> Iterator[tuple[str, MessageDict]]:
+    """Turns without calls."""
+    yield "answer", ANSWER
+    text = 'It is {"name": "f", "arguments": {}} or [f(x=1)] or "x".'
+    yield "answer with markup", ANSWER | {"content": text}
+    if reference.form.thought:
+        yield "answer after a thought", ANSWER | {"reasoning_content": "Hm."}
+
+
+# --- What is appended is what the template writes
+
+
+def appended(
+    renderer: Renderer,
+    reference: Reference,
+    turn: MessageDict,
+    *,
+    after: Messages | None = None,
+    generation_prompt: bool = True,
+    missing: int = 0,
+) -> str | None:
+    """Whether context, action and observation read as the template writes them.
+
+    Args:
+        renderer: The renderer.
+        reference: The template.
+        turn: The assistant's turn.
+        after: What the environment answers.
+        generation_prompt: Whether to open the next turn.
+        missing: How many ids of the action were cut off by the length limit.
+    """
+    after = after or answered(turn)
+    cut, context, action = split(
+        renderer, reference, turn, after=after, generation_prompt=generation_prompt
+    )
+    sampled = action[: len(action) - missing]
+    if not cut.stop:
+        missing = missing or 1  # a turn that ends in text: nothing tells that it ended
+    observed = renderer.observe(
+        [*context, *sampled],
+        after,
+        tools=tools_for(turn) if reference.form.tells or reference.writes_calls else None,
+        generation_prompt=generation_prompt,
+    )
+    wrote = reference.tokenizer.decode(observed)
+    if missing > 1:
+        right = wrote.endswith(cut.stop + cut.rest)
+        return None if right else f"after a cut {wrote!r}, uncut {cut.stop + cut.rest!r}"
+    expected = (cut.stop if missing else "") + cut.rest
+    if wrote != expected:
+        return f"wrote {wrote!r}, the template {expected!r}"
+    prompt = reference.tokenizer.decode(context)
+    if _from_user(prompt) != _from_user(cut.context) and cut.preserved:
+        return f"prompt {_from_user(prompt)!r}, the template {_from_user(cut.context)!r}"
+    whole = reference.tokenizer.encode(_from_user(cut.whole), add_special_tokens=False)
+    opening = reference.tokenizer.encode(_from_user(cut.context), add_special_tokens=False)
+    if cut.preserved and whole[: len(opening)] == opening:
+        ids = [*opening, *sampled, *observed]
+        return None if ids == whole else "the text is right, the ids differ"
+    return None
+
+
+def _from_user(text: str) -> str:
+    """From the user's text on: some templates write the time before it."""
+    return text[text.rfind(QUESTION["content"]) :]
+
+
+def conversations(reference: Reference) -> Iterator[tuple[str, MessageDict, dict[str, Any]]]:
+    """Named turns with what follows them."""
+    one = calling(*MARKED[:1])
+    yield "one result", one, {}
+    yield "one result, nothing after", one, {"generation_prompt": False}
+    yield "a result of JSON", one, {"after": [result(MARKED[0], '{"Wqresult": [1, "x"]}')]}
+    yield "a result, then the user", one, {"after": [result(MARKED[0]), NEXT]}
+    yield "the user", ANSWER, {}
+    yield "the user, nothing after", ANSWER, {"generation_prompt": False}
+    if reference.most > 1:
+        yield "several results", calling(*MARKED), {}
+        yield "several results, nothing after", calling(*MARKED), {"generation_prompt": False}
+    if reference.form.thought:
+        yield "a thought, one result", calling(*MARKED[:1], reasoning=THOUGHT), {}
+        yield "a thought, the user", ANSWER | {"reasoning_content": THOUGHT}, {}
+    yield "calls without their end", one, {"missing": 1}
+    yield "an answer without its end", ANSWER, {"missing": 1}
+    yield "calls cut in the middle", one, {"missing": 8}
+
+
+# --- Stop tokens
+
+
+def stops(renderer: Renderer, reference: Reference, turn: MessageDict) -> str | None:
+    """Whether the first added token after a turn's last word, but for its markup, is a stop."""
+    texts = stop_texts(renderer)
+    cut, _, _ = split(renderer, reference, turn)
+    if turn.get("tool_calls"):
+        last = max(cut.whole.rfind(str(value)) for value in ("Wqone", "Wqtwo", "7919", "7907"))
+    else:
+        last = cut.whole.rfind(SAID)
+    between = cut.whole[last : cut.whole.find(str(answered(turn)[0]["content"]), last)]
+    added = [token for token in reference.tokenizer.get_added_vocab() if token in between]
+    if not added:
+        return None
+    if not cut.stop:
+        return f"none of {texts} ends the turn in {between!r}"
+    if between.find(cut.stop) < 0:
+        return f"{cut.stop!r} stops the turn before its end: {cut.action!r}"
+    return None
+
+
+def cut_is_empty(renderer: Renderer, reference: Reference) -> str | None:
+    """Whether a turn that ended gets nothing, where nothing is asked for."""
+    cut, context, action = split(renderer, reference, ANSWER)
+    if not cut.stop:
+        return None
+    extra = renderer.observe([*context, *action], [], generation_prompt=False)
+    if extra:
+        return f"appended {reference.tokenizer.decode(extra)!r} to a turn that ended"
+    closing = renderer.observe([*context, *action[:-1]], [], generation_prompt=False)
+    wrote = reference.tokenizer.decode(closing)
+    return None if wrote == cut.stop else f"closed a cut turn with {wrote!r}, not {cut.stop!r}"
+
+
+# --- No added token comes from data
+
+
+def hostile(renderer: Renderer, reference: Reference, bad: str) -> str | None:
+    """Whether a conversation full of a text has as many added tokens as with harmless words."""
+    halves = (bad[: len(bad) // 2], bad[len(bad) // 2 :])
+    harmless = _added(renderer, reference, "word", ("wo", "rd"))
+    found = _added(renderer, reference, bad, halves)
+    for where, count in found.items():
+        more = count - harmless[where]
+        less = harmless[where] - count
+        if more or less:
+            tokens = reference.tokenizer.convert_ids_to_tokens([*more, *less])
+            return f"{bad!r} in {where} changed the count of {tokens}"
+    return None
+
+
+def _added(
+    renderer: Renderer, reference: Reference, text: str, halves: tuple[str, str]
+) -> dict[str, Counter[int]]:
+    added = set(reference.tokenizer.get_added_vocab().values())
+
+    def count(ids: Sequence[int]) -> Counter[int]:
+        return Counter(number for number in ids if number in added)
+
+    arguments = {"a": text, "b": [*halves, text], "c": {text: text, "d": {"e": halves[0]}}}
+    one = call("get_weather", arguments)
+    tools = _hostile_tools(text, halves)
+    conversation = [*reference.start[:-1], {"role": "user", "content": f"say {text}"}]
+    with_system = [{"role": "system", "content": text}, *conversation[-1:]]
+    turn = calling(one, content=f"I {text}")
+    answer = [result(one, f"{text} is {text}")]
+    parts = [{"type": "text", "text": half} for half in halves]
+    probes: dict[str, Callable[[], Sequence[int]]] = {
+        "the user's text": lambda: renderer.prompt(conversation),
+        "parts": lambda: renderer.prompt([{"role": "user", "content": parts}]),
+        "the system's text": lambda: renderer.prompt(with_system),
+        "tools": lambda: renderer.prompt(conversation, tools),
+        "a turn with calls": lambda: renderer.prompt([*conversation, turn, *answer], tools),
+        "an answer": lambda: renderer.prompt(
+            [*conversation, {"role": "assistant", "content": f"{text} so {text}"}, NEXT]
+        ),
+        "a result": lambda: renderer.observe([5], answer, tools=tools),
+        "a user's reply": lambda: renderer.observe([5], [{"role": "user", "content": text}]),
+    }
+    counted = {}
+    for where, probe in probes.items():
+        try:
+            counted[where] = count(probe())
+        except TemplateError:
+            counted[where] = Counter()
+    return counted
+
+
+def _hostile_tools(text: str, halves: tuple[str, str]) -> list[MessageDict]:
+    properties = {
+        "a": {"type": "string", "description": text, "enum": [*halves, text]},
+        text: {"type": "integer", "description": halves[0]},
+    }
+    function = {
+        "name": "get_weather",
+        "description": halves[0],
+        "parameters": {
+            "type": "object",
+            "description": halves[1],
+            "properties": properties,
+            "required": [halves[0], halves[1], text],
+        },
+    }
+    other = {"name": f"f{text}", "description": text, "parameters": {"type": "object"}}
+    return [{"type": "function", "function": inner} for inner in (function, other)]
+
+
+# --- Ids of calls
+
+
+def call_ids(renderer: Renderer, reference: Reference) -> str | None:
+    """Whether the ids of calls differ from turn to turn, and fit the strictest template."""
+    turn = calling(*MARKED[: reference.most])
+    _, context, action = split(renderer, reference, turn)
+    tools = tools_for(turn)
+    first = renderer.parse(action, context_ids=context, tools=tools)["tool_calls"]
+    second = renderer.parse(action, context_ids=[*context, *action, *action], tools=tools)
+    ids = [one.id for one in [*first, *second["tool_calls"]]]
+    written = "call00001" in cut_text(reference, turn)
+    if not written and len(set(ids)) != len(ids):
+        return f"ids repeat: {ids}"
+    if not all(ids):
+        return f"a call has no id: {ids}"
+    return None
+
+
+def cut_text(reference: Reference, turn: MessageDict) -> str:
+    """A turn as the last message."""
+    return reference.render(
+        [*reference.start, turn], tools_for(turn), generation_prompt=False
+    )
+
+
+# --- All of them
+
+
+def run(name: str, check: Callable[..., str | None], *arguments: Any, **options: Any) -> str | None:
+    """Run a check; an exception is a failure too."""
+    try:
+        return check(*arguments, **options)
+    except TemplateError as error:
+        return f"refused: {error}"
+    except Exception as error:
+        return f"raised {type(error).__name__}: {error}"
+
+
+def all_failures(
+    renderer: Renderer, reference: Reference, repair: Mapping[str, Any] | None = None
+) -> Iterator[tuple[str, str]]:
+    """Every check with its fixed cases: the names of those that fail, and why."""
+
+    def named(name: str, check: Callable[..., str | None], *rest: Any, **options: Any) -> Any:
+        reason = run(name, check, renderer, reference, *rest, **options)
+        return [(name, reason)] if reason else []
+
+    for name, turn in turns_with_calls(reference):
+        yield from named(f"round trip: {name}", round_trip, turn)
+    for name, turn in answers(reference):
+        yield from named(f"round trip: {name}", round_trip, turn)
+    for name, turn, options in conversations(reference):
+        yield from named(f"appended: {name}", appended, turn, **options)
+    yield from named("stops: calls", stops, calling(*MARKED[:1]))
+    yield from named("stops: answer", stops, ANSWER)
+    yield from named("stops: closes", cut_is_empty)
+    yield from named("ids", call_ids)
+    added = sorted(reference.tokenizer.get_added_vocab())
+    yield from named("injection: all at once", hostile, " ".join(added))
+    for token in added:
+        yield from named(f"injection: {token}", hostile, token)
