@@ -8,6 +8,7 @@ carries the families' own tokenizers.
 Left out: what is measured on them (`template_report.py`, `renderer.py`, the tests).
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -24,7 +25,6 @@ from typing import Any
 from urllib.parse import urljoin
 from urllib.request import urlopen
 
-from tokenizers import AddedToken
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -159,13 +159,21 @@ def _link(source: Source) -> str:
 # others: the ones listed are tokens in most.
 _CONTROL = re.compile(
     r"<\|[^|<>\s'\"{}]{1,40}\|?>|<[a-z_]{1,40}\|>|<\|\"\|>|<｜[^｜{]{1,40}｜>|\[/?[A-Z_]{3,}\]|"
-    r"</?(?:think|tool_call|tool_response|arg_key|arg_value)(?::opensource)?>|"
+    r"</?(?:think|tool_call|tool_response|arg_key|arg_value)>|</?[a-z_]+:opensource>|"
+    r"</?(?:user|assistant|system)>|"
     r"</?(?:seed|minimax|mm):[a-z_]+>|<(?:start|end)_of_\w+>|<(?:start|end)_function_\w+>|"
     r"<(?:escape|sep|role|/role|s|/s|eos|bos|SPECIAL_\d+|begin_of_document|beginning_of_sentence)>|"
     r"\[e~\[|\]~!?b\]|\]~!b\[|\]<\]minimax\[>\["
 )
 # The end-of-sequence token of the families whose templates do not name it, or name another one.
 _EOS = {
+    "<|begin_assistant|>": "<|end|>",
+    "<|tool_result|>": "<|end|>",
+    "<SPECIAL_12>": "<SPECIAL_12>",
+    "<beginning_of_sentence>": "<end_of_sentence>",
+    "<|role_end|>": "<|role_end|>",
+    "<|extra_0|>": "<|eos|>",
+    "<｜hy_": "<｜hy_eos:opensource｜>",
     "<|im_end|>": "<|im_end|>",
     "<|start_header_id|>": "<|end_of_text|>",
     "<|return|>": "<|return|>",
@@ -205,6 +213,20 @@ def tokenizer_for(template: Template) -> Any:
         clean_up_tokenization_spaces=False,
         name_or_path=template.name,
     )
-    tokenizer.add_tokens(sorted(set(_CONTROL.findall(template.text))))
     tokenizer.chat_template = template.text
+    text = template.text + _rendered(tokenizer)
+    tokenizer.add_tokens(sorted(set(_CONTROL.findall(text))))
     return tokenizer
+
+
+def _rendered(tokenizer: Any) -> str:
+    """A short conversation: some templates put their tokens together from parts."""
+    talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    function = {"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}}
+    calls = [{"id": "call00001", "function": {"name": "f", "arguments": {"a": "b"}}}]
+    called = [talk[0], {"role": "assistant", "content": "", "tool_calls": calls}]
+    text = ""
+    for messages, tools in ((talk, None), (called, [{"type": "function", "function": function}])):
+        with contextlib.suppress(Exception):  # whatever a template raises: the other may do
+            text += str(tokenizer.apply_chat_template(messages, tools=tools, tokenize=False))
+    return text

@@ -8,11 +8,13 @@ Left out: what must be equal to it (`template_checks.py`).
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+import template_repairs
 from gymnast.envs import plain_protocol
 from gymnast.envs.chat_template import ChatTemplate
 from gymnast.errors import TemplateError
@@ -67,15 +69,39 @@ def schemas(*calls: MessageDict) -> list[MessageDict]:
 
 
 def _schema(value: Any) -> dict[str, Any]:
-    kinds = {str: "string", bool: "boolean", int: "integer", float: "number"}
-    described = {"description": "Wqparameter."}
-    if value is None:
-        return described | {"type": ["integer", "null"]}
-    if isinstance(value, list):
-        return described | {"type": "array", "items": {}}
     if isinstance(value, dict):
-        return described | {"type": "object"}
-    return described | {"type": kinds[type(value)]}
+        properties = {key: _schema(item) for key, item in value.items()}
+        return {"type": "object", "description": "Wqobject.", "properties": properties}
+    if isinstance(value, list):
+        return {"type": "array", "description": "Wqarray.", "items": _items(value)}
+    kind: Any = ["integer", "null"] if value is None else _KINDS[type(value)]
+    return {"type": kind, "description": "Wqparameter."}
+
+
+def _items(values: list[Any]) -> dict[str, Any]:
+    """One schema for all items of a list."""
+    nested = [value for value in values if isinstance(value, list | dict)]
+    if nested and all(isinstance(value, list) for value in values):
+        return _schema([item for value in values for item in value])
+    if nested and all(isinstance(value, dict) for value in values):
+        return _schema({key: item for value in values for key, item in value.items()})
+    kinds = sorted({_KINDS[type(value)] for value in values}) or ["string"]
+    return {"type": kinds[0] if len(kinds) == 1 else kinds}
+
+
+_KINDS = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+
+
+class NotTaken(Exception):
+    """The template itself refuses a conversation, so there is nothing to compare with."""
 
 
 MARKED = (
@@ -118,13 +144,15 @@ class Split:
         action: The turn, from the generation prompt's end up to its stop token, that included.
         rest: What follows.
         stop: The stop token; "" where the turn ends in text.
-        preserved: Whether `context` is the rendering of the messages before, unchanged.
+        close: What ends the turn where more follows: another token, for some templates.
+        preserved: Whether the template leaves what stands before and the turn as they were.
     """
 
     context: str
     action: str
     rest: str
     stop: str
+    close: str
     preserved: bool
 
     @property
@@ -139,21 +167,16 @@ class Reference:
     Args:
         template: The template.
         plain: Write calls and results by the plain protocol.
-        fix: Changes arguments so that a template that writes them wrongly writes them right.
     """
 
-    def __init__(
-        self,
-        template: Template,
-        *,
-        plain: bool = False,
-        fix: Callable[[dict[str, Any]], Any] | None = None,
-    ) -> None:
+    def __init__(self, template: Template, *, plain: bool = False) -> None:
         self.name = template.name
         self.tokenizer = tokenizer_for(template)
         self._template = ChatTemplate.of(self.tokenizer, None, None)
         self._plain = plain
-        self._fix = fix
+        self._fix = None if plain else template_repairs.ARGUMENTS.get(template.name)
+        # Writes calls rightly, where the template does not with any arguments.
+        self.write_calls = None if plain else template_repairs.CALLS.get(template.name)
         self.form = self._find_form()
 
     @property
@@ -165,6 +188,11 @@ class Reference:
     def most(self) -> int:
         """How many calls fit in a turn."""
         return 2 if self._plain else self.form.most
+
+    @property
+    def lossy(self) -> bool:
+        """Whether what the template writes had to be repaired."""
+        return self._fix is not None or self.write_calls is not None
 
     @property
     def writes_calls(self) -> bool:
@@ -206,53 +234,90 @@ class Reference:
             generation_prompt: Whether the rendering ends with one.
 
         Raises:
-            TemplateError: If the template refuses the conversation.
+            NotTaken: If the template refuses the conversation.
         """
-        prompt = self.render(before, tools, generation_prompt=True)
-        whole = self.render(
-            [*before, turn, *after], tools, generation_prompt=generation_prompt
-        )
-        begin, preserved = self._begin(prompt, whole)
-        limit = whole.find(str(after[0]["content"]), begin) if after else len(whole)
-        limit = limit if limit >= 0 else len(whole)
-        ends = [(at, stop) for stop in stops if 0 <= (at := whole.find(stop, begin)) < limit]
-        if ends:
-            at, stop = min(ends)
-            end = at + len(stop)
-        else:
-            end, stop = self._text_end(before, turn, tools, whole), ""
-        return Split(whole[:begin], whole[begin:end], whole[end:], stop, preserved)
+        try:
+            prompt = self.render(before, tools, generation_prompt=True)
+            alone = self.render([*before, turn], tools, generation_prompt=False)
+            whole = self.render([*before, turn, *after], tools, generation_prompt=generation_prompt)
+            action, stop, end = self._turn(prompt, alone, whole, turn, after, stops)
+            if end < 0:
+                action, stop, end = self._turn_in_text(before, turn, tools, alone, whole)
+        except TemplateError as error:
+            raise NotTaken(str(error)) from error
+        written = whole[: self._begin(prompt, whole)]
+        context = written if whole.startswith(written + action) else prompt
+        preserved = whole.startswith(prompt + action)
+        close = next((own for own in self._added_in(whole[:end])[-1:] if stop), "")
+        return Split(context, action, whole[end:], stop, close, preserved)
 
-    def _begin(self, prompt: str, whole: str) -> tuple[int, bool]:
-        """Where the turn begins; where history is rewritten, after what both have in common."""
-        if whole.startswith(prompt):
-            return len(prompt), True
-        user = prompt.rfind(USER) + len(USER)
-        opening, found = prompt[user:], whole.rfind(USER) + len(USER)
-        if whole.startswith(opening, found):
-            return found + len(opening), False
-        common = 0
-        for a, b in zip(self._pieces(opening), self._pieces(whole[found:]), strict=False):
-            if a != b:
-                break
-            common += len(a)
-        return found + common, False
+    def _turn(
+        self,
+        prompt: str,
+        alone: str,
+        whole: str,
+        turn: MessageDict,
+        after: Messages,
+        stops: Sequence[str],
+    ) -> tuple[str, str, int]:
+        """The turn up to its stop token, that token, and where it ends in the whole; -1 if none.
 
-    def _pieces(self, text: str) -> list[str]:
-        ids = self.tokenizer.encode(text, add_special_tokens=False)
-        return [self.tokenizer.decode([number]) for number in ids]
+        As the last message a turn stands as a model wrote it; later its thought may be dropped, and
+        its end may be another one.
+        """
+        begin, later = self._begin(prompt, alone), self._begin(prompt, whole)
+        limit = whole.find(str(after[0]["content"]), later)
+        stop, end = _first(stops, whole, later, limit)
+        own, own_end = _first(stops, alone, begin, len(alone))
+        if own and not stop:  # ended by a token of another kind, once more follows
+            text = str(turn["content"])
+            added = self.tokenizer.get_added_vocab()
+            _, end = _first(list(added), whole, whole.rfind(text) + len(text), limit)
+        if not own and stop and not whole.startswith(alone[begin:], later):
+            return alone[begin:] + stop, stop, end
+        if own:
+            return alone[begin:own_end], own, end
+        return whole[later:end], stop, end
 
-    def _text_end(
-        self, before: Messages, turn: MessageDict, tools: Messages | None, whole: str
-    ) -> int:
-        """Where a turn ends that no stop token ends: before the text that ends every turn."""
-        alone = self.render([*before, turn], tools, generation_prompt=False)
+    def _turn_in_text(
+        self, before: Messages, turn: MessageDict, tools: Messages | None, alone: str, whole: str
+    ) -> tuple[str, str, int]:
+        """A turn that no token ends: it ends before the text that ends every turn."""
         answer = self.render([*before, ANSWER], tools, generation_prompt=False)
         after = answer[answer.rfind(SAID) + len(SAID) :]
-        common = len(alone.removesuffix(after))
-        while not whole.startswith(alone[:common]):
-            common -= 1
-        return common
+        end = len(alone.removesuffix(after))
+        while not whole.startswith(alone[:end]):
+            end -= 1
+        prompt = self.render(before, tools, generation_prompt=True)
+        return whole[self._begin(prompt, whole) : end], "", end
+
+    def _begin(self, prompt: str, whole: str) -> int:
+        """Where the turn begins; where history is rewritten, after what both have in common."""
+        if whole.startswith(prompt):
+            return len(prompt)
+        opening = prompt[prompt.rfind(USER) + len(USER) :]
+        begin = whole.find(USER) + len(USER)
+        if whole.startswith(opening, begin):
+            return begin + len(opening)
+        at = 0
+        for token in self._added_in(opening):
+            here, there = opening.find(token, at), whole.find(token, begin)
+            if opening[at:here].split() != whole[begin:there].split():
+                break
+            at, begin = here + len(token), there + len(token)
+        common = 0
+        for a, b in zip(opening[at:], whole[begin:], strict=False):
+            if a != b:
+                break
+            common += 1
+        while common and not re.search(r"\s", whole[begin + common - 1 : begin + common + 1]):
+            common -= 1  # never within a word
+        return begin + common
+
+    def _added_in(self, text: str) -> list[str]:
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        added = set(self.tokenizer.get_added_vocab().values())
+        return [self.tokenizer.decode([number]) for number in ids if number in added]
 
     # --- How the template takes its messages
 
@@ -301,18 +366,26 @@ class Reference:
         )
         form = self._find_telling(form, tools)
         form = self._find_calls(form, tools)
-        turn = calling(*MARKED[: form.most], content=SAID)
         given = tools if form.tells else None
-        if form.most and SAID in self._try(form, [QUESTION, turn], given):
-            form = replace(form, beside=True)
+        form = replace(form, beside=form.most > 0 and self._writes_beside(form, given))
         for key in ("reasoning_content", "reasoning", "thinking"):
             turn = calling(*MARKED[: form.most], reasoning=THOUGHT) if form.most else ANSWER
             thinking = replace(form, thought=key)
             if THOUGHT in self._try(
                 thinking, [QUESTION, turn | {"reasoning_content": THOUGHT}], given
             ):
-                return thinking
+                return replace(thinking, beside=form.beside and not self._is_thought(thinking, given))
         return form
+
+    def _writes_beside(self, form: Form, tools: Messages | None) -> bool:
+        text = self._try(form, [QUESTION, calling(*MARKED[: form.most], content=SAID)], tools)
+        return SAID in text and all(_is_in(one, text) for one in MARKED[: form.most])
+
+    def _is_thought(self, form: Form, tools: Messages | None) -> bool:
+        """Whether the template writes what is said beside a call as a thought."""
+        said = calling(*MARKED[: form.most], content=SAID)
+        thought = calling(*MARKED[: form.most], reasoning=SAID)
+        return self._try(form, [QUESTION, said], tools) == self._try(form, [QUESTION, thought], tools)
 
     def _find_telling(self, form: Form, tools: Messages) -> Form:
         for system in (False, True):
@@ -335,6 +408,15 @@ class Reference:
             if all(_is_in(one, text) for one in MARKED[:most]):
                 return tried
         return form
+
+
+def _first(tokens: Sequence[str], text: str, start: int, limit: int) -> tuple[str, int]:
+    """The first of some tokens in a stretch of text, and where it ends; "" and -1 if none."""
+    found = [(at, token) for token in tokens if 0 <= (at := text.find(token, start)) < limit]
+    if not found:
+        return "", -1
+    at, token = min(found, key=lambda pair: (pair[0], -len(pair[1])))
+    return token, at + len(token)
 
 
 def _is_in(one: MessageDict, text: str) -> bool:

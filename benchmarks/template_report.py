@@ -27,7 +27,11 @@ def failures(template: Template) -> list[tuple[str, str]]:
         if reference.writes_calls:
             return [("dialect", "the template writes calls; the renderer uses the plain protocol")]
         reference = Reference(template, plain=True)
-    return list(checks.all_failures(renderer, reference))
+    found = list(checks.all_failures(renderer, reference))
+    refused = [reason for _, reason in found if reason.startswith("refused: ")]
+    if len(refused) < 20:
+        return found
+    return [("refused", refused[0])]  # as a whole: one line says it
 
 
 def print_failures(wanted: list[str], length: int) -> None:
@@ -39,8 +43,10 @@ def print_failures(wanted: list[str], length: int) -> None:
         total += 1
         found = failures(template)
         failing += bool(found)
-        for check, reason in found:
-            print(f"{template.name} | {check} | {reason if wanted else reason[:length]}", flush=True)
+        for check, reason in found if wanted else found[:4]:
+            print(f"{template.name} | {check} | {reason if wanted else reason[:length]}")
+        if not wanted and found[4:]:
+            print(f"{template.name} | and {len(found) - 4} more: {', '.join(n for n, _ in found[4:])}")
     seconds = time.monotonic() - begun
     print(f"{failing} of {total} templates fail ({seconds:.0f} s)")
 
