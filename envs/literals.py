@@ -205,8 +205,6 @@ class Notation:
         position = skip_space(text, start + 1)
         while not text.startswith("}", position):
             key, colon = self._read_key(text, position)
-            if key in values:
-                raise Malformed(position, f"the key {key!r} comes twice")
             values[key], position = self.read(text, skip_space(text, colon + 1), depth)
             position = next_item(text, position, "}")
         return values, position + 1
@@ -233,8 +231,10 @@ def next_item(text: str, position: int, close: str) -> int:
     position = skip_space(text, position)
     if text.startswith(close, position):
         return position
+    if position == len(text):
+        raise Malformed(position, f"the text ends before {close!r}")
     if not text.startswith(",", position):
-        raise Malformed(position, f"expected ',' or {close!r} after a value")
+        raise Malformed(position, f"expected ',' or {close!r}, not {text[position]!r}")
     return skip_space(text, position + 1)
 
 

@@ -1,0 +1,250 @@
+r"""Calls with keywords in one pair of brackets: as Python writes them, or in braces.
+
+    [f(x='text', y=22), g()]        a list of Python calls; or one call without the list
+    f{x:<|"|>text<|"|>,y:22}        braces, and strings in markup of the template's own
+    f{x:<escape>22<escape>}         every value in quotes: its type is the schema's
+
+Some templates write what nobody could read back: strings without quotes, quotes in strings without
+escapes, no comma between arguments. What a model would rightly write is read there, and of the
+template's own way what can be read in one way only.
+
+Left out: markup around the payload, `call:` before a name included (`derivation.py`), and how
+values are read (`literals.py`).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gymnast.envs import probes
+from gymnast.envs.argument_types import of_items, of_property, typed
+from gymnast.envs.literals import CONSTANT, Notation, Word, constant, next_item, skip_space
+from gymnast.envs.payloads import Found, Malformed, Sample, Schemas
+from gymnast.types import ToolCall
+
+_QUOTES = ("'", '"')
+_NAME = re.compile(r"[^\s()\[\]{}'\",:=<>]++")
+_KEYWORD = re.compile(r"([^\s,:=()\[\]{}'\"](?:[^,:=()\[\]{}'\"]*+))(:|=(?!=))")
+_WITHOUT_COMMA = re.compile(rf"({CONSTANT.pattern})(?=\s*[^\W\d]\w*+\s*=(?!=))")
+_CLOSING = {"(": ")", "{": "}"}
+_LIST = {
+    bracket: re.compile(rf"\s*+\[\s*+[^\W\d][\w.\-]*+{re.escape(bracket)}") for bracket in _CLOSING
+}
+
+
+def _marked_call() -> re.Pattern[str]:
+    """The marked call in a rendering: its brackets, its sign, its quotes and its comma."""
+    (key, text), (other, number) = probes.ARGUMENTS[0].items()
+    return re.compile(
+        rf"{probes.NAMES[0]}\s*(?P<opening>[({{])\s*{key}\s*(?P<assign>[=:])\s*"
+        rf"(?P<quote>[^\w\s]\S*?|){text}(?P=quote)(?P<comma>\s*,|)\s*"
+        rf"{other}\s*(?P=assign)\s*(?P<of_number>(?P=quote)|){number}(?P=of_number)\s*[)}}]"
+    )
+
+
+def _escapes(sample: Sample, quote: str) -> bool:
+    text = f"Zq{quote}one"
+    rendered = sample.write({next(iter(probes.ARGUMENTS[0])): text})
+    return rendered is None or f"{quote}{text}{quote}" not in rendered
+
+
+@dataclass(frozen=True)
+class KeywordCalls:
+    """Calls of the form name, bracket, keywords with values, bracket.
+
+    Attributes:
+        opening: The bracket after a name, "(" or "{".
+        assign: What stands between a keyword and its value, "=" or ":".
+        notation: How strings are written.
+        escaped: Whether the template escapes a quote in a string.
+        quoted: Whether every value is in quotes, a number too.
+        comma: Whether the template writes commas between arguments.
+        listed: Whether the template writes a list.
+    """
+
+    opening: str
+    assign: str
+    notation: Notation
+    escaped: bool = True
+    quoted: bool = False
+    comma: bool = True
+    listed: bool = False
+
+    @classmethod
+    def derive(cls, sample: Sample) -> Found | None:
+        """Recognise it in a rendering of the first marked call."""
+        match = _marked_call().search(sample.region)
+        if match is None:
+            return None
+        quote = match["quote"]
+        payload = cls(
+            opening=match["opening"],
+            assign=match["assign"],
+            notation=Notation("" if quote in _QUOTES else quote, bare=not quote),
+            escaped=quote not in _QUOTES or _escapes(sample, quote),
+            quoted=bool(quote and match["of_number"]),
+            comma=bool(match["comma"]),
+        )
+        before = sample.region[: match.start()].rstrip()
+        if before.endswith("["):
+            listed, start = replace(payload, listed=True), len(before) - 1
+            try:
+                return Found(listed, start, listed.read(sample.region, start, {}, "")[1])
+            except Malformed:  # a bracket of the template's markup
+                pass
+        return Found(payload, match.start(), match.end())
+
+    def read(
+        self, text: str, start: int, schemas: Schemas, close: str
+    ) -> tuple[list[ToolCall], int]:
+        """Read one call, or a list of them."""
+        position = skip_space(text, start)
+        if not text.startswith("[", position):
+            call, end = self._read_call(text, position, schemas)
+            return [call], end
+        calls: list[ToolCall] = []
+        position = skip_space(text, position + 1)
+        while not text.startswith("]", position):
+            call, position = self._read_call(text, position, schemas)
+            calls.append(call)
+            position = next_item(text, position, "]")
+        if not calls:
+            raise Malformed(position, f"the list has no call in it; write {self.example()}")
+        return calls, position + 1
+
+    def example(self) -> str:
+        """One call with placeholders."""
+        call = f"TOOL{self.opening}KEY{self.assign}VALUE{_CLOSING[self.opening]}"
+        return f"[{call}]" if self.listed else call
+
+    def begins(self, text: str, start: int) -> bool:
+        """Whether a list with a name and its bracket begins here; a bare name is ordinary text."""
+        return self.listed and _LIST[self.opening].match(text, start) is not None
+
+    def _read_call(self, text: str, start: int, schemas: Schemas) -> tuple[ToolCall, int]:
+        match = _NAME.match(text, start)
+        name = match[0] if match else ""
+        position = skip_space(text, start + len(name))
+        if not name:
+            raise Malformed(start, f"expected the tool's name and {self.opening!r}")
+        if not text.startswith(self.opening, position):
+            rule = f"expected {self.opening!r} after the tool's name {name[:40]!r}"
+            raise Malformed(position, rule, name)
+        arguments = _Arguments(self, schemas.get(name))
+        try:
+            end = arguments.read(text, position + 1)
+        except Malformed as error:
+            raise Malformed(error.position, str(error), name) from error
+        return ToolCall("", name, arguments.values, arguments.error), end
+
+
+class _Arguments:
+    """The arguments of one call, while they are read.
+
+    Attributes:
+        values: By name.
+        error: The first fault that does not keep the rest from being read, or None.
+    """
+
+    def __init__(self, syntax: KeywordCalls, schema: Mapping[str, Any] | None) -> None:
+        self.values: dict[str, Any] = {}
+        self.error: str | None = None
+        self._syntax = syntax
+        self._schema = schema
+        self._named = False
+
+    def read(self, text: str, position: int) -> int:
+        """Read up to the closing bracket; give where it ends."""
+        close = _CLOSING[self._syntax.opening]
+        position = skip_space(text, position)
+        while not text.startswith(close, position):
+            begin = position
+            key, position = self._read_key(text, begin)
+            value, position, comma = self._read_value(text, position)
+            self._add(key, value, begin)
+            position = self._next(text, position, close, comma=comma)
+        if self.error:
+            self.values = {}
+        return position + 1
+
+    def _read_key(self, text: str, start: int) -> tuple[str | None, int]:
+        """The keyword that begins here, if one does, and where its value begins."""
+        assign = self._syntax.assign
+        string = self._syntax.notation.read_string(text, start)
+        if string is not None:
+            sign = skip_space(text, string[1])
+            if not text.startswith(assign, sign):
+                return None, start
+            return string[0], skip_space(text, sign + 1)
+        match = _KEYWORD.match(text, start)
+        if match is None or match[2] != assign:
+            if assign == ":":
+                raise Malformed(start, "expected an argument, KEY:VALUE")
+            return None, start
+        return match[1].rstrip(), skip_space(text, match.end())
+
+    def _read_value(self, text: str, start: int) -> tuple[Any, int, bool]:
+        """A value, where it ends, and whether a comma must come before the next keyword."""
+        joined = None if self._syntax.comma else _WITHOUT_COMMA.match(text, start)
+        if joined:
+            return Word(joined[1]), joined.end(), False
+        value, end = self._syntax.notation.read(text, start)
+        if isinstance(value, str) and not self._syntax.escaped:
+            value, end = self._beyond_quotes(text, start, value, end)
+        return value, end, self._syntax.comma or isinstance(value, Word)
+
+    def _beyond_quotes(self, text: str, start: int, value: str, end: int) -> tuple[str, int]:
+        """A string whose own quotes are not escaped: it ends where something can follow it."""
+        close, quote = _CLOSING[self._syntax.opening], text[start]
+        following = skip_space(text, end)
+        if text.startswith((",", close), following) or following == len(text):
+            return value, end
+        closing = re.compile(rf"{quote}(?=\s*+(?:{re.escape(close)}|,\s*+{_KEYWORD.pattern}))")
+        match = closing.search(text, end)
+        return (text[start + 1 : match.start()], match.end()) if match else (value, end)
+
+    def _next(self, text: str, position: int, close: str, *, comma: bool) -> int:
+        following = skip_space(text, position)
+        if not comma and _KEYWORD.match(text, following):
+            return following
+        return next_item(text, position, close)
+
+    def _add(self, key: str | None, value: Any, position: int) -> None:
+        rule = ""
+        if key is None and self._named:
+            rule = "an argument without its name comes after one with it"
+            if self._syntax.notation.bare:
+                rule += "; put a string that has a comma in it in quotes"
+        elif key is None:
+            key = self._name_by_position()
+        else:
+            self._named = True
+        if key is None:
+            rule = rule or "an argument has no name; write KEY=VALUE"
+        elif key in self.values:
+            rule = f"the argument {key!r} comes twice"
+        else:
+            self.values[key] = self._fit(value, of_property(self._schema, key))
+        if rule and self.error is None:
+            self.error = f"at character {position}: {rule}"
+
+    def _name_by_position(self) -> str | None:
+        """The name of the next argument in the schema's order, as Python would have it."""
+        properties = (self._schema or {}).get("properties")
+        if not isinstance(properties, Mapping):
+            return None
+        return next((name for name in properties if name not in self.values), None)
+
+    def _fit(self, value: Any, schema: Mapping[str, Any] | None, inside: bool = False) -> Any:
+        """A value as its schema has it."""
+        if isinstance(value, Word):
+            if self._syntax.notation.bare:
+                return typed(value.text, schema)
+            return None if constant(value.text) is None else typed(value.text, schema)
+        if isinstance(value, str):
+            to_decode = self._syntax.quoted and (schema is not None or not inside)
+            return typed(value, schema) if to_decode else value
+        if isinstance(value, list):
+            return [self._fit(item, of_items(schema), True) for item in value]
+        return {key: self._fit(item, of_property(schema, key), True) for key, item in value.items()}
