@@ -11,46 +11,21 @@ from typing import Any
 
 from gymnast.envs import Renderer
 from gymnast.errors import TemplateError
-from template_reference import (
+from template_cases import answers, conversations, turns_with_calls
+from template_messages import (
     ANSWER,
     MARKED,
     NEXT,
     QUESTION,
     SAID,
-    SYSTEM,
-    THOUGHT,
     MessageDict,
     Messages,
-    Reference,
-    Split,
-    NotTaken,
     call,
     calling,
     result,
     schemas,
 )
-
-TEXTS = {
-    "quotes": "\"double\" 'single' `back` \"\"\"three\"\"\" '''three''' “curly”",
-    "backslashes": "C:\\new\\table \\\" \\u0041 \\\\",
-    "lines": "first\n  second\n\nlast\tend",
-    "brackets": "{a} [b] (c) <d> }]) {{x}} [[y]] {%z%} a=1, b:2; c|d",
-    "unicode": "é ß 漢字 😀 \u2028 ـ \u00a0x",
-    "edges": " a space before and after ",
-    "lookalike": '{"name": "other", "arguments": {}} f(x=1)',
-}
-ARGUMENTS: dict[str, dict[str, Any]] = {
-    "nothing": {},
-    "text": {"text": "plain words"},
-    **{name: {"a": text, "b": 1, "c": text} for name, text in TEXTS.items()},
-    "empty text": {"a": "", "b": "x"},
-    "typed text": {"a": "22", "b": "true", "c": "null", "d": "[1]", "e": '{"f": 1}', "g": "1.5"},
-    "numbers": {"a": 0, "b": -7, "c": 12345678901234567890, "d": 1.5, "e": -2.0, "f": 1e-7},
-    "constants": {"a": True, "b": False, "c": None},
-    "lists": {"a": [], "b": [1, 2], "c": ["x, y", 'say "hi"'], "d": [[1], [None, True]]},
-    "objects": {"a": {}, "b": {"c": 1, "d": {"e": ["f", {"g": None}]}, "h": "i = {j}, k: 'l'"}},
-}
-NAMES = ("get_weather", "f2", "getWeather", "get-weather", "files.read")
+from template_reference import NotTaken, Reference, Split
 
 
 def stop_texts(renderer: Renderer) -> list[str]:
@@ -112,38 +87,6 @@ def round_trip(renderer: Renderer, reference: Reference, turn: MessageDict) -> s
     return None
 
 
-def turns_with_calls(reference: Reference) -> Iterator[tuple[str, MessageDict]]:
-    """Named turns that every template should have read back."""
-    for name, arguments in ARGUMENTS.items():
-        yield name, calling(call("get_weather", arguments))
-    python = "wqfirst(" in cut_text(reference, calling(*MARKED[:1]))
-    for name in NAMES:
-        if python and not name.replace(".", "").isidentifier():
-            continue
-        yield f"name {name}", calling(call(name, {"a": "x"}))
-    if reference.most > 1:
-        same = [call("get_weather", {"a": n, "b": "x"}, n) for n in (1, 2, 3)]
-        yield "several", calling(*MARKED)
-        yield "the same three times", calling(*same)
-        yield "none, then some", calling(call("f", {}), call("g", {"a": [1]}, 2), call("h", {}, 3))
-    beside = reference.form.beside and not reference.write_calls
-    if beside or not reference.writes_calls:
-        yield "content", calling(*MARKED[:1], content="Let me see: f(x) = {y}.")
-    if reference.form.thought:
-        yield "reasoning", calling(*MARKED[:1], reasoning="Hm, I\nthink so.")
-        if beside:
-            yield "all", calling(*MARKED[: reference.most], content="So.", reasoning="Hm.")
-
-
-def answers(reference: Reference) -> Iterator[tuple[str, MessageDict]]:
-    """Turns without calls."""
-    yield "answer", ANSWER
-    text = 'It is {"name": "f", "arguments": {}} or [f(x=1)] or "x".'
-    yield "answer with markup", ANSWER | {"content": text}
-    if reference.form.thought:
-        yield "answer after a thought", ANSWER | {"reasoning_content": "Hm."}
-
-
 # --- What is appended is what the template writes
 
 
@@ -200,26 +143,6 @@ def appended(
 def _from_user(text: str) -> str:
     """From the user's text on: some templates write the time before it."""
     return text[text.rfind(QUESTION["content"]) :]
-
-
-def conversations(reference: Reference) -> Iterator[tuple[str, MessageDict, dict[str, Any]]]:
-    """Named turns with what follows them."""
-    one = calling(*MARKED[:1])
-    yield "one result", one, {}
-    yield "one result, nothing after", one, {"generation_prompt": False}
-    yield "a result of JSON", one, {"after": [result(MARKED[0], '{"Wqresult": [1, "x"]}')]}
-    yield "a result, then the user", one, {"after": [result(MARKED[0]), NEXT]}
-    yield "the user", ANSWER, {}
-    yield "the user, nothing after", ANSWER, {"generation_prompt": False}
-    if reference.most > 1:
-        yield "several results", calling(*MARKED), {}
-        yield "several results, nothing after", calling(*MARKED), {"generation_prompt": False}
-    if reference.form.thought:
-        yield "a thought, one result", calling(*MARKED[:1], reasoning=THOUGHT), {}
-        yield "a thought, the user", ANSWER | {"reasoning_content": THOUGHT}, {}
-    yield "calls without their end", one, {"missing": 1}
-    yield "an answer without its end", ANSWER, {"missing": 1}
-    yield "calls cut in the middle", one, {"missing": 8}
 
 
 # --- Stop tokens
@@ -341,19 +264,12 @@ def call_ids(renderer: Renderer, reference: Reference) -> str | None:
     first = renderer.parse(action, context_ids=context, tools=tools)["tool_calls"]
     second = renderer.parse(action, context_ids=[*context, *action, *action], tools=tools)
     ids = [one.id for one in [*first, *second["tool_calls"]]]
-    written = "call00001" in cut_text(reference, turn)
+    written = "call00001" in reference.turn_alone(turn)
     if not written and len(set(ids)) != len(ids):
         return f"ids repeat: {ids}"
     if not all(ids):
         return f"a call has no id: {ids}"
     return None
-
-
-def cut_text(reference: Reference, turn: MessageDict) -> str:
-    """A turn as the last message."""
-    return reference.render(
-        [*reference.start, turn], tools_for(turn), generation_prompt=False
-    )
 
 
 # --- All of them

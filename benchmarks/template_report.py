@@ -1,7 +1,7 @@
 """Runs every check on every real chat template, and writes down what holds.
 
-    python benchmarks/template_report.py                    writes docs/templates.md
-    python benchmarks/template_report.py --failures [NAME]  prints what fails, one line each
+python benchmarks/template_report.py                    writes docs/templates.md
+python benchmarks/template_report.py --failures [NAME]  prints what fails, one line each
 """
 
 import argparse
@@ -46,7 +46,9 @@ def print_failures(wanted: list[str], length: int) -> None:
         for check, reason in found if wanted else found[:4]:
             print(f"{template.name} | {check} | {reason if wanted else reason[:length]}")
         if not wanted and found[4:]:
-            print(f"{template.name} | and {len(found) - 4} more: {', '.join(n for n, _ in found[4:])}")
+            print(
+                f"{template.name} | and {len(found) - 4} more: {', '.join(n for n, _ in found[4:])}"
+            )
     seconds = time.monotonic() - begun
     print(f"{failing} of {total} templates fail ({seconds:.0f} s)")
 
