@@ -158,7 +158,7 @@ def stops(renderer: Renderer, reference: Reference, turn: MessageDict) -> str | 
         last = cut.whole.rfind(SAID)
     between = cut.whole[last : cut.whole.find(str(answered(turn)[0]["content"]), last)]
     added = [token for token in reference.tokenizer.get_added_vocab() if token in between]
-    if not added:
+    if not added or (turn.get("tool_calls") and reference.ends_in_text(stop_texts(renderer))):
         return None
     if not cut.stop:
         return f"none of {texts} ends the turn in {between!r}"
@@ -177,7 +177,17 @@ def cut_is_empty(renderer: Renderer, reference: Reference) -> str | None:
         return f"appended {reference.tokenizer.decode(extra)!r} to a turn that ended"
     closing = renderer.observe([*context, *action[:-1]], [], generation_prompt=False)
     wrote = reference.tokenizer.decode(closing)
-    return None if wrote == cut.stop else f"closed a cut turn with {wrote!r}, not {cut.stop!r}"
+    # A token that opens the next message ends a turn only where there is one.
+    right = {cut.stop} if cut.stop in reference.turn_alone(ANSWER) else {"", cut.stop}
+    return None if wrote in right else f"closed a cut turn with {wrote!r}, not {cut.stop!r}"
+
+
+def offered(renderer: Renderer, reference: Reference) -> str | None:
+    """Whether a prompt tells of the tools."""
+    prompt = reference.tokenizer.decode(renderer.prompt(reference.start, schemas(*MARKED)))
+    words = [one["function"]["name"] for one in MARKED] + ["Wqtool.", "wqa", "wqb"]
+    missing = [word for word in words if word not in prompt]
+    return f"{missing} not in the prompt" if missing else None
 
 
 # --- No added token comes from data
@@ -303,6 +313,7 @@ def all_failures(renderer: Renderer, reference: Reference) -> Iterator[tuple[str
     yield from named("stops: calls", stops, calling(*MARKED[:1]))
     yield from named("stops: answer", stops, ANSWER)
     yield from named("stops: closes", cut_is_empty)
+    yield from named("offered", offered)
     yield from named("ids", call_ids)
     added = sorted(reference.tokenizer.get_added_vocab())
     yield from named("injection: all at once", hostile, " ".join(added))

@@ -21,6 +21,7 @@ from template_corpus import Template, tokenizer_for
 from template_messages import (
     ANSWER,
     MARKED,
+    NEXT,
     QUESTION,
     RESULT,
     SAID,
@@ -147,6 +148,11 @@ class Reference:
         text = self.render([*self.start, turn], tools, generation_prompt=False)
         return text[text.rfind(USER) + len(USER) :]
 
+    def ends_in_text(self, stops: Sequence[str]) -> bool:
+        """Whether an answer ends in ordinary text, or in nothing, where a user's word follows."""
+        cut = self.split(self.start, ANSWER, [NEXT], stops, schemas(*MARKED))
+        return not self._added_in(cut.rest[: cut.rest.find(NEXT["content"])]) and not cut.stop
+
     def split(
         self,
         before: Messages,
@@ -209,7 +215,8 @@ class Reference:
             _, end = _first(list(added), whole, whole.rfind(text) + len(text), limit)
         if not own and stop and not whole.startswith(alone[begin:], later):
             return alone[begin:] + stop, stop, end
-        if own:
+        names = [one["function"]["name"] for one in turn.get("tool_calls", ())]
+        if own and all(name in alone[begin:own_end] for name in names):
             return alone[begin:own_end], own, end
         return whole[later:end], stop, end
 
@@ -315,7 +322,8 @@ class Reference:
 
     def _writes_beside(self, form: Form, tools: Messages | None) -> bool:
         text = self._try(form, [QUESTION, calling(*MARKED[: form.most], content=SAID)], tools)
-        return SAID in text and all(_is_in(one, text) for one in MARKED[: form.most])
+        said, called = text.find(SAID), text.find(MARKED[0]["function"]["name"])
+        return 0 <= said < called and all(_is_in(one, text) for one in MARKED[: form.most])
 
     def _is_thought(self, form: Form, tools: Messages | None) -> bool:
         """Whether the template writes what is said beside a call as a thought."""

@@ -21,12 +21,9 @@ def failures(template: Template) -> list[tuple[str, str]]:
         renderer = Renderer(tokenizer_for(template))
     except GymnastError as error:
         return [("construction", str(error))]
-    dialect = getattr(renderer, "dialect", getattr(renderer, "_dialect", None))
-    reference = Reference(template)
-    if dialect is None and not getattr(renderer, "_refusal", None):
-        if reference.writes_calls:
-            return [("dialect", "the template writes calls; the renderer uses the plain protocol")]
-        reference = Reference(template, plain=True)
+    reference = Reference(template, plain=renderer.dialect is None)
+    if renderer.dialect is None and reference.writes_calls:
+        return [("dialect", "the template writes calls; the renderer uses the plain protocol")]
     found = list(checks.all_failures(renderer, reference))
     refused = [reason for _, reason in found if reason.startswith("refused: ")]
     if len(refused) < 20:
