@@ -198,7 +198,7 @@ class _Arguments:
         """A string whose own quotes are not escaped: it ends where something can follow it."""
         close, quote = _CLOSING[self._syntax.opening], text[start]
         following = skip_space(text, end)
-        if text.startswith((",", close), following) or following == len(text):
+        if following == len(text) or text[following] in ",)]}":
             return value, end
         closing = re.compile(rf"{quote}(?=\s*+(?:{re.escape(close)}|,\s*+{_KEYWORD.pattern}))")
         match = closing.search(text, end)
