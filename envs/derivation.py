@@ -7,22 +7,33 @@ of one after some text are laid side by side (here for the template of a Hermes 
     <|im_start|>...\n <tool_call>\n{"name": "zqfirst", "arguments": ...}\n</tool_call> <|im_end|>\n
 
 What was read is tried at once: the rendering must parse back into the marked calls, or else the
-template is refused. `payloads.py` knows what can stand between the delimiters, `parsing.py` reads
+template is refused. `payloads.py` says what can stand between the delimiters, `parsing.py` reads
 a completion by the dialect.
 """
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from gymnast.envs import probes
+from gymnast.envs import markup, probes
 from gymnast.envs.chat_template import ChatTemplate
+from gymnast.envs.json_payloads import JsonCalls, NameThenJson
+from gymnast.envs.keyword_calls import KeywordCalls
+from gymnast.envs.markup import common_end, common_start
+from gymnast.envs.parameters import Parameters
 from gymnast.envs.parsing import Dialect, read_calls
-from gymnast.envs.payloads import KINDS, Found
+from gymnast.envs.payloads import Found, Sample
 from gymnast.envs.safe_text import SafeText
-from gymnast.envs.turns import Turns, call_end, common_start
+from gymnast.envs.turns import Turns, call_end
 from gymnast.errors import TemplateError
+
+KINDS: tuple[Callable[[Sample], Found | None], ...] = (
+    JsonCalls.derive,
+    NameThenJson.derive,
+    KeywordCalls.derive,
+    Parameters.derive,
+)
 
 
 @dataclass(frozen=True)
@@ -42,8 +53,68 @@ class _Marked:
         return self.region[self.found.end :] if self.found else ""
 
 
+@dataclass(frozen=True)
+class _Writer:
+    """Renders an assistant's turn with calls, in one of the forms that templates take."""
+
+    template: ChatTemplate
+    turns: Turns
+    text: SafeText
+    as_text: bool
+    empty_content: str | None
+
+    @cached_property
+    def opening(self) -> str:
+        """What the generation prompt writes after the user's text; "" where it is refused."""
+        try:
+            prompt = self.template.render([probes.user()], probes.tools(), generation_prompt=True)
+        except TemplateError:
+            return ""
+        return prompt[prompt.rfind(probes.USER) + len(probes.USER) :]
+
+    def lead(self, region: str) -> int:
+        """Where the header ends in a region: what comes after it, the model writes."""
+        if self.opening and region.startswith(self.opening):
+            return len(self.opening)
+        return len(common_start(region, self.turns.header, self.added))
+
+    def region(self, message: Mapping[str, Any]) -> str | None:
+        """From the user's text to the end of the calls; None where the template refuses."""
+        try:
+            rendered = self.template.render(
+                [probes.user(), message], probes.tools(), generation_prompt=False
+            )
+        except TemplateError:
+            return None
+        rendered = rendered[: call_end(rendered, self.turns, self.text)]
+        return rendered[rendered.rfind(probes.USER) + len(probes.USER) :]
+
+    def write(self, arguments: Mapping[str, Any]) -> str | None:
+        """One call with other arguments than the marked ones."""
+        message = probes.calling(
+            1, content=self.empty_content, as_text=self.as_text, arguments=[arguments]
+        )
+        return self.region(message)
+
+    def marked(self, count: int, content: str | None) -> _Marked | None:
+        """Render marked calls; None where the template refuses or leaves some out."""
+        region = self.region(probes.calling(count, content=content, as_text=self.as_text))
+        if region is None or not _has_calls(region, count):
+            return None
+        return _Marked(region, self.recognise(region), self.lead(region))
+
+    def recognise(self, region: str) -> Found | None:
+        """What kind of payload the first marked call is, if one of those that are known."""
+        sample = Sample(region, self.write, self.added)
+        return next(filter(None, (derive(sample) for derive in KINDS)), None)
+
+    @property
+    def added(self) -> Mapping[str, int]:
+        return self.text.added
+
+
 def derive(template: ChatTemplate, turns: Turns, text: SafeText) -> Dialect | None:
-    """Read a template's dialect; None where it writes no calls, or tells of no tools.
+    """Read a template's dialect; None where it writes no calls.
 
     Args:
         template: The template.
@@ -54,39 +125,42 @@ def derive(template: ChatTemplate, turns: Turns, text: SafeText) -> Dialect | No
         TemplateError: If the template writes calls in a way that is not understood. The message
             shows the rendering.
     """
-    if not _tells_of_tools(template):
-        return None
     seen = ""
     for as_text, content in ((False, ""), (False, None), (True, ""), (True, None)):
         if as_text and seen and str(probes.ARGUMENTS[0]) not in seen:
             break  # it takes an object and writes it its own way; a string would mislead us
-        # One call, one after some text, and two.
-        one, after_text, two = (
-            _marked(template, turns, text, probes.calling(count, content=said, as_text=as_text))
-            for count, said in ((1, content), (1, probes.TEXT), (2, content))
-        )
+        writer = _Writer(template, turns, text, as_text, content)
+        one = writer.marked(1, content)
         if one is None:
             continue
         seen = seen or one.region
         if one.found is None:
             continue
-        dialect = replace(
-            _compare(one, two, after_text, text.added),
-            as_text=as_text,
-            empty_content=content,
-            several=two is not None,
-        )
-        read_back = _reads_back(dialect, one, 1) and (two is None or _reads_back(dialect, two, 2))
-        if read_back and not _leaves_turn(dialect, turns, text):
-            return dialect
+        dialect = _dialect(writer, one)
+        if dialect is not None:
+            return replace(dialect, announced=_tells_of_tools(template))
     if not seen:
         return None
     raise TemplateError(
         f"the chat template of {template.tokenizer!r} writes a call of "
-        f"{probes.NAMES[0]}({probes.ARGUMENTS[0]}) as {seen!r}, in which no JSON object (or name "
-        "and JSON object) with this name and these arguments could be found, or read back; pass a "
-        "parser, Renderer(tokenizer, parser='module:function'), or another chat_template"
+        f"{probes.NAMES[0]}({probes.ARGUMENTS[0]}) as {seen!r}, in which no kind of call that is "
+        "known (a JSON object, a name and a JSON object, parameters in markup, keywords in "
+        "brackets) could be found, or read back; pass a parser, Renderer(tokenizer, "
+        "parser='module:function'), or another chat_template"
     )
+
+
+def _dialect(writer: _Writer, one: _Marked) -> Dialect | None:
+    """Compare one call, one after some text, and two; None where they do not read back."""
+    after_text, two = writer.marked(1, probes.TEXT), writer.marked(2, writer.empty_content)
+    dialect = replace(
+        _compare(one, two, after_text, writer),
+        as_text=writer.as_text,
+        empty_content=writer.empty_content,
+        several=two is not None,
+    )
+    read_back = _reads_back(dialect, one, 1) and (two is None or _reads_back(dialect, two, 2))
+    return dialect if read_back and not _leaves_turn(one, writer) else None
 
 
 def _tells_of_tools(template: ChatTemplate) -> bool:
@@ -97,66 +171,54 @@ def _tells_of_tools(template: ChatTemplate) -> bool:
     return probes.NAMES[0] in shown
 
 
-def _marked(
-    template: ChatTemplate, turns: Turns, text: SafeText, message: dict[str, Any]
-) -> _Marked | None:
-    """Render a message with marked calls; None where the template refuses or leaves them out."""
-    try:
-        rendered = template.render(
-            [probes.user(), message], probes.tools(), generation_prompt=False
-        )
-    except TemplateError:
-        return None
-    rendered = rendered[: call_end(rendered, turns, text)]
-    region = rendered[rendered.rfind(probes.USER) + len(probes.USER) :]
-    if not _has_calls(region, message):
-        return None
-    found = next(filter(None, (recognise(region) for recognise in KINDS)), None)
-    return _Marked(region, found, len(_common_start(region, turns.header, text.added)))
-
-
-def _has_calls(region: str, message: dict[str, Any]) -> bool:
+def _has_calls(region: str, count: int) -> bool:
     """Whether every marked call is there; some templates write the first and leave the rest."""
-    marked = probes.ARGUMENTS[: len(message["tool_calls"])]
+    marked = probes.ARGUMENTS[:count]
     return all(str(value) in region for arguments in marked for value in arguments.values())
 
 
 def _compare(
-    one: _Marked, two: _Marked | None, after_text: _Marked | None, added: Mapping[str, int]
+    one: _Marked, two: _Marked | None, after_text: _Marked | None, writer: _Writer
 ) -> Dialect:
+    """Lay the renderings side by side: what they share is markup of a call, or of all calls."""
     assert one.found is not None
+    added = writer.added
     opening, closing = one.before, one.after
+    lead_in = gap = ""
     if after_text is not None and after_text.found and probes.TEXT in after_text.before:
-        gap = after_text.before.rpartition(probes.TEXT)[2]
-        opening = _common_end(opening, gap, added)
-    between = _between(two)
-    call_open = _common_end(opening, between, added) if between.strip() else opening
-    call_close = _common_start(closing, between, added) if between.strip() else closing
+        lead_in, _, gap = after_text.before.rpartition(probes.TEXT)
+        opening = common_end(opening, gap, added)
+    between = _between(two, writer)
+    if between.strip():
+        call_close = common_start(closing, between, added)
+        call_open = common_end(opening, between[len(call_close) :], added)
+    else:
+        call_open, call_close = _from_last_token(opening, added), closing
+    joint = between.removeprefix(call_close).removesuffix(call_open)
     if not call_open.strip():  # several payloads in one pair of delimiters
-        call_open, call_close = opening, closing
+        call_open, call_close, joint = opening, closing, ""
     else:
         between = ""
-    section_close = closing.removeprefix(call_close).strip()
+    section_close = closing.removeprefix(call_close)
+    # Markup before the calls with none after them is a thought's, not a section's.
+    section_open = opening.removesuffix(call_open) if section_close.strip() else ""
+    written = (call_open, call_close, between, section_open, section_close)
+    other = opening.removesuffix(call_open).removesuffix(section_open)
+    beside = (lead_in, joint, other, gap.removesuffix(call_open).removesuffix(section_open))
     return Dialect(
         one.found.payload,
-        open=_from_last_token(call_open, added).strip(),
-        close=call_close.strip(),
-        between=between.strip(),
-        # Markup before the calls with none after them is a thought's, not a section's.
-        section_open=opening.removesuffix(call_open).strip() if section_close else "",
-        section_close=section_close,
+        *(markup.generalised(part.strip()) for part in written),
+        beside=tuple(markup.generalised(part.strip()) for part in beside if part.strip()),
     )
 
 
-def _between(two: _Marked | None) -> str:
+def _between(two: _Marked | None, writer: _Writer) -> str:
     """What stands between two calls, where they are two payloads."""
     if two is None or two.found is None or probes.NAMES[1] not in two.after:
         return ""
-    for recognise in KINDS:
-        second = recognise(_second_as_first(two.after))
-        if second is not None:
-            return _second_as_first(two.after)[: second.start]
-    return ""
+    after = _second_as_first(two.after)
+    second = writer.recognise(after)
+    return after[: second.start] if second is not None else ""
 
 
 def _second_as_first(text: str) -> str:
@@ -171,56 +233,21 @@ def _second_as_first(text: str) -> str:
     return text
 
 
-def _leaves_turn(dialect: Dialect, turns: Turns, text: SafeText) -> bool:
-    """Whether the delimiters hold what brackets turns, or an id: then they were misread."""
-    markup = f"{dialect.section_open} {dialect.open} {dialect.close} {dialect.section_close}"
-    brackets = turns.closing | turns.opening | set(text.encode(turns.header, inside=True))
-    tokens = filter(text.is_added, text.encode(markup, inside=True))
-    return probes.IDS[0] in markup or not brackets.isdisjoint(tokens)
+def _leaves_turn(one: _Marked, writer: _Writer) -> bool:
+    """Whether what ends a turn comes before a call's end: then sampling would stop too soon."""
+    written = writer.text.encode(one.region[one.lead :], inside=True)
+    return not (writer.turns.closing | writer.turns.opening).isdisjoint(written)
 
 
 def _reads_back(dialect: Dialect, marked: _Marked, count: int) -> bool:
-    _, calls = read_calls(marked.region[marked.lead :], dialect)
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in probes.tools()}
+    _, calls = read_calls(marked.region[marked.lead :], dialect, schemas)
     expected = list(zip(probes.NAMES, probes.ARGUMENTS, strict=True))[:count]
     read = [(call.name, call.arguments) for call in calls if call.error is None]
     return len(calls) == count and read == expected
 
 
-def _inside_token(text: str, cut: int, added: Mapping[str, int]) -> bool:
-    """Whether cutting a text here would cut an added token."""
-    return any(
-        start < cut < start + len(token) for token in added for start in _occurrences(text, token)
-    )
-
-
-def _occurrences(text: str, token: str) -> Iterator[int]:
-    return (match.start() for match in re.finditer(re.escape(token), text))
-
-
-def _common_start(text: str, other: str, added: Mapping[str, int]) -> str:
-    """What two texts begin with, up to a sensible place to cut `text`."""
-    common = common_start(text, other)
-    if len(common) == len(text) or len(common) == len(other):
-        return common
-    # An opening bracket at the end belongs to what comes after: "</call><" | "/calls>".
-    common = re.sub(r"[<\[({][^\w\s>\])}]*\Z", "", common)
-    while _inside_token(text, len(common), added):
-        common = common[:-1]
-    return common
-
-
-def _common_end(text: str, other: str, added: Mapping[str, int]) -> str:
-    """What two texts end with, down to a sensible place to cut `text`."""
-    common = common_start(text[::-1], other[::-1])[::-1]
-    if len(common) == len(text) or len(common) == len(other):
-        return common
-    common = re.sub(r"\A[^\w\s<\[({]*[>\])}]", "", common)
-    while _inside_token(text, len(text) - len(common), added):
-        common = common[1:]
-    return common
-
-
 def _from_last_token(text: str, added: Mapping[str, int]) -> str:
     """The part that a model cannot do without: what comes before may be a thought's markup."""
-    starts = [start for token in added for start in _occurrences(text, token)]
-    return text[max(starts) :] if starts else text
+    starts = [text.rfind(token) for token in added]
+    return text[max([0, *starts]) :]

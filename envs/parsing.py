@@ -10,10 +10,10 @@ import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
-from gymnast.envs.payloads import Malformed, Payload, read_arguments
+from gymnast.envs import markup
+from gymnast.envs.payloads import Malformed, Payload, Schemas, read_arguments
 from gymnast.errors import ConfigError, UserCodeError
 from gymnast.types import ToolCall
 
@@ -24,6 +24,8 @@ Parser = Callable[[str], Any]
 class Dialect:
     """How calls are written in an assistant's turn.
 
+    Markup may hold the placeholders of `markup.py`.
+
     Attributes:
         payload: The kind of payload.
         open: What comes right before a payload; "" where a call is known by being the turn.
@@ -31,9 +33,11 @@ class Dialect:
         between: What separates payloads that share one `open` and `close`.
         section_open: What comes once before the first `open`.
         section_close: What comes once after the last `close`.
+        beside: What else the template writes between text and calls, or between two calls.
         several: Whether the template writes several calls in a turn.
         as_text: Whether the template takes a call's arguments as a JSON string.
-        empty_content: The content of a message that is calls only; None leaves the key out.
+        empty_content: The content that the template takes where there is none: "" or None.
+        announced: Whether the template itself tells the model of the tools.
     """
 
     payload: Payload
@@ -45,37 +49,36 @@ class Dialect:
     several: bool = True
     as_text: bool = False
     empty_content: str | None = ""
+    announced: bool = True
+    beside: tuple[str, ...] = ()
 
     def example(self) -> str:
         """What a right call looks like."""
-        parts = (self.open, self.payload.example(), self.close)
+        parts = (markup.shown(self.open), self.payload.example(), markup.shown(self.close))
         return "\n".join(part for part in parts if part)
 
 
-@lru_cache(maxsize=1024)
-def flexible(markup: str) -> re.Pattern[str]:
-    """Markup as a pattern in which any white space stands for any other."""
-    return re.compile(r"\s+".join(map(re.escape, markup.split())))
-
-
-def read_calls(text: str, dialect: Dialect) -> tuple[str, list[ToolCall]]:
+def read_calls(
+    text: str, dialect: Dialect, schemas: Schemas | None = None
+) -> tuple[str, list[ToolCall]]:
     """Split a completion into its text and its calls.
 
     Args:
         text: The completion, added tokens included, without its stop token.
         dialect: How calls are written.
+        schemas: The parameters' schemas by the tools' names, for dialects that write no types.
 
     Returns:
         What is outside of the calls, and the calls in order. Ids are as the model wrote them, ""
         where it wrote none.
     """
     if dialect.open:
-        said, calls = _read_delimited(text, dialect)
+        said, calls = _read_delimited(text, dialect, schemas or {})
     else:
-        said, calls = _read_bare(text, dialect)
+        said, calls = _read_bare(text, dialect, schemas or {})
     if not calls:
         return text, []
-    content = "\n".join(filter(None, (_without_section(part, dialect) for part in said)))
+    content = "\n".join(filter(None, (_without_markup(part, dialect) for part in said)))
     return content, [_explained(call, n, dialect) for n, call in enumerate(calls, start=1)]
 
 
@@ -86,38 +89,60 @@ def _explained(call: ToolCall, number: int, dialect: Dialect) -> ToolCall:
     return replace(call, error=error)
 
 
-def _without_section(part: str, dialect: Dialect) -> str:
-    for markup in (dialect.section_open, dialect.section_close):
-        if markup:
-            part = flexible(markup).sub("", part)
-    return part.strip()
+def _without_markup(part: str, dialect: Dialect) -> str:
+    for tag in (dialect.section_open, dialect.section_close):
+        if tag:
+            part = markup.pattern(tag).sub("", part)
+    part = part.strip()
+    for tag in dialect.beside:
+        part = _without_ends(part, markup.pattern(tag))
+    return part
 
 
-def _read_delimited(text: str, dialect: Dialect) -> tuple[list[str], list[ToolCall]]:
+def _without_ends(part: str, tag: re.Pattern[str]) -> str:
+    """A text without markup at its start and at its end."""
+    if found := tag.match(part):
+        part = part[found.end() :].lstrip()
+    for found in tag.finditer(part):
+        if found.end() == len(part):
+            return part[: found.start()].rstrip()
+    return part
+
+
+def _read_delimited(
+    text: str, dialect: Dialect, schemas: Schemas
+) -> tuple[list[str], list[ToolCall]]:
     said, calls, position = [], [], 0
-    while match := flexible(dialect.open).search(text, position):
+    while match := markup.pattern(dialect.open).search(text, position):
         said.append(text[position : match.start()])
-        read, position = _read_block(text, match.end(), dialect)
-        calls += read
+        read, position = _read_block(text, match.end(), dialect, schemas)
+        calls += [_with_id(call, match) for call in read]
     return [*said, text[position:]], calls
 
 
-def _read_bare(text: str, dialect: Dialect) -> tuple[list[str], list[ToolCall]]:
+def _read_bare(text: str, dialect: Dialect, schemas: Schemas) -> tuple[list[str], list[ToolCall]]:
     """Without a delimiter only the turn's beginning can tell a call from text."""
     start = _skip_space(text, 0)
     if not dialect.payload.begins(text, start):
         return [text], []
-    calls, end = _read_block(text, start, dialect)
+    calls, end = _read_block(text, start, dialect, schemas)
     return [text[end:]], calls
 
 
-def _read_block(text: str, start: int, dialect: Dialect) -> tuple[list[ToolCall], int]:
+def _with_id(call: ToolCall, opening: re.Match[str]) -> ToolCall:
+    """The call with the id that its opening markup holds, if it does."""
+    return replace(call, id=opening[1]) if opening.groups() and not call.id else call
+
+
+def _read_block(
+    text: str, start: int, dialect: Dialect, schemas: Schemas
+) -> tuple[list[ToolCall], int]:
     """Read the payloads from `start` to the closing delimiter."""
     calls: list[ToolCall] = []
     position = _skip_space(text, start)
     try:
         while True:
-            read, position = dialect.payload.read(text, position)
+            read, position = dialect.payload.read(text, position, schemas, dialect.close)
             calls += read
             following = _next_payload(text, position, dialect)
             if following is None:
@@ -126,10 +151,12 @@ def _read_block(text: str, start: int, dialect: Dialect) -> tuple[list[ToolCall]
         position = _skip_space(text, position)
         if not dialect.close:
             return calls, position
-        close = flexible(dialect.close).match(text, position)
+        close = markup.pattern(dialect.close).match(text, position)
         if close is None:
             name = calls.pop().name if calls else ""
-            raise Malformed(position, f"expected {dialect.close!r} after the call", name)
+            raise Malformed(
+                position, f"expected {markup.shown(dialect.close)!r} after the call", name
+            )
         return calls, close.end()
     except Malformed as error:
         calls.append(ToolCall("", error.name, {}, f"at character {error.position}: {error}"))
@@ -146,15 +173,15 @@ def _next_payload(text: str, position: int, dialect: Dialect) -> int | None:
 
 def _resume(text: str, start: int, dialect: Dialect) -> int:
     """Where to go on after a broken block: behind its end, or else at the next one's start."""
-    begins = flexible(dialect.open).search(text, start) if dialect.open else None
+    begins = markup.pattern(dialect.open).search(text, start) if dialect.open else None
     limit = begins.start() if begins else len(text)
-    close = flexible(dialect.close).search(text, start, limit) if dialect.close else None
+    close = markup.pattern(dialect.close).search(text, start, limit) if dialect.close else None
     if close:
         return close.end()
     # A policy that repeats the opening, and nothing else, broke one call and not a thousand.
     while begins:
         limit = begins.start()
-        begins = flexible(dialect.open).match(text, _skip_space(text, begins.end()))
+        begins = markup.pattern(dialect.open).match(text, _skip_space(text, begins.end()))
     return limit
 
 

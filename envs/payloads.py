@@ -1,23 +1,27 @@
-r"""The kinds of payload a call can have, and how each is read.
+r"""What can stand between the delimiters of a call: the contract of a payload kind.
 
-A payload is what stands between a dialect's delimiters. A kind is a small class with three
-methods: `derive` recognises it in a template's rendering of marked calls, `read` reads what a model
-wrote, `example` shows it in error messages. A new kind is added to `KINDS`.
+A payload is what a dialect's `open` and `close` enclose. A kind is a small frozen class that
+recognises itself in a template's rendering of a marked call (`derive`) and then reads what a model
+wrote (`read`). The kinds have files of their own:
 
-    JsonCalls      {"name": "f", "arguments": {"x": 1}}      any keys, nested or in a list
-    NameThenJson   f<sep>{"x": 1}                            one constant separator
+    json_payloads.py   {"name": "f", "arguments": {"x": 1}}     any keys, nested or in a list
+                       f<sep>{"x": 1}                           a name, a separator, JSON
+    parameters.py      <function=f><parameter=x>1</parameter>   each argument in its own markup
+    keyword_calls.py   [f(x=1)]   f{x:1}                        keywords in one pair of brackets
+
+`derivation.py` tries them in turn; a new kind is added to its `KINDS`. Here is also how JSON is
+read, which most kinds need.
 """
 
 import json
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import jmespath
-
-from gymnast.envs import probes
 from gymnast.types import ToolCall
+
+Schemas = Mapping[str, Mapping[str, Any]]
+"""The JSON schema of every offered tool's parameters, by the tool's name."""
 
 
 class Malformed(ValueError):
@@ -37,8 +41,16 @@ class Malformed(ValueError):
 class Payload(Protocol):
     """One kind of payload."""
 
-    def read(self, text: str, start: int) -> tuple[list[ToolCall], int]:
+    def read(
+        self, text: str, start: int, schemas: Schemas, close: str
+    ) -> tuple[list[ToolCall], int]:
         """Read the payload that begins at `start`; give its calls and where it ends.
+
+        Args:
+            text: The whole completion.
+            start: Where the payload begins; white space is skipped.
+            schemas: What types the arguments have, as far as that is known.
+            close: The markup that comes right after a payload; "" where there is none.
 
         Raises:
             Malformed: If it breaks a rule. A call in it that can be told from the others carries
@@ -50,6 +62,22 @@ class Payload(Protocol):
 
     def begins(self, text: str, start: int) -> bool:
         """Whether what begins at `start` means to be such a payload, without any delimiter."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A template's rendering of the first marked call, for a kind to recognise itself in.
+
+    Attributes:
+        region: From the assistant's header on. It holds the call of `probes.NAMES[0]` with
+            `probes.ARGUMENTS[0]`, and perhaps more after it.
+        write: Renders the same call with other arguments; None where the template refuses.
+        added: The contents of the tokenizer's added tokens, which nothing may be cut inside of.
+    """
+
+    region: str
+    write: Callable[[Mapping[str, Any]], str | None]
+    added: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -105,191 +133,3 @@ def read_arguments(value: Any, position: int, name: str) -> dict[str, Any]:
         kind = type(value).__name__
         raise Malformed(position, f"the arguments must be a JSON object, not {kind}", name)
     return value
-
-
-def find_path(value: Any, wanted: Any) -> tuple[str, ...] | None:
-    """The keys that lead from a JSON object to a value in it, or None."""
-    if not isinstance(value, dict):
-        return None
-    for key, item in value.items():
-        if item == wanted or _is_text_of(item, wanted):
-            return (key,)
-        below = find_path(item, wanted)
-        if below is not None:
-            return (key, *below)
-    return None
-
-
-def _is_text_of(item: Any, wanted: Any) -> bool:
-    if not isinstance(item, str) or isinstance(wanted, str):
-        return False
-    try:
-        return bool(json.loads(item) == wanted)
-    except ValueError:
-        return False
-
-
-def find_json(region: str, inside: str) -> tuple[Any, int, int] | None:
-    """The outermost JSON value around a word in a rendering, with its start and end."""
-    word = region.find(inside)
-    for match in re.finditer(r"[\[{]", region[: max(word, 0)]):
-        try:
-            value, end = read_json(region, match.start())
-        except Malformed:
-            continue
-        if end > word:
-            return value, match.start(), end
-    return None
-
-
-def _quoted(path: tuple[str, ...]) -> str:
-    return ".".join(json.dumps(key) for key in path)
-
-
-@dataclass(frozen=True)
-class JsonCalls:
-    """JSON objects, alone or in a list, each with the tool's name and arguments somewhere in it.
-
-    Attributes:
-        name: The keys that lead to the tool's name; empty where the name is itself the key of the
-            arguments.
-        arguments: The keys that lead to the arguments.
-        call_id: The keys that lead to the call's id; empty where it is not written.
-        listed: Whether the template writes a list.
-    """
-
-    name: tuple[str, ...]
-    arguments: tuple[str, ...]
-    call_id: tuple[str, ...] = ()
-    listed: bool = False
-
-    @classmethod
-    def derive(cls, region: str) -> Found | None:
-        """Recognise it in a rendering of the first marked call."""
-        found = find_json(region, next(iter(probes.ARGUMENTS[0].values())))
-        if found is None:
-            return None
-        value, start, end = found
-        item = value[0] if isinstance(value, list) and value else value
-        arguments = find_path(item, probes.ARGUMENTS[0])
-        if arguments is None:
-            return None
-        name = find_path(item, probes.NAMES[0]) or ()
-        if not name and arguments[-1:] != (probes.NAMES[0],):
-            return None
-        call_id = find_path(item, probes.IDS[0]) or ()
-        path = arguments if name else arguments[:-1]
-        return Found(cls(name, path, call_id, isinstance(value, list)), start, end)
-
-    def read(self, text: str, start: int) -> tuple[list[ToolCall], int]:
-        """Read one object, or a list of them."""
-        value, end = read_json(text, start)
-        items = value if isinstance(value, list) else [value]
-        return [self._read_item(item, start) for item in items], end
-
-    def _read_item(self, item: Any, position: int) -> ToolCall:
-        if not isinstance(item, dict):
-            rule = f"a call must be a JSON object, not {type(item).__name__}"
-            return ToolCall("", "", {}, f"at character {position}: {rule}")
-        try:
-            name, arguments = self._name_and_arguments(item, position)
-        except Malformed as error:
-            return ToolCall("", error.name, {}, f"at character {error.position}: {error}")
-        call_id = self._search(self.call_id, item) if self.call_id else ""
-        return ToolCall(str(call_id) if isinstance(call_id, str | int) else "", name, arguments)
-
-    def _name_and_arguments(self, item: Any, position: int) -> tuple[str, dict[str, Any]]:
-        if not self.name:
-            named = self._search(self.arguments, item) if self.arguments else item
-            if not isinstance(named, dict) or len(named) != 1:
-                raise Malformed(position, "a call must have one key, the tool's name")
-            name, value = next(iter(named.items()))
-            return name, read_arguments(value, position, name)
-        name = self._search(self.name, item)
-        if not isinstance(name, str) or not name:
-            raise Malformed(position, f"{_quoted(self.name)} must be the tool's name, a string")
-        if not self._has_arguments(item):
-            raise Malformed(position, f"{_quoted(self.arguments)} is missing", name)
-        return name, read_arguments(self._search(self.arguments, item), position, name)
-
-    def _has_arguments(self, item: Any) -> bool:
-        parent = self._search(self.arguments[:-1], item) if self.arguments[:-1] else item
-        return isinstance(parent, dict) and self.arguments[-1] in parent
-
-    def _search(self, path: tuple[str, ...], item: Any) -> Any:
-        return jmespath.search(_quoted(path), item)
-
-    def example(self) -> str:
-        """One call in the template's own keys."""
-        item: dict[str, Any] = {}
-        arguments = self.arguments if self.name else (*self.arguments, "TOOL")
-        for path, placeholder in ((self.name, "..."), (arguments, "{...}")):
-            parent = item
-            for key in path[:-1]:
-                parent = parent.setdefault(key, {})
-            if path:
-                parent[path[-1]] = placeholder
-        text = json.dumps(item).replace('"{...}"', "{...}")
-        return f"[{text}]" if self.listed else text
-
-    def begins(self, text: str, start: int) -> bool:
-        """Whether an object that begins with one of the expected keys begins here."""
-        keys = {path[0] for path in (self.name, self.arguments, self.call_id) if path}
-        either = "|".join(re.escape(json.dumps(key)) for key in keys)
-        return bool(keys and re.compile(rf"\[?\s*{{\s*(?:{either})\s*:").match(text, start))
-
-
-@dataclass(frozen=True)
-class NameThenJson:
-    """The tool's name, a separator, and the arguments as a JSON object.
-
-    Attributes:
-        separator: What stands between them, white space at its ends aside.
-    """
-
-    separator: str
-
-    @classmethod
-    def derive(cls, region: str) -> Found | None:
-        """Recognise it in a rendering of the first marked call."""
-        found = find_json(region, next(iter(probes.ARGUMENTS[0].values())))
-        if found is None or found[0] != probes.ARGUMENTS[0]:
-            return None
-        _, json_start, end = found
-        start = region.rfind(probes.NAMES[0], 0, json_start)
-        separator = region[start + len(probes.NAMES[0]) : json_start]
-        # An id or a number in the separator differs from call to call.
-        varies = probes.IDS[0] in separator or re.search(r"\d", separator)
-        if start < 0 or varies or not separator:
-            return None
-        return Found(cls(separator.strip()), start, end)
-
-    def read(self, text: str, start: int) -> tuple[list[ToolCall], int]:
-        """Read a name and its arguments."""
-        brace = text.find("{", start)
-        split = text.find(self.separator, start) if self.separator else brace
-        if split < 0 or brace < 0:
-            rule = f"the tool's name must be followed by {self.separator!r} and a JSON object"
-            raise Malformed(start, rule)
-        name = text[start:split].strip()
-        if not name or len(name.split()) != 1:
-            raise Malformed(start, "a call must begin with the tool's name")
-        begin = split + len(self.separator)
-        begin += len(text[begin:]) - len(text[begin:].lstrip())
-        try:
-            value, end = read_json(text, begin)
-            arguments = read_arguments(value, begin, name)
-        except Malformed as error:
-            raise Malformed(error.position, str(error), name) from error
-        return [ToolCall("", name, arguments)], end
-
-    def example(self) -> str:
-        """A call with a placeholder for its name."""
-        return f"TOOL{self.separator}{{...}}"
-
-    def begins(self, text: str, start: int) -> bool:
-        """Never: a bare name is ordinary text."""
-        return False
-
-
-KINDS: tuple[Callable[[str], Found | None], ...] = (JsonCalls.derive, NameThenJson.derive)

@@ -30,13 +30,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gymnast.envs.json_payloads import JsonCalls
 from gymnast.envs.parsing import Dialect
-from gymnast.envs.payloads import JsonCalls
 
 DIALECT = Dialect(
     payload=JsonCalls(("name",), ("arguments",)), open="<tool_call>", close="</tool_call>"
 )
-_HOW_TO_CALL = 'To call one, write:\n<tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>'
+_EXAMPLE = '<tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>'
 
 MessageDict = dict[str, Any]
 
@@ -68,15 +68,38 @@ def rewrite(
             continue
         after_results = False
         plain.append(_with_calls(message) if message.get("tool_calls") else dict(message))
+    return announce(plain, tools, takes_system=takes_system)
+
+
+def announce(
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None,
+    *,
+    takes_system: bool,
+    example: str = _EXAMPLE,
+) -> list[MessageDict]:
+    """Tell of the tools in the system prompt, for a template that does not.
+
+    Args:
+        messages: A conversation.
+        tools: The schemas to announce, or None.
+        takes_system: Whether the template has a place for a system message.
+        example: What a call looks like.
+    """
+    told = [dict(message) for message in messages]
     if tools:
-        plain = _announce(plain, tools)
-    return plain if takes_system else _without_system(plain)
+        text = announcement(tools, example)
+        if told and told[0].get("role") == "system":
+            told[0]["content"] = join(told[0].get("content") or "", text, "\n\n")
+        else:
+            told.insert(0, {"role": "system", "content": text})
+    return told if takes_system else _without_system(told)
 
 
-def announcement(tools: Sequence[Mapping[str, Any]]) -> str:
+def announcement(tools: Sequence[Mapping[str, Any]], example: str = _EXAMPLE) -> str:
     """The text that tells of the tools."""
     signatures = [_signature(tool.get("function", tool)) for tool in tools]
-    return "\n".join(["You can call tools:", *signatures, "", _HOW_TO_CALL])
+    return "\n".join(["You can call tools:", *signatures, "", "To call one, write:", example])
 
 
 def _signature(function: Mapping[str, Any]) -> str:
@@ -130,14 +153,6 @@ def _with_calls(message: Mapping[str, Any]) -> MessageDict:
         calls.append(f"<tool_call>\n{json.dumps(body, ensure_ascii=False)}\n</tool_call>")
     rest = {key: value for key, value in message.items() if key != "tool_calls"}
     return rest | {"content": join(message.get("content") or "", "\n".join(calls), "\n")}
-
-
-def _announce(plain: list[MessageDict], tools: Sequence[Mapping[str, Any]]) -> list[MessageDict]:
-    text = announcement(tools)
-    if plain and plain[0].get("role") == "system":
-        first = plain[0] | {"content": join(plain[0].get("content") or "", text, "\n\n")}
-        return [first, *plain[1:]]
-    return [{"role": "system", "content": text}, *plain]
 
 
 def _without_system(plain: list[MessageDict]) -> list[MessageDict]:

@@ -5,9 +5,10 @@ template puts it. The values are harmless to templates that check names and ids.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-USER, TEXT, SYSTEM = "Zquser", "Zqtext", "Zqsystem"
+USER, TEXT, SYSTEM, THOUGHT = "Zquser", "Zqtext", "Zqsystem", "Zqthought"
 NAMES = ("zqfirst", "zqsecond")
 IDS = ("zqcallid1", "zqcallid2")  # nine letters and digits: the strictest template's rule
 ARGUMENTS: tuple[dict[str, Any], ...] = (
@@ -32,20 +33,26 @@ def openai_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": function}
 
 
-def calling(count: int, *, content: str | None, as_text: bool) -> dict[str, Any]:
+def calling(
+    count: int,
+    *,
+    content: str | None,
+    as_text: bool,
+    arguments: Sequence[Mapping[str, Any]] = ARGUMENTS,
+) -> dict[str, Any]:
     """An assistant's turn with marked calls.
 
     Args:
         count: How many calls, at most two.
-        content: The text before them; None leaves the key out.
+        content: The text before them.
         as_text: Whether the arguments are given as a JSON string.
+        arguments: Of each call.
     """
     calls = [
-        openai_call(call_id, name, json.dumps(arguments) if as_text else arguments)
-        for call_id, name, arguments in zip(IDS, NAMES, ARGUMENTS, strict=True)
+        openai_call(call_id, name, json.dumps(given) if as_text else given)
+        for call_id, name, given in zip(IDS[:count], NAMES[:count], arguments[:count], strict=True)
     ]
-    message: dict[str, Any] = {"role": "assistant", "tool_calls": calls[:count]}
-    return message if content is None else message | {"content": content}
+    return {"role": "assistant", "content": content, "tool_calls": calls}
 
 
 def result(number: int = 0) -> dict[str, Any]:

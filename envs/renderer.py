@@ -20,6 +20,7 @@ from gymnast.envs.chat_template import ChatTemplate
 from gymnast.envs.derivation import derive
 from gymnast.envs.messages import in_openai_shape
 from gymnast.envs.parsing import Dialect, Parser, load_parser, read_calls, run_parser
+from gymnast.envs.reasoning import Reasoning
 from gymnast.envs.safe_text import SafeText
 from gymnast.envs.turns import Following, Turns, with_ends_of_calls
 from gymnast.errors import TemplateError
@@ -44,7 +45,7 @@ class Renderer:
 
     Raises:
         TemplateError: If there is no chat template, or it does not write what the assistant says.
-            One whose tool calls are not understood is refused when tools are first used.
+            Also if it writes tool calls in a way that is not understood, and there is no parser.
         ModelError: If the tokenizer is not a fast one.
         ConfigError: If the parser cannot be imported.
 
@@ -77,16 +78,19 @@ class Renderer:
         self._text = SafeText(tokenizer)
         eos_id = None if tokenizer.eos_token_id is None else int(tokenizer.eos_token_id)
         turns = Turns.of(self._template, self._text, eos_id)
-        self._dialect, self._refusal = self._find_dialect(turns)
+        self.dialect = self._find_dialect(turns)
         self._following = Following(
             self._template,
             turns,
             self._text,
             writes_calls=not self._plain,
-            as_text=self._dialect is not None and self._dialect.as_text,
-            empty_content=self._dialect.empty_content if self._dialect else "",
+            as_text=self.dialect is not None and self.dialect.as_text,
+            empty_content=self.dialect.empty_content if self.dialect else "",
         )
         self._turns = self._with_ends_of_calls(turns)
+        self._reasoning = Reasoning.derive(
+            self._template, turns.header, self._text.added, self.dialect
+        )
         eos = () if eos_id is None else (eos_id,)
         ends = (*sorted(self._turns.closing), *eos, *sorted(self._turns.opening))
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(ends))
@@ -99,16 +103,17 @@ class Renderer:
             tools: The function schemas to offer, in OpenAI's shape.
 
         Raises:
-            TemplateError: If the template refuses the conversation, or its way of writing calls is
-                not understood and tools are offered.
+            TemplateError: If the template refuses the conversation.
             DataError: If a message has no role.
         """
         written, schemas, marker = self._prepare(messages, tools)
-        if tools or any(message.get("tool_calls") for message in written):
-            self._require_dialect()
         if self._plain:
             written = plain_protocol.rewrite(written, schemas, takes_system=self._takes_system)
             schemas = None
+        elif self.dialect is not None and not self.dialect.announced and schemas:
+            written = plain_protocol.announce(
+                written, schemas, takes_system=self._takes_system, example=self.dialect.example()
+            )
         text = self._template.render(written, schemas, generation_prompt=True)
         return self._text.encode(text, marker)
 
@@ -124,29 +129,33 @@ class Renderer:
 
         Returns:
             The assistant's message. `tool_calls` is always there; a call that could not be read is
-            in it, with an `error`. Text outside of the calls is the `content`.
+            in it, with an `error`. Text outside of the calls is the `content`; what the template
+            marks as thought is the `reasoning_content`, which is left out where there is none.
 
         Raises:
-            TemplateError: If tools are offered and the template's calls are not understood.
             UserCodeError: If the user's parser raises anything but a `ValueError`.
         """
-        if tools:
-            self._require_dialect()
-        ids = list(completion_ids)
-        text = self._text.decode(ids[:-1] if ids and ids[-1] in self.stop_ids else ids)
+        text = self._text.decode(self._without_stop(completion_ids))
+        dialect, thought = self.dialect or plain_protocol.DIALECT, ""
         if self._parser is not None:
             content, calls = run_parser(self._parser, text)
-        elif self._plain:
-            content, calls = read_calls(text, plain_protocol.DIALECT)
-        elif self._dialect is not None:
-            content, calls = read_calls(text, self._dialect)
         else:
-            content, calls = text, []
-        return {
+            if self._reasoning is not None:
+                thought, text = self._reasoning.split(
+                    text,
+                    prewritten=self._is_thinking(context_ids),
+                    until=(dialect.section_open, dialect.open, self._turns.before_text),
+                    alone=self._reasoning.close not in dialect.beside,
+                )
+            content, calls = read_calls(text, dialect, _parameters(tools))
+        message: Message = {
             "role": "assistant",
             "content": self._turns.unwrap(content),
             "tool_calls": _with_ids(calls, len(context_ids)),
         }
+        if thought:
+            message["reasoning_content"] = thought
+        return message
 
     def observe(
         self,
@@ -202,26 +211,44 @@ class Renderer:
     @property
     def _plain(self) -> bool:
         """Whether calls, results and schemas are written by the plain protocol."""
-        return self._dialect is None and self._refusal is None
+        return self.dialect is None and not self._unread
 
-    def _find_dialect(self, turns: Turns) -> tuple[Dialect | None, TemplateError | None]:
-        """The template's dialect, or why it has none that is understood."""
+    def _find_dialect(self, turns: Turns) -> Dialect | None:
+        self._unread = False
         try:
-            return derive(self._template, turns, self._text), None
-        except TemplateError as error:
-            return None, error
+            return derive(self._template, turns, self._text)
+        except TemplateError:
+            if self._parser is None:
+                raise
+            self._unread = True  # the user's parser reads what we could not
+            return None
 
     def _with_ends_of_calls(self, turns: Turns) -> Turns:
+        markup = self.dialect.section_close or self.dialect.close if self.dialect else ""
         try:
-            return with_ends_of_calls(self._following)
-        except TemplateError as error:
-            self._refusal = self._refusal or error
+            return with_ends_of_calls(self._following, markup)
+        except TemplateError:
+            if self._parser is None:
+                raise
             return turns
 
-    def _require_dialect(self) -> None:
-        # Not before tools are used: a conversation without them needs no dialect.
-        if self._refusal is not None and self._parser is None:
-            raise self._refusal
+    def _without_stop(self, ids: Sequence[int]) -> Sequence[int]:
+        """A completion without its stop id, unless that closes a call."""
+        if not len(ids) or ids[-1] not in self.stop_ids:
+            return ids
+        last = self._text.decode([ids[-1]])
+        closes = (
+            self.dialect is not None and last in self.dialect.close + self.dialect.section_close
+        )
+        return ids if closes else ids[:-1]
+
+    def _is_thinking(self, context_ids: Sequence[int]) -> bool:
+        """Whether the context ends with the beginning of a thought."""
+        assert self._reasoning is not None
+        if not len(context_ids) or not self._reasoning.open:
+            return self._reasoning.prewritten
+        end = self._text.decode(list(context_ids[-len(self._reasoning.open) - 4 :]))
+        return end.rstrip().endswith(self._reasoning.open)
 
     @cached_property
     def _takes_system(self) -> bool:
@@ -245,15 +272,13 @@ class Renderer:
     def _fit_template(self, message: dict[str, Any]) -> None:
         """Give a message with calls the content and arguments that the template takes."""
         count = len(message["tool_calls"])
-        if count > 1 and self._dialect is not None and not self._dialect.several:
+        if count > 1 and self.dialect is not None and not self.dialect.several:
             raise TemplateError(
                 f"the chat template of {self._template.tokenizer!r} writes one call a turn, and a "
                 f"message has {count}; give each call a message of its own"
             )
         if not message.get("content"):
-            message.pop("content", None)
-            if self._following.empty_content is not None:
-                message["content"] = self._following.empty_content
+            message["content"] = self._following.empty_content
         if self._following.as_text:
             for call in message["tool_calls"]:
                 function = call["function"]
@@ -276,6 +301,12 @@ def _rebuild(tokenizer: Any, chat_template: Any, kwargs: Any, parser: Any) -> Re
     return Renderer(
         tokenizer, chat_template=chat_template, chat_template_kwargs=kwargs, parser=parser
     )
+
+
+def _parameters(tools: Tools) -> dict[str, Mapping[str, Any]]:
+    """The schema of every tool's parameters, by the tool's name."""
+    functions = [tool.get("function", tool) for tool in tools or ()]
+    return {str(function.get("name")): function.get("parameters") or {} for function in functions}
 
 
 def _with_ids(calls: list[ToolCall], position: int) -> list[ToolCall]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from gymnast.envs import probes
 from gymnast.envs.chat_template import ChatTemplate
+from gymnast.envs.markup import common_start
 from gymnast.envs.safe_text import SafeText
 from gymnast.errors import TemplateError
 
@@ -64,11 +65,9 @@ class Turns:
         following = _what_follows(template, talk)
         # What both have in common is the turn's end; after it, a template may end the conversation.
         both = common_start(after_last, following)
-        closing = _added_ids(text, both)
+        closing = _ends(text, both, eos_id)
         if not closing:
-            both, closing = after_last, _added_ids(text, after_last)
-        if eos_id in closing:
-            closing = [eos_id]
+            both, closing = after_last, _ends(text, after_last, eos_id)
         header = last[start:found]
         return cls(
             header=header,
@@ -102,6 +101,14 @@ class Turns:
 
 def _added_ids(text: SafeText, words: str) -> list[int]:
     return [number for number in text.encode(words, inside=True) if text.is_added(number)]
+
+
+def _ends(text: SafeText, words: str, eos_id: int | None) -> list[int]:
+    """The added tokens that can end a turn: the tokenizer's own end, or those that occur once."""
+    found = _added_ids(text, words)
+    if eos_id in found:
+        return [number for number in found if number == eos_id][:1]
+    return [number for number in found if found.count(number) == 1]
 
 
 def _before_text(template: ChatTemplate, header: str) -> str:
@@ -147,28 +154,19 @@ def call_end(rendered: str, turns: Turns, text: SafeText) -> int:
 
     Some templates end such a turn with a token of its own (`<|call|>`, `<|eom_id|>`).
     """
-    if rendered.endswith(turns.after_last) and turns.after_last:
-        return len(rendered) - len(turns.after_last)
     values = [str(value) for arguments in probes.ARGUMENTS for value in arguments.values()]
-    last = max(rendered.rfind(value) for value in values)
-    ends = [rendered.find(text.decode([number]), last) for number in turns.closing]
-    if any(end >= 0 for end in ends):
-        return min(end for end in ends if end >= 0)
-    if not turns.closing:
-        return len(rendered)
+    last = max(rendered.rfind(mark) for mark in (*values, *probes.NAMES))
+    brackets = turns.closing or turns.opening
+    ends = [rendered.find(text.decode([number]), max(last, 0)) for number in brackets]
+    end = min((end for end in ends if end >= 0), default=-1)
+    if turns.after_last and rendered.endswith(turns.after_last):
+        at_end = len(rendered) - len(turns.after_last)
+        return at_end if end < 0 else min(at_end, end)
+    if end >= 0 or not turns.closing:
+        return end if end >= 0 else len(rendered)
     longest_first = sorted(text.added, key=len, reverse=True)
     match = re.search(f"(?:{'|'.join(map(re.escape, longest_first))})\\s*\\Z", rendered)
     return match.start() if match else len(rendered)
-
-
-def common_start(text: str, other: str) -> str:
-    """What two texts begin with."""
-    length = 0
-    for a, b in zip(text, other, strict=False):
-        if a != b:
-            break
-        length += 1
-    return text[:length]
 
 
 @dataclass(frozen=True)
@@ -181,7 +179,7 @@ class Following:
         text: The tokenizer.
         writes_calls: Whether the template itself writes calls and results.
         as_text: Whether it takes a call's arguments as a JSON string.
-        empty_content: The content of a message that is calls only; None leaves the key out.
+        empty_content: The content that the template takes where there is none: "" or None.
     """
 
     template: ChatTemplate
@@ -225,12 +223,16 @@ class Following:
         self, full: str, before: list[dict[str, Any]], tools: list[dict[str, Any]] | None
     ) -> int | None:
         """Where the stand-in turn ends in a rendering; None where it is not in there as it was."""
+        said = max(full.find(probes.USER), 0)
         if not before[-1].get("tool_calls"):
-            found = full.find(probes.TEXT, full.find(probes.USER))
+            found = full.find(probes.TEXT, said)
             return found + len(probes.TEXT) if found >= 0 else None
         alone = self.template.render(before, tools, generation_prompt=False)
-        end = call_end(alone, self.turns, self.text)
-        return end if full.startswith(alone[:end]) else None
+        # Templates may drop an empty thought once more follows, so only the calls are compared.
+        first, value = (str(value) for value in probes.ARGUMENTS[0].values())
+        calls = alone[alone.find(first) : call_end(alone, self.turns, self.text)]
+        start = full.find(first, said)
+        return start + len(calls) if value in calls and full.startswith(calls, start) else None
 
     def _stand_ins(self, messages: Messages) -> Iterator[dict[str, Any]]:
         """Assistant's turns that the messages could follow, the likeliest first."""
@@ -254,8 +256,12 @@ class Following:
         return turn
 
 
-def with_ends_of_calls(following: Following) -> Turns:
+def with_ends_of_calls(following: Following, last_markup: str) -> Turns:
     """The turns, with the tokens that end a turn of calls where they are other ones.
+
+    Args:
+        following: Renders what comes after a turn.
+        last_markup: What the template writes last in a call, or in its calls.
 
     Raises:
         TemplateError: If the template writes calls, but refuses their results.
@@ -276,6 +282,12 @@ def with_ends_of_calls(following: Following) -> Turns:
     begins = first_token(text, after)
     found = turns.closing & set(turns.end_tokens(text, text.encode(after, inside=True)).values())
     if (turns.closing and not found) or (turns.opening and not begins):
+        # Perhaps results follow in the same turn: then the calls' own last token ends it.
+        own = frozenset(filter(text.is_added, text.encode(last_markup, inside=True)[-1:]))
+        if own and turns.closing:
+            return replace(turns, closing=turns.closing | own)
+        if own:
+            return replace(turns, opening=turns.opening | own)
         raise TemplateError(
             f"the chat template of {following.template.tokenizer!r} ends a turn with calls in "
             f"another way than one without, so generation would not stop there: {after!r} follows "

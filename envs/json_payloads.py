@@ -1,0 +1,200 @@
+"""Calls as JSON: an object with the name and the arguments, or a name and then the arguments."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import jmespath
+
+from gymnast.envs import markup, probes
+from gymnast.envs.payloads import Found, Malformed, Sample, Schemas, read_arguments, read_json
+from gymnast.types import ToolCall
+
+
+def find_path(value: Any, wanted: Any) -> tuple[str, ...] | None:
+    """The keys that lead from a JSON object to a value in it, or None."""
+    if not isinstance(value, dict):
+        return None
+    for key, item in value.items():
+        if item == wanted or _is_text_of(item, wanted):
+            return (key,)
+        below = find_path(item, wanted)
+        if below is not None:
+            return (key, *below)
+    return None
+
+
+def _is_text_of(item: Any, wanted: Any) -> bool:
+    if not isinstance(item, str) or isinstance(wanted, str):
+        return False
+    try:
+        return bool(json.loads(item) == wanted)
+    except ValueError:
+        return False
+
+
+def find_json(region: str, inside: str) -> tuple[Any, int, int] | None:
+    """The outermost JSON value around a word in a rendering, with its start and end."""
+    word = region.find(inside)
+    for match in re.finditer(r"[\[{]", region[: max(word, 0)]):
+        try:
+            value, end = read_json(region, match.start())
+        except Malformed:
+            continue
+        if end > word:
+            return value, match.start(), end
+    return None
+
+
+def _quoted(path: tuple[str, ...]) -> str:
+    return ".".join(json.dumps(key) for key in path)
+
+
+@dataclass(frozen=True)
+class JsonCalls:
+    """JSON objects, alone or in a list, each with the tool's name and arguments somewhere in it.
+
+    Attributes:
+        name: The keys that lead to the tool's name; empty where the name is itself the key of the
+            arguments.
+        arguments: The keys that lead to the arguments.
+        call_id: The keys that lead to the call's id; empty where it is not written.
+        listed: Whether the template writes a list.
+    """
+
+    name: tuple[str, ...]
+    arguments: tuple[str, ...]
+    call_id: tuple[str, ...] = ()
+    listed: bool = False
+
+    @classmethod
+    def derive(cls, sample: Sample) -> Found | None:
+        """Recognise it in a rendering of the first marked call."""
+        found = find_json(sample.region, next(iter(probes.ARGUMENTS[0].values())))
+        if found is None:
+            return None
+        value, start, end = found
+        item = value[0] if isinstance(value, list) and value else value
+        arguments = find_path(item, probes.ARGUMENTS[0])
+        if arguments is None:
+            return None
+        name = find_path(item, probes.NAMES[0]) or ()
+        if not name and arguments[-1:] != (probes.NAMES[0],):
+            return None
+        call_id = find_path(item, probes.IDS[0]) or ()
+        path = arguments if name else arguments[:-1]
+        return Found(cls(name, path, call_id, isinstance(value, list)), start, end)
+
+    def read(
+        self, text: str, start: int, schemas: Schemas, close: str
+    ) -> tuple[list[ToolCall], int]:
+        """Read one object, or a list of them."""
+        value, end = read_json(text, start)
+        items = value if isinstance(value, list) else [value]
+        return [self._read_item(item, start) for item in items], end
+
+    def _read_item(self, item: Any, position: int) -> ToolCall:
+        if not isinstance(item, dict):
+            rule = f"a call must be a JSON object, not {type(item).__name__}"
+            return ToolCall("", "", {}, f"at character {position}: {rule}")
+        try:
+            name, arguments = self._name_and_arguments(item, position)
+        except Malformed as error:
+            return ToolCall("", error.name, {}, f"at character {error.position}: {error}")
+        call_id = self._search(self.call_id, item) if self.call_id else ""
+        return ToolCall(str(call_id) if isinstance(call_id, str | int) else "", name, arguments)
+
+    def _name_and_arguments(self, item: Any, position: int) -> tuple[str, dict[str, Any]]:
+        if not self.name:
+            named = self._search(self.arguments, item) if self.arguments else item
+            if not isinstance(named, dict) or len(named) != 1:
+                raise Malformed(position, "a call must have one key, the tool's name")
+            name, value = next(iter(named.items()))
+            return name, read_arguments(value, position, name)
+        name = self._search(self.name, item)
+        if not isinstance(name, str) or not name:
+            raise Malformed(position, f"{_quoted(self.name)} must be the tool's name, a string")
+        if not self._has_arguments(item):
+            raise Malformed(position, f"{_quoted(self.arguments)} is missing", name)
+        return name, read_arguments(self._search(self.arguments, item), position, name)
+
+    def _has_arguments(self, item: Any) -> bool:
+        parent = self._search(self.arguments[:-1], item) if self.arguments[:-1] else item
+        return isinstance(parent, dict) and self.arguments[-1] in parent
+
+    def _search(self, path: tuple[str, ...], item: Any) -> Any:
+        return jmespath.search(_quoted(path), item)
+
+    def example(self) -> str:
+        """One call in the template's own keys."""
+        item: dict[str, Any] = {}
+        arguments = self.arguments if self.name else (*self.arguments, "TOOL")
+        for path, placeholder in ((self.name, "..."), (arguments, "{...}")):
+            parent = item
+            for key in path[:-1]:
+                parent = parent.setdefault(key, {})
+            if path:
+                parent[path[-1]] = placeholder
+        text = json.dumps(item).replace('"{...}"', "{...}")
+        return f"[{text}]" if self.listed else text
+
+    def begins(self, text: str, start: int) -> bool:
+        """Whether an object that begins with one of the expected keys begins here."""
+        keys = {path[0] for path in (self.name, self.arguments, self.call_id) if path}
+        either = "|".join(re.escape(json.dumps(key)) for key in keys)
+        return bool(keys and re.compile(rf"\[?\s*{{\s*(?:{either})\s*:").match(text, start))
+
+
+@dataclass(frozen=True)
+class NameThenJson:
+    """The tool's name, a separator, and the arguments as a JSON object.
+
+    Attributes:
+        separator: The markup between them; it may hold the call's id or number.
+    """
+
+    separator: str
+
+    @classmethod
+    def derive(cls, sample: Sample) -> Found | None:
+        """Recognise it in a rendering of the first marked call."""
+        region = sample.region
+        found = find_json(region, next(iter(probes.ARGUMENTS[0].values())))
+        if found is None or found[0] != probes.ARGUMENTS[0]:
+            return None
+        _, json_start, end = found
+        start = region.rfind(probes.NAMES[0], 0, json_start)
+        separator = region[start + len(probes.NAMES[0]) : json_start]
+        if start < 0 or not separator:
+            return None
+        return Found(cls(markup.generalised(separator.strip())), start, end)
+
+    def read(
+        self, text: str, start: int, schemas: Schemas, close: str
+    ) -> tuple[list[ToolCall], int]:
+        """Read a name and its arguments."""
+        split = markup.pattern(self.separator or "{").search(text, start)
+        if split is None:
+            shown = markup.shown(self.separator)
+            raise Malformed(start, f"the tool's name must be followed by {shown!r} and JSON")
+        name = text[start : split.start()].strip()
+        if not name or len(name.split()) != 1:
+            raise Malformed(start, "a call must begin with the tool's name")
+        begin = split.end() if self.separator else split.start()
+        begin += len(text[begin:]) - len(text[begin:].lstrip())
+        try:
+            value, end = read_json(text, begin)
+            arguments = read_arguments(value, begin, name)
+        except Malformed as error:
+            raise Malformed(error.position, str(error), name) from error
+        call_id = split[1] if split.groups() else ""
+        return [ToolCall(call_id, name, arguments)], end
+
+    def example(self) -> str:
+        """A call with a placeholder for its name."""
+        return f"TOOL{markup.shown(self.separator)}{{...}}"
+
+    def begins(self, text: str, start: int) -> bool:
+        """Never: a bare name is ordinary text."""
+        return False

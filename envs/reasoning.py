@@ -1,0 +1,138 @@
+r"""How a chat template writes what the assistant thinks before it speaks.
+
+    <think>\nReasoning.\n</think>\n\nAnswer.
+    <|channel|>analysis<|message|>Reasoning.<|end|><|start|>assistant<|channel|>final<|message|>...
+
+Read from a rendering of a marked thought: what stands before it opens a thought, what stands
+between it and the text (and, as well, between it and a call) closes it. A generation prompt can
+have written the opening already. Templates that write no thoughts have none.
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gymnast.envs import markup, probes
+from gymnast.envs.chat_template import ChatTemplate
+from gymnast.envs.parsing import Dialect
+from gymnast.errors import TemplateError
+
+KEYS = ("reasoning_content", "reasoning", "thinking")
+"""Where templates look for a message's reasoning; the first is OpenAI-shaped messages' own."""
+
+_LAST_TAG = re.compile(r"(?:<[^<>\s]*>|\[[^\[\]\s]*\])\s*\Z")
+
+
+@dataclass(frozen=True)
+class Reasoning:
+    """How thoughts are written.
+
+    Attributes:
+        key: The key of a message that the template reads.
+        open: What comes before a thought.
+        close: What comes after it.
+        prewritten: Whether the generation prompt ends with `open`.
+    """
+
+    key: str
+    open: str
+    close: str
+    prewritten: bool
+
+    @classmethod
+    def derive(
+        cls,
+        template: ChatTemplate,
+        header: str,
+        added: Collection[str],
+        dialect: Dialect | None,
+    ) -> "Reasoning | None":
+        """Read it from a template; None where it writes no thoughts.
+
+        Args:
+            template: The template.
+            header: What it writes between a user's text and an answer without thoughts.
+            added: The contents of the tokenizer's added tokens.
+            dialect: How it writes calls; some templates write no thought without one.
+        """
+        for key in KEYS:
+            before, to_text = _before_text(template, key)
+            before_call, to_call = _before_call(template, key, dialect)
+            if not (to_text or to_call).strip():
+                continue
+            both = to_text.strip() and to_call.strip()
+            close = markup.common_start(to_text, to_call, added) if both else to_text or to_call
+            open_, prewritten = _opening(template, before or before_call, header, added)
+            return cls(key, open_, close.strip(), prewritten)
+        return None
+
+    def split(
+        self, text: str, *, prewritten: bool, until: Sequence[str], alone: bool
+    ) -> tuple[str, str]:
+        """Cut a completion into its thought and the rest.
+
+        Args:
+            text: The completion.
+            prewritten: Whether the context has opened the thought.
+            until: Markup that ends a thought which is never closed.
+            alone: Whether `close` without an opening ends a thought.
+        """
+        opening = markup.pattern(self.open).match(text.lstrip()) if self.open else None
+        rest = text.lstrip()[opening.end() :] if opening else text
+        thinking = opening is not None or prewritten
+        closing = markup.pattern(self.close).search(rest) if thinking or alone else None
+        if closing is not None:
+            return rest[: closing.start()].strip(), rest[closing.end() :]
+        if not thinking:
+            return "", text
+        found = (markup.pattern(tag).search(rest) for tag in until if tag)
+        cut = min((ending.start() for ending in found if ending), default=len(rest))
+        return rest[:cut].strip(), rest[cut:]
+
+
+def _before_text(template: ChatTemplate, key: str) -> tuple[str, str]:
+    """What stands before a marked thought, and between it and an answer."""
+    message = probes.assistant() | {key: probes.THOUGHT}
+    before, after = _around(template, message, None)
+    return before, after.partition(probes.TEXT)[0] if probes.TEXT in after else ""
+
+
+def _before_call(template: ChatTemplate, key: str, dialect: Dialect | None) -> tuple[str, str]:
+    """What stands before a marked thought, and between it and a call."""
+    if dialect is None:
+        return "", ""
+    call = probes.calling(1, content=dialect.empty_content, as_text=dialect.as_text)
+    before, after = _around(template, call | {key: probes.THOUGHT}, probes.tools())
+    call_markup = dialect.section_open or dialect.open
+    start = markup.pattern(call_markup).search(after) if call_markup else None
+    return before, after[: start.start()] if start else ""
+
+
+def _around(template: ChatTemplate, message: Mapping[str, Any], tools: Any) -> tuple[str, str]:
+    try:
+        rendered = template.render([probes.user(), message], tools, generation_prompt=False)
+    except TemplateError:
+        return "", ""
+    rendered = rendered[rendered.rfind(probes.USER) + len(probes.USER) :]
+    before, _, after = rendered.partition(probes.THOUGHT)
+    return before, after
+
+
+def _opening(
+    template: ChatTemplate, before: str, header: str, added: Collection[str]
+) -> tuple[str, bool]:
+    """What opens a thought, and whether the generation prompt has written it."""
+    try:
+        prompt = template.render([probes.user()], generation_prompt=True)
+    except TemplateError:
+        prompt = probes.USER
+    prompt = prompt[prompt.rfind(probes.USER) + len(probes.USER) :]
+    shared = prompt if before.startswith(prompt) else markup.common_start(before, header, added)
+    opening = before[len(shared) :].strip()
+    if opening:
+        return opening, prompt.rstrip().endswith(opening)
+    # The header ends with it: as a thought that is open, or before one that is empty.
+    tag = _LAST_TAG.search(before)
+    opening = tag[0].strip() if tag else ""
+    return opening, bool(opening) and prompt.rstrip().endswith(opening)
