@@ -26,6 +26,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "lists": {"a": [], "b": [1, 2], "c": ["x, y", 'say "hi"'], "d": [[1], [None, True]]},
     "objects": {"a": {}, "b": {"c": 1, "d": {"e": ["f", {"g": None}]}, "h": "i = {j}, k: 'l'"}},
 }
+SEVERAL = 3  # calls in a turn, at most
 NAMES = ("get_weather", "f2", "getWeather", "get-weather", "files.read")
 
 

@@ -142,6 +142,11 @@ class Reference:
         fitted = [self._fit(message, self.form) for message in messages]
         return self._template.render(fitted, tools, generation_prompt=generation_prompt)
 
+    def turn_opening(self) -> str:
+        """What the template writes between a user's text and the assistant's."""
+        prompt = self.render(self.start, schemas(*MARKED), generation_prompt=True)
+        return prompt[prompt.rfind(USER) + len(USER) :]
+
     def turn_alone(self, turn: MessageDict) -> str:
         """A turn as the last message, from the user's text on."""
         tools = schemas(*MARKED, *turn.get("tool_calls", ()))

@@ -52,17 +52,28 @@ def _python_call(call: dict[str, Any]) -> str:
 
 
 ARGUMENTS: dict[str, Callable[[Arguments], Any]] = {
-    "trl/lfm2_2_5": _in_single_quotes,  # bare quotes around a string
+    "trl/lfm2_2_5": _in_single_quotes,
     "trl/lfm2_2_5_v2": _in_single_quotes,
     "llama.cpp/LFM2.5-8B-A1B": _in_single_quotes,
-    "llama.cpp/ByteDance-Seed-OSS": _nested_as_json,  # Python's repr of lists and objects
+    "llama.cpp/ByteDance-Seed-OSS": _nested_as_json,
     "llama.cpp/openbmb-MiniCPM5-1B": _nested_as_json,
     "vllm/tool_chat_template_functiongemma": _nested_as_json,
-    "vllm/tool_chat_template_llama3.2_pythonic": _as_python,  # strings without quotes
+    "vllm/tool_chat_template_llama3.2_pythonic": _as_python,
     "vllm/tool_chat_template_toolace": _as_python,
-    "vllm/tool_chat_template_phi4_mini": _all_as_json,  # Python's repr of the arguments
+    "vllm/tool_chat_template_phi4_mini": _all_as_json,
 }
 CALLS: dict[str, Callable[[Sequence[dict[str, Any]]], str]] = {
-    "vllm/tool_chat_template_gemma3_pythonic": _python_calls,  # no comma between arguments
-    "vllm/tool_chat_template_llama4_pythonic": _python_calls,  # every value as a string
+    "vllm/tool_chat_template_gemma3_pythonic": _python_calls,
+    "vllm/tool_chat_template_llama4_pythonic": _python_calls,
+}
+_LOST: dict[Callable[[Arguments], Any], str] = {
+    _in_single_quotes: "quotes in strings are not escaped",
+    _nested_as_json: "lists and objects are written as Python's repr",
+    _as_python: "strings are written without quotes",
+    _all_as_json: "arguments are written as Python's repr where JSON was meant",
+}
+REASONS = {
+    **{name: _LOST[repair] for name, repair in ARGUMENTS.items()},
+    "vllm/tool_chat_template_gemma3_pythonic": "no comma between arguments",
+    "vllm/tool_chat_template_llama4_pythonic": "every value is written as a string",
 }
