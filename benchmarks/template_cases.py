@@ -11,7 +11,7 @@ TEXTS = {
     "backslashes": 'C:\\new\\table \\" \\u0041 \\\\',
     "lines": "first\n  second\n\nlast\tend",
     "brackets": "{a} [b] (c) <d> }]) {{x}} [[y]] {%z%} a=1, b:2; c|d",
-    "unicode": "é ß 漢字 😀 \u2028 ـ \u00a0x",
+    "unicode": "é ß 漢字 😀 ـ \u00a0x",
     "edges": " a space before and after ",
     "lookalike": '{"name": "other", "arguments": {}} f(x=1)',
 }
@@ -22,7 +22,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "empty text": {"a": "", "b": "x"},
     "typed text": {"a": "22", "b": "true", "c": "null", "d": "[1]", "e": '{"f": 1}', "g": "1.5"},
     "numbers": {"a": 0, "b": -7, "c": 12345678901234567890, "d": 1.5, "e": -2.0, "f": 1e-7},
-    "constants": {"a": True, "b": False, "c": None},
+    "constants": {"a": True, "b": False},
+    "null": {"a": None, "b": "x"},
     "lists": {"a": [], "b": [1, 2], "c": ["x, y", 'say "hi"'], "d": [[1], [None, True]]},
     "objects": {"a": {}, "b": {"c": 1, "d": {"e": ["f", {"g": None}]}, "h": "i = {j}, k: 'l'"}},
 }
@@ -34,16 +35,17 @@ def turns_with_calls(reference: Reference) -> Iterator[tuple[str, MessageDict]]:
     """Named turns that every template should have read back."""
     for name, arguments in ARGUMENTS.items():
         yield name, calling(call("get_weather", arguments))
-    python = "wqfirst(" in reference.turn_alone(calling(*MARKED[:1]))
     for name in NAMES:
-        if python and not name.replace(".", "").isidentifier():
+        if reference.form.python and not name.replace(".", "").isidentifier():
             continue
         yield f"name {name}", calling(call(name, {"a": "x"}))
     if reference.most > 1:
         same = [call("get_weather", {"a": n, "b": "x"}, n) for n in (1, 2, 3)]
-        yield "several", calling(*MARKED)
-        yield "the same three times", calling(*same)
-        yield "none, then some", calling(call("f", {}), call("g", {"a": [1]}, 2), call("h", {}, 3))
+        mixed = [call("f", {}), call("g", {"a": [1]}, 2), call("h", {}, 3)]
+        yield "two", calling(*MARKED[:2])
+        yield "several", calling(*MARKED[: reference.most])
+        yield "the same again", calling(*same[: reference.most])
+        yield "none, then some", calling(*mixed[: reference.most])
     beside = reference.form.beside and not reference.write_calls
     if beside or not reference.writes_calls:
         yield "content", calling(*MARKED[:1], content="Let me see: f(x) = {y}.")
@@ -58,7 +60,7 @@ def answers(reference: Reference) -> Iterator[tuple[str, MessageDict]]:
     yield "answer", ANSWER
     text = 'It is {"name": "f", "arguments": {}} or [f(x=1)] or "x".'
     yield "answer with markup", ANSWER | {"content": text}
-    if reference.form.thought:
+    if reference.form.thinks:
         yield "answer after a thought", ANSWER | {"reasoning_content": "Hm."}
 
 
@@ -72,10 +74,13 @@ def conversations(reference: Reference) -> Iterator[tuple[str, MessageDict, dict
     yield "the user", ANSWER, {}
     yield "the user, nothing after", ANSWER, {"generation_prompt": False}
     if reference.most > 1:
-        yield "several results", calling(*MARKED), {}
-        yield "several results, nothing after", calling(*MARKED), {"generation_prompt": False}
+        several = calling(*MARKED[: reference.most])
+        yield "two results", calling(*MARKED[:2]), {}
+        yield "several results", several, {}
+        yield "several results, nothing after", several, {"generation_prompt": False}
     if reference.form.thought:
         yield "a thought, one result", calling(*MARKED[:1], reasoning=THOUGHT), {}
+    if reference.form.thinks:
         yield "a thought, the user", ANSWER | {"reasoning_content": THOUGHT}, {}
     yield "calls without their end", one, {"missing": 1}
     yield "an answer without its end", ANSWER, {"missing": 1}

@@ -47,6 +47,7 @@ def split(
     renderer: Renderer, reference: Reference, turn: MessageDict, **options: Any
 ) -> tuple[Split, list[int], list[int]]:
     """A turn after the first question as the template writes it; ids of its context and action."""
+    turn = reference.natural(turn)
     tools = options.pop("tools", None) or tools_for(turn)
     after = options.pop("after", None) or answered(turn)
     cut = reference.split(reference.start, turn, after, stop_texts(renderer), tools, **options)
@@ -64,6 +65,7 @@ def tools_for(turn: MessageDict) -> list[MessageDict]:
 
 def round_trip(renderer: Renderer, reference: Reference, turn: MessageDict) -> str | None:
     """Whether a turn that the template wrote is read back."""
+    turn = reference.natural(turn)
     cut, context, action = split(renderer, reference, turn)
     expected = [one["function"] for one in turn.get("tool_calls", ())]
     shown = cut.action

@@ -1,4 +1,7 @@
-"""The templates for which a check cannot hold, and why."""
+"""The templates for which a check cannot hold, and why.
+
+The list is exact, for the tests and the report: one that begins to work has to leave it.
+"""
 
 KINDS = (
     "construction",
@@ -11,5 +14,32 @@ KINDS = (
     "ids",
 )
 
+_ONE_CALL = "the template does not end a turn of one call"
+
 # (template, kind of check): the reason
-EXCEPTIONS: dict[tuple[str, str], str] = {}
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("llama.cpp/GigaChat3-10B-A1.8B", "construction"): (
+        "the token that ends a turn also stands between its text and its call"
+    ),
+    ("llama.cpp/fireworks-ai-llama-3-firefunction-v2", "construction"): (
+        "needs a variable of its own, `functions`"
+    ),
+    ("llama.cpp/meetkai-functionary-medium-v3.2", "construction"): (
+        "an answer, too, is written as a call"
+    ),
+    ("llama.cpp/upstage-Solar-Open-100B", "round trip"): (
+        "one token ends a thought and an answer, so generation stops after the thought"
+    ),
+    ("llama.cpp/upstage-Solar-Open-100B", "appended"): (
+        "one token ends a thought and an answer, so generation stops after the thought"
+    ),
+    ("vllm/tool_chat_template_llama4_json", "round trip"): (
+        "a call has no delimiter, so one behind text is text"
+    ),
+    ("trl/deepseek_r1_distill", "appended"): _ONE_CALL,
+    ("trl/deepseek_r1_distill", "stops"): _ONE_CALL,
+    ("trl/deepseek_r1_distill_training", "appended"): _ONE_CALL,
+    ("trl/deepseek_r1_distill_training", "stops"): _ONE_CALL,
+    ("llama.cpp/deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "appended"): _ONE_CALL,
+    ("llama.cpp/deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "stops"): _ONE_CALL,
+}

@@ -14,6 +14,7 @@ USER, SAID, THOUGHT, RESULT = "Wquser", "Wqsaid", "Wqthought", "Wqresult"
 SYSTEM: MessageDict = {"role": "system", "content": "Wqsystem"}
 QUESTION: MessageDict = {"role": "user", "content": USER}
 ANSWER: MessageDict = {"role": "assistant", "content": SAID}
+THINKING: MessageDict = {"reasoning_content": THOUGHT}
 NEXT: MessageDict = {"role": "user", "content": "Wqnext"}
 
 
@@ -90,4 +91,5 @@ _KINDS = {
 MARKED = (
     call("wqfirst", {"wqa": "Wqone", "wqb": 7919}, 1),
     call("wqsecond", {"wqa": "Wqtwo", "wqb": 7907}, 2),
+    call("wqthird", {"wqa": "Wqthree", "wqb": 7901}, 3),
 )

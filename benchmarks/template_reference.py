@@ -1,23 +1,21 @@
 """What a chat template itself writes for given messages: the truth that the renderer is held to.
 
-Everything here comes from rendering text with the template alone. How it must be given its messages
-(arguments as a string, content as parts, no content at all, a system message before it tells of
-tools) is tried out on marked messages; nothing is taken from what the renderer derived.
+Everything here comes from rendering text with the template alone, given its messages in the form it
+takes (`template_form.py`); nothing is taken from what the renderer derived.
 
 Left out: what must be equal to it (`template_checks.py`).
 """
 
-import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass
 
 import template_repairs
 from gymnast.envs import plain_protocol
 from gymnast.envs.chat_template import ChatTemplate
 from gymnast.errors import TemplateError
 from template_corpus import Template, tokenizer_for
+from template_form import FormFinder
 from template_messages import (
     ANSWER,
     MARKED,
@@ -26,42 +24,16 @@ from template_messages import (
     RESULT,
     SAID,
     SYSTEM,
-    THOUGHT,
+    THINKING,
     USER,
     MessageDict,
     Messages,
-    calling,
     schemas,
 )
 
 
 class NotTaken(Exception):
     """The template itself refuses a conversation, so there is nothing to compare with."""
-
-
-@dataclass(frozen=True)
-class Form:
-    """How a template takes what it is given.
-
-    Attributes:
-        parts: Content is a list of parts.
-        as_text: A call's arguments are a JSON string.
-        empty: The content of a turn that is calls only: "", None, or "missing".
-        most: How many calls a turn has at most; 0 where it writes none.
-        beside: Whether it writes the content of a turn with calls.
-        thought: The key of an assistant's thought; "" where it writes none.
-        system: It tells of tools only where there is a system message.
-        tells: Whether it tells of tools at all.
-    """
-
-    parts: bool = False
-    as_text: bool = False
-    empty: str | None = ""
-    most: int = 0
-    beside: bool = False
-    thought: str = ""
-    system: bool = False
-    tells: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,7 +78,7 @@ class Reference:
         self._fix = None if plain else template_repairs.ARGUMENTS.get(template.name)
         # Writes calls rightly, where the template does not with any arguments.
         self.write_calls = None if plain else template_repairs.CALLS.get(template.name)
-        self.form = self._find_form()
+        self.form = FormFinder(self._template, self.tokenizer).find()
 
     @property
     def start(self) -> list[MessageDict]:
@@ -116,7 +88,7 @@ class Reference:
     @property
     def most(self) -> int:
         """How many calls fit in a turn."""
-        return 2 if self._plain else self.form.most
+        return len(MARKED) if self._plain else self.form.most
 
     @property
     def lossy(self) -> bool:
@@ -139,8 +111,14 @@ class Reference:
         if self._plain:
             messages, tools = plain_protocol.rewrite(messages, None, takes_system=True), None
         tools = tools if self.form.tells else None
-        fitted = [self._fit(message, self.form) for message in messages]
+        fitted = [self.form.fit(message, self._fix) for message in messages]
         return self._template.render(fitted, tools, generation_prompt=generation_prompt)
+
+    def natural(self, turn: MessageDict) -> MessageDict:
+        """The turn as a model writes it: with a thought, if the generation prompt opens one."""
+        if self.form.must_think and not turn.get("reasoning_content") and not self._plain:
+            return turn | THINKING
+        return turn
 
     def turn_opening(self) -> str:
         """What the template writes between a user's text and the assistant's."""
@@ -251,6 +229,7 @@ class Reference:
             if opening[at:here].split() != whole[begin:there].split():
                 break
             at, begin = here + len(token), there + len(token)
+        at, begin = self._last_of_opening(opening, at, whole, begin)
         common = 0
         for a, b in zip(opening[at:], whole[begin:], strict=False):
             if a != b:
@@ -260,105 +239,18 @@ class Reference:
             common -= 1  # never within a word
         return begin + common
 
+    def _last_of_opening(self, opening: str, at: int, whole: str, begin: int) -> tuple[int, int]:
+        """Past the opening's last token, where it comes next: more may come before it at first."""
+        last = (self._added_in(opening[at:]) or [""])[-1]
+        there = whole.find(last, begin)
+        if not last or there < 0 or whole[begin:there].strip():
+            return at, begin
+        return opening.rfind(last) + len(last), there + len(last)
+
     def _added_in(self, text: str) -> list[str]:
         ids = self.tokenizer.encode(text, add_special_tokens=False)
         added = set(self.tokenizer.get_added_vocab().values())
         return [self.tokenizer.decode([number]) for number in ids if number in added]
-
-    # --- How the template takes its messages
-
-    def _fit(self, message: MessageDict, form: Form) -> MessageDict:
-        fitted = dict(message)
-        if form.parts and isinstance(fitted.get("content"), str) and message["role"] != "tool":
-            fitted["content"] = [{"type": "text", "text": fitted["content"]}]
-        thought = fitted.pop("reasoning_content", None)
-        if thought is not None and form.thought:
-            fitted[form.thought] = thought
-        if "tool_calls" in fitted and not self._plain:
-            fitted["tool_calls"] = [self._fit_call(one, form) for one in fitted["tool_calls"]]
-            if not message.get("content"):
-                fitted["content"] = form.empty
-                if form.empty == "missing":
-                    del fitted["content"]
-        return fitted
-
-    def _fit_call(self, one: MessageDict, form: Form) -> MessageDict:
-        function = dict(one["function"])
-        if self._fix is not None:
-            function["arguments"] = self._fix(function["arguments"])
-        if form.as_text and not isinstance(function["arguments"], str):
-            function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
-        return one | {"function": function}
-
-    def _try(self, form: Form, messages: Messages, tools: Messages | None = None) -> str:
-        """A rendering's part after the user's text; "" where the template refuses."""
-        try:
-            text = self._template.render(
-                [self._fit(message, form) for message in messages], tools, generation_prompt=False
-            )
-        except TemplateError:
-            return ""
-        return text[text.rfind(USER) :] if USER in text else ""
-
-    def _find_form(self) -> Form:
-        tools = schemas(*MARKED)
-        form = next(
-            (
-                form
-                for parts in (False, True)
-                if SAID in self._try(form := Form(parts=parts), [QUESTION, ANSWER])
-            ),
-            Form(),
-        )
-        form = self._find_telling(form, tools)
-        form = self._find_calls(form, tools)
-        given = tools if form.tells else None
-        form = replace(form, beside=form.most > 0 and self._writes_beside(form, given))
-        for key in ("reasoning_content", "reasoning", "thinking"):
-            turn = calling(*MARKED[: form.most], reasoning=THOUGHT) if form.most else ANSWER
-            thinking = replace(form, thought=key)
-            if THOUGHT in self._try(
-                thinking, [QUESTION, turn | {"reasoning_content": THOUGHT}], given
-            ):
-                return replace(
-                    thinking, beside=form.beside and not self._is_thought(thinking, given)
-                )
-        return form
-
-    def _writes_beside(self, form: Form, tools: Messages | None) -> bool:
-        text = self._try(form, [QUESTION, calling(*MARKED[: form.most], content=SAID)], tools)
-        said, called = text.find(SAID), text.find(MARKED[0]["function"]["name"])
-        return 0 <= said < called and all(_is_in(one, text) for one in MARKED[: form.most])
-
-    def _is_thought(self, form: Form, tools: Messages | None) -> bool:
-        """Whether the template writes what is said beside a call as a thought."""
-        said = calling(*MARKED[: form.most], content=SAID)
-        thought = calling(*MARKED[: form.most], reasoning=SAID)
-        return self._try(form, [QUESTION, said], tools) == self._try(
-            form, [QUESTION, thought], tools
-        )
-
-    def _find_telling(self, form: Form, tools: Messages) -> Form:
-        for system in (False, True):
-            talk = [SYSTEM, QUESTION] if system else [QUESTION]
-            try:
-                text = self._template.render(
-                    [self._fit(message, form) for message in talk], tools, generation_prompt=True
-                )
-            except TemplateError:
-                continue
-            if MARKED[0]["function"]["name"] in text:
-                return replace(form, system=system, tells=True)
-        return form
-
-    def _find_calls(self, form: Form, tools: Messages) -> Form:
-        for most, as_text, empty in product((2, 1), (False, True), ("", None, "missing")):
-            tried = replace(form, as_text=as_text, empty=empty, most=most)
-            given = tools if form.tells else None
-            text = self._try(tried, [QUESTION, calling(*MARKED[:most])], given)
-            if all(_is_in(one, text) for one in MARKED[:most]):
-                return tried
-        return form
 
 
 def _mark(message: MessageDict) -> str:
@@ -374,9 +266,3 @@ def _first(tokens: Sequence[str], text: str, start: int, limit: int) -> tuple[st
         return "", -1
     at, token = min(found, key=lambda pair: (pair[0], -len(pair[1])))
     return token, at + len(token)
-
-
-def _is_in(one: MessageDict, text: str) -> bool:
-    function = one["function"]
-    marks = [function["name"], *map(str, function["arguments"].values())]
-    return all(mark in text for mark in marks)

@@ -19,6 +19,15 @@ def _nested_as_json(arguments: Arguments) -> Arguments:
     }
 
 
+def _nulls_in_words(value: Any) -> Any:
+    """Null as a word, where the template writes nothing for it."""
+    if isinstance(value, dict):
+        return {key: _nulls_in_words(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_nulls_in_words(item) for item in value]
+    return "null" if value is None else value
+
+
 def _as_python(arguments: Arguments) -> Arguments:
     """Every value as Python source, where the template writes strings without quotes."""
     return {key: repr(value) for key, value in arguments.items()}
@@ -58,6 +67,7 @@ ARGUMENTS: dict[str, Callable[[Arguments], Any]] = {
     "llama.cpp/ByteDance-Seed-OSS": _nested_as_json,
     "llama.cpp/openbmb-MiniCPM5-1B": _nested_as_json,
     "vllm/tool_chat_template_functiongemma": _nested_as_json,
+    "llama.cpp/MiniMax-M3": _nulls_in_words,
     "vllm/tool_chat_template_llama3.2_pythonic": _as_python,
     "vllm/tool_chat_template_toolace": _as_python,
     "vllm/tool_chat_template_phi4_mini": _all_as_json,
@@ -69,6 +79,7 @@ CALLS: dict[str, Callable[[Sequence[dict[str, Any]]], str]] = {
 _LOST: dict[Callable[[Arguments], Any], str] = {
     _in_single_quotes: "quotes in strings are not escaped",
     _nested_as_json: "lists and objects are written as Python's repr",
+    _nulls_in_words: "null is not written",
     _as_python: "strings are written without quotes",
     _all_as_json: "arguments are written as Python's repr where JSON was meant",
 }
