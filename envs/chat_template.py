@@ -6,11 +6,12 @@ becomes token ids is `safe_text.py`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from gymnast.envs import probes
 from gymnast.errors import TemplateError
 
 
@@ -23,12 +24,14 @@ class ChatTemplate:
         source: The Jinja template.
         source_with_tools: The one used when tools are offered; the same for most tokenizers.
         variables: What the template may refer to besides messages and tools.
+        in_parts: Whether the template takes a message's text as a list of parts only.
     """
 
     tokenizer: str
     source: str
     source_with_tools: str
     variables: Mapping[str, Any] = field(default_factory=dict)
+    in_parts: bool = False
 
     @classmethod
     def of(
@@ -53,6 +56,18 @@ class ChatTemplate:
             raise TemplateError(f"tokenizer {name!r}: {error}") from error
         return cls(name, source, with_tools, {**tokenizer.special_tokens_map, **(variables or {})})
 
+    def in_form_taken(self) -> "ChatTemplate":
+        """The template with content in the form that it writes: a string, or a list of parts."""
+        in_parts = replace(self, in_parts=True)
+        return in_parts if in_parts._writes_text() and not self._writes_text() else self
+
+    def _writes_text(self) -> bool:
+        try:
+            talk = [probes.user(), probes.assistant()]
+            return probes.TEXT in self.render(talk, generation_prompt=False)
+        except TemplateError:
+            return False
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -72,7 +87,7 @@ class ChatTemplate:
         """
         try:
             texts, _ = render_jinja_template(
-                [list(messages)],
+                [[_in_parts(message) for message in messages] if self.in_parts else list(messages)],
                 tools=list(tools) if tools else None,
                 chat_template=self.source_with_tools if tools else self.source,
                 add_generation_prompt=generation_prompt,
@@ -85,3 +100,9 @@ class ChatTemplate:
                 f"{roles}: {error}"
             ) from error
         return str(texts[0])
+
+
+def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
+    content = message.get("content") or ""
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return {**message, "content": parts}

@@ -60,14 +60,19 @@ class _Writer:
     template: ChatTemplate
     turns: Turns
     text: SafeText
+    announced: bool
     as_text: bool
     empty_content: str | None
+
+    @property
+    def tools(self) -> list[dict[str, Any]] | None:
+        return probes.tools() if self.announced else None
 
     @cached_property
     def opening(self) -> str:
         """What the generation prompt writes after the user's text; "" where it is refused."""
         try:
-            prompt = self.template.render([probes.user()], probes.tools(), generation_prompt=True)
+            prompt = self.template.render([probes.user()], self.tools, generation_prompt=True)
         except TemplateError:
             return ""
         return prompt[prompt.rfind(probes.USER) + len(probes.USER) :]
@@ -82,7 +87,7 @@ class _Writer:
         """From the user's text to the end of the calls; None where the template refuses."""
         try:
             rendered = self.template.render(
-                [probes.user(), message], probes.tools(), generation_prompt=False
+                [probes.user(), message], self.tools, generation_prompt=False
             )
         except TemplateError:
             return None
@@ -125,11 +130,13 @@ def derive(template: ChatTemplate, turns: Turns, text: SafeText) -> Dialect | No
         TemplateError: If the template writes calls in a way that is not understood. The message
             shows the rendering.
     """
+    without_system = _tells_of_tools(template)
+    announced = without_system or _tells_of_tools(template, probes.system(""))
     seen = ""
     for as_text, content in ((False, ""), (False, None), (True, ""), (True, None)):
         if as_text and seen and str(probes.ARGUMENTS[0]) not in seen:
             break  # it takes an object and writes it its own way; a string would mislead us
-        writer = _Writer(template, turns, text, as_text, content)
+        writer = _Writer(template, turns, text, announced, as_text, content)
         one = writer.marked(1, content)
         if one is None:
             continue
@@ -138,7 +145,7 @@ def derive(template: ChatTemplate, turns: Turns, text: SafeText) -> Dialect | No
             continue
         dialect = _dialect(writer, one)
         if dialect is not None:
-            return replace(dialect, announced=_tells_of_tools(template))
+            return replace(dialect, needs_system=announced and not without_system)
     if not seen:
         return None
     raise TemplateError(
@@ -156,16 +163,22 @@ def _dialect(writer: _Writer, one: _Marked) -> Dialect | None:
     dialect = replace(
         _compare(one, two, after_text, writer),
         as_text=writer.as_text,
+        announced=writer.announced,
         empty_content=writer.empty_content,
         several=two is not None,
     )
-    read_back = _reads_back(dialect, one, 1) and (two is None or _reads_back(dialect, two, 2))
+    written = one.region[one.lead :]
+    if dialect.close.startswith(one.after.strip()):  # its last token was taken for the turn's end
+        written = one.region[one.lead : len(one.region) - len(one.after)] + dialect.close
+    read_back = _reads_back(dialect, written, 1) and (
+        two is None or _reads_back(dialect, two.region[two.lead :], 2)
+    )
     return dialect if read_back and not _leaves_turn(one, writer) else None
 
 
-def _tells_of_tools(template: ChatTemplate) -> bool:
+def _tells_of_tools(template: ChatTemplate, *before: Mapping[str, Any]) -> bool:
     try:
-        shown = template.render([probes.user()], probes.tools(), generation_prompt=True)
+        shown = template.render([*before, probes.user()], probes.tools(), generation_prompt=True)
     except TemplateError:
         return False
     return probes.NAMES[0] in shown
@@ -188,8 +201,10 @@ def _compare(
     if after_text is not None and after_text.found and probes.TEXT in after_text.before:
         lead_in, _, gap = after_text.before.rpartition(probes.TEXT)
         opening = common_end(opening, gap, added)
-    between = _between(two, writer)
+    between, last_closing = _after_first(two, writer)
     if between.strip():
+        # After the last of two: some templates forget to end the section of a single call.
+        closing = last_closing
         call_close = common_start(closing, between, added)
         call_open = common_end(opening, between[len(call_close) :], added)
     else:
@@ -212,13 +227,13 @@ def _compare(
     )
 
 
-def _between(two: _Marked | None, writer: _Writer) -> str:
-    """What stands between two calls, where they are two payloads."""
+def _after_first(two: _Marked | None, writer: _Writer) -> tuple[str, str]:
+    """What stands between two calls, and after the second, where they are two payloads."""
     if two is None or two.found is None or probes.NAMES[1] not in two.after:
-        return ""
+        return "", ""
     after = _second_as_first(two.after)
     second = writer.recognise(after)
-    return after[: second.start] if second is not None else ""
+    return (after[: second.start], after[second.end :]) if second is not None else ("", "")
 
 
 def _second_as_first(text: str) -> str:
@@ -239,12 +254,13 @@ def _leaves_turn(one: _Marked, writer: _Writer) -> bool:
     return not (writer.turns.closing | writer.turns.opening).isdisjoint(written)
 
 
-def _reads_back(dialect: Dialect, marked: _Marked, count: int) -> bool:
+def _reads_back(dialect: Dialect, written: str, count: int) -> bool:
+    """Whether a rendering of the marked calls gives these calls, and no text beside them."""
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in probes.tools()}
-    _, calls = read_calls(marked.region[marked.lead :], dialect, schemas)
+    content, calls = read_calls(written, dialect, schemas)
     expected = list(zip(probes.NAMES, probes.ARGUMENTS, strict=True))[:count]
     read = [(call.name, call.arguments) for call in calls if call.error is None]
-    return len(calls) == count and read == expected
+    return not content and len(calls) == count and read == expected
 
 
 def _from_last_token(text: str, added: Mapping[str, int]) -> str:

@@ -6,16 +6,18 @@ r"""Calls that write every argument in markup of its own, as text.
 
 One call is the tool's name, `after_name`, and for each argument `open`, its key, `assign`, its
 value, `close`. A value has no quotes and no escapes: its type comes from the tool's schema, or from
-an attribute where the template writes one (`string="true"`).
+an attribute where the template writes one (`string="true"`). Lists and objects are JSON, or markup
+of the same kind again (`<a><item>1</item></a>`).
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gymnast.envs import markup, probes
-from gymnast.envs.argument_types import typed
+from gymnast.envs.argument_types import of_items, of_property, typed, types
+from gymnast.envs.literals import DEPTH
 from gymnast.envs.payloads import Found, Malformed, Sample, Schemas
 from gymnast.types import ToolCall
 
@@ -35,6 +37,8 @@ class Parameters:
         close: What follows a value; it may hold the key.
         text_word: The attribute's word for a string, where `assign` has an attribute.
         before, after: White space that the template writes around a value, not part of it.
+        enclosure: What the template puts around a text that could be taken for markup.
+        item: The key under which a list's items are written; "" where lists are JSON.
     """
 
     after_name: str
@@ -44,6 +48,8 @@ class Parameters:
     text_word: str = ""
     before: str = ""
     after: str = ""
+    enclosure: tuple[str, str] = ("", "")
+    item: str = ""
 
     @classmethod
     def derive(cls, sample: Sample) -> Found | None:
@@ -69,6 +75,9 @@ class Parameters:
             text_word=text_word,
             before=assign[len(assign.rstrip()) :],
             after=close[: len(close) - len(close.lstrip())],
+        )
+        payload = replace(
+            payload, enclosure=_enclosure(sample, payload), item=_item(sample, payload)
         )
         return Found(payload, start, last + len(close.replace(markup.KEY, _KEYS[1])))
 
@@ -126,10 +135,27 @@ class Parameters:
         if found is None:
             shown = self.assign.replace(_ATTRIBUTE, self.text_word)
             raise Malformed(start, f"an argument's key must be followed by {shown!r}")
-        key, is_text = found[1], bool(self.text_word) and found[2] == self.text_word
-        end = self._value_end(text, found.end(), key, close)
-        value = text[found.end() : end.start()].removeprefix(self.before).removesuffix(self.after)
-        return key, value if is_text else typed(value, properties.get(key)), end.end()
+        key, schema = found[1], properties.get(found[1])
+        if self.item and self._is_nested(text, found.end()):
+            value, end = self._read_nested(text, found.end(), key, schema, DEPTH)
+            return key, value, end
+        inside, outside = self.enclosure
+        begin = found.end()
+        if inside and text.startswith(inside, _skip_space(text, begin)):
+            begin = max(text.find(outside, begin), begin)
+        end_match = self._value_end(text, begin, key, close)
+        value = text[found.end() : end_match.start()]
+        value = value.removeprefix(self.before).removesuffix(self.after)
+        if inside and value.startswith(inside) and value.endswith(outside):
+            return key, value[len(inside) : -len(outside)], end_match.end()
+        if self.text_word and found[2] == self.text_word:
+            return key, value, end_match.end()
+        return key, self._typed(value, schema), end_match.end()
+
+    def _typed(self, value: str, schema: Any) -> Any:
+        if self.item and not value and types(schema) in ({"array"}, {"object"}):
+            return [] if types(schema) == {"array"} else {}
+        return typed(value, schema)
 
     def _value_end(self, text: str, start: int, key: str, close: str) -> re.Match[str]:
         """Where a value ends: at the first `close` that is followed by more of the call."""
@@ -146,6 +172,70 @@ class Parameters:
             shown = self.close.replace(markup.KEY, key)
             raise Malformed(start, f"the argument {key!r} is not closed by {shown!r}")
         return first
+
+    def _is_nested(self, text: str, start: int) -> bool:
+        start = _skip_space(text, start)
+        opened = markup.pattern(self.open).match(text, start)
+        closed = markup.pattern(self.close).match(text, start)
+        return opened is not None and closed is None
+
+    def _read_nested(
+        self, text: str, start: int, key: str, schema: Any, depth: int
+    ) -> tuple[Any, int]:
+        """Read the elements of a list or an object, up to the `close` of its key."""
+        if depth == 0:
+            raise Malformed(start, "the argument is nested too deeply")
+        children: list[tuple[str, Any]] = []
+        position = _skip_space(text, start)
+        while self._is_nested(text, position):
+            opening = markup.pattern(self.open).match(text, position)
+            found = opening and _key_pattern(self.assign).match(text, opening.end())
+            if found is None:
+                raise Malformed(position, "an element must begin with its key")
+            part = of_items(schema) if found[1] == self.item else of_property(schema, found[1])
+            if self._is_nested(text, found.end()):
+                value, position = self._read_nested(text, found.end(), found[1], part, depth - 1)
+            else:
+                end = markup.pattern(self.close, found[1]).search(text, found.end())
+                if end is None:
+                    shown = self.close.replace(markup.KEY, found[1])
+                    raise Malformed(position, f"{found[1]!r} is not closed by {shown!r}")
+                value, position = self._typed(text[found.end() : end.start()], part), end.end()
+            children.append((found[1], value))
+            position = _skip_space(text, position)
+        closing = markup.pattern(self.close, key).match(text, position)
+        if closing is None:
+            shown = self.close.replace(markup.KEY, key)
+            raise Malformed(position, f"the argument {key!r} is not closed by {shown!r}")
+        is_list = types(schema) == {"array"} or (
+            types(schema) != {"object"} and all(name == self.item for name, _ in children)
+        )
+        return [value for _, value in children] if is_list else dict(children), closing.end()
+
+
+def _enclosure(sample: Sample, payload: Parameters) -> tuple[str, str]:
+    """What the template puts around a text with markup and lines in it."""
+    text = 'Zq <b> & "q"\nZq'
+    region = sample.write({_KEYS[0]: text}) or ""
+    found = region.find(text)
+    if found < 0:
+        return "", ""
+    opened = [match.end() for match in markup.pattern(payload.open).finditer(region, 0, found)]
+    key = _key_pattern(payload.assign).match(region, opened[-1]) if opened else None
+    closed = markup.pattern(payload.close, _KEYS[0]).search(region, found + len(text))
+    if key is None or closed is None:
+        return "", ""
+    before, after = region[key.end() : found], region[found + len(text) : closed.start()]
+    return (before.strip(), after.strip()) if before.strip() and after.strip() else ("", "")
+
+
+def _item(sample: Sample, payload: Parameters) -> str:
+    """The key under which a list's items are written, where they have markup of their own."""
+    region = sample.write({_KEYS[0]: ["Zqone", "Zqtwo"]}) or ""
+    found = region.find("Zqone")
+    opened = [match.end() for match in markup.pattern(payload.open).finditer(region, 0, found)]
+    key = _key_pattern(payload.assign).match(region, opened[-1]) if opened else None
+    return key[1] if key is not None and key.end() == found and key[1] != _KEYS[0] else ""
 
 
 def _split(region: str) -> tuple[int, str, str, str, str, int, str] | None:

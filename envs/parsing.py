@@ -38,6 +38,7 @@ class Dialect:
         as_text: Whether the template takes a call's arguments as a JSON string.
         empty_content: The content that the template takes where there is none: "" or None.
         announced: Whether the template itself tells the model of the tools.
+        needs_system: Whether it does so in a system message only.
     """
 
     payload: Payload
@@ -50,6 +51,7 @@ class Dialect:
     as_text: bool = False
     empty_content: str | None = ""
     announced: bool = True
+    needs_system: bool = False
     beside: tuple[str, ...] = ()
 
     def example(self) -> str:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-USER, TEXT, SYSTEM, THOUGHT = "Zquser", "Zqtext", "Zqsystem", "Zqthought"
+USER, TEXT, SYSTEM, THOUGHT, TOOL = "Zquser", "Zqtext", "Zqsystem", "Zqthought", "Zqtool"
 NAMES = ("zqfirst", "zqsecond")
 IDS = ("zqcallid1", "zqcallid2")  # nine letters and digits: the strictest template's rule
 ARGUMENTS: tuple[dict[str, Any], ...] = (
@@ -20,6 +20,11 @@ ARGUMENTS: tuple[dict[str, Any], ...] = (
 def user(content: str = USER) -> dict[str, Any]:
     """A user's turn."""
     return {"role": "user", "content": content}
+
+
+def system(content: str = SYSTEM) -> dict[str, Any]:
+    """A system message."""
+    return {"role": "system", "content": content}
 
 
 def assistant(content: str | None = TEXT) -> dict[str, Any]:
@@ -74,7 +79,7 @@ def tools() -> list[dict[str, Any]]:
             "type": "function",
             "function": {
                 "name": name,
-                "description": "Zqtool.",
+                "description": f"{TOOL}.",
                 "parameters": {
                     "type": "object",
                     "properties": {"zqa": text, "zqb": number},

@@ -63,7 +63,9 @@ class Reasoning:
                 continue
             both = to_text.strip() and to_call.strip()
             close = markup.common_start(to_text, to_call, added) if both else to_text or to_call
-            open_, prewritten = _opening(template, before or before_call, header, added)
+            open_, prewritten = _opening(
+                template, before or before_call, header, close.strip(), added
+            )
             return cls(key, open_, close.strip(), prewritten)
         return None
 
@@ -103,7 +105,8 @@ def _before_call(template: ChatTemplate, key: str, dialect: Dialect | None) -> t
     if dialect is None:
         return "", ""
     call = probes.calling(1, content=dialect.empty_content, as_text=dialect.as_text)
-    before, after = _around(template, call | {key: probes.THOUGHT}, probes.tools())
+    tools = probes.tools() if dialect.announced else None
+    before, after = _around(template, call | {key: probes.THOUGHT}, tools)
     call_markup = dialect.section_open or dialect.open
     start = markup.pattern(call_markup).search(after) if call_markup else None
     return before, after[: start.start()] if start else ""
@@ -115,12 +118,12 @@ def _around(template: ChatTemplate, message: Mapping[str, Any], tools: Any) -> t
     except TemplateError:
         return "", ""
     rendered = rendered[rendered.rfind(probes.USER) + len(probes.USER) :]
-    before, _, after = rendered.partition(probes.THOUGHT)
-    return before, after
+    before, thought, after = rendered.partition(probes.THOUGHT)
+    return (before, after) if thought else ("", "")
 
 
 def _opening(
-    template: ChatTemplate, before: str, header: str, added: Collection[str]
+    template: ChatTemplate, before: str, header: str, close: str, added: Collection[str]
 ) -> tuple[str, bool]:
     """What opens a thought, and whether the generation prompt has written it."""
     try:
@@ -132,7 +135,8 @@ def _opening(
     opening = before[len(shared) :].strip()
     if opening:
         return opening, prompt.rstrip().endswith(opening)
-    # The header ends with it: as a thought that is open, or before one that is empty.
+    # The prompt ends with it, or an answer without thoughts begins with an empty one.
     tag = _LAST_TAG.search(before)
-    opening = tag[0].strip() if tag else ""
-    return opening, bool(opening) and prompt.rstrip().endswith(opening)
+    if tag is None or (tag[0].strip() in header and close not in header):
+        return "", False
+    return tag[0].strip(), prompt.rstrip().endswith(tag[0].strip())

@@ -74,7 +74,9 @@ class Renderer:
         self._arguments = (tokenizer, chat_template, chat_template_kwargs, parser)
         self.tokenizer = tokenizer
         self._parser = load_parser(parser) if parser is not None else None
-        self._template = ChatTemplate.of(tokenizer, chat_template, chat_template_kwargs)
+        self._template = ChatTemplate.of(
+            tokenizer, chat_template, chat_template_kwargs
+        ).in_form_taken()
         self._text = SafeText(tokenizer)
         eos_id = None if tokenizer.eos_token_id is None else int(tokenizer.eos_token_id)
         turns = Turns.of(self._template, self._text, eos_id)
@@ -86,6 +88,8 @@ class Renderer:
             writes_calls=not self._plain,
             as_text=self.dialect is not None and self.dialect.as_text,
             empty_content=self.dialect.empty_content if self.dialect else "",
+            several=self.dialect is not None and self.dialect.several,
+            announced=self.dialect is None or self.dialect.announced,
         )
         self._turns = self._with_ends_of_calls(turns)
         self._reasoning = Reasoning.derive(
@@ -110,10 +114,14 @@ class Renderer:
         if self._plain:
             written = plain_protocol.rewrite(written, schemas, takes_system=self._takes_system)
             schemas = None
+        elif self.dialect is not None and self.dialect.needs_system and schemas:
+            if not written or written[0]["role"] != "system":
+                written.insert(0, {"role": "system", "content": ""})
         elif self.dialect is not None and not self.dialect.announced and schemas:
             written = plain_protocol.announce(
                 written, schemas, takes_system=self._takes_system, example=self.dialect.example()
             )
+            schemas = None
         text = self._template.render(written, schemas, generation_prompt=True)
         return self._text.encode(text, marker)
 
@@ -144,7 +152,7 @@ class Renderer:
                 thought, text = self._reasoning.split(
                     text,
                     prewritten=self._is_thinking(context_ids),
-                    until=(dialect.section_open, dialect.open, self._turns.before_text),
+                    until=(dialect.section_open, dialect.open, *self._turns.before_text),
                     alone=self._reasoning.close not in dialect.beside,
                 )
             content, calls = read_calls(text, dialect, _parameters(tools))
@@ -183,18 +191,26 @@ class Renderer:
         """
         stopped = len(context_ids) > 0 and context_ids[-1] in self.stop_ids
         if not messages and not generation_prompt:
-            return [] if stopped else self._end_ids()
-        written, _, marker = self._prepare(messages, None)
-        ids = self._text.encode(
-            self._after_turn(written, bool(tools), generation_prompt), marker, inside=True
-        )
-        return self._after_end(ids, context_ids[-1]) if stopped else ids
+            ids = [] if stopped else self._end_ids()
+            return ids[self._written_already(context_ids, ids) :]
+        repeated = self._following.repeats_tools
+        written, schemas, marker = self._prepare(messages, tools if repeated else None)
+        if tools and not repeated:
+            schemas = self._following.tools  # what they are makes no difference here
+        after = self._after_turn(written, schemas, generation_prompt)
+        ids = self._text.encode(after, marker, inside=True)
+        if stopped:
+            return self._after_end(ids, context_ids[-1])
+        own = self._turns.calls_end
+        if own is not None and written and written[0].get("role") == "tool":
+            ids = [own, *ids]
+        return ids[self._written_already(context_ids, ids) :]
 
     def _after_end(self, ids: list[int], sampled: int) -> list[int]:
         """Drop a turn's end that is there already: sampled, by this token or one like it."""
         added = self._turns.end_tokens(self._text, ids)
         for index, number in added.items():
-            if number in self._turns.closing:
+            if number in self._turns.closing | self._turns.historic:
                 return ids[index + 1 :]
         first = next(iter(added), None)
         return ids[first + 1 :] if first is not None and ids[first] == sampled else ids
@@ -252,7 +268,7 @@ class Renderer:
 
     @cached_property
     def _takes_system(self) -> bool:
-        talk = [{"role": "system", "content": probes.SYSTEM}, probes.user()]
+        talk = [probes.system(), probes.user()]
         try:
             return probes.SYSTEM in self._template.render(talk, generation_prompt=True)
         except TemplateError:
@@ -285,16 +301,30 @@ class Renderer:
                 if not isinstance(function["arguments"], str):
                     function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
 
-    def _after_turn(self, messages: list[dict[str, Any]], tools: bool, generate: bool) -> str:
+    def _after_turn(self, messages: list[dict[str, Any]], tools: Any, generate: bool) -> str:
         if self._plain:
-            messages = plain_protocol.rewrite(messages, None, takes_system=True)
-        return self._following.render(messages, with_tools=tools, generation_prompt=generate)
+            tools, messages = None, plain_protocol.rewrite(messages, None, takes_system=True)
+        return self._following.render(messages, tools, generation_prompt=generate)
 
     def _end_ids(self) -> list[int]:
         """The end of a turn that was cut, and nothing after its closing token."""
         ids = self._text.encode(self._turns.after_last, inside=True)
         ends = [i for i, number in enumerate(ids) if number in self._turns.closing]
-        return ids[: ends[0] + 1] if ends else ids
+        if ends:
+            return ids[: ends[0] + 1]
+        opening = self._turns.next_opening
+        return ids if opening is None or opening in ids else [*ids, opening]
+
+    def _written_already(self, context_ids: Sequence[int], ids: list[int]) -> int:
+        """How much of a turn's end, which `ids` begin with, a cut turn has at its own end."""
+        ends = self._turns.closing | self._turns.opening
+        reach = next((i for i, number in enumerate(ids) if number in ends), 0)
+        # As text, for a model's own tokens can have merged it with what comes before.
+        end = self._text.decode(list(context_ids[-reach - 8 :])) if reach else ""
+        for count in range(reach, 0, -1):
+            if end.endswith(self._text.decode(ids[:count])):
+                return count
+        return 0
 
 
 def _rebuild(tokenizer: Any, chat_template: Any, kwargs: Any, parser: Any) -> Renderer:

@@ -14,6 +14,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from gymnast.envs import probes
@@ -23,6 +24,7 @@ from gymnast.envs.safe_text import SafeText
 from gymnast.errors import TemplateError
 
 Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]] | None
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,11 @@ class Turns:
         after_last: What follows the text of an assistant's turn that is the last message.
         closing: The ids of tokens that end a turn and belong to it.
         opening: The ids of tokens that end a turn by beginning the next.
-        before_text: What the template writes between the generation prompt and the text.
+        next_opening: Of these, the one that follows an answer; None where a closing token does.
+        historic: The ids of tokens that stand for the closing one once more follows.
+        calls_end: The calls' own last token, where nothing else ends a turn of calls.
+        before_text: What the template writes between the generation prompt and the text; with
+            tools it may be something else than without.
         after_text: What it writes between the text and the closing token.
     """
 
@@ -42,7 +48,10 @@ class Turns:
     after_last: str
     closing: frozenset[int]
     opening: frozenset[int]
-    before_text: str = ""
+    next_opening: int | None = None
+    historic: frozenset[int] = frozenset()
+    calls_end: int | None = None
+    before_text: tuple[str, ...] = ()
     after_text: str = ""
 
     @classmethod
@@ -68,13 +77,22 @@ class Turns:
         closing = _ends(text, both, eos_id)
         if not closing:
             both, closing = after_last, _ends(text, after_last, eos_id)
+        if not closing and eos_id is not None and eos_id in _added_ids(text, following):
+            # Left out after the last turn, to be sampled.
+            both, closing = following, [eos_id]
         header = last[start:found]
+        begins = first_token(text, following)
         return cls(
             header=header,
             after_last=after_last,
             closing=frozenset(closing[:1]),
-            opening=frozenset() if closing else first_token(text, following),
-            before_text=_before_text(template, header),
+            opening=frozenset() if closing else begins,
+            next_opening=None if closing else next(iter(begins), None),
+            # What ends a user's message as well is an end, not the beginning of the next.
+            historic=begins & first_token(text, header)
+            if closing and closing[0] not in _added_ids(text, following)
+            else frozenset(),
+            before_text=_before_text(template),
             after_text=both.partition(text.decode(closing[:1]))[0].strip() if closing else "",
         )
 
@@ -92,8 +110,10 @@ class Turns:
     def unwrap(self, content: str) -> str:
         """What the assistant said, without what the template itself writes around it."""
         start = content.lstrip()
-        if self.before_text and start.startswith(self.before_text):
-            content = start[len(self.before_text) :].lstrip()
+        for words in self.before_text:
+            if start.startswith(words):
+                content = start[len(words) :].lstrip()
+                break
         if self.after_text and content.endswith(self.after_text):
             content = content[: -len(self.after_text)].rstrip()
         return content
@@ -111,13 +131,17 @@ def _ends(text: SafeText, words: str, eos_id: int | None) -> list[int]:
     return [number for number in found if found.count(number) == 1]
 
 
-def _before_text(template: ChatTemplate, header: str) -> str:
-    try:
-        prompt = template.render([probes.user()], generation_prompt=True)
-    except TemplateError:
-        return ""
-    opening = prompt[prompt.find(probes.USER) + len(probes.USER) :]
-    return header[len(opening) :].strip() if header.startswith(opening) else ""
+def _before_text(template: ChatTemplate) -> tuple[str, ...]:
+    found = []
+    for tools in (None, probes.tools()):
+        with contextlib.suppress(TemplateError):
+            prompt = template.render([probes.user()], tools, generation_prompt=True)
+            talk = [probes.user(), probes.assistant()]
+            said = template.render(talk, tools, generation_prompt=False)
+            opening = prompt[prompt.rfind(probes.USER) + len(probes.USER) :]
+            header = said[said.rfind(probes.USER) + len(probes.USER) : said.rfind(probes.TEXT)]
+            found.append(header[len(common_start(header, opening)) :].strip())
+    return tuple(dict.fromkeys(filter(None, found)))
 
 
 def _render_talk(template: ChatTemplate, talk: Messages) -> str:
@@ -154,6 +178,9 @@ def call_end(rendered: str, turns: Turns, text: SafeText) -> int:
 
     Some templates end such a turn with a token of its own (`<|call|>`, `<|eom_id|>`).
     """
+    after_end = _after_end(turns, text)
+    if after_end.strip() and rendered.endswith(after_end):
+        rendered = rendered[: -len(after_end)].rstrip()
     values = [str(value) for arguments in probes.ARGUMENTS for value in arguments.values()]
     last = max(rendered.rfind(mark) for mark in (*values, *probes.NAMES))
     brackets = turns.closing or turns.opening
@@ -169,6 +196,15 @@ def call_end(rendered: str, turns: Turns, text: SafeText) -> int:
     return match.start() if match else len(rendered)
 
 
+def _after_end(turns: Turns, text: SafeText) -> str:
+    """What some templates write at a conversation's end, after the last turn's."""
+    for number in turns.closing:
+        _, end, after = turns.after_last.partition(text.decode([number]))
+        if end:
+            return after
+    return ""
+
+
 @dataclass(frozen=True)
 class Following:
     """Renders what comes after an assistant's turn.
@@ -180,6 +216,8 @@ class Following:
         writes_calls: Whether the template itself writes calls and results.
         as_text: Whether it takes a call's arguments as a JSON string.
         empty_content: The content that the template takes where there is none: "" or None.
+        several: Whether a turn can have several calls.
+        announced: Whether it tells of the tools.
     """
 
     template: ChatTemplate
@@ -188,19 +226,25 @@ class Following:
     writes_calls: bool
     as_text: bool = False
     empty_content: str | None = ""
+    several: bool = False
+    announced: bool = True
 
-    def render(self, messages: Messages, *, with_tools: bool, generation_prompt: bool) -> str:
+    @property
+    def tools(self) -> Tools:
+        """Stand-ins for the tools of a conversation, where the template is given them."""
+        return probes.tools() if self.writes_calls and self.announced else None
+
+    def render(self, messages: Messages, tools: Tools, *, generation_prompt: bool) -> str:
         """The text from the end of what the assistant wrote to where it writes again.
 
         Args:
             messages: The new messages.
-            with_tools: Whether the conversation offers tools.
+            tools: The tools that the conversation offers.
             generation_prompt: Whether to open the assistant's next turn.
 
         Raises:
             TemplateError: If the template refuses the messages after any turn they could follow.
         """
-        tools = probes.tools() if with_tools and self.writes_calls else None
         refusal: TemplateError | None = None
         for turn in self._stand_ins(messages):
             before = [probes.user(), turn]
@@ -219,9 +263,18 @@ class Following:
             f"{[message.get('role') for message in messages]} follow it, so nothing can be appended"
         )
 
-    def _end_of_turn(
-        self, full: str, before: list[dict[str, Any]], tools: list[dict[str, Any]] | None
-    ) -> int | None:
+    @cached_property
+    def repeats_tools(self) -> bool:
+        """Whether the template tells of the tools again after a turn; few do."""
+        if self.tools is None:
+            return False
+        for message in (probes.user("Zqnext"), probes.result()):
+            with contextlib.suppress(TemplateError):
+                if probes.TOOL in self.render([message], self.tools, generation_prompt=True):
+                    return True
+        return False
+
+    def _end_of_turn(self, full: str, before: list[dict[str, Any]], tools: Tools) -> int | None:
         """Where the stand-in turn ends in a rendering; None where it is not in there as it was."""
         said = max(full.find(probes.USER), 0)
         if not before[-1].get("tool_calls"):
@@ -269,25 +322,27 @@ def with_ends_of_calls(following: Following, last_markup: str) -> Turns:
     turns, text = following.turns, following.text
     if not following.writes_calls:
         return turns
-    last = following.render([], with_tools=True, generation_prompt=False)
-    called = probes.calling(1, content=following.empty_content, as_text=following.as_text)
+    last = following.render([], following.tools, generation_prompt=False)
+    count = 2 if following.several else 1  # some templates forget the end of a single call
+    called = probes.calling(count, content=following.empty_content, as_text=following.as_text)
     alone = following.template.render(
-        [probes.user(), called], probes.tools(), generation_prompt=False
+        [probes.user(), called], following.tools, generation_prompt=False
     )
     alone = alone[call_end(alone, turns, following.text) :]
-    after = following.render([probes.result()], with_tools=True, generation_prompt=True)
+    results = [probes.result(number) for number in range(count)]
+    after = following.render(results, following.tools, generation_prompt=True)
     ends = first_token(text, common_start(alone, after)) - first_token(text, last)
     if ends:
         return replace(turns, closing=turns.closing | ends)
     begins = first_token(text, after)
     found = turns.closing & set(turns.end_tokens(text, text.encode(after, inside=True)).values())
     if (turns.closing and not found) or (turns.opening and not begins):
-        # Perhaps results follow in the same turn: then the calls' own last token ends it.
-        own = frozenset(filter(text.is_added, text.encode(last_markup, inside=True)[-1:]))
-        if own and turns.closing:
-            return replace(turns, closing=turns.closing | own)
-        if own:
-            return replace(turns, opening=turns.opening | own)
+        # Results follow in the same turn: then the calls' own last token ends it.
+        own = text.encode(last_markup, inside=True)[-1:]
+        if own and text.is_added(own[0]):
+            return replace(turns, opening=turns.opening | set(own), calls_end=own[0])
+        if begins:
+            return replace(turns, opening=turns.opening | begins)
         raise TemplateError(
             f"the chat template of {following.template.tokenizer!r} ends a turn with calls in "
             f"another way than one without, so generation would not stop there: {after!r} follows "

@@ -31,6 +31,7 @@ WITH_CALLS = [
     "invented",
     "sectioned",
     "named",
+    "xml",
     "without_tools",
     "alternating",
 ]
@@ -320,16 +321,24 @@ def test_text_in_parts_is_one_text(renderers: dict[str, Renderer]) -> None:
 
 
 def test_a_template_that_is_not_understood_is_refused_with_its_rendering(tokenizer: Any) -> None:
-    renderer = Renderer(tokenizer, chat_template=(TEMPLATES / "xml.jinja").read_text())
-    renderer.prompt([QUESTION])  # without tools there is nothing to misread
-    assert renderer.parse(tokenizer.encode("Hi<|im_end|>"))["content"] == "Hi"
-    for use in (
-        lambda: renderer.prompt([QUESTION], TOOLS),
-        lambda: renderer.prompt([QUESTION, calling(call("add", {}))]),
-        lambda: renderer.parse([5], tools=TOOLS),
-    ):
-        with pytest.raises(TemplateError, match='<invoke name="zqfirst"><zqa>Zqone</zqa>'):
-            use()
+    template = (TEMPLATES / "positional.jinja").read_text()
+    with pytest.raises(TemplateError, match=r"zqfirst \| Zqone \| 7919.*parser='module:function'"):
+        Renderer(tokenizer, chat_template=template)
+
+
+def test_a_parser_reads_what_the_renderer_does_not_understand(tokenizer: Any) -> None:
+    def parser(text: str) -> list[dict[str, Any]]:
+        name, a, b = text.split(" | ")
+        return [{"name": name, "arguments": {"a": int(a), "b": int(b)}}]
+
+    template = (TEMPLATES / "positional.jinja").read_text()
+    renderer = Renderer(tokenizer, chat_template=template, parser=parser)
+    context, action, rest = template_turn(
+        renderer, calling(call("add", {"a": 1, "b": 2})), [result("3")]
+    )
+    (read,) = renderer.parse(action)["tool_calls"]
+    assert (read.name, read.arguments) == ("add", {"a": 1, "b": 2})
+    assert renderer.observe(context + action, [result("3")], tools=TOOLS) == rest
 
 
 def test_a_tokenizer_without_a_chat_template_is_refused(tokenizer: Any) -> None:

@@ -80,16 +80,22 @@ def test_markup_before_the_end_belongs_to_the_end(tokenizer: Any) -> None:
 @pytest.mark.parametrize(
     "calls",
     [
-        # The second call is written otherwise, the call leaves the turn, the id is in the markup.
+        # The second call is written otherwise; a turn's end comes before the call.
         "{% for call in message.tool_calls or [] %}{{ '<call>' if loop.first else 'and' }}"
         "{{ call.function | tojson }}{{ '</call>' if loop.first }}{% endfor %}",
         "{% for call in message.tool_calls or [] %}<|end|><|turn|>call\n"
         "{{ call.function | tojson }}{% endfor %}",
-        "{% for call in message.tool_calls or [] %}<{{ call.id }}>"
-        "{{ call.function | tojson }}</call>{% endfor %}",
     ],
 )
 def test_calls_that_would_be_misread_are_refused(tokenizer: Any, calls: str) -> None:
-    renderer = unusual(tokenizer, "<|end|>", calls)
     with pytest.raises(TemplateError, match="writes a call of zqfirst"):
-        renderer.prompt([QUESTION], TOOLS)
+        unusual(tokenizer, "<|end|>", calls)
+
+
+def test_markup_may_hold_the_calls_id(tokenizer: Any) -> None:
+    calls = "{% for call in message.tool_calls or [] %}<call {{ call.id }}>"
+    calls += "{{ call.function | tojson }}</call>{% endfor %}"
+    renderer = unusual(tokenizer, "<|end|>", calls)
+    text = '<call abc-1>{"name": "add", "arguments": {}}</call><|end|>'
+    (call,) = renderer.parse(tokenizer.encode(text))["tool_calls"]
+    assert (call.id, call.name, call.error) == ("abc-1", "add", None)
