@@ -167,13 +167,17 @@ def _dialect(writer: _Writer, one: _Marked) -> Dialect | None:
         empty_content=writer.empty_content,
         several=two is not None,
     )
-    written = one.region[one.lead :]
+    written = _model_writes(dialect, one)
     if dialect.close.startswith(one.after.strip()):  # its last token was taken for the turn's end
-        written = one.region[one.lead : len(one.region) - len(one.after)] + dialect.close
+        written = written[: len(written) - len(one.after)] + dialect.close
     read_back = _reads_back(dialect, written, 1) and (
-        two is None or _reads_back(dialect, two.region[two.lead :], 2)
+        two is None or _reads_back(dialect, _model_writes(dialect, two), 2)
     )
     return dialect if read_back and not _leaves_turn(one, writer) else None
+
+
+def _model_writes(dialect: Dialect, marked: _Marked) -> str:
+    return (dialect.open if dialect.prewritten else "") + marked.region[marked.lead :]
 
 
 def _tells_of_tools(template: ChatTemplate, *before: Mapping[str, Any]) -> bool:
@@ -197,7 +201,7 @@ def _compare(
     assert one.found is not None
     added = writer.added
     opening, closing = one.before, one.after
-    lead_in = gap = ""
+    lead_in, gap, prewritten = "", "", False
     if after_text is not None and after_text.found and probes.TEXT in after_text.before:
         lead_in, _, gap = after_text.before.rpartition(probes.TEXT)
         opening = common_end(opening, gap, added)
@@ -207,6 +211,10 @@ def _compare(
         closing = last_closing
         call_close = common_start(closing, between, added)
         call_open = common_end(opening, between[len(call_close) :], added)
+        if not opening.strip():  # then the generation prompt may have written it
+            header = one.region[: one.lead]
+            call_open = common_end(header, between[len(call_close) :], added)
+            prewritten = bool(call_open.strip())
     else:
         call_open, call_close = _from_last_token(opening, added), closing
     joint = between.removeprefix(call_close).removesuffix(call_open)
@@ -224,6 +232,7 @@ def _compare(
         one.found.payload,
         *(markup.generalised(part.strip()) for part in written),
         beside=tuple(markup.generalised(part.strip()) for part in beside if part.strip()),
+        prewritten=prewritten,
     )
 
 

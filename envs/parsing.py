@@ -39,6 +39,8 @@ class Dialect:
         empty_content: The content that the template takes where there is none: "" or None.
         announced: Whether the template itself tells the model of the tools.
         needs_system: Whether it does so in a system message only.
+        prewritten: Whether the generation prompt ends with `open`.
+        answer: What stands after `open` where text comes instead of a call.
     """
 
     payload: Payload
@@ -52,6 +54,8 @@ class Dialect:
     empty_content: str | None = ""
     announced: bool = True
     needs_system: bool = False
+    prewritten: bool = False
+    answer: str = ""
     beside: tuple[str, ...] = ()
 
     def example(self) -> str:
@@ -78,7 +82,7 @@ def read_calls(
         said, calls = _read_delimited(text, dialect, schemas or {})
     else:
         said, calls = _read_bare(text, dialect, schemas or {})
-    if not calls:
+    if not calls and not dialect.prewritten:
         return text, []
     content = "\n".join(filter(None, (_without_markup(part, dialect) for part in said)))
     return content, [_explained(call, n, dialect) for n, call in enumerate(calls, start=1)]
@@ -117,6 +121,9 @@ def _read_delimited(
     said, calls, position = [], [], 0
     while match := markup.pattern(dialect.open).search(text, position):
         said.append(text[position : match.start()])
+        if dialect.answer and (answer := markup.pattern(dialect.answer).match(text, match.end())):
+            position = answer.end()
+            continue
         read, position = _read_block(text, match.end(), dialect, schemas)
         calls += [_with_id(call, match) for call in read]
     return [*said, text[position:]], calls

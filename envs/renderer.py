@@ -89,6 +89,7 @@ class Renderer:
             as_text=self.dialect is not None and self.dialect.as_text,
             empty_content=self.dialect.empty_content if self.dialect else "",
             several=self.dialect is not None and self.dialect.several,
+            close=self.dialect.close if self.dialect else "",
             announced=self.dialect is None or self.dialect.announced,
         )
         self._turns = self._with_ends_of_calls(turns)
@@ -155,7 +156,8 @@ class Renderer:
                     until=(dialect.section_open, dialect.open, *self._turns.before_text),
                     alone=self._reasoning.close not in dialect.beside,
                 )
-            content, calls = read_calls(text, dialect, _parameters(tools))
+            opening = dialect.open if dialect.prewritten else ""
+            content, calls = read_calls(opening + text, dialect, _parameters(tools))
         message: Message = {
             "role": "assistant",
             "content": self._turns.unwrap(content),
@@ -232,7 +234,10 @@ class Renderer:
     def _find_dialect(self, turns: Turns) -> Dialect | None:
         self._unread = False
         try:
-            return derive(self._template, turns, self._text)
+            found = derive(self._template, turns, self._text)
+            if found is None or not found.prewritten:
+                return found
+            return replace(found, answer=next(iter(turns.before_text), ""))
         except TemplateError:
             if self._parser is None:
                 raise

@@ -173,10 +173,16 @@ def first_token(text: SafeText, after: str) -> frozenset[int]:
     return frozenset()
 
 
-def call_end(rendered: str, turns: Turns, text: SafeText) -> int:
+def call_end(rendered: str, turns: Turns, text: SafeText, close: str = "") -> int:
     """Where the calls end in a rendering whose last message is an assistant's with marked calls.
 
     Some templates end such a turn with a token of its own (`<|call|>`, `<|eom_id|>`).
+
+    Args:
+        rendered: The rendering.
+        turns: How the template brackets a turn.
+        text: The tokenizer.
+        close: What ends a call, as far as that is known: it does not end the turn.
     """
     after_end = _after_end(turns, text)
     if after_end.strip() and rendered.endswith(after_end):
@@ -193,7 +199,8 @@ def call_end(rendered: str, turns: Turns, text: SafeText) -> int:
         return end if end >= 0 else len(rendered)
     longest_first = sorted(text.added, key=len, reverse=True)
     match = re.search(f"(?:{'|'.join(map(re.escape, longest_first))})\\s*\\Z", rendered)
-    return match.start() if match else len(rendered)
+    ends_call = bool(close) and rendered.rstrip().endswith(close.split()[-1])
+    return match.start() if match and not ends_call else len(rendered)
 
 
 def _after_end(turns: Turns, text: SafeText) -> str:
@@ -217,6 +224,7 @@ class Following:
         as_text: Whether it takes a call's arguments as a JSON string.
         empty_content: The content that the template takes where there is none: "" or None.
         several: Whether a turn can have several calls.
+        close: What ends a call.
         announced: Whether it tells of the tools.
     """
 
@@ -227,6 +235,7 @@ class Following:
     as_text: bool = False
     empty_content: str | None = ""
     several: bool = False
+    close: str = ""
     announced: bool = True
 
     @property
@@ -283,7 +292,7 @@ class Following:
         alone = self.template.render(before, tools, generation_prompt=False)
         # Templates may drop an empty thought once more follows, so only the calls are compared.
         first, value = (str(value) for value in probes.ARGUMENTS[0].values())
-        calls = alone[alone.find(first) : call_end(alone, self.turns, self.text)]
+        calls = alone[alone.find(first) : call_end(alone, self.turns, self.text, self.close)]
         start = full.find(first, said)
         return start + len(calls) if value in calls and full.startswith(calls, start) else None
 
@@ -328,7 +337,7 @@ def with_ends_of_calls(following: Following, last_markup: str) -> Turns:
     alone = following.template.render(
         [probes.user(), called], following.tools, generation_prompt=False
     )
-    alone = alone[call_end(alone, turns, following.text) :]
+    alone = alone[call_end(alone, turns, text, following.close) :]
     results = [probes.result(number) for number in range(count)]
     after = following.render(results, following.tools, generation_prompt=True)
     ends = first_token(text, common_start(alone, after)) - first_token(text, last)
