@@ -15,6 +15,7 @@ import io
 import json
 import re
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from urllib.parse import urljoin
 from urllib.request import urlopen
 
 from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
 from gymnast.agents.tiny import tiny_tokenizer
@@ -42,6 +44,7 @@ class Source:
     Attributes:
         name: Names the source in the corpus.
         project: The package's name in the index.
+        version: Its version.
         archive: The archive's file name.
         sha256: Its checksum.
         files: Which of its members are templates.
@@ -49,6 +52,7 @@ class Source:
 
     name: str
     project: str
+    version: str
     archive: str
     sha256: str
     files: str
@@ -58,6 +62,7 @@ SOURCES = (
     Source(
         "trl",
         "trl",
+        "1.16.0",
         "trl-1.16.0-py3-none-any.whl",
         "c4726e139dd40e1a41661511c639c8a68416782b2e3e8c0befebd77bb7ba0396",
         "trl/chat_templates/*.jinja",
@@ -65,6 +70,7 @@ SOURCES = (
     Source(
         "llama.cpp",
         "llama-cpp-python",
+        "0.3.36",
         "llama_cpp_python-0.3.36.tar.gz",
         "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
         "*/vendor/llama.cpp/models/templates/*.jinja",
@@ -72,6 +78,7 @@ SOURCES = (
     Source(
         "vllm",
         "vllm",
+        "0.33.0",
         "vllm-0.33.0.tar.gz",
         "f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112",
         "vllm-*/examples/tool_chat_template_*.jinja",
@@ -114,12 +121,14 @@ def _fetched(source: Source) -> Path:
     data = urlopen(_link(source), timeout=300).read()
     if (found := hashlib.sha256(data).hexdigest()) != source.sha256:
         raise ValueError(f"{source.archive} has sha256 {found}, expected {source.sha256}")
-    partial = folder.with_suffix(".partial")
-    partial.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(dir=folder.parent))
     for member, content in _members(source.archive, data):
         if fnmatch(member, source.files):
             (partial / Path(member).name).write_bytes(content)
-    return partial.rename(folder)
+    with contextlib.suppress(OSError):  # another process was first
+        partial.rename(folder)
+    return folder
 
 
 def _members(archive: str, data: bytes) -> Iterator[tuple[str, bytes]]:
@@ -194,13 +203,19 @@ _EOS = {
 
 @cache
 def _trained() -> str:
-    """A small byte-level BPE without added tokens, as JSON."""
+    """A small byte-level BPE without added tokens, as JSON.
+
+    Two line ends are one token, as they are in the families' own tokenizers.
+    """
     state = json.loads(tiny_tokenizer().backend_tokenizer.to_str())
     added = {token["content"] for token in state["added_tokens"]}
     state["added_tokens"] = []
     state["model"]["vocab"] = {
         token: number for token, number in state["model"]["vocab"].items() if token not in added
     }
+    line = next(iter(ByteLevel(add_prefix_space=False).pre_tokenize_str("\n")))[0]
+    state["model"]["vocab"][line * 2] = max(state["model"]["vocab"].values()) + 1
+    state["model"]["merges"].append([line, line])
     return json.dumps(state)
 
 

@@ -25,10 +25,11 @@ code: how a template writes calls is derived from its own renderings. This page 
 test fails when it is out of date:
 
     python benchmarks/template_report.py
-    pytest -m network tests/templates
+    pytest -m "network and not slow" tests/templates
 
-The templates come from {sources}. No package carries the models' own tokenizers; each template is
-tried with a byte-level tokenizer that has the control tokens its text shows.
+The templates are those of {sources}.
+No package carries the models' own tokenizers: each template is tried with a byte-level tokenizer
+that has the control tokens of its text.
 
 The columns:
 
@@ -54,11 +55,9 @@ The columns:
 """
 
 
-def report() -> str:
-    """The whole page."""
-    results = {template.name: examine(template) for template in load()}
-    packages = [source.archive.rpartition(".")[0].removesuffix(".tar") for source in SOURCES]
-    sources = ", ".join(f"`{package}`" for package in packages)
+def report(results: dict[str, Result]) -> str:
+    """The whole page, from the results by the templates' names."""
+    sources = ", ".join(f"`{source.project}=={source.version}`" for source in SOURCES)
     rows = "".join(_row(name, result) for name, result in results.items())
     return INTRODUCTION.format(sources=sources, counts=_counts(results)) + rows
 
@@ -183,7 +182,8 @@ def main() -> None:
     if arguments.failures:
         print_failures(arguments.names, arguments.length)
     else:
-        REPORT.write_text(report(), encoding="utf-8")
+        results = {template.name: examine(template) for template in load()}
+        REPORT.write_text(report(results), encoding="utf-8")
 
 
 if __name__ == "__main__":

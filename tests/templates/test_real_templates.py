@@ -27,6 +27,7 @@ from template_cases import SEVERAL
 from template_corpus import Template
 from template_exceptions import EXCEPTIONS, KINDS
 from template_messages import ANSWER, MARKED, NEXT, MessageDict, call, calling, result
+from template_report import REPORT, report
 from template_results import Result, Subject, examine
 
 pytestmark = pytest.mark.network
@@ -66,6 +67,11 @@ def test_95_percent_of_the_templates_that_write_calls_round_trip(
     assert len(writing) >= 132
     passing = [name for name, result in writing.items() if result.round_trips]
     assert len(passing) >= 0.95 * len(writing)
+
+
+def test_the_report_is_up_to_date(results: dict[str, Result]) -> None:
+    written = REPORT.read_text(encoding="utf-8")
+    assert report(results) == written, "run: python benchmarks/template_report.py"
 
 
 # --- The same with anything in it
