@@ -210,12 +210,13 @@ def _trained() -> str:
     state = json.loads(tiny_tokenizer().backend_tokenizer.to_str())
     added = {token["content"] for token in state["added_tokens"]}
     state["added_tokens"] = []
-    state["model"]["vocab"] = {
-        token: number for token, number in state["model"]["vocab"].items() if token not in added
-    }
+    model = state["model"]
     line = next(iter(ByteLevel(add_prefix_space=False).pre_tokenize_str("\n")))[0]
-    state["model"]["vocab"][line * 2] = max(state["model"]["vocab"].values()) + 1
-    state["model"]["merges"].append([line, line])
+    # Numbered without gaps: added tokens get the numbers from the vocabulary's size on.
+    tokens = [*sorted(model["vocab"], key=model["vocab"].get), line * 2]
+    tokens = [token for token in tokens if token not in added]
+    model["vocab"] = {token: number for number, token in enumerate(tokens)}
+    model["merges"].append([line, line])
     return json.dumps(state)
 
 

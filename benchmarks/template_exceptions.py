@@ -24,9 +24,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("llama.cpp/fireworks-ai-llama-3-firefunction-v2", "construction"): (
         "needs a variable of its own, `functions`"
     ),
-    ("llama.cpp/meetkai-functionary-medium-v3.2", "construction"): (
-        "an answer, too, is written as a call"
-    ),
     ("llama.cpp/upstage-Solar-Open-100B", "round trip"): (
         "one token ends a thought and an answer, so generation stops after the thought"
     ),
@@ -36,10 +33,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("vllm/tool_chat_template_llama4_json", "round trip"): (
         "a call has no delimiter, so one behind text is text"
     ),
-    ("trl/deepseek_r1_distill", "appended"): _ONE_CALL,
     ("trl/deepseek_r1_distill", "stops"): _ONE_CALL,
-    ("trl/deepseek_r1_distill_training", "appended"): _ONE_CALL,
     ("trl/deepseek_r1_distill_training", "stops"): _ONE_CALL,
-    ("llama.cpp/deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "appended"): _ONE_CALL,
     ("llama.cpp/deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "stops"): _ONE_CALL,
 }
