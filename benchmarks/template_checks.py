@@ -89,6 +89,24 @@ def round_trip(renderer: Renderer, reference: Reference, turn: MessageDict) -> s
     return None
 
 
+def spelled(renderer: Renderer, reference: Reference) -> str | None:
+    """Whether control tokens that a model spells out in an argument, letter by letter, are text."""
+    for token in sorted(reference.tokenizer.get_added_vocab()):
+        one = call("get_weather", {"a": f"x {token} y", "b": 1})
+        turn, tools = calling(one), schemas(one)
+        context = renderer.prompt(reference.start, tools)
+        whole = renderer.prompt([*reference.start, turn, result(one)], tools)
+        rest = whole[len(context) :]
+        ends = [index for index, number in enumerate(rest) if number in renderer.stop_ids]
+        if whole[: len(context)] != context or not ends:
+            return None  # the renderer's prompt does not show how a model would write it
+        action = rest[: ends[0] + 1]
+        read = renderer.parse(action, context_ids=context, tools=tools)["tool_calls"]
+        if [(c.arguments, c.error) for c in read] != [(one["function"]["arguments"], None)]:
+            return f"read {read} from {reference.tokenizer.decode(action)!r}"
+    return None
+
+
 # --- What is appended is what the template writes
 
 
@@ -315,6 +333,7 @@ def all_failures(renderer: Renderer, reference: Reference) -> Iterator[tuple[str
     yield from named("stops: calls", stops, calling(*MARKED[:1]))
     yield from named("stops: answer", stops, ANSWER)
     yield from named("stops: closes", cut_is_empty)
+    yield from named("spelled", spelled)
     yield from named("offered", offered)
     yield from named("ids", call_ids)
     added = sorted(reference.tokenizer.get_added_vocab())

@@ -7,6 +7,7 @@ KINDS = (
     "construction",
     "dialect",
     "round trip",
+    "spelled",
     "appended",
     "stops",
     "offered",

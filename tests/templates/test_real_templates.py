@@ -4,6 +4,7 @@ What must hold for each of them:
 
     round trip   what the template itself writes for some calls is read back as these calls: one
                  or several, any name, any JSON value, with text and a thought beside them
+    spelled      control tokens that a model spells out in an argument are text
     appended     context + action + observation read exactly as the template writes them, token for
                  token where it preserves what it wrote; a turn that was cut gets its end
     stops        generation stops where a turn of text and a turn of calls end, and not before
