@@ -7,8 +7,10 @@ becomes token ids is `safe_text.py`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
+import jinja2
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from gymnast.envs import probes
@@ -55,6 +57,17 @@ class ChatTemplate:
         except ValueError as error:
             raise TemplateError(f"tokenizer {name!r}: {error}") from error
         return cls(name, source, with_tools, {**tokenizer.special_tokens_map, **(variables or {})})
+
+    @cached_property
+    def literals(self) -> frozenset[str]:
+        """The strings that stand in the template: all that it can compare a message with."""
+        lexer = jinja2.Environment().lexer
+        return frozenset(
+            token.value
+            for source in {self.source, self.source_with_tools}
+            for token in lexer.tokenize(source)
+            if token.type == "string"
+        )
 
     def in_form_taken(self) -> "ChatTemplate":
         """The template with content in the form that it writes: a string, or a list of parts."""

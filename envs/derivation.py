@@ -225,12 +225,15 @@ def _compare(
     section_close = closing.removeprefix(call_close)
     # Markup before the calls with none after them is a thought's, not a section's.
     section_open = opening.removesuffix(call_open) if section_close.strip() else ""
-    written = (call_open, call_close, between, section_open, section_close)
     other = opening.removesuffix(call_open).removesuffix(section_open)
     beside = (lead_in, joint, other, gap.removesuffix(call_open).removesuffix(section_open))
     return Dialect(
         one.found.payload,
-        *(markup.generalised(part.strip()) for part in written),
+        open=markup.generalised(call_open.strip()),
+        close=markup.generalised(call_close.strip()),
+        between=markup.generalised(between.strip()),
+        section_open=markup.generalised(section_open.strip()),
+        section_close=markup.generalised(section_close.strip()),
         beside=tuple(markup.generalised(part.strip()) for part in beside if part.strip()),
         prewritten=prewritten,
     )

@@ -106,8 +106,11 @@ class TokenBreaker:
 
     def __init__(self, contents: Iterable[str], normalize: Change | None = None) -> None:
         longest_first = sorted(set(contents), key=len, reverse=True)
+        # The set of first characters makes the search fast where there are hundreds of tokens.
+        first = "".join(sorted({re.escape(content[0]) for content in longest_first}))
+        either = "|".join(map(re.escape, longest_first))
         self._starts = re.compile(
-            f"(?=(?:{'|'.join(map(re.escape, longest_first)) or '(?!)'}))(.)",
+            f"(?=[{first}])(?=(?:{either}))(.)" if longest_first else "(?!)(.)",
             re.IGNORECASE | re.DOTALL,
         )
         lower = [content.lower() for content in longest_first]

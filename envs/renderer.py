@@ -18,13 +18,17 @@ from typing import Any
 from gymnast.envs import plain_protocol, probes
 from gymnast.envs.chat_template import ChatTemplate
 from gymnast.envs.derivation import derive
+from gymnast.envs.following import Following, with_ends_of_calls
 from gymnast.envs.messages import in_openai_shape
-from gymnast.envs.parsing import Dialect, Parser, load_parser, read_calls, run_parser
+from gymnast.envs.parsing import Dialect, Parser, load_parser
+from gymnast.envs.reading import Reader
 from gymnast.envs.reasoning import Reasoning
+from gymnast.envs.response_template import ResponseTemplate
 from gymnast.envs.safe_text import SafeText
-from gymnast.envs.turns import Following, Turns, with_ends_of_calls
+from gymnast.envs.turn_ends import after_cut, after_stop, end_of_turn
+from gymnast.envs.turns import Turns
 from gymnast.errors import TemplateError
-from gymnast.types import Message, ToolCall
+from gymnast.types import Message
 
 Tools = Sequence[Mapping[str, Any]] | None
 
@@ -73,32 +77,36 @@ class Renderer:
     ) -> None:
         self._arguments = (tokenizer, chat_template, chat_template_kwargs, parser)
         self.tokenizer = tokenizer
-        self._parser = load_parser(parser) if parser is not None else None
         self._template = ChatTemplate.of(
             tokenizer, chat_template, chat_template_kwargs
         ).in_form_taken()
         self._text = SafeText(tokenizer)
         eos_id = None if tokenizer.eos_token_id is None else int(tokenizer.eos_token_id)
+        response = self._find_response() if chat_template is None else None
         turns = Turns.of(self._template, self._text, eos_id)
+        # Whoever reads calls in their own way knows what we may not understand.
+        self._read_elsewhere = parser is not None or response is not None
+        self._unread = False
         self.dialect = self._find_dialect(turns)
         self._following = Following(
-            self._template,
-            turns,
-            self._text,
-            writes_calls=not self._plain,
-            as_text=self.dialect is not None and self.dialect.as_text,
-            empty_content=self.dialect.empty_content if self.dialect else "",
-            several=self.dialect is not None and self.dialect.several,
-            close=self.dialect.close if self.dialect else "",
-            announced=self.dialect is None or self.dialect.announced,
+            self._template, turns, self._text, writes_calls=not self._plain, dialect=self.dialect
         )
         self._turns = self._with_ends_of_calls(turns)
-        self._reasoning = Reasoning.derive(
-            self._template, turns.header, self._text.added, self.dialect
-        )
         eos = () if eos_id is None else (eos_id,)
         ends = (*sorted(self._turns.closing), *eos, *sorted(self._turns.opening))
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(ends))
+        self._reader = Reader(
+            self._text,
+            self._turns,
+            self.dialect or plain_protocol.DIALECT,
+            Reasoning.derive(self._template, turns.header, self._text.added, self.dialect),
+            self.stop_ids,
+            strict_ids=self._following.takes_strict_ids_only,
+            parser=load_parser(parser) if parser is not None else None,
+            response=response,
+        )
+        if parser is None and response is not None:
+            self._check_response()
 
     def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Tools = None) -> list[int]:
         """The ids of a conversation, up to where the assistant's next turn begins.
@@ -144,28 +152,7 @@ class Renderer:
         Raises:
             UserCodeError: If the user's parser raises anything but a `ValueError`.
         """
-        text = self._text.decode(self._without_stop(completion_ids))
-        dialect, thought = self.dialect or plain_protocol.DIALECT, ""
-        if self._parser is not None:
-            content, calls = run_parser(self._parser, text)
-        else:
-            if self._reasoning is not None:
-                thought, text = self._reasoning.split(
-                    text,
-                    prewritten=self._is_thinking(context_ids),
-                    until=(dialect.section_open, dialect.open, *self._turns.before_text),
-                    alone=self._reasoning.close not in dialect.beside,
-                )
-            opening = dialect.open if dialect.prewritten else ""
-            content, calls = read_calls(opening + text, dialect, _parameters(tools))
-        message: Message = {
-            "role": "assistant",
-            "content": self._turns.unwrap(content),
-            "tool_calls": _with_ids(calls, len(context_ids)),
-        }
-        if thought:
-            message["reasoning_content"] = thought
-        return message
+        return self._reader.read(completion_ids, context_ids, tools)
 
     def observe(
         self,
@@ -193,8 +180,8 @@ class Renderer:
         """
         stopped = len(context_ids) > 0 and context_ids[-1] in self.stop_ids
         if not messages and not generation_prompt:
-            ids = [] if stopped else self._end_ids()
-            return ids[self._written_already(context_ids, ids) :]
+            ids = [] if stopped else end_of_turn(self._turns, self._text)
+            return after_cut(ids, context_ids, self._turns, self._text)
         repeated = self._following.repeats_tools
         written, schemas, marker = self._prepare(messages, tools if repeated else None)
         if tools and not repeated:
@@ -202,20 +189,11 @@ class Renderer:
         after = self._after_turn(written, schemas, generation_prompt)
         ids = self._text.encode(after, marker, inside=True)
         if stopped:
-            return self._after_end(ids, context_ids[-1])
+            return after_stop(ids, context_ids[-1], self._turns, self._text)
         own = self._turns.calls_end
         if own is not None and written and written[0].get("role") == "tool":
             ids = [own, *ids]
-        return ids[self._written_already(context_ids, ids) :]
-
-    def _after_end(self, ids: list[int], sampled: int) -> list[int]:
-        """Drop a turn's end that is there already: sampled, by this token or one like it."""
-        added = self._turns.end_tokens(self._text, ids)
-        for index, number in added.items():
-            if number in self._turns.closing | self._turns.historic:
-                return ids[index + 1 :]
-        first = next(iter(added), None)
-        return ids[first + 1 :] if first is not None and ids[first] == sampled else ids
+        return after_cut(ids, context_ids, self._turns, self._text)
 
     def __copy__(self) -> "Renderer":
         return self
@@ -232,44 +210,56 @@ class Renderer:
         return self.dialect is None and not self._unread
 
     def _find_dialect(self, turns: Turns) -> Dialect | None:
-        self._unread = False
         try:
             found = derive(self._template, turns, self._text)
             if found is None or not found.prewritten:
                 return found
             return replace(found, answer=next(iter(turns.before_text), ""))
         except TemplateError:
-            if self._parser is None:
+            if not self._read_elsewhere:
                 raise
-            self._unread = True  # the user's parser reads what we could not
+            self._unread = True
             return None
 
     def _with_ends_of_calls(self, turns: Turns) -> Turns:
-        markup = self.dialect.section_close or self.dialect.close if self.dialect else ""
         try:
-            return with_ends_of_calls(self._following, markup)
+            return with_ends_of_calls(self._following)
         except TemplateError:
-            if self._parser is None:
+            if not self._read_elsewhere:
                 raise
             return turns
 
-    def _without_stop(self, ids: Sequence[int]) -> Sequence[int]:
-        """A completion without its stop id, unless that closes a call."""
-        if not len(ids) or ids[-1] not in self.stop_ids:
-            return ids
-        last = self._text.decode([ids[-1]])
-        closes = (
-            self.dialect is not None and last in self.dialect.close + self.dialect.section_close
-        )
-        return ids if closes else ids[:-1]
+    def _find_response(self) -> ResponseTemplate | None:
+        """The tokenizer's response template, if it reads calls."""
+        if getattr(self.tokenizer, "response_template", None) is None:
+            return None
+        prompt = self._template.render([probes.user()], generation_prompt=True)
+        response = ResponseTemplate.of(self.tokenizer, self._text, prompt)
+        return response if response is not None and response.has_calls else None
 
-    def _is_thinking(self, context_ids: Sequence[int]) -> bool:
-        """Whether the context ends with the beginning of a thought."""
-        assert self._reasoning is not None
-        if not len(context_ids) or not self._reasoning.open:
-            return self._reasoning.prewritten
-        end = self._text.decode(list(context_ids[-len(self._reasoning.open) - 4 :]))
-        return end.rstrip().endswith(self._reasoning.open)
+    def _check_response(self) -> None:
+        """The response template must read what the chat template writes."""
+        tools, talk = probes.tools(), [probes.user(), self._following.calling(1)]
+        try:
+            prompt = self._template.render([probes.user()], tools, generation_prompt=True)
+            whole = self._template.render(talk, tools, generation_prompt=False)
+        except TemplateError:
+            return
+        if not whole.startswith(prompt) or not self._following.writes_calls:
+            return
+        action = self._text.encode(whole[len(prompt) :], inside=True)
+        stops = [index for index, number in enumerate(action) if number in self.stop_ids]
+        action = action[: stops[0] + 1] if stops else action
+        read = self.parse(action, context_ids=self._text.encode(prompt), tools=tools)["tool_calls"]
+        if [(call.name, call.arguments) for call in read] != [
+            (probes.NAMES[0], probes.ARGUMENTS[0])
+        ]:
+            raise TemplateError(
+                f"the response_template of tokenizer {self._template.tokenizer!r} reads {read!r} "
+                f"from {whole[len(prompt) :]!r}, which its chat template writes for a call of "
+                f"{probes.NAMES[0]}({probes.ARGUMENTS[0]}); mend one of the two, or set "
+                "tokenizer.response_template = None to derive the calls from the chat template"
+            )
 
     @cached_property
     def _takes_system(self) -> bool:
@@ -285,9 +275,12 @@ class Renderer:
         """Bring messages into one shape and break the added tokens in them and in the tools."""
         plain = [in_openai_shape(message) for message in messages]
         (written, schemas), marker = self._text.breaker.protect([plain, list(tools or ())])
+        key = self._reader.reasoning.key if self._reader.reasoning else "reasoning_content"
         for message in written:
             if message.get("tool_calls"):
                 self._fit_template(message)
+            if "reasoning_content" in message:
+                message[key] = message.pop("reasoning_content")
         return written, schemas or None, marker
 
     def _fit_template(self, message: dict[str, Any]) -> None:
@@ -299,8 +292,8 @@ class Renderer:
                 f"message has {count}; give each call a message of its own"
             )
         if not message.get("content"):
-            message["content"] = self._following.empty_content
-        if self._following.as_text:
+            message["content"] = self.dialect.empty_content if self.dialect else ""
+        if self.dialect is not None and self.dialect.as_text:
             for call in message["tool_calls"]:
                 function = call["function"]
                 if not isinstance(function["arguments"], str):
@@ -311,49 +304,8 @@ class Renderer:
             tools, messages = None, plain_protocol.rewrite(messages, None, takes_system=True)
         return self._following.render(messages, tools, generation_prompt=generate)
 
-    def _end_ids(self) -> list[int]:
-        """The end of a turn that was cut, and nothing after its closing token."""
-        ids = self._text.encode(self._turns.after_last, inside=True)
-        ends = [i for i, number in enumerate(ids) if number in self._turns.closing]
-        if ends:
-            return ids[: ends[0] + 1]
-        opening = self._turns.next_opening
-        return ids if opening is None or opening in ids else [*ids, opening]
-
-    def _written_already(self, context_ids: Sequence[int], ids: list[int]) -> int:
-        """How much of a turn's end, which `ids` begin with, a cut turn has at its own end."""
-        ends = self._turns.closing | self._turns.opening
-        reach = next((i for i, number in enumerate(ids) if number in ends), 0)
-        # As text, for a model's own tokens can have merged it with what comes before.
-        end = self._text.decode(list(context_ids[-reach - 8 :])) if reach else ""
-        for count in range(reach, 0, -1):
-            if end.endswith(self._text.decode(ids[:count])):
-                return count
-        return 0
-
 
 def _rebuild(tokenizer: Any, chat_template: Any, kwargs: Any, parser: Any) -> Renderer:
     return Renderer(
         tokenizer, chat_template=chat_template, chat_template_kwargs=kwargs, parser=parser
     )
-
-
-def _parameters(tools: Tools) -> dict[str, Mapping[str, Any]]:
-    """The schema of every tool's parameters, by the tool's name."""
-    functions = [tool.get("function", tool) for tool in tools or ()]
-    return {str(function.get("name")): function.get("parameters") or {} for function in functions}
-
-
-def _with_ids(calls: list[ToolCall], position: int) -> list[ToolCall]:
-    """Give every call an id of its own.
-
-    Nine letters and digits, which is what the strictest template takes. The position grows from
-    turn to turn by more than there can be calls, so ids differ within an episode.
-    """
-    numbered: list[ToolCall] = []
-    seen: set[str] = set()
-    for index, call in enumerate(calls):
-        own = call.id if call.id and call.id not in seen else f"call{position + index:05d}"
-        seen.add(own)
-        numbered.append(replace(call, id=own))
-    return numbered

@@ -11,8 +11,9 @@ and with a tokenizer that knows no added tokens.
 Left out: what is a message or a template.
 """
 
+import copy
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -40,9 +41,8 @@ class SafeText:
                 "fast tokenizer: load it with AutoTokenizer, from a folder with a tokenizer.json"
             )
         # A copy, for whoever pads or truncates with the tokenizer changes its backend.
-        self._backend: Tokenizer = Tokenizer.from_str(backend.to_str())
-        self._backend.no_padding()
-        self._backend.no_truncation()
+        self._backend = _sharing_vocabulary(backend, backend.get_added_tokens_decoder())
+        self._backend.post_processor = backend.post_processor
         self.added: dict[str, int] = {
             token.content: number
             for number, token in self._backend.get_added_tokens_decoder().items()
@@ -150,14 +150,39 @@ class SafeText:
         return self._without_added_tokens(at_start=False)
 
     def _without_added_tokens(self, *, at_start: bool) -> Tokenizer:
-        state = json.loads(self._backend.to_str())
-        state["added_tokens"] = [
-            token for token in state["added_tokens"] if not is_markup(token["content"])
-        ]
-        state["post_processor"] = None
-        if not at_start:
-            _never_prepend(state["pre_tokenizer"])
-        return Tokenizer.from_str(json.dumps(state))
+        kept = {
+            number: token
+            for number, token in self._backend.get_added_tokens_decoder().items()
+            if not is_markup(token.content)
+        }
+        plain = _sharing_vocabulary(self._backend, kept)
+        if not at_start and plain.pre_tokenizer is not None:
+            pieces = copy.deepcopy(plain.pre_tokenizer)
+            state = json.loads(pieces.__getstate__())
+            _never_prepend(state)
+            pieces.__setstate__(json.dumps(state).encode())
+            plain.pre_tokenizer = pieces
+        return plain
+
+
+def _sharing_vocabulary(backend: Tokenizer, added: Mapping[int, AddedToken]) -> Tokenizer:
+    """A tokenizer of its own with these added tokens, neither padding nor truncating.
+
+    It shares the vocabulary, of which a copy takes seconds and a hundred megabytes.
+    """
+    sharing = Tokenizer(backend.model)
+    sharing.normalizer = backend.normalizer
+    sharing.pre_tokenizer = backend.pre_tokenizer
+    sharing.decoder = backend.decoder
+    sharing.add_tokens([added[number] for number in sorted(added)])
+    if sharing.get_added_tokens_decoder() == added:
+        return sharing
+    # The ids have gaps, which only a description of the whole tokenizer can say.
+    state = json.loads(backend.to_str())
+    contents = {token.content for token in added.values()}
+    state["added_tokens"] = [one for one in state["added_tokens"] if one["content"] in contents]
+    state |= {"post_processor": None, "padding": None, "truncation": None}
+    return Tokenizer.from_str(json.dumps(state))
 
 
 def _never_prepend(node: Any) -> None:

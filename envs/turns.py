@@ -1,20 +1,15 @@
-"""Where an assistant's turn ends, and what a chat template writes after it.
+"""Where an assistant's turn ends, read from a chat template's own rendering of marked turns.
 
-Read from the template's own rendering of marked turns. A turn can end in a *closing* token
-(`<|im_end|>`), in ordinary text, or in nothing: then the next turn's first token, which the model
-samples before it is stopped, ends it (an *opening* token).
+A turn can end in a *closing* token (`<|im_end|>`), in ordinary text, or in nothing: then the next
+turn's first token, which the model samples before it is stopped, ends it (an *opening* token).
 
-For what follows, only a short stand-in conversation is rendered, never the real one: a user's
-word, an assistant's turn that fits the new messages (calls of the same ids and names, where they
-are results), and the new messages. So it costs the same in the first turn and in the hundredth,
-and nothing that was sampled is rendered again.
+What a template writes after a turn is `following.py`.
 """
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gymnast.envs import probes
@@ -210,151 +205,3 @@ def _after_end(turns: Turns, text: SafeText) -> str:
         if end:
             return after
     return ""
-
-
-@dataclass(frozen=True)
-class Following:
-    """Renders what comes after an assistant's turn.
-
-    Attributes:
-        template: The chat template.
-        turns: How it brackets a turn.
-        text: The tokenizer.
-        writes_calls: Whether the template itself writes calls and results.
-        as_text: Whether it takes a call's arguments as a JSON string.
-        empty_content: The content that the template takes where there is none: "" or None.
-        several: Whether a turn can have several calls.
-        close: What ends a call.
-        announced: Whether it tells of the tools.
-    """
-
-    template: ChatTemplate
-    turns: Turns
-    text: SafeText
-    writes_calls: bool
-    as_text: bool = False
-    empty_content: str | None = ""
-    several: bool = False
-    close: str = ""
-    announced: bool = True
-
-    @property
-    def tools(self) -> Tools:
-        """Stand-ins for the tools of a conversation, where the template is given them."""
-        return probes.tools() if self.writes_calls and self.announced else None
-
-    def render(self, messages: Messages, tools: Tools, *, generation_prompt: bool) -> str:
-        """The text from the end of what the assistant wrote to where it writes again.
-
-        Args:
-            messages: The new messages.
-            tools: The tools that the conversation offers.
-            generation_prompt: Whether to open the assistant's next turn.
-
-        Raises:
-            TemplateError: If the template refuses the messages after any turn they could follow.
-        """
-        refusal: TemplateError | None = None
-        for turn in self._stand_ins(messages):
-            before = [probes.user(), turn]
-            try:
-                full = self.template.render(
-                    [*before, *messages], tools, generation_prompt=generation_prompt
-                )
-                end = self._end_of_turn(full, before, tools)
-            except TemplateError as error:
-                refusal = refusal or error
-                continue
-            if end is not None:
-                return full[end:]
-        raise refusal or TemplateError(
-            f"the chat template of {self.template.tokenizer!r} rewrites an assistant's turn when "
-            f"{[message.get('role') for message in messages]} follow it, so nothing can be appended"
-        )
-
-    @cached_property
-    def repeats_tools(self) -> bool:
-        """Whether the template tells of the tools again after a turn; few do."""
-        if self.tools is None:
-            return False
-        for message in (probes.user("Zqnext"), probes.result()):
-            with contextlib.suppress(TemplateError):
-                if probes.TOOL in self.render([message], self.tools, generation_prompt=True):
-                    return True
-        return False
-
-    def _end_of_turn(self, full: str, before: list[dict[str, Any]], tools: Tools) -> int | None:
-        """Where the stand-in turn ends in a rendering; None where it is not in there as it was."""
-        said = max(full.find(probes.USER), 0)
-        if not before[-1].get("tool_calls"):
-            found = full.find(probes.TEXT, said)
-            return found + len(probes.TEXT) if found >= 0 else None
-        alone = self.template.render(before, tools, generation_prompt=False)
-        # Templates may drop an empty thought once more follows, so only the calls are compared.
-        first, value = (str(value) for value in probes.ARGUMENTS[0].values())
-        calls = alone[alone.find(first) : call_end(alone, self.turns, self.text, self.close)]
-        start = full.find(first, said)
-        return start + len(calls) if value in calls and full.startswith(calls, start) else None
-
-    def _stand_ins(self, messages: Messages) -> Iterator[dict[str, Any]]:
-        """Assistant's turns that the messages could follow, the likeliest first."""
-        results = [message for message in messages if message.get("role") == "tool"]
-        if results and self.writes_calls:
-            for answered in (results, results[-1:]):  # some templates take one call a turn
-                yield self._calling(answered)
-        yield probes.assistant()
-
-    def _calling(self, results: Messages) -> dict[str, Any]:
-        turn = probes.calling(1, content=self.empty_content, as_text=self.as_text)
-        arguments = turn["tool_calls"][0]["function"]["arguments"]
-        turn["tool_calls"] = [
-            probes.openai_call(
-                result.get("tool_call_id") or f"zqcall{number:03d}",
-                result.get("name") or probes.NAMES[0],
-                arguments,
-            )
-            for number, result in enumerate(results)
-        ]
-        return turn
-
-
-def with_ends_of_calls(following: Following, last_markup: str) -> Turns:
-    """The turns, with the tokens that end a turn of calls where they are other ones.
-
-    Args:
-        following: Renders what comes after a turn.
-        last_markup: What the template writes last in a call, or in its calls.
-
-    Raises:
-        TemplateError: If the template writes calls, but refuses their results.
-    """
-    turns, text = following.turns, following.text
-    if not following.writes_calls:
-        return turns
-    last = following.render([], following.tools, generation_prompt=False)
-    count = 2 if following.several else 1  # some templates forget the end of a single call
-    called = probes.calling(count, content=following.empty_content, as_text=following.as_text)
-    alone = following.template.render(
-        [probes.user(), called], following.tools, generation_prompt=False
-    )
-    alone = alone[call_end(alone, turns, text, following.close) :]
-    results = [probes.result(number) for number in range(count)]
-    after = following.render(results, following.tools, generation_prompt=True)
-    ends = first_token(text, common_start(alone, after)) - first_token(text, last)
-    if ends:
-        return replace(turns, closing=turns.closing | ends)
-    begins = first_token(text, after)
-    found = turns.closing & set(turns.end_tokens(text, text.encode(after, inside=True)).values())
-    if (turns.closing and not found) or (turns.opening and not begins):
-        # Results follow in the same turn: then the calls' own last token ends it.
-        own = text.encode(last_markup, inside=True)[-1:]
-        if own and text.is_added(own[0]):
-            return replace(turns, opening=turns.opening | set(own), calls_end=own[0])
-        if begins:
-            return replace(turns, opening=turns.opening | begins)
-        raise TemplateError(
-            f"the chat template of {following.template.tokenizer!r} ends a turn with calls in "
-            f"another way than one without, so generation would not stop there: {after!r} follows "
-            "the calls; pass another chat_template"
-        )
-    return turns if turns.closing else replace(turns, opening=turns.opening | begins)

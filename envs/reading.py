@@ -1,0 +1,120 @@
+"""From sampled ids to the assistant's message: its text, its thought, its calls.
+
+Who reads is settled once: the user's parser, else the tokenizer's response template, else the
+dialect that was found in the chat template, or the plain protocol's. Nothing that a model can
+write raises; a call that cannot be read is in the message, with an `error`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gymnast.envs.parsing import Dialect, Parser, read_calls, run_parser
+from gymnast.envs.reasoning import Reasoning
+from gymnast.envs.response_template import ResponseTemplate
+from gymnast.envs.safe_text import SafeText
+from gymnast.envs.turns import Turns
+from gymnast.types import Message, ToolCall
+
+Tools = Sequence[Mapping[str, Any]] | None
+
+_STRICT_ID = re.compile(r"[A-Za-z0-9]{9}")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads completions.
+
+    Attributes:
+        text: The tokenizer.
+        turns: How the template brackets a turn.
+        dialect: How it writes calls.
+        reasoning: How it writes thoughts; None where it writes none.
+        stop_ids: The ids that end a turn.
+        strict_ids: Whether it takes calls' ids of nine letters and digits only.
+        parser: The user's parser.
+        response: The tokenizer's response template.
+    """
+
+    text: SafeText
+    turns: Turns
+    dialect: Dialect
+    reasoning: Reasoning | None
+    stop_ids: tuple[int, ...]
+    strict_ids: bool = False
+    parser: Parser | None = None
+    response: ResponseTemplate | None = None
+
+    def read(
+        self, completion_ids: Sequence[int], context_ids: Sequence[int], tools: Tools
+    ) -> Message:
+        """Read a completion. See `Renderer.parse`."""
+        if self.parser is not None:
+            content, calls = run_parser(self.parser, self._without_stop(completion_ids))
+            thought, content = "", self.turns.unwrap(content)
+        elif self.response is not None:
+            parsed = self.response.read(completion_ids, context_ids, tools, self.stop_ids)
+            thought, content, calls = parsed.reasoning, parsed.content, parsed.calls
+        else:
+            thought, content, calls = self._by_dialect(completion_ids, context_ids, tools)
+        message: Message = {
+            "role": "assistant",
+            "content": content,
+            "tool_calls": self._with_ids(calls, len(context_ids)),
+        }
+        if thought:
+            message["reasoning_content"] = thought
+        return message
+
+    def _by_dialect(
+        self, completion_ids: Sequence[int], context_ids: Sequence[int], tools: Tools
+    ) -> tuple[str, str, list[ToolCall]]:
+        text, thought, dialect = self._without_stop(completion_ids), "", self.dialect
+        if self.reasoning is not None:
+            thought, text = self.reasoning.split(
+                text,
+                prewritten=self._is_thinking(self.reasoning, context_ids),
+                until=(dialect.section_open, dialect.open, *self.turns.before_text),
+                alone=self.reasoning.close not in dialect.beside,
+            )
+        opening = dialect.open if dialect.prewritten else ""
+        content, calls = read_calls(opening + text, dialect, _parameters(tools))
+        return thought, self.turns.unwrap(content), calls
+
+    def _without_stop(self, ids: Sequence[int]) -> str:
+        """A completion's text without its stop token, unless that closes a call."""
+        if not len(ids) or ids[-1] not in self.stop_ids:
+            return self.text.decode(ids)
+        closes = self.dialect.close + self.dialect.section_close
+        return self.text.decode(ids if self.text.decode(ids[-1:]) in closes else ids[:-1])
+
+    def _is_thinking(self, reasoning: Reasoning, context_ids: Sequence[int]) -> bool:
+        """Whether the context ends with the beginning of a thought."""
+        if not len(context_ids) or not reasoning.open:
+            return reasoning.prewritten
+        end = self.text.decode(context_ids[-len(reasoning.open) - 4 :])
+        return end.rstrip().endswith(reasoning.open)
+
+    def _with_ids(self, calls: Sequence[ToolCall], position: int) -> list[ToolCall]:
+        """Give every call an id of its own.
+
+        What the model wrote is kept where the template takes it. Ours have nine letters and digits,
+        which is the strictest template's rule. The position grows from turn to turn by more than
+        there can be calls, so ids differ within an episode.
+        """
+        numbered: list[ToolCall] = []
+        seen: set[str] = set()
+        for index, call in enumerate(calls):
+            taken = not self.strict_ids or _STRICT_ID.fullmatch(call.id)
+            own = call.id if call.id and taken and call.id not in seen else ""
+            own = own or f"call{position + index:05d}"
+            seen.add(own)
+            numbered.append(replace(call, id=own))
+        return numbered
+
+
+def _parameters(tools: Tools) -> dict[str, Mapping[str, Any]]:
+    """The schema of every tool's parameters, by the tool's name."""
+    functions = [tool.get("function", tool) for tool in tools or ()]
+    return {str(function.get("name")): function.get("parameters") or {} for function in functions}

@@ -1,0 +1,119 @@
+"""Messages of one shape as a text to fill in: what a template wrote once is not rendered again.
+
+A template is rendered with marks for the contents, names and ids of the messages, and cut at the
+marks. It may do more with a content than copy it (strip it, write it as JSON, compare it with
+something), so the outcome is tried on contents that would tell: white space, quotes, and every
+string that stands in the template itself. If any comes out otherwise, there is no skeleton, and
+every message is rendered.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gymnast.errors import TemplateError
+
+Shape = tuple[tuple[str, ...], ...]
+"""The role and the other keys of every message."""
+
+_TRANSFORMS: tuple[Callable[[str], str], ...] = (
+    str,
+    str.strip,
+    # As JSON; the quotes around it stand in the text.
+    lambda content: json.dumps(content, ensure_ascii=False)[1:-1],
+    lambda content: json.dumps(content)[1:-1],
+)
+_CONTENTS = (
+    "",
+    " \n",
+    " a\t\n",
+    "\n\nb ",
+    'say "hi"',
+    "it's",
+    "a\\b",
+    "\u00e9 \u4e2d",
+    "<b> & {x} %",
+    "7",
+    "[]",
+)
+_MARK = re.compile(r"zqslot(\d{3})")  # nine letters and digits: the strictest rule for ids
+_NAMES_AND_IDS = {"name": re.compile(r"[\w.\-]+"), "tool_call_id": re.compile(r"[A-Za-z0-9]{9}")}
+
+
+def shape_of(messages: Sequence[Mapping[str, Any]]) -> Shape | None:
+    """The shape of messages; None where they hold more than text, a name and an id."""
+    for message in messages:
+        for key, value in message.items():
+            rule = _NAMES_AND_IDS.get(key)
+            known = key in ("role", "content") or (rule and isinstance(value, str))
+            if not known or (rule and not rule.fullmatch(value)):
+                return None
+        if not isinstance(message.get("content"), str):
+            return None
+    return tuple(
+        (str(message["role"]), *sorted(key for key in message if key != "role"))
+        for message in messages
+    )
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """What a template writes for messages of one shape.
+
+    Attributes:
+        pieces: Text, or the message and key whose value goes there.
+        transform: What the template does with a content.
+    """
+
+    pieces: tuple[str | tuple[int, str], ...]
+    transform: Callable[[str], str]
+
+    @classmethod
+    def of(
+        cls,
+        shape: Shape,
+        render: Callable[[list[dict[str, Any]]], str],
+        literals: Collection[str],
+    ) -> "Skeleton | None":
+        """Make the skeleton of a shape; None if the template does not only copy.
+
+        Args:
+            shape: Of the messages.
+            render: The template.
+            literals: The strings that it can compare a message with.
+        """
+        slots = [(index, key) for index, (_, *keys) in enumerate(shape) for key in keys]
+        marked = [{"role": role} for role, *_ in shape]
+        for number, (index, key) in enumerate(slots):
+            marked[index][key] = f"zqslot{number:03d}"
+        contents = [*_CONTENTS, *sorted(literals), *(f"x{text}x" for text in sorted(literals))]
+        try:
+            parts = _MARK.split(render(marked))
+            pieces = tuple(
+                part if number % 2 == 0 else slots[int(part)] for number, part in enumerate(parts)
+            )
+            tries = [
+                [{**message, "content": content} for message in marked] for content in contents
+            ]
+            written = [render(messages) for messages in tries]
+        except (TemplateError, IndexError):
+            return None
+        for transform in _TRANSFORMS:
+            skeleton = cls(pieces, transform)
+            if all(map(str.__eq__, map(skeleton.fill, tries), written)):
+                return skeleton
+        return None
+
+    def fill(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """What the template writes for these messages, which have the skeleton's shape."""
+        filled = []
+        for piece in self.pieces:
+            if isinstance(piece, str):
+                filled.append(piece)
+                continue
+            index, key = piece
+            value = messages[index][key]
+            filled.append(self.transform(value) if key == "content" else value)
+        return "".join(filled)

@@ -1,0 +1,46 @@
+"""How much of a turn's end is still to be written, and how much is there already.
+
+An action can have ended by itself, by a stop token that the template writes too, or that stands in
+its place; or it was cut by its length, perhaps in the middle of the end.
+"""
+
+from collections.abc import Sequence
+
+from gymnast.envs.safe_text import SafeText
+from gymnast.envs.turns import Turns
+
+_MARGIN = 8  # tokens: as many as a model may have written in place of one of ours
+
+
+def after_stop(ids: list[int], sampled: int, turns: Turns, text: SafeText) -> list[int]:
+    """What is left of `ids`, which begin with a turn's end, after a sampled stop token."""
+    added = turns.end_tokens(text, ids)
+    for index, number in added.items():
+        if number in turns.closing | turns.historic:
+            return ids[index + 1 :]
+    first = next(iter(added), None)
+    return ids[first + 1 :] if first is not None and ids[first] == sampled else ids
+
+
+def after_cut(
+    ids: list[int], context_ids: Sequence[int], turns: Turns, text: SafeText
+) -> list[int]:
+    """What is left of `ids`, which begin with a turn's end, after a turn that was cut."""
+    ends = turns.closing | turns.opening
+    reach = next((index for index, number in enumerate(ids) if number in ends), 0)
+    # As text, for a model's own tokens can have merged it with what comes before.
+    written = text.decode(context_ids[-reach - _MARGIN :]) if reach else ""
+    for count in range(reach, 0, -1):
+        if written.endswith(text.decode(ids[:count])):
+            return ids[count:]
+    return ids
+
+
+def end_of_turn(turns: Turns, text: SafeText) -> list[int]:
+    """The end of a turn, and nothing after the token that ends it."""
+    ids = text.encode(turns.after_last, inside=True)
+    ends = [index for index, number in enumerate(ids) if number in turns.closing]
+    if ends:
+        return ids[: ends[0] + 1]
+    opening = turns.next_opening
+    return ids if opening is None or opening in ids else [*ids, opening]
