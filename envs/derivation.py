@@ -199,44 +199,75 @@ def _compare(
 ) -> Dialect:
     """Lay the renderings side by side: what they share is markup of a call, or of all calls."""
     assert one.found is not None
-    added = writer.added
-    opening, closing = one.before, one.after
-    lead_in, gap, prewritten = "", "", False
+    lead_in, gap, opening = "", "", one.before
     if after_text is not None and after_text.found and probes.TEXT in after_text.before:
         lead_in, _, gap = after_text.before.rpartition(probes.TEXT)
-        opening = common_end(opening, gap, added)
-    between, last_closing = _after_first(two, writer)
+        opening = common_end(opening, gap, writer.added)
+    between, closing = _after_first(two, writer)
     if between.strip():
-        # After the last of two: some templates forget to end the section of a single call.
-        closing = last_closing
-        call_close = common_start(closing, between, added)
-        call_open = common_end(opening, between[len(call_close) :], added)
-        if not opening.strip():  # then the generation prompt may have written it
-            header = one.region[: one.lead]
-            call_open = common_end(header, between[len(call_close) :], added)
-            prewritten = bool(call_open.strip())
+        cuts = _cut_several(one, opening, closing, between, writer.added)
     else:
-        call_open, call_close = _from_last_token(opening, added), closing
-    joint = between.removeprefix(call_close).removesuffix(call_open)
-    if not call_open.strip():  # several payloads in one pair of delimiters
-        call_open, call_close, joint = opening, closing, ""
-    else:
-        between = ""
-    section_close = closing.removeprefix(call_close)
+        cuts = _Cuts(_from_last_token(opening, writer.added), one.after)
     # Markup before the calls with none after them is a thought's, not a section's.
-    section_open = opening.removesuffix(call_open) if section_close.strip() else ""
-    other = opening.removesuffix(call_open).removesuffix(section_open)
-    beside = (lead_in, joint, other, gap.removesuffix(call_open).removesuffix(section_open))
+    section_close = (closing if between.strip() else one.after).removeprefix(cuts.close)
+    section_open = opening.removesuffix(cuts.open) if section_close.strip() else ""
+    other = opening.removesuffix(cuts.open).removesuffix(section_open)
+    gap = gap.removesuffix(cuts.open).removesuffix(section_open)
+    header = getattr(one.found.payload, "header", "")
+    beside = {part.strip() for part in (lead_in, cuts.joint, other, gap, header)}
     return Dialect(
         one.found.payload,
-        open=markup.generalised(call_open.strip()),
-        close=markup.generalised(call_close.strip()),
-        between=markup.generalised(between.strip()),
+        open=markup.generalised(cuts.open.strip()),
+        close=markup.generalised(cuts.close.strip()),
+        between=markup.generalised(cuts.between.strip()),
         section_open=markup.generalised(section_open.strip()),
         section_close=markup.generalised(section_close.strip()),
-        beside=tuple(markup.generalised(part.strip()) for part in beside if part.strip()),
-        prewritten=prewritten,
+        beside=tuple(sorted(map(markup.generalised, filter(None, beside)), key=len, reverse=True)),
+        prewritten=cuts.prewritten,
     )
+
+
+@dataclass(frozen=True)
+class _Cuts:
+    """Where the markup of one call begins and ends.
+
+    Attributes:
+        open: What comes before every call.
+        close: What comes after every call.
+        between: What separates calls where `open` and `close` enclose all of them.
+        joint: What stands between the `close` of one call and the `open` of the next.
+        prewritten: Whether the generation prompt has written the first `open`.
+    """
+
+    open: str
+    close: str
+    between: str = ""
+    joint: str = ""
+    prewritten: bool = False
+
+
+def _cut_several(
+    one: _Marked, opening: str, closing: str, between: str, added: Mapping[str, int]
+) -> _Cuts:
+    """Tell a call's markup by what stands between two calls.
+
+    Args:
+        one: A rendering of one call.
+        opening: What the model writes before the first call.
+        closing: What it writes after the last.
+        between: What it writes between two.
+        added: The tokenizer's added tokens.
+    """
+    close = common_start(closing, between, added)
+    rest = between[len(close) :]
+    if not opening.strip():  # then the generation prompt may have written it
+        open_ = common_end(one.region[: one.lead], rest, added)
+        if open_.strip():
+            return _Cuts(open_, close, joint=rest.removesuffix(open_), prewritten=True)
+    open_ = common_end(opening, rest, added)
+    if not open_.strip():  # several payloads in one pair of delimiters
+        return _Cuts(opening, closing, between=between)
+    return _Cuts(open_, close, joint=rest.removesuffix(open_))
 
 
 def _after_first(two: _Marked | None, writer: _Writer) -> tuple[str, str]:

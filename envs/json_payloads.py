@@ -51,6 +51,9 @@ def _quoted(path: tuple[str, ...]) -> str:
     return ".".join(json.dumps(key) for key in path)
 
 
+_TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
+
+
 @dataclass(frozen=True)
 class JsonCalls:
     """JSON objects, alone or in a list, each with the tool's name and arguments somewhere in it.
@@ -175,6 +178,7 @@ class NameThenJson:
     ) -> tuple[list[ToolCall], int]:
         """Read a name and its arguments."""
         split = markup.pattern(self.separator or "{").search(text, start)
+        split = split or self._other_header(text, start)
         if split is None:
             shown = markup.shown(self.separator)
             raise Malformed(start, f"the tool's name must be followed by {shown!r} and JSON")
@@ -190,6 +194,25 @@ class NameThenJson:
             raise Malformed(error.position, str(error), name) from error
         call_id = split[1] if split.groups() else ""
         return [ToolCall(call_id, name, arguments)], end
+
+    @property
+    def header(self) -> str:
+        """What a model may write before the call instead of after its name; "" where nothing."""
+        first = re.match(_TAG.pattern + r"\s*\w+", self.separator)
+        return first[0] if first and len(_TAG.findall(self.separator)) > 1 else ""
+
+    def _other_header(self, text: str, start: int) -> re.Match[str] | None:
+        """A separator of several tags that says something else between them.
+
+        Models write the parts of a header in more ways than their template does: what ends it, and
+        the JSON behind it, leave no doubt.
+        """
+        tags = _TAG.findall(self.separator)
+        if len(tags) < 2 or not self.separator.endswith(tags[-1]):
+            return None
+        name = re.compile(r"\s*[\w.\-]+").match(text, start)
+        header = rf"[^{{}}\n]{{0,80}}?{re.escape(tags[-1])}(?=\s*{{)"
+        return re.compile(header).match(text, name.end()) if name else None
 
     def example(self) -> str:
         """A call with a placeholder for its name."""

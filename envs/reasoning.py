@@ -78,18 +78,19 @@ class Reasoning:
             text: The completion.
             prewritten: Whether the context has opened the thought.
             until: Markup that ends a thought which is never closed.
-            alone: Whether `close` without an opening ends a thought.
+            alone: Whether `close` without an opening ends a thought, if it comes before `until`.
         """
         opening = markup.pattern(self.open).match(text.lstrip()) if self.open else None
         rest = text.lstrip()[opening.end() :] if opening else text
-        thinking = opening is not None or prewritten
-        closing = markup.pattern(self.close).search(rest) if thinking or alone else None
-        if closing is not None:
-            return rest[: closing.start()].strip(), rest[closing.end() :]
-        if not thinking:
-            return "", text
         found = (markup.pattern(tag).search(rest) for tag in until if tag)
         cut = min((ending.start() for ending in found if ending), default=len(rest))
+        if opening is not None or prewritten:
+            closing = markup.pattern(self.close).search(rest)
+        else:
+            closing = markup.pattern(self.close).search(rest, 0, cut) if alone else None
+            cut = 0
+        if closing is not None:
+            return rest[: closing.start()].strip(), rest[closing.end() :]
         return rest[:cut].strip(), rest[cut:]
 
 
