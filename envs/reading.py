@@ -14,6 +14,7 @@ from gymnast.envs.parsing import Dialect, Parser, read_calls, run_parser
 from gymnast.envs.reasoning import Reasoning
 from gymnast.envs.response_template import ResponseTemplate
 from gymnast.envs.safe_text import SafeText
+from gymnast.envs.spelled import decode_apart, without_marker
 from gymnast.envs.turns import Turns
 from gymnast.types import Message, ToolCall
 
@@ -51,7 +52,9 @@ class Reader:
     ) -> Message:
         """Read a completion. See `Renderer.parse`."""
         if self.parser is not None:
-            content, calls = run_parser(self.parser, self._without_stop(completion_ids))
+            content, calls = run_parser(
+                self.parser, self.text.decode(self._without_stop(completion_ids))
+            )
             thought, content = "", self.turns.unwrap(content)
         elif self.response is not None:
             parsed = self.response.read(completion_ids, context_ids, tools, self.stop_ids)
@@ -70,7 +73,8 @@ class Reader:
     def _by_dialect(
         self, completion_ids: Sequence[int], context_ids: Sequence[int], tools: Tools
     ) -> tuple[str, str, list[ToolCall]]:
-        text, thought, dialect = self._without_stop(completion_ids), "", self.dialect
+        text, marker = decode_apart(self._without_stop(completion_ids), self.text)
+        thought, dialect = "", self.dialect
         if self.reasoning is not None:
             thought, text = self.reasoning.split(
                 text,
@@ -80,14 +84,15 @@ class Reader:
             )
         opening = dialect.open if dialect.prewritten else ""
         content, calls = read_calls(opening + text, dialect, _parameters(tools))
-        return thought, self.turns.unwrap(content), calls
+        thought, content = without_marker([thought, self.turns.unwrap(content)], marker)
+        return thought, content, [_without_marker(call, marker) for call in calls]
 
-    def _without_stop(self, ids: Sequence[int]) -> str:
-        """A completion's text without its stop token, unless that closes a call."""
+    def _without_stop(self, ids: Sequence[int]) -> Sequence[int]:
+        """A completion without its stop token, unless that closes a call."""
         if not len(ids) or ids[-1] not in self.stop_ids:
-            return self.text.decode(ids)
+            return ids
         closes = self.dialect.close + self.dialect.section_close
-        return self.text.decode(ids if self.text.decode(ids[-1:]) in closes else ids[:-1])
+        return ids if self.text.decode(ids[-1:]) in closes else ids[:-1]
 
     def _is_thinking(self, reasoning: Reasoning, context_ids: Sequence[int]) -> bool:
         """Whether the context ends with the beginning of a thought."""
@@ -112,6 +117,13 @@ class Reader:
             seen.add(own)
             numbered.append(replace(call, id=own))
         return numbered
+
+
+def _without_marker(call: ToolCall, marker: str) -> ToolCall:
+    if not marker:
+        return call
+    call_id, name, error = without_marker([call.id, call.name, call.error], marker)
+    return ToolCall(call_id, name, without_marker(call.arguments, marker), error)
 
 
 def _parameters(tools: Tools) -> dict[str, Mapping[str, Any]]:

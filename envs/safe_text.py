@@ -13,6 +13,7 @@ Left out: what is a message or a template.
 
 import copy
 import json
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -49,6 +50,7 @@ class SafeText:
             if is_markup(token.content)
         }
         self._added_ids = frozenset(self.added.values())
+        self._contents = {number: content for content, number in self.added.items()}
         self._unknown_id = getattr(tokenizer, "unk_token_id", None)
         self._size = self._backend.get_vocab_size(with_added_tokens=True)
         normalizer = self._backend.normalizer
@@ -59,6 +61,13 @@ class SafeText:
     def is_added(self, number: int) -> bool:
         """Whether this is the id of an added token that is markup."""
         return number in self._added_ids
+
+    def token_of(self, number: Any) -> str:
+        """The content of an added token that is markup, by its id; "" for any other."""
+        try:
+            return self._contents.get(operator.index(number), "")
+        except TypeError:
+            return ""
 
     def decode(self, ids: Sequence[Any]) -> str:
         """The text of token ids, added tokens included. What is no token id is left out."""
