@@ -7,8 +7,11 @@ overrides), `toolset.py` (one turn in messages), `base.py` (the same in tokens),
     tokens      base, ending (the limits), spaces, blocking (sync over async)
     messages    toolset, hooks, user_code (calls them), rows, state, episode, messages, metrics
     tools       tools, schema, functions, arguments, calls, results, worker (the thread)
-    renderer    renderer, chat_template, turns, plain_protocol
-      calls     derivation, payloads, parsing, probes (what is rendered to find out)
+    renderer    renderer, chat_template, probes (what is rendered to find out), plain_protocol
+      calls     derivation, markup, parsing; what a call can look like: payloads, json_payloads,
+                parameters, keyword_calls; values: argument_types, literals
+      reading   reading, reasoning, response_template, spelled (text that spells a token)
+      writing   turns (where they end), following (what comes then), skeletons, turn_ends
       safety    safe_text, markers (no added token from text)
     by name     registry, check
 """
