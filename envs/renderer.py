@@ -103,9 +103,9 @@ class Renderer:
             self.stop_ids,
             strict_ids=self._following.takes_strict_ids_only,
             parser=load_parser(parser) if parser is not None else None,
-            response=response,
+            response=None if self._plain else response,
         )
-        if parser is None and response is not None:
+        if parser is None and self._reader.response is not None:
             self._check_response()
 
     def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Tools = None) -> list[int]:
@@ -245,7 +245,7 @@ class Renderer:
             whole = self._template.render(talk, tools, generation_prompt=False)
         except TemplateError:
             return
-        if not whole.startswith(prompt) or not self._following.writes_calls:
+        if not whole.startswith(prompt):
             return
         action = self._text.encode(whole[len(prompt) :], inside=True)
         stops = [index for index, number in enumerate(action) if number in self.stop_ids]
