@@ -59,6 +59,18 @@ class ChatTemplate:
         return cls(name, source, with_tools, {**tokenizer.special_tokens_map, **(variables or {})})
 
     @cached_property
+    def replaced(self) -> frozenset[str]:
+        """The strings that the template replaces in others, and those it puts in their place."""
+        lexer, found, inside = jinja2.Environment().lexer, set(), False
+        for source in {self.source, self.source_with_tools}:
+            for token in lexer.tokenize(source):
+                if token.type in ("name", "rparen"):
+                    inside = token.value == "replace"
+                elif inside and token.type == "string":
+                    found.add(token.value)
+        return frozenset(found - {""})
+
+    @cached_property
     def literals(self) -> frozenset[str]:
         """The strings that stand in the template: all that it can compare a message with."""
         lexer = jinja2.Environment().lexer

@@ -11,10 +11,14 @@ tokenizers. They are not markup, and are not broken.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+import string
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-CANDIDATES = [chr(code) for code in (*range(0xE000, 0xE100), *range(0xF0000, 0xF0100))]
+from gymnast.envs.token_patterns import SPACE, Normalization, any_of
+
+# Private characters, and letters of a dead script for tokenizers that drop private characters.
+CANDIDATES = [chr(code) for code in (*range(0xE000, 0xE100), *range(0x12000, 0x12100))]
 
 # fmt: off
 _STRUCTURAL_KEYS = frozenset({
@@ -45,7 +49,7 @@ Change = Callable[[str], str]
 
 def is_markup(content: str) -> bool:
     """Whether an added token with this content is markup, rather than a spelling of text."""
-    return len(content) > 1 and bool(content.strip())
+    return len(content) > 1 and bool(content.replace(SPACE, " ").strip())
 
 
 def change_strings(node: Any, change: Change, keys: str = "structure") -> Any:
@@ -102,23 +106,31 @@ class TokenBreaker:
     Args:
         contents: The contents of the added tokens that are markup.
         normalize: What the tokenizer does to text before it looks for some of them.
+        replaced: The strings that the chat template replaces in others, which can make a token of
+            what was around them.
     """
 
-    def __init__(self, contents: Iterable[str], normalize: Change | None = None) -> None:
-        longest_first = sorted(set(contents), key=len, reverse=True)
-        # The set of first characters makes the search fast where there are hundreds of tokens.
-        first = "".join(sorted({re.escape(content[0]) for content in longest_first}))
-        either = "|".join(map(re.escape, longest_first))
-        self._starts = re.compile(
-            f"(?=[{first}])(?=(?:{either}))(.)" if longest_first else "(?!)(.)",
-            re.IGNORECASE | re.DOTALL,
+    def __init__(
+        self,
+        contents: Iterable[str],
+        normalize: Normalization | None = None,
+        replaced: Collection[str] = (),
+    ) -> None:
+        self._normalization = normalize
+        self._replaced = tuple(replaced)
+        every = {form for content in contents for form in self._forms(content)}
+        self._starts = re.compile(f"(?={any_of(every)})(.)", re.IGNORECASE | re.DOTALL)
+        self._first, self._last = (
+            re.compile(f"({any_of({content[n] for content in every})})", re.IGNORECASE)
+            for n in (0, -1)
         )
-        lower = [content.lower() for content in longest_first]
+        lower = [content.lower() for content in every]
         self._heads = {content[:n] for content in lower for n in range(1, len(content))}
         self._tails = {content[n:] for content in lower for n in range(1, len(content))}
         self._all = "\0".join(lower)
+        self._letters = {letter for content in lower if len(content) < 5 for letter in content}
         self._longest = max(map(len, lower), default=0)
-        self._normalize = normalize
+        self._markers = [marker for marker in CANDIDATES if self._stays(marker)] or CANDIDATES
 
     def protect(self, node: Any) -> tuple[Any, str | None]:
         """Break the added tokens in messages and tools.
@@ -133,43 +145,83 @@ class TokenBreaker:
             return strings[-1]
 
         cleaned = change_strings(node, note)
-        if not any(map(self._is_suspicious, strings)):
+        if not any(map(self.is_suspicious, strings)):
             return cleaned, None
         marker = self._choose_marker("\0".join(strings))
         return change_strings(cleaned, lambda text: self._broken(text, marker)), marker
 
+    def is_suspicious(self, text: str) -> bool:
+        """Whether there is an added token in a text, or could be once others stand beside it."""
+        return (
+            bool(self._starts.search(text))
+            or any(self._edges(text.strip()))
+            or any(self._edges(text))
+            or self._is_rewritten(text)
+            or self._hides(self._normalized(text))
+        )
+
+    def _forms(self, content: str) -> set[str]:
+        """The texts that become a token."""
+        normalized = self._normalized(content) or content
+        if normalized.startswith(SPACE) and not content.startswith((" ", SPACE)):
+            normalized = normalized[1:]
+        forms = {content, normalized, content.replace(SPACE, " ")}
+        return {form for form in forms if is_markup(form)}
+
+    def _stays(self, marker: str) -> bool:
+        between = f"<{marker}x"
+        return self._normalization is None or between in self._normalization.apply(between)
+
     def _choose_marker(self, text: str) -> str:
         lower = text.lower()
-        for marker in CANDIDATES:
+        for marker in self._markers:
             if marker not in text and escaped(marker).lower() not in lower:
                 return marker
-        raise ValueError(f"the text uses all {len(CANDIDATES)} characters kept for markers")
-
-    def _is_suspicious(self, text: str) -> bool:
-        return bool(self._starts.search(text)) or any(self._edges(text)) or self._is_hidden(text)
+        return self._markers[0]  # nothing but an attack uses them all: it loses a character
 
     def _broken(self, text: str, marker: str) -> str:
-        if self._is_hidden(text):
-            return "".join(character + marker for character in text)
+        core = text.strip()  # what a template leaves that trims
+        if not core:
+            return text
+        before, _, after = text.partition(core)
+        at_start, at_end = self._edges(core)
+        starts = self._first if self._is_rewritten(core) else self._starts
+        inside = starts.sub(lambda match: match[1] + marker, core)
+        inside = marker * at_start + inside + marker * at_end
+        if self._hides(self._normalized(inside)):
+            inside = marker + "".join(character + marker for character in core)
+        if not before and not after:
+            return inside
         at_start, at_end = self._edges(text)
-        inside = self._starts.sub(lambda match: match[1] + marker, text)
-        return marker * at_start + inside + marker * at_end
+        return marker * at_start + before + inside + after + marker * at_end
 
     def _edges(self, text: str) -> tuple[bool, bool]:
         """Whether a token could go on before the string's start, and after its end."""
-        reach = range(1, min(len(text), self._longest) + 1)
-        start, end = text[: self._longest].lower(), text[-self._longest :].lower()
-        starts = any(start[:n] in self._tails for n in reach)
-        ends = any(end[len(end) - n :] in self._heads for n in reach)
+        start, end = text[: self._longest], text[-self._longest :]
+        starts = ends = False
+        if self._last.search(start):
+            start = start.lower()
+            starts = any(start[: n + 1] in self._tails for n in range(len(start)))
+        if self._first.search(end):
+            end = end.lower()
+            ends = any(end[n:] in self._heads for n in range(len(end)))
         within = 1 < len(text) <= self._longest and text.lower() in self._all
+        within = within or text.lower() in self._letters
         return starts, ends or within
 
-    def _is_hidden(self, text: str) -> bool:
+    def _is_rewritten(self, text: str) -> bool:
+        """Whether the template replaces something in a text that could be part of a token."""
+        return any(part in text for part in self._replaced) and bool(self._first.search(text))
+
+    def _normalized(self, text: str) -> str | None:
+        return None if self._normalization is None else self._normalization.of(text)
+
+    def _hides(self, normalized: str | None) -> bool:
         """Whether normalization makes an added token of text that does not look like one."""
-        if self._normalize is None or text.isascii():
+        if normalized is None:
             return False
-        normalized = self._normalize(text)
-        return normalized != text and bool(self._starts.search(normalized))
+        core = normalized.strip(SPACE + string.whitespace)
+        return bool(self._starts.search(core)) or any(self._edges(core))
 
 
 def escaped(marker: str) -> str:

@@ -80,7 +80,7 @@ class Renderer:
         self._template = ChatTemplate.of(
             tokenizer, chat_template, chat_template_kwargs
         ).in_form_taken()
-        self._text = SafeText(tokenizer)
+        self._text = SafeText(tokenizer, self._template.replaced)
         eos_id = None if tokenizer.eos_token_id is None else int(tokenizer.eos_token_id)
         response = self._find_response() if chat_template is None else None
         turns = Turns.of(self._template, self._text, eos_id)

@@ -14,13 +14,14 @@ Left out: what is a message or a template.
 import copy
 import json
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from tokenizers import AddedToken, Encoding, Tokenizer
 
 from gymnast.envs.markers import TokenBreaker, escaped, is_markup
+from gymnast.envs.token_patterns import SPACE, Normalization
 from gymnast.errors import ModelError
 
 
@@ -29,12 +30,13 @@ class SafeText:
 
     Args:
         tokenizer: A fast tokenizer (one with a `backend_tokenizer`); it is copied.
+        replaced: The strings that the chat template replaces in messages.
 
     Raises:
         ModelError: If the tokenizer is not a fast one.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, replaced: Collection[str] = ()) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, Tokenizer):
             raise ModelError(
@@ -43,24 +45,20 @@ class SafeText:
             )
         # A copy, for whoever pads or truncates with the tokenizer changes its backend.
         self._backend = _sharing_vocabulary(backend, backend.get_added_tokens_decoder())
-        self._backend.post_processor = backend.post_processor
         self.added: dict[str, int] = {
             token.content: number
             for number, token in self._backend.get_added_tokens_decoder().items()
             if is_markup(token.content)
         }
-        self._added_ids = frozenset(self.added.values())
         self._contents = {number: content for content, number in self.added.items()}
-        self._unknown_id = getattr(tokenizer, "unk_token_id", None)
-        self._size = self._backend.get_vocab_size(with_added_tokens=True)
         normalizer = self._backend.normalizer
-        self.breaker = TokenBreaker(
-            self.added, normalizer.normalize_str if normalizer is not None else None
-        )
+        self._normalization = Normalization(normalizer) if normalizer is not None else None
+        self._looks = {number: self._look(content) for content, number in self.added.items()}
+        self.breaker = TokenBreaker(self.added, self._normalization, replaced)
 
     def is_added(self, number: int) -> bool:
         """Whether this is the id of an added token that is markup."""
-        return number in self._added_ids
+        return number in self._looks
 
     def token_of(self, number: Any) -> str:
         """The content of an added token that is markup, by its id; "" for any other."""
@@ -77,7 +75,7 @@ class SafeText:
                 value = int(number)
             except (TypeError, ValueError, OverflowError):
                 continue
-            if 0 <= value < self._size:
+            if 0 <= value < 2**32:  # the decoder knows which of them are none
                 known.append(value)
         return str(self._backend.decode(known, skip_special_tokens=False))
 
@@ -101,10 +99,13 @@ class SafeText:
     @cached_property
     def _anchor(self) -> str:
         """An added token that can stand before text without touching it, or ""."""
-        tokens: dict[int, AddedToken] = self._backend.get_added_tokens_decoder()
-        for token in tokens.values():
+        tokens: list[AddedToken] = list(self._backend.get_added_tokens_decoder().values())
+        contents = sorted(token.content for token in tokens)
+        for token in tokens:
             plain = not (token.rstrip or token.single_word or token.normalized)
-            if plain and token.content in self.added:
+            after = contents[contents.index(token.content) + 1 :][:1]
+            longer = any(content.startswith(token.content) for content in after)
+            if plain and not longer and token.content in self.added:
                 return str(token.content)
         return ""
 
@@ -124,15 +125,19 @@ class SafeText:
                 begin, first = offsets[index][1], index + 1
 
     def _added_in(self, encoding: Encoding, text: str) -> list[int]:
-        """Where added tokens are, but for those that stand for what the vocabulary lacks."""
+        """Where added tokens are, but for one that stands for what the vocabulary lacks."""
         return [
             index
             for index, (number, (begin, end)) in enumerate(
                 zip(encoding.ids, encoding.offsets, strict=True)
             )
-            if number in self._added_ids
-            and (number != self._unknown_id or text[begin:end].strip() in self.added)
+            if number in self._looks and self._looks[number] == self._look(text[begin:end])
         ]
+
+    def _look(self, text: str) -> str:
+        """What is left of text where case, spaces and normalization do not count."""
+        normalized = self._normalization.apply(text) if self._normalization else text
+        return normalized.replace(SPACE, " ").strip().lower()
 
     def _encode_plain(self, stretch: str, marker: str, *, at_start: bool) -> list[int]:
         plain = self._plain_at_start if at_start else self._plain
@@ -145,32 +150,38 @@ class SafeText:
         return [
             number
             for index, part in enumerate(parts)
-            for number in (plain if index == 0 else self._plain)
+            for number in (plain if index == 0 else self._plain_going_on)
             .encode(part, add_special_tokens=False)
             .ids
         ]
 
+    # Tokenizers that know no added tokens: for the text's start, for what follows an added token,
+    # and for what follows other text.
+
     @cached_property
     def _plain_at_start(self) -> Tokenizer:
-        return self._without_added_tokens(at_start=True)
+        return self._without_added_tokens(())
 
     @cached_property
     def _plain(self) -> Tokenizer:
-        return self._without_added_tokens(at_start=False)
+        return self._without_added_tokens(("first",))
 
-    def _without_added_tokens(self, *, at_start: bool) -> Tokenizer:
+    @cached_property
+    def _plain_going_on(self) -> Tokenizer:
+        return self._without_added_tokens(("first", "always", True))
+
+    def _without_added_tokens(self, prepending: Collection[str | bool]) -> Tokenizer:
+        """A tokenizer that writes no space before text, where the settings are among these."""
         kept = {
             number: token
             for number, token in self._backend.get_added_tokens_decoder().items()
             if not is_markup(token.content)
         }
         plain = _sharing_vocabulary(self._backend, kept)
-        if not at_start and plain.pre_tokenizer is not None:
-            pieces = copy.deepcopy(plain.pre_tokenizer)
-            state = json.loads(pieces.__getstate__())
-            _never_prepend(state)
-            pieces.__setstate__(json.dumps(state).encode())
-            plain.pre_tokenizer = pieces
+        if prepending and plain.pre_tokenizer is not None:
+            plain.pre_tokenizer = _never_prepending(plain.pre_tokenizer, prepending)
+        if True in prepending and plain.normalizer is not None:
+            plain.normalizer = _never_prepending(plain.normalizer, prepending)
         return plain
 
 
@@ -194,13 +205,25 @@ def _sharing_vocabulary(backend: Tokenizer, added: Mapping[int, AddedToken]) -> 
     return Tokenizer.from_str(json.dumps(state))
 
 
-def _never_prepend(node: Any) -> None:
-    """Turn "a space before the first piece" off, in a pre-tokenizer's description."""
+def _never_prepending(step: Any, prepending: Collection[str | bool]) -> Any:
+    """A copy of a normalizer or pre-tokenizer that writes no space before the text."""
+    changed = copy.deepcopy(step)
+    state = json.loads(changed.__getstate__())
+    _never_prepend(state, prepending)
+    changed.__setstate__(json.dumps(state).encode())
+    return changed
+
+
+def _never_prepend(node: Any, prepending: Collection[str | bool]) -> None:
     if isinstance(node, dict):
-        if node.get("prepend_scheme") == "first":
+        if node.get("prepend_scheme") in prepending:
             node["prepend_scheme"] = "never"
+        if node.get("add_prefix_space") in prepending:
+            node["add_prefix_space"] = False
+        if node.get("type") == "Prepend" and True in prepending:
+            node["prepend"] = ""
         for value in node.values():
-            _never_prepend(value)
+            _never_prepend(value, prepending)
     elif isinstance(node, list):
         for value in node:
-            _never_prepend(value)
+            _never_prepend(value, prepending)
