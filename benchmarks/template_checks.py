@@ -7,6 +7,7 @@ or in a few words what is wrong. The tests and the report use the same ones.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from gymnast.envs import Renderer
@@ -216,7 +217,7 @@ def offered(renderer: Renderer, reference: Reference) -> str | None:
 def hostile(renderer: Renderer, reference: Reference, bad: str) -> str | None:
     """Whether a conversation full of a text has as many added tokens as with harmless words."""
     halves = (bad[: len(bad) // 2], bad[len(bad) // 2 :])
-    harmless = _added(renderer, reference, "word", ("wo", "rd"))
+    harmless = _harmless(renderer, reference)
     found = _added(renderer, reference, bad, halves)
     for where, count in found.items():
         more = count - harmless[where]
@@ -225,6 +226,11 @@ def hostile(renderer: Renderer, reference: Reference, bad: str) -> str | None:
             tokens = reference.tokenizer.convert_ids_to_tokens([*more, *less])
             return f"{bad!r} in {where} changed the count of {tokens}"
     return None
+
+
+@lru_cache(maxsize=1)  # the same for every hostile text
+def _harmless(renderer: Renderer, reference: Reference) -> dict[str, Counter[int]]:
+    return _added(renderer, reference, "word", ("wo", "rd"))
 
 
 def _added(

@@ -6,7 +6,7 @@ from urllib.error import URLError
 import pytest
 
 import template_corpus
-from template_results import Subject
+from template_results import Result, Subject, examine
 
 
 @pytest.fixture(scope="session")
@@ -26,10 +26,15 @@ class Subjects(dict[str, Subject]):
 
 
 @pytest.fixture(scope="session")
-def subjects(templates: dict[str, template_corpus.Template]) -> Subjects:
+def results(templates: dict[str, template_corpus.Template]) -> dict[str, Result]:
+    """All checks with their fixed cases on all templates."""
+    return {name: examine(template) for name, template in templates.items()}
+
+
+@pytest.fixture(scope="session")
+def subjects(results: dict[str, Result]) -> Subjects:
     """The templates that a renderer takes, with their renderers."""
-    made = {name: Subject.of(template) for name, template in templates.items()}
-    return Subjects((name, subject) for name, subject in made.items() if subject is not None)
+    return Subjects((name, r.subject) for name, r in results.items() if r.subject is not None)
 
 
 @pytest.fixture(scope="session")
