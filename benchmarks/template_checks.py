@@ -29,6 +29,9 @@ from template_messages import (
 from template_reference import NotTaken, Reference, Split
 
 
+_TAIL = 12  # characters of an action that show where it ended
+
+
 def stop_texts(renderer: Renderer) -> list[str]:
     """The stop tokens as text."""
     return [renderer.tokenizer.decode([number]) for number in renderer.stop_ids]
@@ -147,6 +150,12 @@ def appended(
     if missing > 1:
         right = wrote.endswith(cut.stop + cut.rest)
         return None if right else f"after a cut {wrote!r}, uncut {cut.stop + cut.rest!r}"
+    if missing:  # a turn that is not the last can have more before its end
+        tail = reference.tokenizer.decode(sampled)[-_TAIL:] + wrote
+        talk = [*reference.start, reference.natural(turn), *after]
+        tools = tools_for(turn)
+        if reference.render(talk, tools, generation_prompt=generation_prompt).endswith(tail):
+            return None
     expected = (cut.stop if missing else "") + cut.rest
     if wrote != expected and not (missing and wrote == cut.close + cut.rest):
         return f"wrote {wrote!r}, the template {expected!r}"

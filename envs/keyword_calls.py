@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gymnast.envs import probes
-from gymnast.envs.argument_types import of_items, of_property, typed
+from gymnast.envs.argument_types import of_items, of_property, typed, types
 from gymnast.envs.literals import CONSTANT, Notation, Word, constant, next_item, skip_space
 from gymnast.envs.payloads import Found, Malformed, Sample, Schemas
 from gymnast.types import ToolCall
@@ -243,8 +243,10 @@ class _Arguments:
                 return typed(value.text, schema)
             return None if constant(value.text) is None else typed(value.text, schema)
         if isinstance(value, str):
-            to_decode = self._syntax.quoted and (schema is not None or not inside)
-            return typed(value, schema) if to_decode else value
+            # Where numbers are quoted too, only the schema tells them from text.
+            known = schema is not None or not inside
+            is_text = schema is not None and "string" in types(schema)
+            return typed(value, schema) if self._syntax.quoted and known and not is_text else value
         if isinstance(value, list):
             return [self._fit(item, of_items(schema), True) for item in value]
         return {key: self._fit(item, of_property(schema, key), True) for key, item in value.items()}
