@@ -28,7 +28,6 @@ from template_messages import (
 )
 from template_reference import NotTaken, Reference, Split
 
-
 _TAIL = 12  # characters of an action that show where it ended
 
 

@@ -44,6 +44,7 @@ class Following:
     writes_calls: bool
     dialect: Dialect | None = None
     _skeletons: dict[Any, Skeleton | None] = field(default_factory=dict, repr=False, compare=False)
+    _calls: dict[Any, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def tools(self) -> Tools:
@@ -124,12 +125,24 @@ class Following:
         if not before[-1].get("tool_calls"):
             found = full.find(probes.TEXT, said)
             return found + len(probes.TEXT) if found >= 0 else None
-        alone = self.template.render(before, tools, generation_prompt=False)
         # Templates may drop an empty thought once more follows, so only the calls are compared.
         first, value = (str(value) for value in probes.ARGUMENTS[0].values())
-        calls = alone[alone.find(first) : call_end(alone, self.turns, self.text, self._close)]
+        calls = self._calls_alone(first, before, tools)
         start = full.find(first, said)
         return start + len(calls) if value in calls and full.startswith(calls, start) else None
+
+    def _calls_alone(self, first: str, before: list[dict[str, Any]], tools: Tools) -> str:
+        """The stand-in's calls, from the first one's first value on, when nothing follows them."""
+        called = tuple((call["id"], call["function"]["name"]) for call in before[-1]["tool_calls"])
+        key = (called, tools is None)
+        found = self._calls.get(key)
+        if found is None:
+            alone = self.template.render(before, tools, generation_prompt=False)
+            end = call_end(alone, self.turns, self.text, self._close)
+            found = alone[alone.find(first) : end]
+            self._calls.clear()  # only the last: a skeleton is tried on a hundred contents
+            self._calls[key] = found
+        return found
 
     def _stand_ins(self, messages: Messages) -> Iterator[dict[str, Any]]:
         """Assistant's turns that the messages could follow, the likeliest first."""
