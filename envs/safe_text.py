@@ -15,6 +15,7 @@ import copy
 import json
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -44,10 +45,15 @@ class SafeText:
                 "fast tokenizer: load it with AutoTokenizer, from a folder with a tokenizer.json"
             )
         # A copy, for whoever pads or truncates with the tokenizer changes its backend.
-        self._backend = _sharing_vocabulary(backend, backend.get_added_tokens_decoder())
+        tokens = backend.get_added_tokens_decoder()
+        self._backend = _sharing_vocabulary(backend, tokens)
+        if self._backend.get_added_tokens_decoder() != tokens:  # numbered in no order of ours
+            self._backend = copy.deepcopy(backend)
+            self._backend.no_padding()
+            self._backend.no_truncation()
         self.added: dict[str, int] = {
             token.content: number
-            for number, token in self._backend.get_added_tokens_decoder().items()
+            for number, token in tokens.items()
             if is_markup(token.content)
         }
         self._contents = {number: content for content, number in self.added.items()}
@@ -142,47 +148,65 @@ class SafeText:
     def _encode_plain(self, stretch: str, marker: str, *, at_start: bool) -> list[int]:
         plain = self._plain_at_start if at_start else self._plain
         text = stretch.replace(marker, "")
-        encoding = plain.encode(text, add_special_tokens=False)
+        encoding = plain.encode(text)
         if not self._added_in(encoding, text):
-            return list(encoding.ids)
+            return plain.ids(encoding)
         # The model's own vocabulary spells an added token as one piece: keep its parts apart.
         parts = [part for part in stretch.split(marker) if part]
-        return [
-            number
-            for index, part in enumerate(parts)
-            for number in (plain if index == 0 else self._plain_going_on)
-            .encode(part, add_special_tokens=False)
-            .ids
-        ]
+        first, others = plain.ids(plain.encode(parts[0])), self._plain_going_on
+        return sum((others.ids(others.encode(part)) for part in parts[1:]), first)
 
-    # Tokenizers that know no added tokens: for the text's start, for what follows an added token,
-    # and for what follows other text.
+    # For the text's start, for what follows an added token, and for what follows other text.
 
     @cached_property
-    def _plain_at_start(self) -> Tokenizer:
-        return self._without_added_tokens(())
+    def _plain_at_start(self) -> "_Plain":
+        return _Plain.of(self._backend, ())
 
     @cached_property
-    def _plain(self) -> Tokenizer:
-        return self._without_added_tokens(("first",))
+    def _plain(self) -> "_Plain":
+        return _Plain.of(self._backend, ("first",))
 
     @cached_property
-    def _plain_going_on(self) -> Tokenizer:
-        return self._without_added_tokens(("first", "always", True))
+    def _plain_going_on(self) -> "_Plain":
+        return _Plain.of(self._backend, ("first", "always", True))
 
-    def _without_added_tokens(self, prepending: Collection[str | bool]) -> Tokenizer:
-        """A tokenizer that writes no space before text, where the settings are among these."""
+
+@dataclass(frozen=True)
+class _Plain:
+    """A tokenizer without the added tokens that are markup.
+
+    Attributes:
+        tokenizer: It has the other ones, but numbers them anew.
+        numbers: Their true ids, by those.
+    """
+
+    tokenizer: Tokenizer
+    numbers: Mapping[int, int]
+
+    @classmethod
+    def of(cls, backend: Tokenizer, prepending: Collection[str | bool]) -> "_Plain":
+        """Make one that writes no space before text where the tokenizer's setting is given."""
         kept = {
             number: token
-            for number, token in self._backend.get_added_tokens_decoder().items()
+            for number, token in backend.get_added_tokens_decoder().items()
             if not is_markup(token.content)
         }
-        plain = _sharing_vocabulary(self._backend, kept)
+        plain = _sharing_vocabulary(backend, kept)
         if prepending and plain.pre_tokenizer is not None:
             plain.pre_tokenizer = _never_prepending(plain.pre_tokenizer, prepending)
         if True in prepending and plain.normalizer is not None:
             plain.normalizer = _never_prepending(plain.normalizer, prepending)
-        return plain
+        true = {token.content: number for number, token in kept.items()}
+        added = plain.get_added_tokens_decoder()
+        return cls(plain, {number: true[token.content] for number, token in added.items()})
+
+    def encode(self, text: str) -> Encoding:
+        """Encode, with ids of its own."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def ids(self, encoding: Encoding) -> list[int]:
+        """The true ids."""
+        return [self.numbers.get(number, number) for number in encoding.ids]
 
 
 def _sharing_vocabulary(backend: Tokenizer, added: Mapping[int, AddedToken]) -> Tokenizer:
@@ -195,14 +219,7 @@ def _sharing_vocabulary(backend: Tokenizer, added: Mapping[int, AddedToken]) -> 
     sharing.pre_tokenizer = backend.pre_tokenizer
     sharing.decoder = backend.decoder
     sharing.add_tokens([added[number] for number in sorted(added)])
-    if sharing.get_added_tokens_decoder() == added:
-        return sharing
-    # The ids have gaps, which only a description of the whole tokenizer can say.
-    state = json.loads(backend.to_str())
-    contents = {token.content for token in added.values()}
-    state["added_tokens"] = [one for one in state["added_tokens"] if one["content"] in contents]
-    state |= {"post_processor": None, "padding": None, "truncation": None}
-    return Tokenizer.from_str(json.dumps(state))
+    return sharing
 
 
 def _never_prepending(step: Any, prepending: Collection[str | bool]) -> Any:
