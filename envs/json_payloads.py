@@ -8,6 +8,7 @@ from typing import Any
 import jmespath
 
 from gymnast.envs import markup, probes
+from gymnast.envs.literals import skip_space
 from gymnast.envs.payloads import Found, Malformed, Sample, Schemas, read_arguments, read_json
 from gymnast.types import ToolCall
 
@@ -51,6 +52,7 @@ def _quoted(path: tuple[str, ...]) -> str:
     return ".".join(json.dumps(key) for key in path)
 
 
+_LONGEST_HEAD = 256  # of a call: so far the end of its name is looked for, markup included
 _TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 
 
@@ -177,7 +179,8 @@ class NameThenJson:
         self, text: str, start: int, schemas: Schemas, close: str
     ) -> tuple[list[ToolCall], int]:
         """Read a name and its arguments."""
-        split = markup.pattern(self.separator or "{").search(text, start)
+        limit = min(start + _LONGEST_HEAD, len(text))
+        split = markup.pattern(self.separator or "{").search(text, start, limit)
         split = split or self._other_header(text, start)
         if split is None:
             shown = markup.shown(self.separator)
@@ -186,7 +189,7 @@ class NameThenJson:
         if not name or len(name.split()) != 1:
             raise Malformed(start, "a call must begin with the tool's name")
         begin = split.end() if self.separator else split.start()
-        begin += len(text[begin:]) - len(text[begin:].lstrip())
+        begin = skip_space(text, begin)
         try:
             value, end = read_json(text, begin)
             arguments = read_arguments(value, begin, name)

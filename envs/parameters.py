@@ -13,17 +13,20 @@ of the same kind again (`<a><item>1</item></a>`).
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from gymnast.envs import markup, probes
 from gymnast.envs.argument_types import of_items, of_property, typed, types
-from gymnast.envs.literals import DEPTH
+from gymnast.envs.literals import DEPTH, skip_space
 from gymnast.envs.payloads import Found, Malformed, Sample, Schemas
 from gymnast.types import ToolCall
 
 _ATTRIBUTE = "\ue0f4"  # in `assign`: the word that says what type the value has
 _KEYS = tuple(probes.ARGUMENTS[0])
-_KEY_TEXT = r"\s*([^<>\n]{1,200}?)\s*"
+# No white space can be matched in two ways: a model may write thousands of it.
+_KEY_TEXT = r"\s*+([^<>\n]{0,200}?[^<>\s])\s*+"
+_LONGEST_NAME = 256  # of a tool; so far the end of a name is looked for, markup included
 
 
 @dataclass(frozen=True)
@@ -86,11 +89,12 @@ class Parameters:
     ) -> tuple[list[ToolCall], int]:
         """Read one call with all of its arguments."""
         name, position = self._read_name(text, start, close)
-        properties: Mapping[str, Any] = (schemas.get(name) or {}).get("properties") or {}
         arguments: dict[str, Any] = {}
         try:
             while opening := self._next_parameter(text, position, close):
-                key, value, position = self._read_parameter(text, opening.end(), properties, close)
+                key, value, position = self._read_parameter(
+                    text, opening.end(), schemas.get(name), close
+                )
                 if key in arguments:
                     raise Malformed(opening.start(), f"the argument {key!r} is given twice")
                 arguments[key] = value
@@ -110,12 +114,14 @@ class Parameters:
         return False
 
     def _read_name(self, text: str, start: int, close: str) -> tuple[str, int]:
-        after, open_ = markup.pattern(self.after_name), markup.pattern(self.open)
-        ends = [found for found in (open_.search(text, start), _find(close, text, start)) if found]
-        limit = min((found.start() for found in ends), default=len(text))
-        found = after.search(text, start, limit) if self.after_name else None
+        limit = min(start + _LONGEST_NAME, len(text))
+        for tag in (self.open, close):
+            end = markup.pattern(tag).search(text, start, limit) if tag else None
+            limit = end.start() if end else limit
+        after = markup.pattern(self.after_name) if self.after_name else None
+        found = after.search(text, start, limit) if after else None
         name = text[start : found.start() if found else limit].strip()
-        if self.after_name and found is None:
+        if after and found is None:
             rule = f"the tool's name must be followed by {markup.shown(self.after_name)!r}"
             raise Malformed(start, rule, name if len(name.split()) == 1 else "")
         if len(name.split()) != 1:
@@ -123,31 +129,32 @@ class Parameters:
         return name, found.end() if found else limit
 
     def _next_parameter(self, text: str, position: int, close: str) -> re.Match[str] | None:
-        position = _skip_space(text, position)
+        position = skip_space(text, position)
         if close and markup.pattern(close).match(text, position):
             return None
         return markup.pattern(self.open).match(text, position)
 
     def _read_parameter(
-        self, text: str, start: int, properties: Mapping[str, Any], close: str
+        self, text: str, start: int, tool: Mapping[str, Any] | None, close: str
     ) -> tuple[str, Any, int]:
         found = _key_pattern(self.assign).match(text, start)
         if found is None:
             shown = self.assign.replace(_ATTRIBUTE, self.text_word)
             raise Malformed(start, f"an argument's key must be followed by {shown!r}")
-        key, schema = found[1], properties.get(found[1])
+        key, schema = found[1], of_property(tool, found[1])
         if self.item and self._is_nested(text, found.end()):
             value, end = self._read_nested(text, found.end(), key, schema, DEPTH)
             return key, value, end
         inside, outside = self.enclosure
         begin = found.end()
-        if inside and text.startswith(inside, _skip_space(text, begin)):
+        if inside and text.startswith(inside, skip_space(text, begin)):
             begin = max(text.find(outside, begin), begin)
         end_match = self._value_end(text, begin, key, close)
         value = text[found.end() : end_match.start()]
         value = value.removeprefix(self.before).removesuffix(self.after)
-        if inside and value.startswith(inside) and value.endswith(outside):
-            return key, value[len(inside) : -len(outside)], end_match.end()
+        core = value.strip()
+        if inside and core.startswith(inside) and core.endswith(outside):
+            return key, core[len(inside) : -len(outside)], end_match.end()
         if self.text_word and found[2] == self.text_word:
             return key, value, end_match.end()
         return key, self._typed(value, schema), end_match.end()
@@ -159,22 +166,14 @@ class Parameters:
 
     def _value_end(self, text: str, start: int, key: str, close: str) -> re.Match[str]:
         """Where a value ends: at the first `close` that is followed by more of the call."""
-        first = None
-        for found in markup.pattern(self.close, key).finditer(text, start):
-            first = first or found
-            position = _skip_space(text, found.end())
-            follows = markup.pattern(self.open).match(text, position) or (
-                close and markup.pattern(close).match(text, position)
-            )
-            if follows or position == len(text):
-                return found
-        if first is None:
-            shown = self.close.replace(markup.KEY, key)
-            raise Malformed(start, f"the argument {key!r} is not closed by {shown!r}")
-        return first
+        found = _followed(self.close, key, (self.open, close)).search(text, start)
+        found = found or markup.pattern(self.close, key).search(text, start)
+        if found is None:
+            raise self._not_closed(start, key)
+        return found
 
     def _is_nested(self, text: str, start: int) -> bool:
-        start = _skip_space(text, start)
+        start = skip_space(text, start)
         opened = markup.pattern(self.open).match(text, start)
         closed = markup.pattern(self.close).match(text, start)
         return opened is not None and closed is None
@@ -185,32 +184,47 @@ class Parameters:
         """Read the elements of a list or an object, up to the `close` of its key."""
         if depth == 0:
             raise Malformed(start, "the argument is nested too deeply")
+        names: set[str] = set()
         children: list[tuple[str, Any]] = []
-        position = _skip_space(text, start)
+        repeated: tuple[int, str] | None = None
+        position = skip_space(text, start)
         while self._is_nested(text, position):
-            opening = markup.pattern(self.open).match(text, position)
-            found = opening and _key_pattern(self.assign).match(text, opening.end())
-            if found is None:
-                raise Malformed(position, "an element must begin with its key")
-            part = of_items(schema) if found[1] == self.item else of_property(schema, found[1])
-            if self._is_nested(text, found.end()):
-                value, position = self._read_nested(text, found.end(), found[1], part, depth - 1)
-            else:
-                end = markup.pattern(self.close, found[1]).search(text, found.end())
-                if end is None:
-                    shown = self.close.replace(markup.KEY, found[1])
-                    raise Malformed(position, f"{found[1]!r} is not closed by {shown!r}")
-                value, position = self._typed(text[found.end() : end.start()], part), end.end()
-            children.append((found[1], value))
-            position = _skip_space(text, position)
+            name, value, end = self._read_element(text, position, schema, depth)
+            if name in names and name != self.item:
+                repeated = repeated or (position, name)
+            names.add(name)
+            children.append((name, value))
+            position = skip_space(text, end)
         closing = markup.pattern(self.close, key).match(text, position)
         if closing is None:
-            shown = self.close.replace(markup.KEY, key)
-            raise Malformed(position, f"the argument {key!r} is not closed by {shown!r}")
+            raise self._not_closed(position, key)
         is_list = types(schema) == {"array"} or (
-            types(schema) != {"object"} and all(name == self.item for name, _ in children)
+            types(schema) != {"object"} and names == {self.item}
         )
-        return [value for _, value in children] if is_list else dict(children), closing.end()
+        if is_list:
+            return [value for _, value in children], closing.end()
+        if repeated is not None:
+            raise Malformed(repeated[0], f"the element {repeated[1]!r} comes twice")
+        return dict(children), closing.end()
+
+    def _read_element(self, text: str, start: int, schema: Any, depth: int) -> tuple[str, Any, int]:
+        """Read one element of a list or an object: its key, its value, and where it ends."""
+        opening = markup.pattern(self.open).match(text, start)
+        found = opening and _key_pattern(self.assign).match(text, opening.end())
+        if found is None or found[1].split() != [found[1]]:  # the next call, for one
+            raise Malformed(start, "an element must begin with its key, one word")
+        key, begin = found[1], found.end()
+        part = of_items(schema) if key == self.item else of_property(schema, key)
+        if self._is_nested(text, begin):
+            return key, *self._read_nested(text, begin, key, part, depth - 1)
+        end = markup.pattern(self.close, key).search(text, begin)
+        if end is None:
+            raise self._not_closed(start, key)
+        return key, self._typed(text[begin : end.start()], part), end.end()
+
+    def _not_closed(self, position: int, key: str) -> Malformed:
+        shown = self.close.replace(markup.KEY, key)
+        return Malformed(position, f"the argument {key!r} is not closed by {shown!r}")
 
 
 def _enclosure(sample: Sample, payload: Parameters) -> tuple[str, str]:
@@ -286,11 +300,8 @@ def _key_pattern(assign: str) -> re.Pattern[str]:
     return re.compile(_KEY_TEXT + pattern)
 
 
-def _find(tag: str, text: str, start: int) -> re.Match[str] | None:
-    return markup.pattern(tag).search(text, start) if tag else None
-
-
-def _skip_space(text: str, position: int) -> int:
-    while position < len(text) and text[position].isspace():
-        position += 1
-    return position
+@lru_cache(maxsize=1024)
+def _followed(close: str, key: str, following: tuple[str, ...]) -> re.Pattern[str]:
+    """A value's `close`, where the text ends after it or one of these tags comes next."""
+    tags = [markup.pattern(tag).pattern for tag in following if tag]
+    return re.compile(rf"{markup.pattern(close, key).pattern}(?=\s*+(?:{'|'.join(tags)}|\Z))")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gymnast.envs import markup
+from gymnast.envs.literals import skip_space
 from gymnast.envs.payloads import Malformed, Payload, Schemas, read_arguments
 from gymnast.errors import ConfigError, UserCodeError
 from gymnast.types import ToolCall
@@ -131,7 +132,7 @@ def _read_delimited(
 
 def _read_bare(text: str, dialect: Dialect, schemas: Schemas) -> tuple[list[str], list[ToolCall]]:
     """Without a delimiter only the turn's beginning can tell a call from text."""
-    start = _skip_space(text, 0)
+    start = skip_space(text, 0)
     if not dialect.payload.begins(text, start):
         return [text], []
     calls, end = _read_block(text, start, dialect, schemas)
@@ -148,7 +149,7 @@ def _read_block(
 ) -> tuple[list[ToolCall], int]:
     """Read the payloads from `start` to the closing delimiter."""
     calls: list[ToolCall] = []
-    position = _skip_space(text, start)
+    position = skip_space(text, start)
     try:
         while True:
             read, position = dialect.payload.read(text, position, schemas, dialect.close)
@@ -157,7 +158,7 @@ def _read_block(
             if following is None:
                 break
             position = following
-        position = _skip_space(text, position)
+        position = skip_space(text, position)
         if not dialect.close:
             return calls, position
         close = markup.pattern(dialect.close).match(text, position)
@@ -169,19 +170,25 @@ def _read_block(
         return calls, close.end()
     except Malformed as error:
         calls.append(ToolCall("", error.name, {}, f"at character {error.position}: {error}"))
-        return calls, _resume(text, start, dialect)
+        return calls, _resume(text, position, dialect)
 
 
 def _next_payload(text: str, position: int, dialect: Dialect) -> int | None:
     """Where another payload begins behind the same opening delimiter, if one does."""
-    position = _skip_space(text, position)
+    position = skip_space(text, position)
     if dialect.between and text.startswith(dialect.between, position):
-        position = _skip_space(text, position + len(dialect.between))
+        position = skip_space(text, position + len(dialect.between))
     return position if dialect.payload.begins(text, position) else None
 
 
 def _resume(text: str, start: int, dialect: Dialect) -> int:
-    """Where to go on after a broken block: behind its end, or else at the next one's start."""
+    """Where to go on after a broken block: behind its end, or else at the next one's start.
+
+    Args:
+        text: The whole completion.
+        start: Up to where it could be read.
+        dialect: How calls are written.
+    """
     begins = markup.pattern(dialect.open).search(text, start) if dialect.open else None
     limit = begins.start() if begins else len(text)
     close = markup.pattern(dialect.close).search(text, start, limit) if dialect.close else None
@@ -190,14 +197,8 @@ def _resume(text: str, start: int, dialect: Dialect) -> int:
     # A policy that repeats the opening, and nothing else, broke one call and not a thousand.
     while begins:
         limit = begins.start()
-        begins = markup.pattern(dialect.open).match(text, _skip_space(text, begins.end()))
+        begins = markup.pattern(dialect.open).match(text, skip_space(text, begins.end()))
     return limit
-
-
-def _skip_space(text: str, position: int) -> int:
-    while position < len(text) and text[position].isspace():
-        position += 1
-    return position
 
 
 def load_parser(parser: Parser | str) -> Parser:

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from gymnast.agents.tiny import tiny_tokenizer
+from gymnast.envs.json_payloads import NameThenJson
+from gymnast.envs.parameters import Parameters
+from gymnast.envs.parsing import Dialect, read_calls
 from gymnast.envs.renderer import Renderer
 from gymnast.errors import ConfigError, UserCodeError
 
@@ -72,6 +75,39 @@ def test_an_opening_that_is_only_repeated_is_one_broken_call(renderer: Renderer)
     ids = renderer.tokenizer.encode(good + "<tool_call> \n" * 1000 + good)
     read = renderer.parse(ids)["tool_calls"]
     assert [call.error is None for call in read] == [True, False, True]
+
+
+def test_what_was_read_of_a_broken_call_is_not_read_again(renderer: Renderer) -> None:
+    inner = '<tool_call>{\\"name\\": \\"multiply\\", \\"arguments\\": {}}</tool_call>'
+    text = f'<tool_call>{{"name": "add", "arguments": {{"a": "{inner}"}}}} and no end'
+    (read,) = renderer.parse(renderer.tokenizer.encode(text))["tool_calls"]
+    assert read.name == "add"
+    assert "expected '</tool_call>'" in (read.error or "")
+
+
+PAIRS = Dialect(Parameters("", "<k>", "</k><v>", "</v>"), "<call>", "</call>")
+NAMED = Dialect(NameThenJson("<args>"), "<call>", "")
+
+
+@pytest.mark.parametrize("dialect", [PAIRS, NAMED])
+@pytest.mark.parametrize(
+    "repeated",
+    [
+        "<call>x",
+        "<call>x<args>",
+        "<call>f<k>a</k><v>",
+        "<call>f<k>a</k><v></v>x",
+        "<call>" + " " * 99,
+    ],
+)
+@pytest.mark.parametrize("after", ["", "</v>x", "<", " ", "<args>", "</call>"])
+def test_reading_takes_time_in_proportion_to_the_text(
+    dialect: Dialect, repeated: str, after: str
+) -> None:
+    # Where it takes the square, this takes minutes.
+    text = repeated * (20_000 // len(repeated)) + (after or "x") * (20_000 // len(after or "x"))
+    _, calls = read_calls(text, dialect)
+    assert calls
 
 
 def test_ids_of_weird_kinds_are_left_out(renderer: Renderer) -> None:
