@@ -47,10 +47,11 @@ class SafeText:
         # A copy, for whoever pads or truncates with the tokenizer changes its backend.
         tokens = backend.get_added_tokens_decoder()
         self._backend = _sharing_vocabulary(backend, tokens)
-        if self._backend.get_added_tokens_decoder() != tokens:  # numbered in no order of ours
-            self._backend = copy.deepcopy(backend)
-            self._backend.no_padding()
-            self._backend.no_truncation()
+        if self._backend.get_added_tokens_decoder() != tokens:
+            raise ModelError(
+                f"the added tokens of {type(tokenizer).__name__} have ids in no order in which "
+                "they could be added, so they cannot be copied; save and load the tokenizer"
+            )
         self.added: dict[str, int] = {
             token.content: number
             for number, token in tokens.items()
@@ -214,11 +215,20 @@ def _sharing_vocabulary(backend: Tokenizer, added: Mapping[int, AddedToken]) -> 
 
     It shares the vocabulary, of which a copy takes seconds and a hundred megabytes.
     """
+    tokens = [added[number] for number in sorted(added)]
+    sharing = _adding(backend, tokens, len(tokens))
+    if sharing.get_added_tokens_decoder() == added:
+        return sharing
+    return _adding(backend, tokens, 1)  # which numbers them as before where there are gaps
+
+
+def _adding(backend: Tokenizer, tokens: list[AddedToken], at_once: int) -> Tokenizer:
     sharing = Tokenizer(backend.model)
     sharing.normalizer = backend.normalizer
     sharing.pre_tokenizer = backend.pre_tokenizer
     sharing.decoder = backend.decoder
-    sharing.add_tokens([added[number] for number in sorted(added)])
+    for begin in range(0, len(tokens), max(at_once, 1)):
+        sharing.add_tokens(tokens[begin : begin + at_once])
     return sharing
 
 
