@@ -190,7 +190,8 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         message = renderer.parse(ids, context_ids=self._state.ids, tools=self.tools or None)
         if any(call.error is not None for call in message["tool_calls"]):
             # What could not be read is in neither content nor calls; a reader of rollouts wants it.
-            return {**message, "raw": renderer.tokenizer.decode(ids)}  # type: ignore[typeddict-unknown-key]
+            known = [number for number in ids if 0 <= number < 2**31]
+            return {**message, "raw": renderer.tokenizer.decode(known)}  # type: ignore[typeddict-unknown-key]
         return message
 
     def _render(
