@@ -109,15 +109,18 @@ class Following:
     @cached_property
     def takes_strict_ids_only(self) -> bool:
         """Whether the template refuses a call's id that is not nine letters and digits."""
-        if not self.writes_calls:
+        if not self.writes_calls or not self._takes_id(probes.IDS[0]):
             return False
+        return not all(map(self._takes_id, ("a", "functions.f:0")))
+
+    def _takes_id(self, call_id: str) -> bool:
+        result = probes.result() | {"tool_call_id": call_id}
+        talk = [probes.user(), self._calling([result]), result]
         try:
-            for own in ("a", "functions.f:0"):
-                message = probes.result() | {"tool_call_id": own}
-                self._render([message], self.tools, generation_prompt=True)
+            self.template.render(talk, self.tools, generation_prompt=True)
         except TemplateError:
-            return True
-        return False
+            return False
+        return True
 
     def _end_of_turn(self, full: str, before: list[dict[str, Any]], tools: Tools) -> int | None:
         """Where the stand-in turn ends in a rendering; None where it is not in there as it was."""

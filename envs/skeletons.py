@@ -1,10 +1,10 @@
 """Messages of one shape as a text to fill in: what a template wrote once is not rendered again.
 
 A template is rendered with marks for the contents, names and ids of the messages, and cut at the
-marks. It may do more with a content than copy it (strip it, write it as JSON, compare it with
-something), so the outcome is tried on contents that would tell: white space, quotes, and every
-string that stands in the template itself. If any comes out otherwise, there is no skeleton, and
-every message is rendered.
+marks. It may do more with a content than copy it (strip it, cut it, write it as JSON, compare it
+with something), so the outcome is tried on contents that would tell: white space, quotes, a long
+one, and every string that stands in the template itself; and on such names. If any comes out
+otherwise, there is no skeleton, and every message is rendered.
 """
 
 import json
@@ -37,13 +37,22 @@ _CONTENTS = (
     "<b> & {x} %",
     "7",
     "[]",
+    "OK",
+    "Long words. " * 2000,
 )
+_MOST_MESSAGES = 8
 _MARK = re.compile(r"zqslot(\d{3})")  # nine letters and digits: the strictest rule for ids
 _NAMES_AND_IDS = {"name": re.compile(r"[\w.\-]+"), "tool_call_id": re.compile(r"[A-Za-z0-9]{9}")}
 
 
 def shape_of(messages: Sequence[Mapping[str, Any]]) -> Shape | None:
-    """The shape of messages; None where they hold more than text, a name and an id."""
+    """The shape of messages; None where they hold more than text, a name and an id of their own.
+
+    Some templates look a result's name up by its id, so results with the same id have none. Nor
+    have many messages: making a skeleton costs as much as rendering them a hundred times.
+    """
+    if len(messages) > _MOST_MESSAGES:
+        return None
     for message in messages:
         for key, value in message.items():
             rule = _NAMES_AND_IDS.get(key)
@@ -52,6 +61,9 @@ def shape_of(messages: Sequence[Mapping[str, Any]]) -> Shape | None:
                 return None
         if not isinstance(message.get("content"), str):
             return None
+    ids = [message["tool_call_id"] for message in messages if "tool_call_id" in message]
+    if len(set(ids)) < len(ids):
+        return None
     return tuple(
         (str(message["role"]), *sorted(key for key in message if key != "role"))
         for message in messages
@@ -88,15 +100,12 @@ class Skeleton:
         marked = [{"role": role} for role, *_ in shape]
         for number, (index, key) in enumerate(slots):
             marked[index][key] = f"zqslot{number:03d}"
-        contents = [*_CONTENTS, *sorted(literals), *(f"x{text}x" for text in sorted(literals))]
         try:
             parts = _MARK.split(render(marked))
             pieces = tuple(
                 part if number % 2 == 0 else slots[int(part)] for number, part in enumerate(parts)
             )
-            tries = [
-                [{**message, "content": content} for message in marked] for content in contents
-            ]
+            tries = _tries(marked, [*sorted(literals), *(f"x{text}x" for text in sorted(literals))])
             written = [render(messages) for messages in tries]
         except (TemplateError, IndexError):
             return None
@@ -117,3 +126,19 @@ class Skeleton:
             value = messages[index][key]
             filled.append(self.transform(value) if key == "content" else value)
         return "".join(filled)
+
+
+def _tries(marked: list[dict[str, Any]], literals: list[str]) -> list[list[dict[str, Any]]]:
+    """The messages with other contents, names and ids: such as a template can tell from others."""
+    names = [text for text in literals if _NAMES_AND_IDS["name"].fullmatch(text)] or ["f"]
+    tries = []
+    for number, content in enumerate([*_CONTENTS, *literals]):
+        values = {"content": content, "name": names[min(number, len(names) - 1)]}
+        messages = [
+            message
+            | {key: value for key, value in values.items() if key in message}
+            | ({"tool_call_id": f"call{index:05d}"} if "tool_call_id" in message else {})
+            for index, message in enumerate(marked)
+        ]
+        tries.append(messages)
+    return tries
