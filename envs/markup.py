@@ -18,6 +18,7 @@ from gymnast.envs import probes
 ID, NUMBER, NAME, KEY = "\ue0f0", "\ue0f1", "\ue0f2", "\ue0f3"
 _PATTERNS = {ID: r"([\w.:\-]+)", NUMBER: r"\d+", NAME: r"[\w.\-]+", KEY: r"[^\s<>]+"}
 _SHOWN = {ID: "ID", NUMBER: "0", NAME: "TOOL", KEY: "KEY"}
+_CLOSING = (">", ")", "]", "}")
 _LONE_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 
 
@@ -69,11 +70,12 @@ def common_end(text: str, other: str, added: Collection[str] = ()) -> str:
     """What two texts end with, down to a sensible place to cut `text`."""
     length = shared_length(text[::-1], other[::-1])
     cut = len(text) - length
-    if length in (len(text), len(other)):
+    if length in (len(text), len(other)) and text[cut : cut + 1] not in _CLOSING:
         return text[cut:]
     # A closing bracket at the start belongs to what comes before: "<call>" | "<name".
     end_of_other = re.compile(r"[^\w\s<\[({]*[>\])}]|[^<>]*>").match(text, cut)
     limit = end_of_other.end() if end_of_other else cut
+    limit = cut if limit == len(text) else limit  # brackets alone are markup of their own: ">>>"
     while cut < len(text) and (_inside_token(text, cut, added) or cut < limit):
         if cut > 0 and any(text.startswith(token, cut) for token in added):
             break

@@ -154,10 +154,21 @@ class Parameters:
         value = value.removeprefix(self.before).removesuffix(self.after)
         core = value.strip()
         if inside and core.startswith(inside) and core.endswith(outside):
-            return key, core[len(inside) : -len(outside)], end_match.end()
+            core = core[len(inside) : -len(outside)]
+            return key, core if "string" in types(schema) else typed(core, schema), end_match.end()
+        if self._holds_argument(value):
+            raise self._not_closed(found.end(), key)
         if self.text_word and found[2] == self.text_word:
             return key, value, end_match.end()
         return key, self._typed(value, schema), end_match.end()
+
+    def _holds_argument(self, value: str) -> bool:
+        """Whether another argument begins inside of a value, whose end was then left out."""
+        for opening in markup.pattern(self.open).finditer(value):
+            found = _key_pattern(self.assign).match(value, opening.end())
+            if found is not None and value.startswith(self.before, found.end()):
+                return True
+        return False
 
     def _typed(self, value: str, schema: Any) -> Any:
         if self.item and not value and types(schema) in ({"array"}, {"object"}):

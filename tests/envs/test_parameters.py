@@ -75,7 +75,7 @@ def derived(write: Write) -> Parameters:
 ON_LINES, IN_PAIRS, WITH_TYPES = derived(on_lines), derived(in_pairs), derived(with_types)
 ENCLOSED, NESTED = derived(enclosed), derived(nested)
 OPENINGS = ("<function=", "", '<f name="', '<f name="', '[<f name="')
-CLOSINGS = (">\n</function>", "</call>", "</f>", "</f>", "[</f>")
+CLOSINGS = ("</function>", "</call>", "</f>", "</f>", "[</f>")
 ALL = list(
     zip(
         (ON_LINES, IN_PAIRS, WITH_TYPES, ENCLOSED, NESTED),
@@ -317,3 +317,27 @@ def test_reading_takes_time_in_proportion_to_the_text(text: str) -> None:
             _, end = payload.read(text, 0, {}, close)
             if not text[end:].lstrip().startswith(close):
                 raise Malformed(end, "what a dialect says of this")
+
+
+@pytest.mark.parametrize(
+    ("payload", "text", "close"),
+    [
+        (IN_PAIRS, "f<key>a</key><value>x<key>b</key><value>2</value></call>", "</call>"),
+        (
+            ON_LINES,
+            "f>\n<parameter=a>\nx\n<parameter=b>\n2\n</parameter>\n</function>",
+            "</function>",
+        ),
+    ],
+)
+def test_an_argument_that_is_not_closed_does_not_swallow_the_next(
+    payload: Parameters, text: str, close: str
+) -> None:
+    with pytest.raises(Malformed, match="the argument 'a' is not closed by"):
+        payload.read(text, 0, {}, close)
+
+
+def test_an_enclosed_value_has_the_type_of_its_schema() -> None:
+    text = 'f"><p name="a"><![CDATA[{"b": "<"}]]></p><p name="c"><![CDATA[2]]></p></f>'
+    properties = {"a": {"type": "object"}, "c": {"type": "string"}}
+    assert read(ENCLOSED, text, {"properties": properties}) == {"a": {"b": "<"}, "c": "2"}
