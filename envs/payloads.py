@@ -14,6 +14,7 @@ read, which most kinds need.
 """
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -93,7 +94,14 @@ def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-_DECODER = json.JSONDecoder(strict=False, parse_constant=_reject_constant)
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits[:40]} is too large a number")
+    return number
+
+
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_reject_constant, parse_float=_finite)
 
 
 def read_json(text: str, start: int) -> tuple[Any, int]:

@@ -112,11 +112,19 @@ class Reader:
         seen: set[str] = set()
         for index, call in enumerate(calls):
             taken = not self.strict_ids or _STRICT_ID.fullmatch(call.id)
+            if self.strict_ids and self.text.breaker.is_suspicious(call.id):
+                taken = None  # it could not be written again as it is
             own = call.id if call.id and taken and call.id not in seen else ""
-            own = own or f"call{position + index:05d}"
+            own = own or _own_id(position + index)
             seen.add(own)
             numbered.append(replace(call, id=own))
         return numbered
+
+
+def _own_id(number: int) -> str:
+    """An id of nine letters and digits, for up to a hundred million calls."""
+    digits = f"{number:05d}"
+    return "call"[: 9 - len(digits)] + digits
 
 
 def _without_marker(call: ToolCall, marker: str) -> ToolCall:

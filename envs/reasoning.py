@@ -90,7 +90,7 @@ class Reasoning:
             closing = markup.pattern(self.close).search(rest, 0, cut) if alone else None
             cut = 0
         if closing is not None:
-            return rest[: closing.start()].strip(), rest[closing.end() :]
+            return rest[: closing.start()].strip(), rest[closing.end() :].lstrip()
         return rest[:cut].strip(), rest[cut:]
 
 

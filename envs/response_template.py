@@ -181,7 +181,7 @@ class ResponseTemplate:
         """The context's text from the last start of a turn; only that much of it is decoded."""
         size = _TAIL
         while True:
-            tail = self.text.decode(context_ids[-size:]) if context_ids else self.prompt
+            tail = self.text.decode(context_ids[-size:]) if len(context_ids) else self.prompt
             starts = list(self.spec.start_anchor_re.finditer(tail))
             if starts:
                 return tail[starts[-1].start() :]

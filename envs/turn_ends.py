@@ -27,12 +27,18 @@ def after_cut(
 ) -> list[int]:
     """What is left of `ids`, which begin with a turn's end, after a turn that was cut."""
     ends = turns.closing | turns.opening
-    reach = next((index for index, number in enumerate(ids) if number in ends), 0)
+    added = turns.end_tokens(text, ids)
+    reach = next((index for index, number in added.items() if number in ends), 0)
     # As text, for a model's own tokens can have merged it with what comes before.
     written = text.decode(context_ids[-reach - _MARGIN :]) if reach else ""
     for count in range(reach, 0, -1):
-        if written.endswith(text.decode(ids[:count])):
+        before, begun = text.decode(ids[: count - 1]), text.decode(ids[:count])
+        if begun and written.endswith(begun):  # "": a lone space, in SentencePiece's manner
             return ids[count:]
+        cuts = range(len(begun) - 1, len(before), -1) if not text.is_added(ids[count - 1]) else ()
+        for cut in cuts:  # inside of a token of ours
+            if written.endswith(begun[:cut]):
+                return [*text.encode(begun[cut:], inside=True), *ids[count:]]
     return ids
 
 
