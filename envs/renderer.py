@@ -302,7 +302,15 @@ class Renderer:
     def _after_turn(self, messages: list[dict[str, Any]], tools: Any, generate: bool) -> str:
         if self._plain:
             tools, messages = None, plain_protocol.rewrite(messages, None, takes_system=True)
-        return self._following.render(messages, tools, generation_prompt=generate)
+        try:
+            return self._following.render(messages, tools, generation_prompt=generate)
+        except TemplateError:
+            # A policy can call where no tools are offered, and some templates want to see some.
+            if tools or self._following.tools is None:
+                raise
+            return self._following.render(
+                messages, self._following.tools, generation_prompt=generate
+            )
 
 
 def _rebuild(tokenizer: Any, chat_template: Any, kwargs: Any, parser: Any) -> Renderer:

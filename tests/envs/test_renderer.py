@@ -392,3 +392,10 @@ def test_padding_and_truncation_set_by_others_do_not_reach_in(tokenizer: Any) ->
     expected = renderer.prompt([QUESTION], TOOLS)
     own(["a b c d e"], truncation=True, max_length=2, padding="max_length")
     assert renderer.prompt([QUESTION], TOOLS) == expected
+
+
+def test_a_call_is_answered_where_no_tools_are_offered(tokenizer: Any) -> None:
+    counting = (TEMPLATES / "invented.jinja").read_text() + "{% set count = tools | length %}"
+    renderer = Renderer(tokenizer, chat_template=counting)
+    after = renderer.observe([5], [result("No tools.")], tools=TOOLS)
+    assert renderer.observe([5], [result("No tools.")]) == after
