@@ -286,3 +286,15 @@ MAKERS: dict[str, Callable[[], Any]] = {
 # What a tokenizer can write again as it was. The others lose what they lack or fold, by design.
 EXACT = ("qwen", "llama3", "gaps", "metaspace_never", "gemma")
 EXACT_BUT_FOR_SPACES = ("gpt2", "llama2", "metaspace_first", "metaspace_always")
+
+
+def of_family(tokenizer: Any, family: str) -> Any:
+    """A tokenizer of another family, with the chat template and added tokens of a given one."""
+    fast = MAKERS[family]()
+    tokens = tokenizer.added_tokens_decoder
+    fast.add_tokens([tokens[number] for number in sorted(tokens)])
+    for name, content in tokenizer.special_tokens_map.items():
+        setattr(fast, name, content)
+    fast.chat_template = tokenizer.chat_template
+    fast.name_or_path = f"{tokenizer.name_or_path} ({family})"
+    return fast

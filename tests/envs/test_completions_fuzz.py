@@ -5,6 +5,7 @@ figures that a run prints say that it reached every way in which a turn can go.
 """
 
 import asyncio
+import contextlib
 import json
 import random
 from collections import Counter
@@ -18,9 +19,11 @@ import pytest
 from gymnast.agents import ScriptedAgent
 from gymnast.agents.tiny import CHAT_TEMPLATE, tiny_tokenizer
 from gymnast.envs import Environment, Renderer, tool
+from gymnast.errors import TemplateError
 from gymnast.trainers import rollout
 from gymnast.types import StopReason, ToolCall, Trajectory
 from template_completions import Calls, Completions
+from template_corpus import load, tokenizer_for
 
 FOLDER = Path(__file__).parent / "chat_templates"
 TEMPLATES = {
@@ -49,29 +52,52 @@ class Desk(Environment):
 
     @tool
     def add(self, a: int, b: int) -> int:
-        """Add."""
+        """Add.
+
+        Args:
+            a: One number.
+            b: Another.
+        """
         return a + b
 
     @tool
     async def look(self, text: str, places: list[str], deep: bool = False) -> dict[str, Any]:
-        """Look for a text."""
+        """Look for a text.
+
+        Args:
+            text: What.
+            places: Where.
+            deep: How.
+        """
         await asyncio.sleep(0)
         return {"text": text, "places": places, "end": "<|im_end|>"}
 
     @tool
     def fail(self, why: str) -> str:
-        """Fail."""
+        """Fail.
+
+        Args:
+            why: Why.
+        """
         raise ValueError(why)
 
     @tool
     def leave(self, note: str) -> str:
-        """Leave."""
+        """Leave.
+
+        Args:
+            note: A note.
+        """
         self.end_episode()
         return note
 
     @tool(stop=True)
     def done(self, answer: str) -> str:
-        """Answer."""
+        """Answer.
+
+        Args:
+            answer: The answer.
+        """
         return answer
 
     def reward(self, episode: Any) -> float:
@@ -175,7 +201,7 @@ async def play_many(renderers: dict[str, Renderer], number: int, seed: int) -> C
             trajectory = await rollout(env, ScriptedAgent(say), {"prompt": "Go."})
             check_alignment(trajectory, said)
         except Exception as error:
-            text = env.renderer.tokenizer.decode([n for n in said[-1] if 0 <= n < 2**31])
+            text = renderers[name].tokenizer.decode([n for n in said[-1] if 0 <= n < 2**31])
             error.add_note(f"{name}, episode {counts['episodes']} of seed {seed}: {text[:2000]!r}")
             raise
         finally:
@@ -217,6 +243,18 @@ def test_parse_never_raises() -> None:
 def test_step_never_raises_and_masks_stay_aligned() -> None:
     renderers = {name: renderer_of(name) for name in TEMPLATES}
     check_figures(asyncio.run(play_many(renderers, 800, seed=1)))
+
+
+@pytest.mark.network
+def test_completions_of_real_templates() -> None:
+    renderers = {}
+    for template in load():
+        with contextlib.suppress(TemplateError):
+            renderers[template.name] = Renderer(tokenizer_for(template))
+    assert len(renderers) >= 165
+    counts = parse_many(renderers, 3400, seed=4)
+    assert min(counts["read"], counts["unreadable"], counts["without calls"]) > 500, report(counts)
+    check_figures(asyncio.run(play_many(renderers, 800, seed=5)))
 
 
 @pytest.mark.slow

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 
-from gymnast.agents.tiny import CHAT_TEMPLATE
+from gymnast.agents.tiny import CHAT_TEMPLATE, tiny_tokenizer
 from gymnast.envs.markers import CANDIDATES
 from gymnast.envs.renderer import Renderer
 from gymnast.envs.token_patterns import any_of
@@ -340,15 +341,30 @@ def test_ids_with_gaps_are_read() -> None:
     assert [call.name for call in renderer.parse(ids)["tool_calls"]] == ["f"]
 
 
-def test_text_after_a_turn_makes_no_longer_token_with_what_comes_before() -> None:
-    """`<|im_end|>more` is a token, and what is appended may begin with "more"."""
+def test_a_part_of_a_token_is_no_id_of_a_call_where_ids_are_strict() -> None:
+    """It could not be written again: a tenth character keeps it from becoming the token."""
+    renderer = renderer_of("qwen", "listed")
+    for own, kept in (("AVAILABLE", False), ("abcdefgh1", True)):
+        text = f'[TOOL_CALLS] [{{"name": "f", "arguments": {{}}, "id": "{own}"}}]<|im_end|>'
+        ids = tokenizer_of("qwen").encode(text, add_special_tokens=False)
+        calls = renderer.parse(ids)["tool_calls"]
+        assert [call.id == own for call in calls] == [kept]
+        message = {"role": "assistant", "content": "", "tool_calls": [calls[0].to_dict()]}
+        assert calls[0].id in tokenizer_of("qwen").decode(renderer.prompt([message]))
+
+
+def test_what_is_appended_joins_no_longer_token() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens([AddedToken("<|endoftext|>more", special=True)])
     template = "{% for message in messages %}{{ message.content }},{% endfor %}"
-    for family in EXACT:
-        renderer = Renderer(tokenizer_of(family), chat_template=template)
-        context = renderer.prompt([{"role": "user", "content": "What"}])
-        for text in ("more", "more <"):
-            ids = renderer.observe(context, [{"role": "user", "content": text}])
-            assert tokenizer_of(family).decode(ids) == f",{text},"
+    renderer = Renderer(tokenizer, chat_template=template)
+    context = renderer.prompt([{"role": "user", "content": "What"}])
+    ids = renderer.observe(context, [{"role": "user", "content": "x"}])
+    assert tokenizer.decode(ids) == ",x,"
+    template = "{% for message in messages %}more{{ message.content }}{% endfor %}"
+    renderer = Renderer(tokenizer, chat_template=template)
+    ids = renderer.observe(context, [{"role": "user", "content": "x"}])
+    assert tokenizer.decode(ids) == "morex"
 
 
 def test_every_private_character_in_a_text_is_no_error() -> None:
