@@ -53,9 +53,7 @@ class SafeText:
                 "they could be added, so they cannot be copied; save and load the tokenizer"
             )
         self.added: dict[str, int] = {
-            token.content: number
-            for number, token in tokens.items()
-            if is_markup(token.content)
+            token.content: number for number, token in tokens.items() if is_markup(token.content)
         }
         self._contents = {number: content for content, number in self.added.items()}
         normalizer = self._backend.normalizer

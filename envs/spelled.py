@@ -27,17 +27,20 @@ def decode_apart(ids: Sequence[Any], text: SafeText) -> tuple[str, str]:
     if _MARKER in decoded:
         return decoded, ""
     parts: list[str] = []
-    plain: list[Any] = []
+    stretch: list[Any] = []  # a token that is markup, and what follows it up to the next
     for number in [*ids, None]:
         token = text.token_of(number) if number is not None else ""
-        if number is not None and token not in tokens:
-            plain.append(number)
-            continue
-        written = text.decode(plain)
-        for spelled in tokens:
-            written = written.replace(spelled, spelled[0] + _MARKER + spelled[1:])
-        parts += [written, token or ""]
-        plain = []
+        if number is None or token in tokens:
+            # Decoded with the token before it, for a decoder may strip a text's first space.
+            written = text.decode(stretch)
+            before = text.token_of(stretch[0]) if stretch else ""
+            before = before if written.startswith(before) else ""
+            written = written.removeprefix(before)
+            for spelled in tokens:
+                written = written.replace(spelled, spelled[0] + _MARKER + spelled[1:])
+            parts += [before, written]
+            stretch = []
+        stretch.append(number)
     return "".join(parts), _MARKER
 
 

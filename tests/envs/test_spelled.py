@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from gymnast.envs.safe_text import SafeText
 from gymnast.envs.spelled import decode_apart, without_marker
@@ -55,3 +57,12 @@ def test_nothing_is_lost_whatever_the_ids_are(text: SafeText, ids: list[Any]) ->
     assert without_marker(decoded, marker).count("<tool_call>") == text.decode(
         [number for number in ids if number is not None]
     ).count("<tool_call>")
+
+
+def test_no_space_is_lost_where_decoders_strip_the_first() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"▁a": 0, "▁<end": 1, ">": 2}, unk_token="▁a"))
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(["<end>"])
+    text = SafeText(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
+    decoded, marker = decode_apart([0, 3, 0, 1, 2, 3, 0], text)
+    assert decoded == f"a<end> a <{marker}end><end> a"
