@@ -120,9 +120,11 @@ class ChatTemplate:
             )
         except Exception as error:  # Templates raise whatever Jinja or Python raises in them.
             roles = [message.get("role") for message in messages]
+            undefined = isinstance(error, jinja2.UndefinedError)
+            hint = "; give its variables as chat_template_kwargs={...}" if undefined else ""
             raise TemplateError(
                 f"the chat template of {self.tokenizer!r} refuses a conversation with the roles "
-                f"{roles}: {error}"
+                f"{roles}: {error}{hint}"
             ) from error
         return str(texts[0])
 

@@ -152,8 +152,8 @@ def derive(template: ChatTemplate, turns: Turns, text: SafeText) -> Dialect | No
         f"the chat template of {template.tokenizer!r} writes a call of "
         f"{probes.NAMES[0]}({probes.ARGUMENTS[0]}) as {seen!r}, in which no kind of call that is "
         "known (a JSON object, a name and a JSON object, parameters in markup, keywords in "
-        "brackets) could be found, or read back; pass a parser, Renderer(tokenizer, "
-        "parser='module:function'), or another chat_template"
+        "brackets) could be found, or read back, before what ends a turn; pass a parser, "
+        "Renderer(tokenizer, parser='module:function'), or another chat_template"
     )
 
 
