@@ -109,7 +109,7 @@ def _verdict(name: str, result: Result) -> str:
     lossy = template_repairs.REASONS.get(name)
     if lossy and result.round_trips:
         reasons.append(f"lossy: {lossy}")
-    return "; ".join(reasons) if reasons else "exact"
+    return "; ".join(dict.fromkeys(reasons)) if reasons else "exact"
 
 
 def _turns(subject: Subject) -> Iterator[MessageDict]:
