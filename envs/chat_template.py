@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import jinja2
+import jinja2.lexer
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from gymnast.envs import probes
@@ -61,25 +62,29 @@ class ChatTemplate:
     @cached_property
     def replaced(self) -> frozenset[str]:
         """The strings that the template replaces in others, and those it puts in their place."""
-        lexer, found, inside = jinja2.Environment().lexer, set(), False
-        for source in {self.source, self.source_with_tools}:
-            for token in lexer.tokenize(source):
-                if token.type in ("name", "rparen"):
-                    inside = token.value == "replace"
-                elif inside and token.type == "string":
-                    found.add(token.value)
+        found, inside = set(), False
+        for token in self._tokens():
+            if token.type in ("name", "rparen"):
+                inside = token.value == "replace"
+            elif inside and token.type == "string":
+                found.add(token.value)
         return frozenset(found - {""})
 
     @cached_property
     def literals(self) -> frozenset[str]:
         """The strings that stand in the template: all that it can compare a message with."""
+        return frozenset(token.value for token in self._tokens() if token.type == "string")
+
+    def _tokens(self) -> list[jinja2.lexer.Token]:
         lexer = jinja2.Environment().lexer
-        return frozenset(
-            token.value
-            for source in {self.source, self.source_with_tools}
-            for token in lexer.tokenize(source)
-            if token.type == "string"
-        )
+        sources = {self.source, self.source_with_tools}
+        try:
+            return [token for source in sources for token in lexer.tokenize(source)]
+        except jinja2.TemplateSyntaxError as error:
+            raise TemplateError(
+                f"the chat template of {self.tokenizer!r} is not valid Jinja: {error.message} (line "
+                f"{error.lineno}); mend it, or pass another chat_template"
+            ) from error
 
     def in_form_taken(self) -> "ChatTemplate":
         """The template with content in the form that it writes: a string, or a list of parts."""

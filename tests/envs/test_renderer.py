@@ -399,3 +399,8 @@ def test_a_call_is_answered_where_no_tools_are_offered(tokenizer: Any) -> None:
     renderer = Renderer(tokenizer, chat_template=counting)
     after = renderer.observe([5], [result("No tools.")], tools=TOOLS)
     assert renderer.observe([5], [result("No tools.")]) == after
+
+
+def test_a_template_that_is_no_jinja_is_refused_with_its_line(tokenizer: Any) -> None:
+    with pytest.raises(TemplateError, match=r"not valid Jinja: unexpected '}' \(line 2\); mend"):
+        Renderer(tokenizer, chat_template="{{ messages }}\n{{ messages }")
