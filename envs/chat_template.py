@@ -82,8 +82,8 @@ class ChatTemplate:
             return [token for source in sources for token in lexer.tokenize(source)]
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(
-                f"the chat template of {self.tokenizer!r} is not valid Jinja: {error.message} (line "
-                f"{error.lineno}); mend it, or pass another chat_template"
+                f"the chat template of {self.tokenizer!r} is not valid Jinja: {error.message} "
+                f"(line {error.lineno}); mend it, or pass another chat_template"
             ) from error
 
     def in_form_taken(self) -> "ChatTemplate":
