@@ -25,6 +25,8 @@ from gymnast.envs.markers import TokenBreaker, escaped, is_markup
 from gymnast.envs.token_patterns import SPACE, Normalization
 from gymnast.errors import ModelError
 
+_UNHEARD_OF = "\U0010fffd"  # a character that no vocabulary has
+
 
 class SafeText:
     """The text side of one tokenizer: break, encode, decode. It changes nothing once built.
@@ -62,8 +64,15 @@ class SafeText:
         self.breaker = TokenBreaker(self.added, self._normalization, replaced)
 
     def is_added(self, number: int) -> bool:
-        """Whether this is the id of an added token that is markup."""
-        return number in self._looks
+        """Whether this is the id of an added token that is markup.
+
+        Not of the one that stands for what the vocabulary lacks: that can be anything.
+        """
+        return number in self._looks and number not in self._unknown
+
+    @cached_property
+    def _unknown(self) -> frozenset[int]:
+        return frozenset(self._backend.encode(_UNHEARD_OF, add_special_tokens=False).ids)
 
     def token_of(self, number: Any) -> str:
         """The content of an added token that is markup, by its id; "" for any other."""

@@ -388,3 +388,11 @@ def test_one_pattern_finds_what_each_string_would(contents: list[str], text: str
     found = re.search(any_of(contents), text)
     begins = [text.find(content) for content in contents if content in text]
     assert (found.start() if found else None) == (min(begins) if begins else None)
+
+
+@pytest.mark.parametrize("family", sorted(MAKERS))
+def test_what_the_vocabulary_lacks_ends_no_turn(family: str) -> None:
+    # A turn of this template ends with a line of text.
+    renderer = Renderer(MAKERS[family](), chat_template=TEMPLATES["text_end"])
+    eos = renderer.tokenizer.eos_token_id
+    assert renderer.stop_ids == (() if eos is None else (eos,))
