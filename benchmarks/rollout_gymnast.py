@@ -1,0 +1,96 @@
+"""Gymnast's side: `collect` with a `TransformersAgent`, its samples forced to a script's.
+
+What is timed is one whole call of `collect`: environments made and reset, prompts rendered, tools
+run, rewards, trajectories. The agent is made once, and forgets its cache before every run.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+import gymnasium
+from gymnast.agents import Agent, TransformersAgent, engine
+from gymnast.envs import Environment, Renderer
+from gymnast.trainers import collect
+from gymnast.types import Completion, Sampling
+from rollout_measure import Cost, Meter
+from rollout_script import Script, Workload, lookup
+
+Conversation = tuple[tuple[int, ...], tuple[int, ...]]  # ids, and 1 where they were sampled
+
+
+class Forced:
+    """An agent whose turns are a script's: they are forced in the logits it samples from.
+
+    Args:
+        agent: Samples.
+        script: Says what.
+    """
+
+    def __init__(self, agent: TransformersAgent, script: Script) -> None:
+        self._agent = agent
+        self._script = script
+        self._turns: dict[int | None, Iterator[int]] = {}  # by the seed of the turn
+
+    async def generate(self, context_ids: list[int], sampling: Sampling) -> Completion:
+        """Sample the script's next turn."""
+        self._turns[sampling.seed] = iter(self._script.next_turn(context_ids))
+        return await self._agent.generate(context_ids, sampling)
+
+    def force(self, sample: Callable[..., Any]) -> Callable[..., Any]:
+        """The engine's `sample`, from logits that leave one choice."""
+
+        def forced(logits: torch.Tensor, draws: Any, *rest: Any) -> Any:
+            ids = [next(self._turns[draw.sampling.seed]) for draw in draws]
+            index = torch.tensor(ids, device=logits.device)[:, None]
+            return sample(torch.full_like(logits, -torch.inf).scatter_(1, index, 0.0), draws, *rest)
+
+        return forced
+
+
+class GymnastSide:
+    """Rolls a workload out with Gymnast.
+
+    Args:
+        model: The policy; not shared with another side.
+        workload: What is played.
+    """
+
+    def __init__(self, model: Any, workload: Workload) -> None:
+        self._workload = workload
+        self._agent = TransformersAgent(model)
+        self._meter = Meter(model)
+        self._renderer = Renderer(workload.tokenizer)
+        self._environment = Environment.from_tools([lookup], reward=lambda episode: 0.0)
+        self.conversations: list[Conversation] = []
+
+    def run(self) -> Cost:
+        """One rollout of all episodes; their `conversations` are kept."""
+        self._agent.weights_changed()
+        agent = Forced(self._agent, Script(self._workload))
+        engine.sample, original = agent.force(engine.sample), engine.sample
+        try:
+            with self._meter.measure() as cost:
+                found = asyncio.run(self._collect(agent))
+        finally:
+            engine.sample = original
+        self.conversations = [
+            (tuple(trajectory.ids), tuple(trajectory.action_mask))
+            for group in found
+            for trajectory in group
+        ]
+        return cost
+
+    async def _collect(self, agent: Agent) -> Any:
+        return await collect(
+            self._make_env,
+            agent,
+            [{"prompt": prompt} for prompt in self._workload.prompts],
+            group_size=len(self._workload.turns[0]),
+            sampling=Sampling(max_new_tokens=512),
+        )
+
+    def _make_env(self) -> gymnasium.Env[Any, Any]:
+        return self._environment(self._renderer, max_turns=100)
