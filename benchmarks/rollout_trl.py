@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList, PrinterCallback
 
 from rollout_gymnast import Conversation
 from rollout_measure import Cost, Meter
@@ -68,7 +68,8 @@ class TrlSide:
 
     def _forced_generate(self, **inputs: Any) -> Any:
         ids, mask = inputs["input_ids"], inputs["attention_mask"].bool()
-        turns = [self._script.next_turn(row[seen].tolist()) for row, seen in zip(ids, mask, strict=True)]
+        contexts = [row[seen].tolist() for row, seen in zip(ids, mask, strict=True)]
+        turns = [self._script.next_turn(context) for context in contexts]
         padded = torch.full((len(turns), max(map(len, turns))), self._workload.tokenizer.pad_token_id)
         for row, turn in zip(padded, turns, strict=True):
             row[: len(turn)] = torch.tensor(turn)
@@ -110,7 +111,7 @@ class TrlSide:
             disable_tqdm=True,
             use_cpu=model.device.type == "cpu",
         )
-        return Timed(
+        trainer = Timed(
             model=model,
             args=arguments,
             reward_funcs=_no_reward,
@@ -119,6 +120,8 @@ class TrlSide:
             processing_class=workload.tokenizer,
             tools=[lookup],
         )
+        trainer.remove_callback(PrinterCallback)
+        return trainer
 
 
 def _no_reward(completions: list[Any], **_: Any) -> list[float]:
