@@ -46,10 +46,13 @@ class Chunk:
 
 
 class KVCache:
-    """Rows of keys and values, [rows, capacity, Hkv, D] for each layer.
+    """Rows of keys and values, [rows, Hkv, capacity, D] for each layer.
+
+    A head's keys lie side by side: decoding reads all of them and little else, at the speed of the
+    memory.
 
     Args:
-        rows: How many contexts are kept at once.
+        rows: How many contexts are kept at once. Memory grows towards them as needed.
         context_length: The longest context, in tokens. Memory grows towards it as needed.
     """
 
@@ -57,6 +60,7 @@ class KVCache:
         self.rows = [Row(index) for index in range(rows)]
         self.context_length = context_length
         self.tokens = np.full((rows, FIRST_CAPACITY), -1, dtype=np.int64)
+        self._held = 0  # how many of the rows have memory
         self._keys: dict[int, torch.Tensor] = {}
         self._values: dict[int, torch.Tensor] = {}
         self._clock = count(1)
@@ -96,8 +100,9 @@ class KVCache:
                 return None
             row = min(free, key=lambda row: row.used if row.length else 0)
             if source is not None and source is not row:
+                self._reserve(row.index + 1, shared)
                 self._copy(source.index, row.index, shared)
-        self._reserve(len(ids) + 1)
+        self._reserve(row.index + 1, len(ids) + 1)
         self.tokens[row.index, : len(ids)] = ids
         row.length, row.computed, row.busy = len(ids), shared, True
         row.used = next(self._clock)
@@ -105,7 +110,7 @@ class KVCache:
 
     def append(self, row: Row, token: int) -> None:
         """Extend a row's context by a sampled token; its keys come with the next step."""
-        self._reserve(row.length + 1)
+        self._reserve(row.index + 1, row.length + 1)
         self.tokens[row.index, row.length] = token
         row.length += 1
 
@@ -118,20 +123,28 @@ class KVCache:
     def _copy(self, source: int, target: int, length: int) -> None:
         for store in (self._keys, self._values):
             for layer in store.values():
-                layer[target, :length] = layer[source, :length]
+                layer[target, :, :length] = layer[source, :, :length]
 
-    def _reserve(self, length: int) -> None:
-        old = self.tokens.shape[1]
-        if length <= old:
+    def _reserve(self, rows: int, length: int) -> None:
+        """Make place for so many rows of this length."""
+        old_rows, old_length = self._held, self.tokens.shape[1]
+        if rows > old_rows:
+            self._held = min(max(2 * old_rows, rows), len(self.rows))
+        if length > old_length:
+            capacity = min(max(2 * old_length, length), max(self.context_length, length))
+            grown = np.full((len(self.rows), capacity), -1, dtype=np.int64)
+            grown[:, :old_length] = self.tokens
+            self.tokens = grown
+        if (old_rows, old_length) == (self._held, self.tokens.shape[1]):
             return
-        capacity = min(max(2 * old, length), max(self.context_length, length))
-        grown = np.full((len(self.rows), capacity), -1, dtype=np.int64)
-        grown[:, :old] = self.tokens
-        self.tokens = grown
         for store in (self._keys, self._values):
             for index, layer in store.items():
-                store[index] = layer.new_zeros((layer.shape[0], capacity, *layer.shape[2:]))
-                store[index][:, :old] = layer
+                store[index] = self._zeros(layer, layer.shape[1], layer.shape[3])
+                store[index][:old_rows, :, :old_length] = layer
+
+    def _zeros(self, like: torch.Tensor, heads: int, width: int) -> torch.Tensor:
+        # Zeros, because masked-out garbage could still be NaN, and 0 * NaN is NaN.
+        return like.new_zeros((self._held, heads, self.tokens.shape[1], width))
 
     def write(
         self,
@@ -144,10 +157,8 @@ class KVCache:
         """Put [N, Hkv, D] keys and values at (row, position); returns the layer's whole store."""
         for store, new in ((self._keys, key), (self._values, value)):
             if layer not in store:
-                # Zeros, because masked-out garbage could still be NaN, and 0 * NaN is NaN.
-                shape = (len(self.rows), self.tokens.shape[1], *new.shape[1:])
-                store[layer] = new.new_zeros(shape)
-            store[layer][rows, at] = new
+                store[layer] = self._zeros(new, new.shape[1], new.shape[2])
+            store[layer][rows, :, at] = new
         return self._keys[layer], self._values[layer]
 
 
@@ -181,7 +192,11 @@ class StepPlan:
             length = max(chunk.length for chunk in run)
             mask = self._mask(number, length, settings.window, query, key)  # [B, 1, G * n, L]
             batch = query[tokens].view(len(run), -1, *query.shape[1:])  # [B, n, H, D]
-            attended = attend(batch, keys[rows, :length], values[rows, :length], mask, settings)
+            seen_keys, seen_values = (
+                store[rows, :, :length].transpose(1, 2)  # [B, L, Hkv, D]
+                for store in (keys, values)
+            )
+            attended = attend(batch, seen_keys, seen_values, mask, settings)
             out[tokens] = attended.flatten(0, 1)
         return out
 
