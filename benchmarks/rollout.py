@@ -54,8 +54,8 @@ def conditions(device: str) -> str:
     load = os.getloadavg()[0]
     where = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     return (
-        f"{where}; {os.cpu_count()} cores, {torch.get_num_threads()} torch threads, load {load:.1f} "
-        f"before; Python {platform.python_version()}, {versions}"
+        f"{where}; {os.cpu_count()} cores, {torch.get_num_threads()} torch threads, load before: "
+        f"{load:.1f}; Python {platform.python_version()}, {versions}"
     )
 
 

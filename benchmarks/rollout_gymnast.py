@@ -7,11 +7,13 @@ run, rewards, trajectories. The agent is made once, and forgets its cache before
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
-
-import torch
+from unittest.mock import patch
 
 import gymnasium
+import torch
+
 from gymnast.agents import Agent, TransformersAgent, engine
+from gymnast.agents.sampling import sample
 from gymnast.envs import Environment, Renderer
 from gymnast.trainers import collect
 from gymnast.types import Completion, Sampling
@@ -70,12 +72,11 @@ class GymnastSide:
         """One rollout of all episodes; their `conversations` are kept."""
         self._agent.weights_changed()
         agent = Forced(self._agent, Script(self._workload))
-        engine.sample, original = agent.force(engine.sample), engine.sample
-        try:
-            with self._meter.measure() as cost:
-                found = asyncio.run(self._collect(agent))
-        finally:
-            engine.sample = original
+        with (
+            patch.object(engine, "sample", agent.force(sample)),
+            self._meter.measure() as cost,
+        ):
+            found = asyncio.run(self._collect(agent))
         self.conversations = [
             (tuple(trajectory.ids), tuple(trajectory.action_mask))
             for group in found

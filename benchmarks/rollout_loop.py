@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import gymnasium
+
 from gymnast.agents import ScriptedAgent
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.trainers import collect

@@ -2,9 +2,9 @@
 
 The trainer is made by its public constructor (`tools=`) and driven by `evaluate()`, which rolls the
 evaluation rows out and trains nothing. What is timed is the rollout inside of that: the trainer's
-`_generate`, which tokenizes the prompts, generates, parses, runs the tools and generates again until
-no episode calls one. Rewards, log-probabilities and the loss come after it and are not charged to
-TRL; Gymnast's timing has all of these that it computes.
+`_generate`, which tokenizes the prompts, generates, parses, runs the tools and generates again
+until no episode calls one. Rewards, log-probabilities and the loss come after it and are not
+charged to TRL; Gymnast is charged for its rewards and for the log-probabilities of what it sampled.
 """
 
 import importlib
@@ -70,7 +70,9 @@ class TrlSide:
         ids, mask = inputs["input_ids"], inputs["attention_mask"].bool()
         contexts = [row[seen].tolist() for row, seen in zip(ids, mask, strict=True)]
         turns = [self._script.next_turn(context) for context in contexts]
-        padded = torch.full((len(turns), max(map(len, turns))), self._workload.tokenizer.pad_token_id)
+        padded = torch.full(
+            (len(turns), max(map(len, turns))), self._workload.tokenizer.pad_token_id
+        )
         for row, turn in zip(padded, turns, strict=True):
             row[: len(turn)] = torch.tensor(turn)
         force = Force(padded.to(ids.device), ids.shape[1])
