@@ -41,20 +41,21 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
-def run(name: str, quick: bool, device: str) -> Report:
+def run(name: str, quick: bool, device: str, threads: int) -> Report:
     """One scenario, here."""
+    torch.set_num_threads(threads)
     warnings.simplefilter("ignore", FutureWarning)  # TRL's and Transformers' own
     torch.manual_seed(0)
     return SCENARIOS[name](quick, device)
 
 
-def conditions(device: str) -> str:
+def conditions(device: str, threads: int) -> str:
     """What the figures depend on."""
     versions = ", ".join(f"{name} {_version(name)}" for name in ("torch", "transformers", "trl"))
     load = os.getloadavg()[0]
     where = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     return (
-        f"{where}; {os.cpu_count()} cores, {torch.get_num_threads()} torch threads, load before: "
+        f"{where}; {os.cpu_count()} cores, {threads} torch threads, load before: "
         f"{load:.1f}; Python {platform.python_version()}, {versions}"
     )
 
@@ -73,14 +74,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--quick", action="store_true", help="in small: does everything run?")
     options.add_argument("--plot", type=Path, help="where to write the plot (PNG)")
     options.add_argument("--device", default="cpu", help="cpu or cuda")
+    options.add_argument(
+        "--threads",
+        type=int,
+        default=torch.get_num_threads(),
+        help="torch threads of both sides; 1 on a busy machine, where threads wait for each other",
+    )
     chosen = options.parse_args(arguments)
-    print(conditions(chosen.device))
+    print(conditions(chosen.device, chosen.threads))
     reports = []
     for name in chosen.only:
         started = time.perf_counter()
         # A fresh process each: what one scenario warmed up or left behind is not the next one's.
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-            report = process.submit(run, name, chosen.quick, chosen.device).result()
+            report = process.submit(run, name, chosen.quick, chosen.device, chosen.threads).result()
         reports.append(report)
         print(f"\n[{name}, {time.perf_counter() - started:.0f} s] {report}", flush=True)
     targets = [target for report in reports for target in report.targets]
