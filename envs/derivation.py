@@ -213,8 +213,7 @@ def _compare(
     section_open = opening.removesuffix(cuts.open) if section_close.strip() else ""
     other = opening.removesuffix(cuts.open).removesuffix(section_open)
     gap = gap.removesuffix(cuts.open).removesuffix(section_open)
-    header = getattr(one.found.payload, "header", "")
-    beside = {part.strip() for part in (lead_in, cuts.joint, other, gap, header)}
+    beside = {part.strip() for part in (lead_in, cuts.joint, other, gap, one.found.header)}
     return Dialect(
         one.found.payload,
         open=markup.generalised(cuts.open.strip()),

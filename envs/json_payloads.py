@@ -173,7 +173,8 @@ class NameThenJson:
         separator = region[start + len(probes.NAMES[0]) : json_start]
         if start < 0 or not separator:
             return None
-        return Found(cls(markup.generalised(separator.strip())), start, end)
+        payload = cls(markup.generalised(separator.strip()))
+        return Found(payload, start, end, payload.header)
 
     def read(
         self, text: str, start: int, schemas: Schemas, close: str

@@ -245,8 +245,7 @@ def _enclosure(sample: Sample, payload: Parameters) -> tuple[str, str]:
     found = region.find(text)
     if found < 0:
         return "", ""
-    opened = [match.end() for match in markup.pattern(payload.open).finditer(region, 0, found)]
-    key = _key_pattern(payload.assign).match(region, opened[-1]) if opened else None
+    key = _key_before(region, found, payload)
     closed = markup.pattern(payload.close, _KEYS[0]).search(region, found + len(text))
     if key is None or closed is None:
         return "", ""
@@ -258,9 +257,14 @@ def _item(sample: Sample, payload: Parameters) -> str:
     """The key under which a list's items are written, where they have markup of their own."""
     region = sample.write({_KEYS[0]: ["Zqone", "Zqtwo"]}) or ""
     found = region.find("Zqone")
-    opened = [match.end() for match in markup.pattern(payload.open).finditer(region, 0, found)]
-    key = _key_pattern(payload.assign).match(region, opened[-1]) if opened else None
+    key = _key_before(region, found, payload)
     return key[1] if key is not None and key.end() == found and key[1] != _KEYS[0] else ""
+
+
+def _key_before(region: str, value: int, payload: Parameters) -> re.Match[str] | None:
+    """The key, with its assignment, of the argument or item whose value begins at `value`."""
+    opened = [match.end() for match in markup.pattern(payload.open).finditer(region, 0, value)]
+    return _key_pattern(payload.assign).match(region, opened[-1]) if opened else None
 
 
 def _split(region: str) -> tuple[int, str, str, str, str, int, str] | None:
@@ -306,6 +310,7 @@ def _with_attribute(text: str, other: str) -> tuple[str, str]:
     return start + _ATTRIBUTE + end, word
 
 
+@lru_cache(maxsize=1024)
 def _key_pattern(assign: str) -> re.Pattern[str]:
     pattern = markup.pattern(assign).pattern.replace(re.escape(_ATTRIBUTE), r"(\w+)")
     return re.compile(_KEY_TEXT + pattern)

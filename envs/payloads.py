@@ -83,11 +83,19 @@ class Sample:
 
 @dataclass(frozen=True)
 class Found:
-    """A payload that was recognised in a rendering: its kind, and where it lies."""
+    """A payload that was recognised in a rendering: its kind, and where it lies.
+
+    Attributes:
+        payload: The payload's kind.
+        start: Where it begins.
+        end: Where it ends.
+        header: Markup of its own that a model may also write before it; "" where there is none.
+    """
 
     payload: Payload
     start: int
     end: int
+    header: str = ""
 
 
 def _reject_constant(name: str) -> Any:

@@ -36,7 +36,7 @@ Tools = Sequence[Mapping[str, Any]] | None
 class Renderer:
     """Messages to token ids and back.
 
-    A renderer changes nothing once built: threads may share it, and copies are the same object.
+    Once built, a renderer only fills caches: threads may share it, and copies are the same object.
 
     Args:
         tokenizer: A fast tokenizer of Transformers.

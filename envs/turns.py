@@ -19,7 +19,6 @@ from gymnast.envs.safe_text import SafeText
 from gymnast.errors import TemplateError
 
 Messages = Sequence[Mapping[str, Any]]
-Tools = Sequence[Mapping[str, Any]] | None
 
 
 @dataclass(frozen=True)
