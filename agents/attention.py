@@ -7,7 +7,7 @@ the prompt of a group (`trainers/packing.py`). Everything else in the model (pro
 MLPs) sees one sequence of tokens.
 
 Left out: models whose layers do not attend through this interface (linear attention, Mamba);
-`check_model` refuses them with a clear error.
+`agents/check_model.py` finds them out.
 """
 
 import threading
@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional as F
 from transformers import AttentionInterface
 
-from gymnast.errors import ModelError, UsageError
+from gymnast.errors import UsageError
 
 NAME = "gymnast"
 _ROUTE = threading.RLock()
@@ -54,7 +54,7 @@ class Plan(Protocol):
         """Attend with query [N, H, D] over key and value [N, Hkv, D]; returns [N, H, Dv]."""
 
 
-def _attention(
+def planned_attention(
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -68,6 +68,7 @@ def _attention(
     s_aux: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
+    """What Transformers calls for each layer: [1, H or Hkv, N, D] in, [1, N, H, Dv] out."""
     if plan is None:
         raise UsageError(
             "the model was called while an engine samples from it on another thread: await the "
@@ -84,19 +85,23 @@ def _attention(
     return plan.attend(query, key, value, settings)[None], None  # [1, N, H, Dv]
 
 
-AttentionInterface.register(NAME, _attention)
+AttentionInterface.register(NAME, planned_attention)
 
 
 @contextmanager
-def planned(model: Any) -> Iterator[None]:
+def planned(model: Any, name: str = NAME) -> Iterator[None]:
     """Route the model's attention through the `plan=` its forward is called with.
 
     The route is a setting of the model, not of the call, so one thread at a time has it.
+
+    Args:
+        model: Of Transformers, or of peft around one.
+        name: The attention function, among those of `transformers.AttentionInterface`.
     """
     config = model.config.get_text_config()
     with _ROUTE:
         before = config._attn_implementation
-        config._attn_implementation = NAME
+        config._attn_implementation = name
         try:
             yield
         finally:
@@ -187,62 +192,3 @@ def causal_mask(
     if window is not None:
         seen &= distance < window
     return seen
-
-
-class _Causal:
-    """The simplest plan: the packed tokens are one sequence. Counts the layers that asked."""
-
-    def __init__(self, length: int, device: Any) -> None:
-        self.positions = torch.arange(length, device=device)
-        self.layers: set[int] = set()
-
-    def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
-    ) -> torch.Tensor:
-        self.layers.add(settings.layer)
-        mask = causal_mask(self.positions, self.positions, settings.window)[None]
-        bias = fold(mask, query.shape[1] // key.shape[1], query.dtype)
-        return attend(query[None], key[None], value[None], bias, settings)[0]
-
-
-@torch.no_grad()
-def check_model(model: Any) -> None:
-    """Make sure that the model's forward through a plan is the model's own forward.
-
-    Raises:
-        ModelError: A layer does not attend through Transformers' attention interface, or does so
-            in a way that a plan cannot follow.
-    """
-    name = type(model).__name__
-    ids = torch.arange(1, 9, device=model.device)[None] % model.config.get_text_config().vocab_size
-    plan = _Causal(ids.shape[1], model.device)
-    try:
-        with planned(model):
-            ours = model(
-                input_ids=ids,
-                position_ids=plan.positions[None],
-                use_cache=False,
-                plan=plan,
-                logits_to_keep=plan.positions,
-            ).logits
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ModelError(
-            f"{name} cannot be driven with packed sequences ({error}): its attention must go "
-            "through transformers.AttentionInterface and its forward must take logits_to_keep. "
-            "Most decoder-only models of Transformers do; choose one of them."
-        ) from error
-    layers = model.config.get_text_config().num_hidden_layers
-    if len(plan.layers) != layers:
-        raise ModelError(
-            f"{name} has {layers} layers, of which {len(plan.layers)} attend through "
-            "transformers.AttentionInterface: models with linear attention or state-space layers "
-            "are not supported. Choose a decoder in which every layer has attention."
-        )
-    theirs = model(input_ids=ids, use_cache=False).logits
-    difference = (ours - theirs).abs().max().item() / max(theirs.abs().max().item(), 1e-6)
-    if difference > (1e-3 if theirs.dtype == torch.float32 else 0.1):
-        raise ModelError(
-            f"{name} gives other logits with packed sequences than with its own attention "
-            f"(relative difference {difference:.2g}): its attention has a part that is not known "
-            "here. Choose another model."
-        )

@@ -1,19 +1,28 @@
 """An agent that samples from a Transformers model in this process.
 
 This file is the door: it takes requests from any event loop, runs the engine on a thread of its
-own while there is work, and hands completions back. The loop itself is `agents/engine.py`.
+own while there is work, and hands completions back. The loop itself is `agents/engine.py`, or
+`agents/state_engine.py` for models that cannot be driven with packed sequences.
 """
 
 import asyncio
 import atexit
+import logging
 import threading
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Literal
 
-from gymnast.agents.attention import check_model
+from gymnast.agents.check_model import check_model
+from gymnast.agents.context_limits import longest_context
 from gymnast.agents.engine import Engine, Request
-from gymnast.errors import InfrastructureError, UsageError
+from gymnast.agents.state_engine import StateEngine
+from gymnast.errors import InfrastructureError, ModelError, UsageError
 from gymnast.types import Completion, Sampling
+
+logger = logging.getLogger(__name__)
+
+# The longest context where neither the model nor the caller sets one.
+LONGEST_CONTEXT = 2**20
 
 
 class TransformersAgent:
@@ -36,9 +45,18 @@ class TransformersAgent:
             model was made for.
         prefill_tokens: How many context tokens are computed between two sampled tokens at most.
 
+    Attributes:
+        path: How the model is driven, which it decides itself. "packed": the tokens of all
+            requests in one forward pass. "states": one request a pass through the model's own
+            forward and cache, for models in which not every layer has attention that can be
+            packed (Mamba, linear attention, ALiBi); as exact, and slower. docs/models.md lists
+            the families of Transformers.
+
     Raises:
-        ModelError: The model cannot be driven with packed sequences.
+        ModelError: The model is not a causal language model.
     """
+
+    path: Literal["packed", "states"]
 
     def __init__(
         self,
@@ -50,22 +68,32 @@ class TransformersAgent:
         prefill_tokens: int = 1024,
     ) -> None:
         model.eval()
-        check_model(model)
-        longest = model.config.get_text_config().max_position_embeddings
         self.model = model
         self.tokenizer = tokenizer
+        longest = longest_context(model) or context_length or LONGEST_CONTEXT
         self.context_length = longest if context_length is None else min(context_length, longest)
-        self._engine = Engine(
-            model,
-            max_batch=max_batch,
-            context_length=self.context_length,
-            prefill_tokens=prefill_tokens,
-        )
+        self._engine = self._choose_engine(max_batch, prefill_tokens)
         self._arrived: list[Request] = []
         self._stale = False
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopping = False
+
+    def _choose_engine(self, max_batch: int, prefill_tokens: int) -> Engine | StateEngine:
+        try:
+            check_model(self.model, self.context_length)
+        except ModelError as error:
+            engine = StateEngine(self.model, max_batch=max_batch, prefill_tokens=prefill_tokens)
+            logger.info("sampling on the slower path, one sequence a forward pass: %s", error)
+            self.path = "states"
+            return engine
+        self.path = "packed"
+        return Engine(
+            self.model,
+            max_batch=max_batch,
+            context_length=self.context_length,
+            prefill_tokens=prefill_tokens,
+        )
 
     @property
     def tokens_pushed(self) -> int:

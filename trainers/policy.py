@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from gymnast.agents.attention import check_model, planned
+from gymnast.agents.attention import planned
+from gymnast.agents.check_model import check_model
 from gymnast.errors import ModelError
 from gymnast.trainers.batch import MicroBatch
 from gymnast.trainers.packing import TreePlan

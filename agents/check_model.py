@@ -1,0 +1,173 @@
+"""Whether a model's forward over packed sequences is the model's own forward.
+
+Two short sequences are packed into one pass and compared with one pass for each: a layer that
+mixes neighbours by other means than attention shows. What short sequences cannot show (windows,
+chunks, rotary frequencies that change with the length) is asked of the masks that the model makes
+and of its configuration.
+
+Left out: how to sample from a model that fails; `agents/state_engine.py` does.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from gymnast.agents.attention import (
+    LayerSettings,
+    attend,
+    causal_mask,
+    fold,
+    planned,
+    planned_attention,
+)
+from gymnast.agents.context_limits import longest_context, rope_changes_beyond
+from gymnast.errors import GymnastError, ModelError
+
+PROBE = "gymnast-probe"
+LENGTHS = (9, 7)  # of the packed sequences
+# Where a model has no longest context of its own, windows are asked for up to here.
+FAR = 2**17
+
+
+class _Packed:
+    """The simplest plan: sequences side by side. Counts the layers that asked."""
+
+    def __init__(self, lengths: tuple[int, ...], device: Any) -> None:
+        self.positions = torch.cat([torch.arange(length, device=device) for length in lengths])
+        number = [index for index, length in enumerate(lengths) for _ in range(length)]
+        self._sequence = torch.tensor(number, device=device)
+        self.layers: set[int] = set()
+        self.windows: set[tuple[int | None, int | None]] = set()
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
+    ) -> torch.Tensor:
+        self.layers.add(settings.layer)
+        seen = causal_mask(self.positions, self.positions, settings.window)
+        seen &= self._sequence[:, None] == self._sequence
+        bias = fold(seen[None], query.shape[1] // key.shape[1], query.dtype)
+        query, key, value = (tensor.contiguous()[None] for tensor in (query, key, value))
+        return attend(query, key, value, bias, settings)[0]
+
+
+@torch.no_grad()
+def check_model(model: Any, context_length: int | None = None) -> None:
+    """Make sure that the model's forward through a plan is the model's own forward.
+
+    Args:
+        model: Of Transformers, or of peft around one.
+        context_length: The longest sequence it is going to see, in tokens; by default the longest
+            it was made for.
+
+    Raises:
+        ModelError: A layer does not attend through Transformers' attention interface, or does so
+            in a way that a plan cannot follow.
+    """
+    name = type(model).__name__
+    most = context_length or longest_context(model) or FAR
+    changes = rope_changes_beyond(model)
+    if changes is not None and most > changes:
+        raise ModelError(
+            f"{name} has other rotary frequencies in sequences beyond {changes} tokens (longrope), "
+            f"so sequences of up to {most} cannot be packed together. Set "
+            f"model.config.max_position_embeddings to {changes}, or choose another model."
+        )
+    vocabulary = model.config.get_text_config().vocab_size
+    ids = torch.arange(1, 1 + sum(LENGTHS), device=model.device) % vocabulary
+    plan = _Packed(LENGTHS, model.device)
+    ours = _packed_logits(model, name, ids, plan)
+    layers = model.config.get_text_config().num_hidden_layers
+    if len(plan.layers) != layers:
+        raise ModelError(
+            f"{name} has {layers} layers, of which {len(plan.layers)} attend through "
+            "transformers.AttentionInterface: models with linear attention, state-space or other "
+            "layers cannot be driven with packed sequences. Choose a decoder in which every layer "
+            "has attention."
+        )
+    parts = ids.split(list(LENGTHS))
+    theirs = torch.cat([model(input_ids=part[None], use_cache=False).logits for part in parts], 1)
+    difference = (ours - theirs).abs().max().item() / max(theirs.abs().max().item(), 1e-6)
+    if not difference < (1e-3 if theirs.dtype == torch.float32 else 0.1):
+        raise ModelError(
+            f"{name} gives other logits with packed sequences than with its own attention "
+            f"(relative difference {difference:.2g}): it has a part that is not known here. "
+            "Choose another model."
+        )
+    _check_windows(model, name, ids[: LENGTHS[0]], most)
+
+
+def _packed_logits(model: Any, name: str, ids: torch.Tensor, plan: _Packed) -> torch.Tensor:
+    try:
+        with planned(model):
+            logits: torch.Tensor = model(
+                input_ids=ids[None],
+                position_ids=plan.positions[None],
+                use_cache=False,
+                plan=plan,
+                logits_to_keep=plan.positions.new_tensor(range(len(ids))),
+            ).logits
+    except (TypeError, LookupError, AttributeError, RuntimeError, GymnastError) as error:
+        raise ModelError(
+            f"{name} cannot be driven with packed sequences ({type(error).__name__}: {error}): its "
+            "attention must go through transformers.AttentionInterface and its forward must take "
+            "logits_to_keep. Most decoder-only models of Transformers do; choose one of them."
+        ) from error
+    return logits
+
+
+# What a token sees is asked of the model's masks at a far position, where a mask of all positions
+# would not fit. A "mask" here holds nothing but the number of the rule that made it.
+_RULES: list[Callable[..., torch.Tensor]] = []
+
+
+def _numbered_mask(
+    batch_size: int, q_length: int, kv_length: int, mask_function: Any, device: Any, **_: Any
+) -> torch.Tensor:
+    _RULES.append(mask_function)
+    return torch.full((batch_size, 1, q_length, kv_length), float(len(_RULES) - 1), device=device)
+
+
+def _window_recorder(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    *,
+    plan: _Packed,
+    **settings: Any,
+) -> tuple[torch.Tensor, None]:
+    rule = None if attention_mask is None else int(attention_mask.flatten()[0])
+    plan.windows.add((settings.get("sliding_window"), rule))
+    return planned_attention(module, query, key, value, None, scaling, plan=plan, **settings)
+
+
+AttentionInterface.register(PROBE, _window_recorder)
+AttentionMaskInterface.register(PROBE, _numbered_mask)
+
+
+def _check_windows(model: Any, name: str, ids: torch.Tensor, most: int) -> None:
+    """Make sure that what layers tell a plan of their windows is what their masks do."""
+    plan = _Packed((len(ids),), ids.device)
+    with planned(model, PROBE):
+        _RULES.clear()
+        model(input_ids=ids[None], position_ids=plan.positions[None], use_cache=False, plan=plan)
+        rules = list(_RULES)
+    for window, number in plan.windows:
+        rule = rules[number] if number is not None and 0 <= number < len(rules) else None
+        if number is not None and rule is None:
+            raise ModelError(f"{name} makes attention masks of its own. Choose another model.")
+        for position in {most - 1, most // 2}:
+            keys = torch.arange(position + 1)
+            ours = causal_mask(torch.tensor([position]), keys, window)[0]
+            zero = torch.tensor(0)
+            theirs = ours.new_ones(()) if rule is None else rule(zero, zero, keys[-1], keys)
+            if not torch.equal(ours, theirs.cpu().expand_as(ours)):
+                raise ModelError(
+                    f"{name}: in a layer with sliding_window={window}, the token at position "
+                    f"{position} sees others than that window says (its mask is chunked, or hides "
+                    "tokens by another rule). Choose another model, or a shorter context_length."
+                )

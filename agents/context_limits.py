@@ -1,0 +1,48 @@
+"""How long a sequence a model takes, and from which length its positions mean something else.
+
+Left out: what memory allows.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+# The names under which configurations say how many positions a model has.
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "context_length")
+
+
+def longest_context(model: Any) -> int | None:
+    """How many tokens the model was made for; None where it has no such limit (Mamba, ALiBi)."""
+    config = model.config.get_text_config()
+    for name in _POSITIONS:
+        positions = getattr(config, name, None)
+        if isinstance(positions, int) and positions > 0:
+            return positions
+    return None
+
+
+def rope_changes_beyond(model: Any) -> int | None:
+    """The length beyond which rotary frequencies are others for *every* token of a sequence.
+
+    So it is with "longrope": keys that were computed in a sequence of that length or shorter do
+    not fit into a longer one, and sequences on both sides cannot share a forward pass. ("dynamic"
+    frequencies change beyond the model's longest context only.) None where nothing changes.
+    """
+    config = model.config.get_text_config()
+    lengths = [
+        parameters.get("original_max_position_embeddings")
+        or getattr(config, "original_max_position_embeddings", None)
+        or config.max_position_embeddings
+        for parameters in _rope_parameters(getattr(config, "rope_parameters", None))
+        if parameters.get("rope_type") == "longrope"
+    ]
+    return min(lengths) if lengths else None
+
+
+def _rope_parameters(parameters: Any) -> Iterator[Mapping[str, Any]]:
+    """One for the model, or one for each type of layer."""
+    if not isinstance(parameters, Mapping):
+        return
+    if "rope_type" in parameters:
+        yield parameters
+    else:
+        yield from (part for part in parameters.values() if isinstance(part, Mapping))
