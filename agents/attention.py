@@ -82,7 +82,8 @@ def planned_attention(
         sinks=s_aux,
     )
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))  # [N, H, D]
-    return plan.attend(query, key, value, settings)[None], None  # [1, N, H, Dv]
+    attended = plan.attend(query, key, value, settings)
+    return attended.contiguous()[None], None  # [1, N, H, Dv]
 
 
 AttentionInterface.register(NAME, planned_attention)

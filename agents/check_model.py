@@ -8,6 +8,7 @@ and of its configuration.
 Left out: how to sample from a model that fails; `agents/state_engine.py` does.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ from gymnast.agents.attention import (
     planned_attention,
 )
 from gymnast.agents.context_limits import longest_context, rope_changes_beyond
-from gymnast.errors import GymnastError, ModelError
+from gymnast.errors import ModelError, UsageError
 
 PROBE = "gymnast-probe"
 LENGTHS = (9, 7)  # of the packed sequences
@@ -32,19 +33,19 @@ FAR = 2**17
 
 
 class _Packed:
-    """The simplest plan: sequences side by side. Counts the layers that asked."""
+    """The simplest plan: sequences side by side. Counts how often each layer asked."""
 
     def __init__(self, lengths: tuple[int, ...], device: Any) -> None:
         self.positions = torch.cat([torch.arange(length, device=device) for length in lengths])
         number = [index for index, length in enumerate(lengths) for _ in range(length)]
         self._sequence = torch.tensor(number, device=device)
-        self.layers: set[int] = set()
+        self.calls: Counter[int] = Counter()
         self.windows: set[tuple[int | None, int | None]] = set()
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
     ) -> torch.Tensor:
-        self.layers.add(settings.layer)
+        self.calls[settings.layer] += 1
         seen = causal_mask(self.positions, self.positions, settings.window)
         seen &= self._sequence[:, None] == self._sequence
         bias = fold(seen[None], query.shape[1] // key.shape[1], query.dtype)
@@ -79,12 +80,17 @@ def check_model(model: Any, context_length: int | None = None) -> None:
     plan = _Packed(LENGTHS, model.device)
     ours = _packed_logits(model, name, ids, plan)
     layers = model.config.get_text_config().num_hidden_layers
-    if len(plan.layers) != layers:
+    if len(plan.calls) != layers:
         raise ModelError(
-            f"{name} has {layers} layers, of which {len(plan.layers)} attend through "
+            f"{name} has {layers} layers, of which {len(plan.calls)} attend through "
             "transformers.AttentionInterface: models with linear attention, state-space or other "
             "layers cannot be driven with packed sequences. Choose a decoder in which every layer "
             "has attention."
+        )
+    if max(plan.calls.values()) > 1:
+        raise ModelError(
+            f"{name} has layers that attend more than once, each time with other keys or values, "
+            "so a layer has no one cache. Choose another model."
         )
     parts = ids.split(list(LENGTHS))
     theirs = torch.cat([model(input_ids=part[None], use_cache=False).logits for part in parts], 1)
@@ -108,7 +114,12 @@ def _packed_logits(model: Any, name: str, ids: torch.Tensor, plan: _Packed) -> t
                 plan=plan,
                 logits_to_keep=plan.positions.new_tensor(range(len(ids))),
             ).logits
-    except (TypeError, LookupError, AttributeError, RuntimeError, GymnastError) as error:
+    except UsageError as error:
+        raise ModelError(
+            f"{name} does not hand the arguments of its forward pass on to its attention: packed "
+            "sequences need that. Choose another model."
+        ) from error
+    except (TypeError, LookupError, AttributeError, RuntimeError) as error:
         raise ModelError(
             f"{name} cannot be driven with packed sequences ({type(error).__name__}: {error}): its "
             "attention must go through transformers.AttentionInterface and its forward must take "
@@ -159,7 +170,10 @@ def _check_windows(model: Any, name: str, ids: torch.Tensor, most: int) -> None:
     for window, number in plan.windows:
         rule = rules[number] if number is not None and 0 <= number < len(rules) else None
         if number is not None and rule is None:
-            raise ModelError(f"{name} makes attention masks of its own. Choose another model.")
+            raise ModelError(
+                f"{name} makes attention masks of its own: they are not known here. Choose another "
+                "model."
+            )
         for position in {most - 1, most // 2}:
             keys = torch.arange(position + 1)
             ours = causal_mask(torch.tensor([position]), keys, window)[0]
@@ -167,7 +181,8 @@ def _check_windows(model: Any, name: str, ids: torch.Tensor, most: int) -> None:
             theirs = ours.new_ones(()) if rule is None else rule(zero, zero, keys[-1], keys)
             if not torch.equal(ours, theirs.cpu().expand_as(ours)):
                 raise ModelError(
-                    f"{name}: in a layer with sliding_window={window}, the token at position "
-                    f"{position} sees others than that window says (its mask is chunked, or hides "
-                    "tokens by another rule). Choose another model, or a shorter context_length."
+                    f"{name} hides tokens by another rule than its sliding windows: in a layer "
+                    f"with sliding_window={window}, the token at position {position} sees others "
+                    "than that says (chunks, perhaps). Choose another model, or a shorter "
+                    "context_length."
                 )

@@ -169,10 +169,11 @@ class OwnForward:
         Some models drop their recurrent state there. With random weights, or in half precision,
         that changes the logits by little; that a part has no effect at all cannot be missed.
         """
-        for kind in sorted({kind for kind, tensor in tensors(cache) if tensor.numel()}):
+        kinds = {kind for kind, tensor in tensors(cache) if _holds_numbers(tensor)}
+        for kind in sorted(kinds):
             changed = copy.deepcopy(cache)
             for other, tensor in tensors(changed):
-                if other == kind and tensor.is_floating_point():
+                if other == kind and _holds_numbers(tensor):
                     tensor.add_(torch.ones_like(tensor).cumsum(-1))
             if torch.equal(self._pass(ids[FIRST:], changed, FIRST)[0], logits):
                 return False
@@ -181,6 +182,10 @@ class OwnForward:
     def _fit_bytes(self, first: int, both: int) -> None:
         self._bytes_per_token = -(-(both - first) // SECOND)
         self._fixed_bytes = max(0, first - FIRST * self._bytes_per_token)
+
+
+def _holds_numbers(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.numel() > 0  # and is no count of tokens
 
 
 def _close(ours: torch.Tensor, theirs: torch.Tensor) -> bool:

@@ -119,7 +119,9 @@ class StateEngine:
         if not self.forward.fits(progress.computed, target):
             progress.cache, progress.computed = None, 0
         start = progress.computed
-        ahead = [stop for stop in progress.stops if stop > start and self.forward.fits(stop, target)]
+        ahead = [
+            stop for stop in progress.stops if stop > start and self.forward.fits(stop, target)
+        ]
         end = self.forward.end_of_chunk(start, min([*ahead, target]), budget, target)
         first = 0 if self.forward.continuation is Continuation.NOTHING else start
         new = progress.tokens[first:end]

@@ -9,11 +9,11 @@ import asyncio
 from typing import Any
 
 import torch
-from model_families import VOCABULARY
 
 from gymnast.agents import TransformersAgent
 from gymnast.agents.context_limits import rope_changes_beyond
 from gymnast.types import Completion, Sampling
+from model_families import VOCABULARY
 
 EPISODES = 6
 TURNS = 3
@@ -35,7 +35,9 @@ async def _episode(agent: TransformersAgent, number: int, turns: list[Turn]) -> 
     greedy = number % 2 == 0
     for turn in range(TURNS):
         sampling = Sampling(
-            temperature=0.0 if greedy else 1.0, max_new_tokens=2 + (3 * number + turn) % 5, seed=number
+            temperature=0.0 if greedy else 1.0,
+            max_new_tokens=2 + (3 * number + turn) % 5,
+            seed=number,
         )
         completion = await agent.generate(context, sampling)
         turns.append((context, completion, greedy))

@@ -46,6 +46,8 @@ SHAPE: dict[str, Any] = {
     "mamba_n_heads": 8,
     "mamba_d_head": 16,
     "state_size": 8,
+    "chunk_size": 16,
+    "mamba_chunk_size": 16,
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 16,
@@ -57,14 +59,20 @@ MLA = {"head_dim": 8, "num_key_value_heads": 4}
 HYBRID = ["linear_attention", "full_attention", "linear_attention", "full_attention"]
 ALTERNATING = ["sliding_attention", "full_attention"] * 2
 
-# Name: what its configuration takes besides. "type" is the model type where the name is not.
+# Its name: what its configuration takes besides. "type" is the model type where the name is not.
 FAMILIES: dict[str, dict[str, Any]] = {
     "afmoe": {},
     "apertus": {},
     "arcee": {},
     "axk1": MLA,
     "axk2": {**MLA, "index_topk": 8, "index_n_heads": 16, "index_head_dim": 16},
-    "bailing_hybrid": {**MLA, "layer_types": HYBRID, "num_experts_per_tok": 2},
+    "bailing_hybrid": {
+        **MLA,
+        "layer_types": HYBRID,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+    },
     "bamba": {"attn_layer_indices": [1, 3]},
     "beam": {},
     "bitnet": {},
@@ -80,8 +88,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "deepseek_v32": {**MLA, "index_topk": 8, "index_n_heads": 16, "index_head_dim": 16},
     "deepseek_v4": {},
     "dbrx": {
-        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4},
-        "ffn_config": {"hidden_size": 64, "ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2},
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
+        "ffn_config": {
+            "hidden_size": 64,
+            "ffn_hidden_size": 64,
+            "moe_num_experts": 4,
+            "moe_top_k": 2,
+        },
     },
     "diffllama": {},
     "dots1": {"layer_types": ALTERNATING, "n_shared_experts": 1},
@@ -121,7 +134,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "glm_moe_dsa": {**MLA, "index_topk": 8, "index_n_heads": 16, "index_head_dim": 16},
     "gpt2": {},
     "gpt_bigcode": {},
-    "gpt_neo": {"attention_types": [[["global", "local"], 2]], "num_layers": 4, "window_size": WINDOW},
+    "gpt_neo": {
+        "attention_types": [[["global", "local"], 2]],
+        "num_layers": 4,
+        "window_size": WINDOW,
+    },
     "gpt_neox": {},
     "gpt_oss": {},
     "gptj": {"rotary_dim": 8},
@@ -139,7 +156,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "jais2": {},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "jetmoe": {"kv_channels": 16},
-    "kimi_linear": {"num_key_value_heads": 4, "linear_head_dim": 16, "linear_num_heads": 4, "layer_types": HYBRID, "num_experts_per_tok": 2},
+    "kimi_linear": {
+        "num_key_value_heads": 4,
+        "linear_head_dim": 16,
+        "linear_num_heads": 4,
+        "layer_types": HYBRID,
+        "num_experts_per_tok": 2,
+    },
     "kolibri1": {},
     "laguna": {},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
@@ -206,18 +229,24 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "starcoder2": {},
     "vaultgemma": {},
     "xglm": {"num_layers": 2, "attention_heads": 4},
-    "xlstm": {"num_heads": 4},
+    "xlstm": {"num_heads": 4, "hidden_size": 128},
     "youtu": MLA,
     "zamba": {"layers_block_type": ["linear_attention", "hybrid"] * 2},
     "zamba2": {"layers_block_type": ["linear_attention", "hybrid"] * 2},
 }
 
 
-def tiny(family: str) -> Any:
-    """A random model of the family, float32, in evaluation mode; the same at each call."""
-    settings = dict(FAMILIES[family])
-    config_class = CONFIG_MAPPING[settings.pop("type", family)]
+def tiny(family: str, **settings: Any) -> Any:
+    """A random model of the family, float32, in evaluation mode; the same at each call.
+
+    Args:
+        family: Among `FAMILIES`.
+        settings: Of its configuration, before what `FAMILIES` says.
+    """
+    own = {**FAMILIES[family], **settings}
+    config_class = CONFIG_MAPPING[own.pop("type", family)]
     known = config_class().to_dict()
     shape = {name: value for name, value in SHAPE.items() if name in known}
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(config_class(**{**shape, **settings})).eval().float()
+    model = AutoModelForCausalLM.from_config(config_class(**{**shape, **own}))
+    return model.float().eval()

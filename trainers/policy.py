@@ -97,11 +97,17 @@ class Policy(nn.Module):
     def _check_head(self) -> None:
         ids = torch.arange(1, 5, device=self.model.device)[None]
         theirs = self.model(input_ids=ids, use_cache=False).logits.float()
-        ours = self._logits(self._decoder(input_ids=ids, use_cache=False).last_hidden_state)
+        try:
+            ours = self._logits(self._decoder(input_ids=ids, use_cache=False).last_hidden_state)
+        except (AttributeError, TypeError) as error:
+            raise self._unknown_head(f"{type(error).__name__}: {error}") from error
         difference = (ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-6)
         if not difference < 0.05:
-            raise ModelError(
-                f"{type(self._causal).__name__} makes its logits in a way that Gymnast does not "
-                f"know (relative difference {difference:.2g} from its linear head): models whose "
-                "logits are a linear head, scaled or soft-capped, can be trained."
-            )
+            raise self._unknown_head(f"relative difference {difference:.2g} from its linear head")
+
+    def _unknown_head(self, how: str) -> ModelError:
+        return ModelError(
+            f"{type(self._causal).__name__} makes its logits in a way that Gymnast does not "
+            f"know ({how}): models whose logits are a linear head, scaled or soft-capped, can be "
+            "trained."
+        )

@@ -1,0 +1,117 @@
+"""Drive every decoder family through the engine, and write down which path it takes.
+
+`python benchmarks/model_report.py` writes docs/models.md. It takes a minute or two.
+"""
+
+import re
+import warnings
+from collections import Counter
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from gymnast.agents.check_model import check_model
+from gymnast.agents.own_forward import OwnForward
+from gymnast.errors import ModelError
+from gymnast.trainers.policy import Policy
+from model_contract import examine
+from model_families import FAMILIES, tiny
+
+REPORT = Path(__file__).parent.parent / "docs" / "models.md"
+# `model.generate` itself fails for these.
+GENERATE_FAILS: frozenset[str] = frozenset()
+INTRODUCTION = """# Models
+
+Which decoders of Transformers the engine samples from, and how. Each family was tried with a tiny
+random model made from its configuration class, with windows of 8 tokens where it has any: several
+episodes of three turns at once, that begin alike, join and leave, with contexts much longer than a
+window. Every log-probability is that of a full forward pass of the model alone (to 1e-4, float32),
+and greedy tokens are those of `model.generate` (up to ties closer than 1e-4). Families that share
+their forward pass with one below (most that are not listed) go the same way. This page is
+generated, and a test fails when it is out of date:
+
+    python benchmarks/model_report.py
+    pytest -m "slow or not slow" tests/agents/test_model_families.py
+
+The columns:
+
+- *path*: `TransformersAgent.path`. "packed" is the fast one: the tokens of all requests in one
+  forward pass. "states": one request a pass, through the model's own forward and cache. The agent
+  chooses by itself, from what the model does and not from its name; so the path of a real model can
+  be another where its configuration is (a chunk of attention longer than the contexts, say).
+- *continued with*: what a kept state can be continued with, on the path "states". "one token at a
+  time" makes what an environment appends slower; "nothing" computes the whole context for each
+  token.
+- *training*: whether `gymnast train` takes it, which packs a group's trajectories.
+- *not packed, because it*: what the agent logs when it takes the slower path.
+
+Transformers {version}. {counts}
+
+| family | model | path | continued with | training | not packed, because it |
+| --- | --- | --- | --- | --- | --- |
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the page says of one family."""
+
+    family: str
+    model: str
+    path: str
+    continued_with: str
+    training: str
+    because: str
+
+
+def row(family: str) -> Row:
+    """Try one family.
+
+    Raises:
+        AssertionError: What was sampled is not what the model alone gives.
+    """
+    model = tiny(family)
+    path = examine(model, generate=family not in GENERATE_FAILS)
+    continued_with, because = "", ""
+    if path == "states":
+        continued_with = OwnForward(model).continuation.value.partition(":")[0]
+        because = reason(model)
+    return Row(family, type(model).__name__, path, continued_with, training(model), because)
+
+
+def reason(model: Any) -> str:
+    """Why a model cannot be packed, in short."""
+    try:
+        check_model(model)
+    except ModelError as error:
+        return re.split(r" \(|: |, each", str(error).partition(" ")[2])[0]
+    return ""
+
+
+def training(model: Any) -> str:
+    """Whether the trainer's policy takes the model."""
+    try:
+        Policy(model)
+    except ModelError:
+        return "no"
+    return "yes"
+
+
+def report(rows: list[Row]) -> str:
+    """The whole page."""
+    paths = Counter(row.path for row in rows)
+    counts = f"{len(rows)} families: " + ", ".join(f"{n} {path}" for path, n in paths.most_common())
+    trained = sum(row.training == "yes" for row in rows)
+    counts += f"; {trained} can be trained."
+    head = INTRODUCTION.format(version=transformers.__version__, counts=counts)
+    return head + "".join(f"| {' | '.join(astuple(row))} |\n" for row in rows)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    REPORT.write_text(report([row(family) for family in FAMILIES]))
