@@ -1,9 +1,9 @@
 """Whether a model's forward over packed sequences is the model's own forward.
 
-Two short sequences are packed into one pass and compared with one pass for each: a layer that
-mixes neighbours by other means than attention shows. What short sequences cannot show (windows,
-chunks, rotary frequencies that change with the length) is asked of the masks that the model makes
-and of its configuration.
+Two short sequences are packed into one pass and compared with one pass for each; a layer that
+mixes neighbours by other means shows where attention is left out. What short sequences cannot
+show (windows, chunks, rotary frequencies that change with the length) is asked of the masks that
+the model makes and of its configuration.
 
 Left out: how to sample from a model that fails; `agents/state_engine.py` does.
 """
@@ -17,6 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from gymnast.agents.attention import (
     LayerSettings,
+    Plan,
     attend,
     causal_mask,
     fold,
@@ -24,6 +25,7 @@ from gymnast.agents.attention import (
     planned_attention,
 )
 from gymnast.agents.context_limits import longest_context, rope_changes_beyond
+from gymnast.agents.logit_difference import differ
 from gymnast.errors import ModelError, UsageError
 
 PROBE = "gymnast-probe"
@@ -78,7 +80,7 @@ def check_model(model: Any, context_length: int | None = None) -> None:
     vocabulary = model.config.get_text_config().vocab_size
     ids = torch.arange(1, 1 + sum(LENGTHS), device=model.device) % vocabulary
     plan = _Packed(LENGTHS, model.device)
-    ours = _packed_logits(model, name, ids, plan)
+    ours = _packed_logits(model, name, ids, plan.positions, plan)
     layers = model.config.get_text_config().num_hidden_layers
     if len(plan.calls) != layers:
         raise ModelError(
@@ -92,10 +94,11 @@ def check_model(model: Any, context_length: int | None = None) -> None:
             f"{name} has layers that attend more than once, each time with other keys or values, "
             "so a layer has no one cache. Choose another model."
         )
+    _check_neighbours(model, name, ids)
     parts = ids.split(list(LENGTHS))
     theirs = torch.cat([model(input_ids=part[None], use_cache=False).logits for part in parts], 1)
-    difference = (ours - theirs).abs().max().item() / max(theirs.abs().max().item(), 1e-6)
-    if not difference < (1e-3 if theirs.dtype == torch.float32 else 0.1):
+    difference = differ(ours, theirs, model.dtype)
+    if difference is not None:
         raise ModelError(
             f"{name} gives other logits with packed sequences than with its own attention "
             f"(relative difference {difference:.2g}): it has a part that is not known here. "
@@ -104,15 +107,17 @@ def check_model(model: Any, context_length: int | None = None) -> None:
     _check_windows(model, name, ids[: LENGTHS[0]], most)
 
 
-def _packed_logits(model: Any, name: str, ids: torch.Tensor, plan: _Packed) -> torch.Tensor:
+def _packed_logits(
+    model: Any, name: str, ids: torch.Tensor, positions: torch.Tensor, plan: Plan
+) -> torch.Tensor:
     try:
         with planned(model):
             logits: torch.Tensor = model(
                 input_ids=ids[None],
-                position_ids=plan.positions[None],
+                position_ids=positions[None],
                 use_cache=False,
                 plan=plan,
-                logits_to_keep=plan.positions.new_tensor(range(len(ids))),
+                logits_to_keep=torch.arange(len(ids), device=ids.device),
             ).logits
     except UsageError as error:
         raise ModelError(
@@ -126,6 +131,27 @@ def _packed_logits(model: Any, name: str, ids: torch.Tensor, plan: _Packed) -> t
             "logits_to_keep. Most decoder-only models of Transformers do; choose one of them."
         ) from error
     return logits
+
+
+class _NoAttention:
+    """A plan in which no token sees any."""
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
+    ) -> torch.Tensor:
+        return query.new_zeros((*query.shape[:2], value.shape[-1]))
+
+
+def _check_neighbours(model: Any, name: str, ids: torch.Tensor) -> None:
+    """Make sure that without attention a token's logits are the same, whatever its neighbours."""
+    positions = torch.arange(len(ids), device=ids.device)
+    forth = _packed_logits(model, name, ids, positions, _NoAttention())
+    back = _packed_logits(model, name, ids.flip(0), positions.flip(0), _NoAttention())
+    if differ(back.flip(1), forth, model.dtype) is not None:
+        raise ModelError(
+            f"{name} mixes tokens by other means than attention (a convolution, a recurrent "
+            "state): what is packed side by side would mix too. Choose another model."
+        )
 
 
 # What a token sees is asked of the model's masks at a far position, where a mask of all positions

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from gymnast.agents.context_limits import rope_changes_beyond
+from gymnast.agents.logit_difference import differ
 from gymnast.errors import ModelError
 
 # The names under which models take what an earlier pass left, and return it.
@@ -132,7 +133,7 @@ class OwnForward:
                 f"{error}). It must take input_ids alone and return logits, as the causal "
                 "language models of Transformers do."
             ) from error
-        if not _close(begun, whole[:FIRST]):
+        if self._differ(begun, whole[:FIRST]):
             raise ModelError(
                 f"{name}: its logits depend on tokens that come later, so it is no causal language "
                 "model (or one whose configuration says is_decoder: false). Choose another model."
@@ -146,20 +147,24 @@ class OwnForward:
 
     def _try_cache(self, ids: list[int], whole: torch.Tensor) -> Continuation:
         first, cache = self._pass(ids[:FIRST], None, 0)
-        if cache is None or not _close(first, whole[:FIRST]):
+        if cache is None or self._differ(first, whole[:FIRST]):
             return Continuation.NOTHING
         untouched, noisy = copy.deepcopy(cache), copy.deepcopy(cache)
         at_once, longer = self._pass(ids[FIRST:], copy.deepcopy(cache), FIRST)
         self._fit_bytes(nbytes(cache), nbytes(longer))
+        one_by_one = []
         for at in range(FIRST, len(ids)):
             token, cache = self._pass(ids[at : at + 1], cache, at)
-            if not _close(token, whole[at : at + 1]):
-                return Continuation.NOTHING
+            one_by_one.append(token)
+        if self._differ(torch.cat(one_by_one), whole[FIRST:]):
+            return Continuation.NOTHING
         # The copies must not have changed with the original.
         again, _ = self._pass(ids[FIRST:], untouched, FIRST)
         if not torch.equal(at_once, again):
             return Continuation.NOTHING
-        if _close(at_once, whole[FIRST:]) and self._chunks_see_all_of(noisy, ids, at_once):
+        if not self._differ(at_once, whole[FIRST:]) and self._chunks_see_all_of(
+            noisy, ids, at_once
+        ):
             return Continuation.CHUNK
         return Continuation.TOKEN
 
@@ -179,6 +184,9 @@ class OwnForward:
                 return False
         return True
 
+    def _differ(self, ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+        return differ(ours, theirs, self.model.dtype) is not None
+
     def _fit_bytes(self, first: int, both: int) -> None:
         self._bytes_per_token = -(-(both - first) // SECOND)
         self._fixed_bytes = max(0, first - FIRST * self._bytes_per_token)
@@ -186,12 +194,6 @@ class OwnForward:
 
 def _holds_numbers(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and tensor.numel() > 0  # and is no count of tokens
-
-
-def _close(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
-    """On average, so that an expert chosen differently in half precision does not decide."""
-    difference = (ours.float() - theirs.float()).abs().mean() / theirs.float().abs().mean()
-    return bool(difference < (1e-4 if theirs.dtype == torch.float32 else 0.1))
 
 
 def tensors(cache: Any) -> Iterator[tuple[str, torch.Tensor]]:

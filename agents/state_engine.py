@@ -181,7 +181,9 @@ class StateEngine:
             ids = np.array(request.context, dtype=np.int64)
             # The last token is always computed anew: its logits give the first sample.
             state = self.cache.longest(ids[:-1])
-            if self._on_its_way(ids[:-1], len(state.ids) if state else 0):
+            ready = len(state.ids) if state else 0
+            self._ask_for_common(ids[:-1], ready)
+            if self._on_its_way(ids[:-1], ready):
                 continue
             self.waiting.remove(request)
             self.running[request] = self._begin(request, ids, state, needed)
@@ -214,6 +216,15 @@ class StateEngine:
             if common - computed >= WORTH_WAITING_FOR:
                 stops.insert(0, common)
         return stops
+
+    def _ask_for_common(self, ids: np.ndarray, ready: int) -> None:
+        """Let running requests leave a state where this context departs from theirs."""
+        if self.forward.continuation is not Continuation.CHUNK:
+            return
+        for progress in self.running.values():
+            common = shared_length(ids, [progress.ids], below=len(progress.ids))
+            if common - max(ready, progress.computed) >= WORTH_WAITING_FOR:
+                progress.stops = sorted({*progress.stops, common})
 
     def _on_its_way(self, ids: np.ndarray, ready: int) -> bool:
         """Whether a running request is about to leave a state that saves much of this context."""

@@ -86,7 +86,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "deepseek_v2": MLA,
     "deepseek_v3": MLA,
     "deepseek_v32": {**MLA, "index_topk": 8, "index_n_heads": 16, "index_head_dim": 16},
-    "deepseek_v4": {},
+    "deepseek_v4": {
+        "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 4},
+        "index_topk": 8,
+    },
     "dbrx": {
         "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
         "ffn_config": {

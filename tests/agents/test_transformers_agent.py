@@ -13,13 +13,11 @@ from transformers import (
     Gemma2ForCausalLM,
     GptOssConfig,
     GptOssForCausalLM,
-    MambaConfig,
-    MambaForCausalLM,
 )
 
 from gymnast.agents import TransformersAgent
 from gymnast.agents.tiny import tiny_model
-from gymnast.errors import InfrastructureError, ModelError, UsageError
+from gymnast.errors import InfrastructureError, UsageError
 from gymnast.types import Completion, Sampling
 
 GREEDY = Sampling(temperature=0.0, max_new_tokens=12)
@@ -251,12 +249,6 @@ def test_a_model_that_diverged_samples_nothing() -> None:
         model.get_output_embeddings().weight.fill_(float("nan"))
     with pytest.raises(InfrastructureError, match="diverged"):
         generate(agent, ([5, 6], GREEDY))
-
-
-def test_a_model_without_attention_in_every_layer_is_refused() -> None:
-    config = MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4)
-    with pytest.raises(ModelError, match="MambaForCausalLM"):
-        TransformersAgent(MambaForCausalLM(config))
 
 
 def test_its_thread_ends_before_python_does_also_amid_a_completion() -> None:

@@ -1,0 +1,80 @@
+"""Which models can be driven with packed sequences: those whose logits stay their own.
+
+Windows here are far longer than the few tokens that are tried.
+"""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from gymnast.agents.check_model import check_model
+from gymnast.errors import ModelError
+from model_families import tiny
+
+WINDOW = 100
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma2", "gpt_oss", "olmo3", "phi3"])
+def test_windows_that_layers_tell_of_are_known(family: str) -> None:
+    check_model(tiny(family, sliding_window=WINDOW))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_windows_that_only_masks_know_are_found_beyond_what_is_tried(dtype: torch.dtype) -> None:
+    model = tiny("phimoe", sliding_window=WINDOW).to(dtype)
+    with pytest.raises(ModelError, match="another rule than its sliding windows"):
+        check_model(model)
+    check_model(model, context_length=WINDOW)
+
+
+def test_chunked_attention_is_found_and_allowed_in_shorter_contexts() -> None:
+    model = tiny("llama4_text", attention_chunk_size=WINDOW, floor_scale=8192)
+    with pytest.raises(ModelError, match="shorter context_length"):
+        check_model(model)
+    check_model(model, context_length=WINDOW)
+
+
+def test_rotary_frequencies_that_depend_on_the_length_are_allowed_up_to_it() -> None:
+    model = tiny("phi3 (longrope)")
+    with pytest.raises(ModelError, match=r"beyond 32 tokens.*max_position_embeddings to 32"):
+        check_model(model)
+    check_model(model, context_length=32)
+    model.config.max_position_embeddings = 32
+    check_model(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_recurrent_state_beside_attention_in_every_layer_is_found(dtype: torch.dtype) -> None:
+    with pytest.raises(ModelError, match="mixes tokens by other means than attention"):
+        check_model(tiny("falcon_h1").to(dtype))
+
+
+@pytest.mark.parametrize(
+    ("family", "why"),
+    [
+        ("mamba2", "0 attend through"),
+        ("qwen3_next", "2 attend through"),
+        ("diffllama", "attend more than once"),
+        ("nemotron", "does not hand the arguments"),
+        ("falcon", "cannot be driven with packed sequences"),
+        ("doge", "other logits with packed sequences"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_reason(family: str, why: str) -> None:
+    with pytest.raises(ModelError, match=f"{type(tiny(family)).__name__}.*{why}"):
+        check_model(tiny(family))
+
+
+@pytest.mark.parametrize("family", ["cohere2_moe", "minimax_m2", "deepseek_v3"])
+def test_experts_chosen_differently_in_half_precision_are_no_reason(family: str) -> None:
+    check_model(tiny(family).to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("family", ["mistral", "phimoe"])
+def test_the_models_own_attention_is_put_back_whatever_comes_of_it(family: str) -> None:
+    model = tiny(family)
+    before = model.config._attn_implementation
+    with nullcontext() if family == "mistral" else pytest.raises(ModelError):
+        check_model(model)
+    assert model.config._attn_implementation == before
