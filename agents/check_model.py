@@ -28,7 +28,9 @@ from gymnast.agents.context_limits import longest_context, rope_changes_beyond
 from gymnast.agents.logit_difference import differ
 from gymnast.errors import ModelError, UsageError
 
-PROBE = "gymnast-probe"
+# Attention functions like the one that is used, which also look at the mask they are given: without
+# masks, as it is used, and with masks that tell of the rule that made them.
+UNMASKED, MASKED = "gymnast-unmasked", "gymnast-masked"
 LENGTHS = (9, 7)  # of the packed sequences
 # Where a model has no longest context of its own, windows are asked for up to here.
 FAR = 2**17
@@ -107,11 +109,31 @@ def check_model(model: Any, context_length: int | None = None) -> None:
     _check_windows(model, name, ids[: LENGTHS[0]], most)
 
 
+def _without_mask(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *positional: Any,
+    **settings: Any,
+) -> tuple[torch.Tensor, None]:
+    if attention_mask is not None:  # Transformers makes none for a function it does not know
+        raise ModelError(
+            f"{type(module).__name__} makes attention masks of its own: what they hide in longer "
+            "contexts is not known. Choose another model."
+        )
+    return planned_attention(module, query, key, value, None, *positional, **settings)
+
+
+AttentionInterface.register(UNMASKED, _without_mask)
+
+
 def _packed_logits(
     model: Any, name: str, ids: torch.Tensor, positions: torch.Tensor, plan: Plan
 ) -> torch.Tensor:
     try:
-        with planned(model):
+        with planned(model, UNMASKED):
             logits: torch.Tensor = model(
                 input_ids=ids[None],
                 position_ids=positions[None],
@@ -119,6 +141,8 @@ def _packed_logits(
                 plan=plan,
                 logits_to_keep=torch.arange(len(ids), device=ids.device),
             ).logits
+    except ModelError:
+        raise
     except UsageError as error:
         raise ModelError(
             f"{name} does not hand the arguments of its forward pass on to its attention: packed "
@@ -182,14 +206,14 @@ def _window_recorder(
     return planned_attention(module, query, key, value, None, scaling, plan=plan, **settings)
 
 
-AttentionInterface.register(PROBE, _window_recorder)
-AttentionMaskInterface.register(PROBE, _numbered_mask)
+AttentionInterface.register(MASKED, _window_recorder)
+AttentionMaskInterface.register(MASKED, _numbered_mask)
 
 
 def _check_windows(model: Any, name: str, ids: torch.Tensor, most: int) -> None:
     """Make sure that what layers tell a plan of their windows is what their masks do."""
     plan = _Packed((len(ids),), ids.device)
-    with planned(model, PROBE):
+    with planned(model, MASKED):
         _RULES.clear()
         model(input_ids=ids[None], position_ids=plan.positions[None], use_cache=False, plan=plan)
         rules = list(_RULES)

@@ -35,6 +35,11 @@ def test_chunked_attention_is_found_and_allowed_in_shorter_contexts() -> None:
     check_model(model, context_length=WINDOW)
 
 
+def test_attention_that_is_sparse_beyond_what_is_tried_is_found() -> None:
+    with pytest.raises(ModelError, match="makes attention masks of its own"):
+        check_model(tiny("minimax_m3_vl_text", index_block_size=64))
+
+
 def test_rotary_frequencies_that_depend_on_the_length_are_allowed_up_to_it() -> None:
     model = tiny("phi3 (longrope)")
     with pytest.raises(ModelError, match=r"beyond 32 tokens.*max_position_embeddings to 32"):

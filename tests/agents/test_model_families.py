@@ -30,12 +30,15 @@ EACH_KIND = [
     "granitemoehybrid",
     "jamba",
     "kimi_linear",
+    "inkling_text",
     "lfm2",
     "llama",
     "llama4_text",
     "mamba",
     "mamba2",
     "minimax",
+    "minimax_m3_vl_text",
+    "ministral3",
     "mistral",
     "mpt",
     "nemotron",
@@ -51,6 +54,7 @@ EACH_KIND = [
     "smollm3",
     "xlstm",
     "zamba2",
+    "zaya",
 ]
 
 
