@@ -1,9 +1,10 @@
 """Whether a model's forward over packed sequences is the model's own forward.
 
 Two short sequences are packed into one pass and compared with one pass for each; a layer that
-mixes neighbours by other means shows where attention is left out. What short sequences cannot
-show (windows, chunks, rotary frequencies that change with the length) is asked of the masks that
-the model makes and of its configuration.
+mixes neighbours by other means shows where tokens attend to themselves alone. What short
+sequences cannot show (windows, chunks, sparse attention, rotary frequencies that change with the
+length) is asked of the masks that the model makes, of what it hands to its attention, and of its
+configuration.
 
 Left out: how to sample from a model that fails; `agents/state_engine.py` does.
 """
@@ -31,6 +32,7 @@ from gymnast.errors import ModelError, UsageError
 # Attention functions like the one that is used, which also look at the mask they are given: without
 # masks, as it is used, and with masks that tell of the rule that made them.
 UNMASKED, MASKED = "gymnast-unmasked", "gymnast-masked"
+KNOWN_TENSORS = {"s_aux", "position_ids"}  # all else that a layer hands over selects what it sees
 LENGTHS = (9, 7)  # of the packed sequences
 # Where a model has no longest context of its own, windows are asked for up to here.
 FAR = 2**17
@@ -118,10 +120,17 @@ def _without_mask(
     *positional: Any,
     **settings: Any,
 ) -> tuple[torch.Tensor, None]:
+    unknown = {
+        name
+        for name, value in settings.items()
+        if isinstance(value, torch.Tensor) and name not in KNOWN_TENSORS
+    }
     if attention_mask is not None:  # Transformers makes none for a function it does not know
+        unknown.add("attention_mask")
+    if unknown:
         raise ModelError(
-            f"{type(module).__name__} makes attention masks of its own: what they hide in longer "
-            "contexts is not known. Choose another model."
+            f"{type(module).__name__} tells its attention what to see ({', '.join(sorted(unknown))}"
+            "): in longer contexts that is not known here. Choose another model."
         )
     return planned_attention(module, query, key, value, None, *positional, **settings)
 
@@ -157,20 +166,23 @@ def _packed_logits(
     return logits
 
 
-class _NoAttention:
-    """A plan in which no token sees any."""
+class _OnlyItself:
+    """A plan in which a token sees itself alone, as much of it as its query and key agree."""
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
     ) -> torch.Tensor:
-        return query.new_zeros((*query.shape[:2], value.shape[-1]))
+        shared = query.shape[1] // key.shape[1]
+        key, value = (tensor.repeat_interleave(shared, dim=1) for tensor in (key, value))
+        agreement = (query * key).sum(dim=-1, keepdim=True) * settings.scale  # [N, H, 1]
+        return torch.sigmoid(agreement) * value
 
 
 def _check_neighbours(model: Any, name: str, ids: torch.Tensor) -> None:
-    """Make sure that without attention a token's logits are the same, whatever its neighbours."""
+    """Make sure that tokens that see only themselves have the same logits, whoever is beside."""
     positions = torch.arange(len(ids), device=ids.device)
-    forth = _packed_logits(model, name, ids, positions, _NoAttention())
-    back = _packed_logits(model, name, ids.flip(0), positions.flip(0), _NoAttention())
+    forth = _packed_logits(model, name, ids, positions, _OnlyItself())
+    back = _packed_logits(model, name, ids.flip(0), positions.flip(0), _OnlyItself())
     if differ(back.flip(1), forth, model.dtype) is not None:
         raise ModelError(
             f"{name} mixes tokens by other means than attention (a convolution, a recurrent "

@@ -35,9 +35,10 @@ def test_chunked_attention_is_found_and_allowed_in_shorter_contexts() -> None:
     check_model(model, context_length=WINDOW)
 
 
-def test_attention_that_is_sparse_beyond_what_is_tried_is_found() -> None:
-    with pytest.raises(ModelError, match="makes attention masks of its own"):
-        check_model(tiny("minimax_m3_vl_text", index_block_size=64))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_that_is_sparse_beyond_what_is_tried_is_found(dtype: torch.dtype) -> None:
+    with pytest.raises(ModelError, match=r"what to see \(block_indices\)"):
+        check_model(tiny("minimax_m3_vl_text", index_block_size=64).to(dtype))
 
 
 def test_rotary_frequencies_that_depend_on_the_length_are_allowed_up_to_it() -> None:
@@ -50,9 +51,12 @@ def test_rotary_frequencies_that_depend_on_the_length_are_allowed_up_to_it() -> 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_recurrent_state_beside_attention_in_every_layer_is_found(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("family", ["falcon_h1", "zaya"])
+def test_states_and_convolutions_beside_attention_in_every_layer_are_found(
+    family: str, dtype: torch.dtype
+) -> None:
     with pytest.raises(ModelError, match="mixes tokens by other means than attention"):
-        check_model(tiny("falcon_h1").to(dtype))
+        check_model(tiny(family).to(dtype))
 
 
 @pytest.mark.parametrize(
@@ -63,12 +67,13 @@ def test_a_recurrent_state_beside_attention_in_every_layer_is_found(dtype: torch
         ("diffllama", "attend more than once"),
         ("nemotron", "does not hand the arguments"),
         ("falcon", "cannot be driven with packed sequences"),
-        ("doge", "other logits with packed sequences"),
+        ("phimoe", "other logits with packed sequences"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_reason(family: str, why: str) -> None:
-    with pytest.raises(ModelError, match=f"{type(tiny(family)).__name__}.*{why}"):
-        check_model(tiny(family))
+    model = tiny(family)
+    with pytest.raises(ModelError, match=f"{type(model).__name__} .*{why}"):
+        check_model(model)
 
 
 @pytest.mark.parametrize("family", ["cohere2_moe", "minimax_m2", "deepseek_v3"])
