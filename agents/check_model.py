@@ -237,11 +237,11 @@ def _check_windows(model: Any, name: str, ids: torch.Tensor, most: int) -> None:
                 "model."
             )
         for position in {most - 1, most // 2}:
-            keys = torch.arange(position + 1)
-            ours = causal_mask(torch.tensor([position]), keys, window)[0]
-            zero = torch.tensor(0)
+            keys = torch.arange(position + 1, device=ids.device)
+            ours = causal_mask(keys[-1:], keys, window)[0]
+            zero = keys[0]
             theirs = ours.new_ones(()) if rule is None else rule(zero, zero, keys[-1], keys)
-            if not torch.equal(ours, theirs.cpu().expand_as(ours)):
+            if not torch.equal(ours, theirs.expand_as(ours)):
                 raise ModelError(
                     f"{name} hides tokens by another rule than its sliding windows: in a layer "
                     f"with sliding_window={window}, the token at position {position} sees others "
