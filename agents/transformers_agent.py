@@ -9,6 +9,7 @@ import asyncio
 import atexit
 import logging
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Literal
 
@@ -108,6 +109,29 @@ class TransformersAgent:
         Raises:
             UsageError: The context is empty, or leaves no room for a token.
         """
+        (completion,) = await self.generate_all([(context_ids, sampling)])
+        return completion
+
+    async def generate_all(
+        self, requests: Sequence[tuple[list[int], Sampling]]
+    ) -> list[Completion]:
+        """Sample one completion of each context; the engine gets all requests at once, in order.
+
+        Cancelling the call frees all their places at once.
+
+        Raises:
+            UsageError: A context is empty, or leaves no room for a token; nothing is sampled.
+        """
+        made = [self._request(context_ids, sampling) for context_ids, sampling in requests]
+        self._hand_over(made)
+        futures = [asyncio.wrap_future(request.future) for request in made]
+        try:
+            return await asyncio.gather(*futures)
+        finally:
+            for future in futures:  # those of the others, where one failed
+                future.cancel()
+
+    def _request(self, context_ids: list[int], sampling: Sampling) -> Request:
         room = self.context_length - len(context_ids)
         if not context_ids or room < 1:
             raise UsageError(
@@ -115,10 +139,12 @@ class TransformersAgent:
                 f"{self.context_length - 1} (context_length {self.context_length} with at least "
                 "one sampled token). Set the environment's context_length to the agent's."
             )
-        future: Future[Completion] = Future()
-        request = Request(list(context_ids), sampling, future, limit=room)
+        return Request(list(context_ids), sampling, Future(), limit=room)
+
+    def _hand_over(self, requests: Sequence[Request]) -> None:
+        """Give requests to the engine's thread, which is started when needed."""
         with self._wake:
-            self._arrived.append(request)
+            self._arrived += requests
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="gymnast-engine", daemon=True
@@ -126,7 +152,6 @@ class TransformersAgent:
                 self._thread.start()
                 atexit.register(self._stop, self._thread)
             self._wake.notify()
-        return await asyncio.wrap_future(future)
 
     def weights_changed(self) -> None:
         """Forget what was computed with the old weights."""

@@ -5,17 +5,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from gymnast.envs.episode import Episode
+from gymnast.envs.episode import CallRecord, Episode
 
 
 def episode_metrics(episode: Episode) -> dict[str, float]:
     """Count an episode's calls and errors.
 
     Returns:
-        `tools/calls`, `tools/calls/<tool>` (those that ran), `tools/errors` and
-        `tools/errors/<kind>`; a count of one tool or kind is there where it is not 0.
+        `tools/calls`, `tools/calls/<tool>` (those that could be run, whether or not the tool then
+        raised or was out of time), `tools/errors` and `tools/errors/<kind>`; a count of one tool
+        or kind is there where it is not 0.
     """
-    ran = Counter(record.call.name for record in episode.calls if record.error is None)
+    ran = Counter(record.call.name for record in episode.calls if _ran(record))
     kinds = Counter(error.kind for error in episode.errors)
     metrics = {
         "tools/calls": len(episode.calls),
@@ -24,6 +25,10 @@ def episode_metrics(episode: Episode) -> dict[str, float]:
         **{f"tools/errors/{kind}": count for kind, count in kinds.items()},
     }
     return {name: float(value) for name, value in metrics.items()}
+
+
+def _ran(record: CallRecord) -> bool:
+    return record.error is None or record.error.kind in ("exception", "timeout")
 
 
 class Timings(Mapping[str, float]):

@@ -119,11 +119,13 @@ class Completion:
         ids: The sampled token ids, the stop token included.
         logprobs: The log-probability of each id under the distribution it was sampled from.
         stop: "stop" after a stop id, "length" when `max_new_tokens` was reached.
+        waited_s: Seconds the request waited before the model first computed for it.
     """
 
     ids: list[int]
     logprobs: list[float]
     stop: Literal["stop", "length"]
+    waited_s: float = 0.0
 
 
 class Span(NamedTuple):

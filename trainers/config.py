@@ -204,6 +204,7 @@ class TrainerSection(Section):
     warmup_steps: Count = 0
     tokens_per_microbatch: Positive = 2048
     concurrency: Positive = 64
+    rollout_deadline_s: Annotated[Number, Field(gt=0)] | None = None
     max_failed_episodes: Count | None = None
     checkpoint_every_steps: Count = 0
     keep_checkpoints: Positive = 2
@@ -239,7 +240,7 @@ class RunConfig(Section):
         trainer: The optimisation.
         evaluation: Held-out rows.
         seed: Of everything drawn.
-        deterministic: Repeat a seeded run bit for bit, which is slower.
+        deterministic: Sample in rounds, so that a seeded run repeats bit for bit; slower.
         output_dir: The run's folder; `load_config` puts runs/NAME for NAME.yaml.
     """
 

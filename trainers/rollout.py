@@ -6,10 +6,11 @@
         ids += action
         ids += step(action)                    mask 0
 
-The driver appends token ids and nothing else; it knows neither messages nor tools. Many episodes
-at once, retries and groups are `trainers/collect.py`.
+What appends token ids here knows neither messages nor tools. Many episodes at once, retries and
+groups are `trainers/collect.py`; what the metrics mean is told in `trainers/rollout_metrics.py`.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Mapping
@@ -21,15 +22,15 @@ import numpy as np
 
 from gymnast.agents.base import Agent
 from gymnast.envs import Environment
-from gymnast.envs.worker import Worker
+from gymnast.trainers.drivers import Driver, driver_of
 from gymnast.trainers.seeds import derive
-from gymnast.types import Sampling, Span, StopReason, Trajectory
+from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory
 
 # Begins the names of `Trajectory.metrics` that are parts of the reward.
 PART = "reward_parts/"
+# Begins the names of those `info["timings"]` that are a tool's.
+TOOL = "tool/"
 _log = logging.getLogger(__name__)
-
-Step = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
 
 
 @dataclass
@@ -49,17 +50,24 @@ class _Record:
         self.action_mask += [0] * len(ids)
         self.logprobs += [0.0] * len(ids)
 
-    def sampled(self, ids: list[int], logprobs: list[float]) -> None:
-        """Append an action."""
-        self.turns.append(Span(len(self.ids), len(self.ids) + len(ids)))
-        self.ids += ids
-        self.action_mask += [1] * len(ids)
-        self.logprobs += logprobs
+    def sampled(self, said: Completion, seconds: float) -> None:
+        """Append an action that took so long, waiting included."""
+        self.turns.append(Span(len(self.ids), len(self.ids) + len(said.ids)))
+        self.ids += said.ids
+        self.action_mask += [1] * len(said.ids)
+        self.logprobs += said.logprobs
+        waited = min(max(said.waited_s, 0.0), seconds)
+        self.add("time/waiting_s", waited)
+        self.add("time/model_s", seconds - waited)
 
-    def note(self, info: Mapping[str, Any]) -> None:
-        """Keep what a step says of its seconds and, at the end, of the episode."""
-        for name, seconds in info.get("timings", {}).items():
-            self.add(f"time/{name}_s", seconds)
+    def note(self, info: Mapping[str, Any], seconds: float) -> None:
+        """Keep what a call of the environment took and says of its parts and of the episode."""
+        self.add("time/environment_s", seconds)
+        for kind, part in info.get("timings", {}).items():
+            if kind.startswith(TOOL):
+                self.add(f"tools/seconds/{kind.removeprefix(TOOL)}", part)
+            else:
+                self.add(f"time/environment/{kind}_s", part)
         for name, value in info.get("metrics", {}).items():
             self.metrics[name] = value
         for name, value in info.get("reward_parts", {}).items():
@@ -96,42 +104,42 @@ async def rollout(
         UserCodeError: A hook of the environment's raised.
         InfrastructureError: The agent failed.
     """
-    driver = _Awaited(env) if isinstance(env, Environment) else _Threaded(env)
+    driver = driver_of(env)
     try:
-        return await _drive(driver, agent, row, seed, sampling or Sampling())
+        return await drive(driver, agent, row, seed, sampling or Sampling())
     finally:
-        driver.stop()
+        driver.release()
 
 
-async def _drive(
-    driver: "_Awaited | _Threaded",
+async def drive(
+    driver: Driver,
     agent: Agent,
     row: Mapping[str, Any] | None,
     seed: int | None,
     sampling: Sampling,
 ) -> Trajectory:
+    """What `rollout` does, with a driver that its caller keeps for further episodes."""
     record = _Record()
-    started = time.perf_counter()
-    options = None if row is None else {"row": row}
-    prompt, info = await driver.reset(seed, options)
+    clock = time.perf_counter
+    started = before = clock()
+    prompt, info = await driver.reset(seed, None if row is None else {"row": row})
     record.given(prompt)
-    record.add("time/environment_s", time.perf_counter() - started)
+    record.note(info, clock() - before)
     terminated = truncated = False
     while not (terminated or truncated):
-        before = time.perf_counter()
-        completion = await agent.generate(record.ids, _for_turn(sampling, info, len(record.turns)))
-        record.sampled(completion.ids, completion.logprobs)
-        record.add("time/agent_s", time.perf_counter() - before)
-        before = time.perf_counter()
-        action = np.array(completion.ids, dtype=np.int64)
+        _stop_if_cancelled()
+        before = clock()
+        said = await agent.generate(record.ids, _for_turn(sampling, info, len(record.turns)))
+        record.sampled(said, clock() - before)
+        before = clock()
+        action = np.array(said.ids, dtype=np.int64)
         observation, reward, terminated, truncated, info = await driver.step(action)
         record.given(observation)
         record.turn_rewards.append(float(reward))
-        record.note(info)
-        record.add("time/environment_s", time.perf_counter() - before)
+        record.note(info, clock() - before)
     if "failure" in info:
         _log.warning("an episode broke under its environment: %s", info["failure"])
-    record.metrics["time/episode_s"] = time.perf_counter() - started
+    record.metrics["time/episode_s"] = clock() - started
     inner = driver.env.unwrapped
     return Trajectory(
         ids=record.ids,
@@ -148,6 +156,13 @@ async def _drive(
         row=dict(inner.row if isinstance(inner, Environment) else row or {}),
         seed=seed,
     )
+
+
+def _stop_if_cancelled() -> None:
+    """A tool may have swallowed the cancellation of the episode."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def _for_turn(sampling: Sampling, info: Mapping[str, Any], turn: int) -> Sampling:
@@ -167,37 +182,3 @@ def _stop_reason(info: Mapping[str, Any], terminated: bool) -> StopReason:
     if info.get("stop_reason") is not None:
         return StopReason(info["stop_reason"])
     return StopReason.environment if terminated else StopReason.max_turns
-
-
-class _Awaited:
-    """Drives an `Environment` on the caller's event loop."""
-
-    def __init__(self, env: Environment) -> None:
-        self.env = env
-
-    async def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
-        return await self.env.areset(seed=seed, options=options)
-
-    async def step(self, action: np.ndarray) -> Step:
-        return await self.env.astep(action)
-
-    def stop(self) -> None:
-        pass
-
-
-class _Threaded:
-    """Drives any `gymnasium.Env` on one worker thread."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        self.env = env
-        self._worker = Worker("gymnast-rollout")
-
-    async def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
-        return await self._worker.run(lambda: self.env.reset(seed=seed, options=options))
-
-    async def step(self, action: np.ndarray) -> Step:
-        result: Any = await self._worker.run(lambda: self.env.step(action))
-        return result
-
-    def stop(self) -> None:
-        self._worker.stop()

@@ -21,7 +21,7 @@ from accelerate import Accelerator
 
 from gymnast.agents import TransformersAgent
 from gymnast.agents.adapters import folded
-from gymnast.errors import ConfigError, TooManyFailures
+from gymnast.errors import ConfigError
 from gymnast.trainers.advantages import Estimator
 from gymnast.trainers.collect import MakeEnvironment, Rollouts, collect
 from gymnast.trainers.data import RowSource, as_row_source
@@ -29,6 +29,7 @@ from gymnast.trainers.environments import environment_factory
 from gymnast.trainers.observer import Observer
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.policy import Policy
+from gymnast.trainers.rollout_metrics import nothing_finished
 from gymnast.trainers.run_folder import RunFolder, save_model
 from gymnast.trainers.seeds import derive
 from gymnast.trainers.settings import check_at_least, check_positive, check_sampling, estimator
@@ -66,6 +67,8 @@ class Trainer:
         warmup_steps: Over which the learning rate grows.
         tokens_per_microbatch: Packed tokens in one forward and backward pass.
         concurrency: Episodes at once.
+        rollout_deadline_s: Seconds a step's episodes have; what has not finished then is left out
+            and counted. Evaluations wait for all. None waits for all.
         max_failed_episodes: In how many episodes of a step the user's code may raise; by default
             0 in the first step and a tenth of the step's episodes after it.
         eval_rows: Held-out rows.
@@ -77,7 +80,8 @@ class Trainer:
         keep_checkpoints: How many of the newest are kept.
         output_dir: Where metrics, rollouts, checkpoints and the model go; None writes nothing.
         seed: Of everything drawn.
-        deterministic: One episode at a time, so that a seeded run repeats bit for bit. Slow.
+        deterministic: Sample in rounds (`trainers/rounds.py`), so that a seeded run repeats bit
+            for bit, unless `rollout_deadline_s` cuts it. Slower where tools are slow.
         observer: Is told what happens.
 
     Raises:
@@ -105,6 +109,7 @@ class Trainer:
         warmup_steps: int = 0,
         tokens_per_microbatch: int = 2048,
         concurrency: int = 64,
+        rollout_deadline_s: float | None = None,
         max_failed_episodes: int | None = None,
         eval_rows: Sequence[Row] | None = None,
         eval_every_steps: int = 0,
@@ -132,8 +137,11 @@ class Trainer:
         # The named algorithms compare the members of a group with one another.
         check_at_least(2 if isinstance(algorithm, str) else 1, group_size=group_size)
         check_positive(learning_rate=learning_rate, max_grad_norm=max_grad_norm)
+        if rollout_deadline_s is not None:
+            check_positive(rollout_deadline_s=rollout_deadline_s)
         self.group_size, self.rows_per_step, self.steps = group_size, rows_per_step, steps
-        self.concurrency = 1 if deterministic else concurrency
+        self.concurrency, self.rollout_deadline_s = concurrency, rollout_deadline_s
+        self.deterministic = deterministic
         self.max_failed_episodes = max_failed_episodes
         self.eval_rows, self.eval_every_steps = eval_rows, eval_every_steps
         self.eval_sampling = eval_sampling or self.sampling
@@ -276,6 +284,7 @@ class Trainer:
             sampling=self.sampling,
             seed=derive(self.seed, "step", number, self.accelerator.process_index),
             max_failed_episodes=most,
+            deadline_s=self.rollout_deadline_s,
             on_progress=lambda done, total: self._tell("on_rollouts", number, done, total),
         )
 
@@ -283,16 +292,17 @@ class Trainer:
         with folded(self.model):
             self.agent.weights_changed()
             rollouts = _run(
-                collect(self._make_env, self.agent, rows, concurrency=self.concurrency, **settings)
+                collect(
+                    self._make_env,
+                    self.agent,
+                    rows,
+                    concurrency=self.concurrency,
+                    deterministic=self.deterministic,
+                    **settings,
+                )
             )
         if rows and not rollouts.trajectories:
-            counts = {name: v for name, v in rollouts.metrics.items() if "episodes/" in name}
-            raise TooManyFailures(
-                f"{what}: none of {len(rows) * settings['group_size']} episodes finished "
-                f"({counts}). rows_skipped counts prompts that leave no room in context_length; "
-                "left_out counts episodes whose infrastructure failed twice or whose user code "
-                "raised."
-            )
+            raise nothing_finished(what, len(rows) * settings["group_size"], rollouts.metrics)
         return rollouts
 
     def _mine(self, rows: Sequence[Row]) -> Sequence[Row]:

@@ -120,7 +120,7 @@ def test_the_context_is_prompt_action_observation_and_so_on(
     assert (trajectory.row, trajectory.seed) == (ROW, 3)
     assert trajectory.metrics["tools/calls"] == 1.0
     assert trajectory.metrics["reward_parts/calls"] == 0.5
-    assert {"time/agent_s", "time/environment_s", "time/episode_s"} <= set(trajectory.metrics)
+    assert {"time/model_s", "time/environment_s", "time/episode_s"} <= set(trajectory.metrics)
 
 
 def test_the_context_only_grows_with_a_real_model(tokenizer: Any) -> None:

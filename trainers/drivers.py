@@ -1,0 +1,154 @@
+"""Two ways to drive an environment from an event loop: awaited, or on a thread.
+
+An `Environment` is awaited. Any other `gymnasium.Env` (one inside wrappers, say) blocks, so its
+`reset` and `step` run on a worker thread, one after another. Left out: who acts in it
+(`rollout.py`), and who may use it when (`episodes.py`).
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+
+from gymnast.envs import Environment
+from gymnast.envs.worker import Worker
+
+Step = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
+_log = logging.getLogger(__name__)
+
+
+class Driver(Protocol):
+    """Drives one environment; one call at a time.
+
+    Attributes:
+        env: The environment.
+    """
+
+    env: gymnasium.Env[Any, Any]
+
+    async def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
+        """As the environment's `reset`: ids and info."""
+        ...
+
+    async def step(self, action: np.ndarray) -> Step:
+        """As the environment's `step`."""
+        ...
+
+    def release(self) -> None:
+        """Let go of threads; the environment stays as it is."""
+        ...
+
+    def close(self) -> None:
+        """Close the environment; one that is amid an abandoned call, when that call ends."""
+        ...
+
+
+def driver_of(env: gymnasium.Env[Any, Any]) -> Driver:
+    """The way to drive this environment."""
+    return Awaited(env) if isinstance(env, Environment) else Threaded(env)
+
+
+class Awaited:
+    """Drives an `Environment` on the caller's event loop."""
+
+    def __init__(self, env: Environment) -> None:
+        self._environment = env
+        self.env: gymnasium.Env[Any, Any] = env
+
+    async def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
+        """See `Driver`."""
+        return await self._environment.areset(seed=seed, options=options)
+
+    async def step(self, action: np.ndarray) -> Step:
+        """See `Driver`."""
+        return await self._environment.astep(action)
+
+    def release(self) -> None:
+        """Nothing: its thread is the environment's own."""
+
+    def close(self) -> None:
+        """Close it. It has cleaned up behind a cancelled call by itself."""
+        self._environment.close()
+
+
+class Threaded:
+    """Drives any `gymnasium.Env` on one worker thread.
+
+    A call that is cancelled goes on in its thread, since Python cannot stop it. Nothing else
+    touches the environment until it ends: then that thread closes it.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self.env = env
+        self._worker = Worker("gymnast-rollout")
+        self._call: _Call | None = None
+
+    async def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
+        """See `Driver`."""
+        return await self._run(lambda: self.env.reset(seed=seed, options=options))
+
+    async def step(self, action: np.ndarray) -> Step:
+        """See `Driver`."""
+        result: Step = await self._run(lambda: self.env.step(action))
+        return result
+
+    def release(self) -> None:
+        """Let the thread end."""
+        self._worker.stop()
+
+    def close(self) -> None:
+        """See `Driver`."""
+        self._worker.stop()
+        if self._call is None:
+            self.env.close()
+        else:
+            self._call.then(self.env.close)
+
+    async def _run(self, function: Callable[[], Any]) -> Any:
+        call = self._call = _Call(function)
+        result = await self._worker.run(call)
+        self._call = None
+        return result
+
+
+class _Call:
+    """A function that runs on a thread, and what is to come after it."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self._lock = threading.Lock()
+        self._running = self._over = False
+        self._after: Callable[[], None] | None = None
+
+    def __call__(self) -> Any:
+        with self._lock:
+            if self._over:  # given up before it began
+                return None
+            self._running = True
+        try:
+            return self._function()
+        finally:
+            with self._lock:
+                self._running, self._over = False, True
+                after = self._after
+            if after is not None:
+                _attempt(after)
+
+    def then(self, after: Callable[[], None]) -> None:
+        """Call this now or, while the function is running, on its thread when it ends."""
+        with self._lock:
+            if self._running:
+                self._after = after
+                return
+            self._over = True
+        after()
+
+
+def _attempt(function: Callable[[], None]) -> None:
+    try:
+        function()
+    except Exception:  # nobody waits for it
+        _log.warning("an environment could not be closed after its step", exc_info=True)

@@ -1,0 +1,136 @@
+"""One member of one group: its environment, its attempts, and what is counted.
+
+An episode that the infrastructure broke is tried again, then left out. One in which the user's
+own code raised is left out too, and more of those than `max_failed_episodes` stop everything.
+Left out: when it begins (`schedule.py`) and how it goes (`rollout.py`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium
+
+from gymnast.agents.base import Agent
+from gymnast.errors import InfrastructureError, PromptTooLong, UserCodeError
+from gymnast.trainers.drivers import Driver, driver_of
+from gymnast.trainers.rollout import drive
+from gymnast.trainers.rollout_metrics import Counts
+from gymnast.trainers.seeds import derive
+from gymnast.types import Sampling, StopReason, Trajectory
+
+MakeEnvironment = Callable[[], gymnasium.Env[Any, Any]]
+ATTEMPTS = 2
+_log = logging.getLogger(__name__)
+
+
+class Environments:
+    """Environments that are free; more are made when there is none.
+
+    One whose episode was cancelled is not given back: a thread of it may still be at work.
+
+    Args:
+        make_env: Makes one.
+    """
+
+    def __init__(self, make_env: MakeEnvironment) -> None:
+        self._make_env = make_env
+        self._free: list[Driver] = []
+        self._all: list[Driver] = []
+
+    def take(self) -> Driver:
+        """A free one, or a new one."""
+        if not self._free:
+            driver = driver_of(self._make_env())
+            self._all.append(driver)
+            return driver
+        return self._free.pop()
+
+    def give_back(self, driver: Driver) -> None:
+        """Its episode is over."""
+        self._free.append(driver)
+
+    def close(self) -> None:
+        """Close them all, and only then raise what one of them raised."""
+        with ExitStack() as stack:
+            for driver in self._all:
+                stack.callback(driver.close)
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Plays the episodes of a collection.
+
+    Attributes:
+        environments: Where they take place.
+        agent: Who acts.
+        rows: The dataset rows.
+        sampling: How to sample, apart from the seed.
+        seed: Of the collection.
+        max_failed_episodes: In how many episodes the user's code may raise.
+        counts: Where to count.
+    """
+
+    environments: Environments
+    agent: Agent
+    rows: Sequence[Mapping[str, Any]]
+    sampling: Sampling
+    seed: int
+    max_failed_episodes: int
+    counts: Counts
+
+    async def play(self, index: int, member: int) -> Trajectory | None:
+        """The trajectory of a member of row `index`, or None where it was left out or skipped.
+
+        Raises:
+            UserCodeError: The first one, when there are more than `max_failed_episodes`.
+        """
+        counts = self.counts
+        if index in counts.rows_skipped:
+            return None
+        driver = self.environments.take()
+        trajectory = None
+        try:
+            trajectory = await self._with_attempts(driver, index, member)
+        except PromptTooLong:
+            counts.rows_skipped.add(index)
+        except UserCodeError as error:
+            counts.user_errors.append(error)
+            counts.left_out_for["user_code"] += 1
+        if len(counts.user_errors) > self.max_failed_episodes:
+            raise counts.user_errors[0]
+        self.environments.give_back(driver)
+        return trajectory
+
+    async def _with_attempts(self, driver: Driver, index: int, member: int) -> Trajectory | None:
+        for attempt in range(ATTEMPTS):
+            trajectory = await self._attempt(driver, index, member, attempt)
+            if trajectory is not None:
+                return trajectory
+            self.counts.retried += attempt + 1 < ATTEMPTS
+        self.counts.left_out_for["infrastructure"] += 1
+        return None
+
+    async def _attempt(
+        self, driver: Driver, index: int, member: int, attempt: int
+    ) -> Trajectory | None:
+        """The trajectory, or None where the infrastructure broke."""
+        member_seed = derive(self.seed, "row", index, "member", member, attempt)
+        try:
+            trajectory = await drive(
+                driver,
+                self.agent,
+                self.rows[index],
+                derive(self.seed, "row", index),
+                replace(self.sampling, seed=member_seed),
+            )
+        except (InfrastructureError, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                raise  # this episode is cancelled, not something that it waited for
+            _log.warning("row %d, member %d, attempt %d: %r", index, member, attempt, error)
+            return None
+        return None if trajectory.stop_reason is StopReason.error else trajectory

@@ -1,0 +1,124 @@
+"""The numbers of a collection: what was counted on the way, and what its trajectories say.
+
+`Trajectory.metrics` of one episode (`rollout.py`):
+
+    time/episode_s              from `reset` to the end; about the sum of the next three
+    time/model_s                the agent computing
+    time/waiting_s              queued in the agent, as `Completion.waited_s` reports it
+    time/environment_s          `reset` and every `step`; its parts, of those that occurred:
+    time/environment/<part>_s   setup, parse, tools, render, reward, cleanup
+    tools/seconds/<tool>        in the calls of one tool, also those that failed
+    tools/calls/<tool>          how many of them there were
+    tools/calls, tools/errors, tools/errors/<kind>, tools/abandoned_threads
+    reward_parts/<name>         where `reward` returned several
+    anything else               what the environment's `metrics` returned
+
+An episode begins when there is a place for it; that wait is in no metric. `Rollouts.metrics` has
+the mean over episodes of each of these (the environment's own begin with `environment/`) and the
+sum of those that begin with `tools/`; besides
+
+    reward/mean, reward/std, tokens/sampled, tokens/observed
+    episodes/finished           those with a trajectory
+    episodes/turns              the mean
+    episodes/stop/<reason>      the share of each `StopReason`
+    episodes/retried            attempts that the infrastructure broke and that were made again
+    episodes/left_out           without a trajectory, for any of these reasons:
+    episodes/left_out/deadline        not finished, or not begun, when `deadline_s` was over
+    episodes/left_out/infrastructure  broken, and again when tried again
+    episodes/left_out/user_code       the user's code raised
+    episodes/rows_skipped       rows whose prompt is too long; their episodes are not left out
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from gymnast.errors import TooManyFailures, UserCodeError
+from gymnast.types import Trajectory
+
+LeftOut = Literal["deadline", "infrastructure", "user_code"]
+
+
+@dataclass
+class Counts:
+    """What happened beside the trajectories; `stream` adds to the one it is given.
+
+    Attributes:
+        retried: Attempts that the infrastructure broke and that were made again.
+        left_out_for: Episodes without a trajectory, by reason; a prompt that is too long is none.
+        user_errors: What the user's code raised; each left one episode out.
+        rows_skipped: Indices of rows whose prompt is too long.
+        finished: Episodes that are over, one way or the other.
+    """
+
+    retried: int = 0
+    left_out_for: Counter[LeftOut] = field(default_factory=Counter)
+    user_errors: list[UserCodeError] = field(default_factory=list)
+    rows_skipped: set[int] = field(default_factory=set)
+    finished: int = 0
+
+    @property
+    def left_out(self) -> int:
+        """Episodes without a trajectory, for any reason but a prompt that is too long."""
+        return self.left_out_for.total()
+
+
+def summarise(trajectories: Sequence[Trajectory], counts: Counts) -> dict[str, float]:
+    """Means and counts over episodes, named by area; see the top of this file."""
+    metrics: dict[str, float] = {
+        "episodes/finished": len(trajectories),
+        "episodes/retried": counts.retried,
+        "episodes/left_out": counts.left_out,
+        "episodes/rows_skipped": len(counts.rows_skipped),
+    }
+    for reason in get_args(LeftOut):
+        metrics[f"episodes/left_out/{reason}"] = counts.left_out_for[reason]
+    if not trajectories:
+        return metrics
+    total = len(trajectories)
+    rewards = [trajectory.reward for trajectory in trajectories]
+    mean = sum(rewards) / total
+    metrics["reward/mean"] = mean
+    metrics["reward/std"] = (sum((reward - mean) ** 2 for reward in rewards) / total) ** 0.5
+    metrics["episodes/turns"] = sum(len(t.turns) for t in trajectories) / total
+    metrics["tokens/sampled"] = sum(t.action_tokens for t in trajectories)
+    metrics["tokens/observed"] = sum(
+        len(t.ids) - t.prompt_length - t.action_tokens for t in trajectories
+    )
+    for reason, number in Counter(t.stop_reason for t in trajectories).items():
+        metrics[f"episodes/stop/{reason}"] = number / total
+    for name in sorted({name for t in trajectories for name in t.metrics}):
+        values = [t.metrics.get(name, 0.0) for t in trajectories]
+        if name.startswith("tools/"):
+            metrics[name] = sum(values)
+        else:
+            area = "" if "/" in name else "environment/"  # the environment's own
+            metrics[area + name] = sum(values) / total
+    return metrics
+
+
+def nothing_finished(what: str, episodes: int, metrics: Mapping[str, float]) -> TooManyFailures:
+    """The error that says why no episode has a trajectory.
+
+    Args:
+        what: What they were for.
+        episodes: How many there were.
+        metrics: Of `summarise`.
+    """
+    reasons = {
+        "deadline": (
+            "were not finished when rollout_deadline_s was over; raise it, or sample less "
+            "(max_new_tokens, max_turns, rows_per_step)"
+        ),
+        "infrastructure": "were broken by the infrastructure, and again when tried again",
+        "user_code": "ended when the environment's own code raised",
+    }
+    parts = [
+        f"{metrics[name]:.0f} {text}"
+        for reason, text in reasons.items()
+        if metrics[name := f"episodes/left_out/{reason}"]
+    ]
+    if skipped := metrics["episodes/rows_skipped"]:
+        parts.append(f"{skipped:.0f} rows have a prompt that leaves no room in context_length")
+    return TooManyFailures(f"{what}: none of {episodes} episodes finished: {'; '.join(parts)}.")

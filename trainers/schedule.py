@@ -1,0 +1,243 @@
+"""Which episode runs when: row by row, so many at once, never far ahead of who takes the groups.
+
+Episodes start lazily, when a place is free. A new row is held back while enough finished groups
+wait to be taken. A deadline cancels what is under way. Everything is driven by the ends of tasks:
+there is no polling, and no work that grows with the number of rows or of running tasks.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gymnast.trainers.rollout_metrics import Counts
+from gymnast.trainers.settings import check_at_least, check_positive
+from gymnast.types import Trajectory
+
+# Seconds that a cancelled episode has to clean up, before nobody waits for it any longer.
+CLEANUP_S = 10.0
+_log = logging.getLogger(__name__)
+
+Play = Callable[[int, int], Coroutine[Any, Any, Trajectory | None]]
+_Task = asyncio.Task[Trajectory | None]
+
+
+class Group(list[Trajectory]):
+    """The trajectories of one row; fewer than `group_size` where episodes were left out.
+
+    Attributes:
+        row_index: Which of the rows they belong to.
+    """
+
+    def __init__(self, row_index: int, trajectories: Sequence[Trajectory] = ()) -> None:
+        super().__init__(trajectories)
+        self.row_index = row_index
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many episodes there are and may be under way.
+
+    Attributes:
+        rows: How many rows.
+        group_size: Episodes a row.
+        concurrency: Episodes at once.
+        max_waiting_groups: No row begins while this many finished groups wait to be taken.
+        deadline_s: Seconds after which what is not finished is cancelled; None is never.
+
+    Raises:
+        ConfigError: One is out of its range.
+    """
+
+    rows: int
+    group_size: int
+    concurrency: int
+    max_waiting_groups: int
+    deadline_s: float | None
+
+    def __post_init__(self) -> None:
+        check_at_least(
+            1,
+            group_size=self.group_size,
+            concurrency=self.concurrency,
+            max_waiting_groups=self.max_waiting_groups,
+        )
+        if self.deadline_s is not None:
+            check_positive(deadline_s=self.deadline_s)
+
+    @property
+    def episodes(self) -> int:
+        """How many there are in all."""
+        return self.rows * self.group_size
+
+
+@dataclass
+class _OpenGroup:
+    """A group with members that are not over."""
+
+    missing: int
+    members: dict[int, Trajectory] = field(default_factory=dict)
+
+
+class Schedule:
+    """Runs episodes and puts their groups together.
+
+        schedule = Schedule(play, limits, counts)
+        schedule.start()
+        while (group := await schedule.next_group()) is not None:
+            ...
+        await schedule.stop()
+
+    Args:
+        play: Plays a member of a row, given the indices of both.
+        limits: See there.
+        counts: Where to count what is over, and what the deadline left out.
+        on_live: Is told how many episodes are live whenever that changes: those under way and
+            those about to begin, min(concurrency, episodes that are not over).
+    """
+
+    def __init__(
+        self,
+        play: Play,
+        limits: Limits,
+        counts: Counts,
+        on_live: Callable[[int], None] | None = None,
+    ) -> None:
+        self._play, self._limits, self._counts = play, limits, counts
+        self._on_live = on_live
+        self._begun = self._over = 0  # episodes
+        self._running: dict[_Task, tuple[int, int]] = {}
+        self._open: dict[int, _OpenGroup] = {}
+        self._waiting: deque[Group] = deque()
+        self._error: BaseException | None = None
+        self._stopped = self._too_late = False
+        self._changed = asyncio.Event()
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def start(self) -> None:
+        """Begin the first episodes; the deadline counts from here."""
+        if self._limits.deadline_s is not None:
+            loop = asyncio.get_running_loop()
+            self._timers.append(loop.call_later(self._limits.deadline_s, self._expire))
+        self._fill()
+
+    async def next_group(self) -> Group | None:
+        """The group that was finished next, or None after the last one.
+
+        Raises:
+            Exception: What an episode raised; the others are cancelled.
+        """
+        while self._error is None and not self._waiting and not self._finished:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._error is not None:
+            raise self._error
+        if not self._waiting:
+            return None
+        group = self._waiting.popleft()
+        self._fill()
+        return group
+
+    async def stop(self) -> None:
+        """Cancel what is under way, and wait until it has cleaned up."""
+        self._halt()
+        while self._running:
+            self._changed.clear()
+            await self._changed.wait()
+        for timer in self._timers:
+            timer.cancel()
+
+    @property
+    def _finished(self) -> bool:
+        return not self._running and (self._stopped or self._begun == self._limits.episodes)
+
+    def _fill(self) -> None:
+        """Begin as many episodes as there are places for."""
+        limits = self._limits
+        while (
+            not self._stopped
+            and self._begun < limits.episodes
+            and len(self._running) < limits.concurrency
+        ):
+            index, member = divmod(self._begun, limits.group_size)
+            if member == 0:
+                if len(self._waiting) >= limits.max_waiting_groups:
+                    break
+                self._open[index] = _OpenGroup(limits.group_size)
+            task = asyncio.create_task(self._play(index, member))
+            task.add_done_callback(self._ended)
+            self._running[task] = (index, member)
+            self._begun += 1
+        if self._on_live is not None:
+            self._on_live(min(limits.concurrency, limits.episodes - self._over))
+
+    def _ended(self, task: _Task) -> None:
+        """Count an episode, hand its group over if it was the last, and begin another."""
+        place = self._running.pop(task, None)
+        if place is None:  # given up before
+            return
+        trajectory = self._result(task)
+        index, member = place
+        group = self._open[index]
+        group.missing -= 1
+        self._over += 1
+        self._counts.finished += 1
+        if trajectory is not None:
+            group.members[member] = trajectory
+        self._hand_over_if_complete(index)
+        self._changed.set()
+        self._fill()
+
+    def _hand_over_if_complete(self, index: int) -> None:
+        group = self._open[index]
+        if group.missing == 0:
+            del self._open[index]
+            members = [group.members[member] for member in sorted(group.members)]
+            self._waiting.append(Group(index, members))
+
+    def _result(self, task: _Task) -> Trajectory | None:
+        if task.cancelled() or not task.done():
+            if self._too_late:
+                self._counts.left_out_for["deadline"] += 1
+            return None
+        error = task.exception()
+        if error is None:
+            return task.result()
+        if self._error is None:
+            self._error = error
+            self._halt()
+        return None
+
+    def _expire(self) -> None:
+        """The deadline: what is under way is cancelled, and what has not begun is left out."""
+        if self._stopped:
+            return
+        limits = self._limits
+        unbegun = limits.episodes - self._begun
+        self._counts.left_out_for["deadline"] += unbegun
+        self._counts.finished += unbegun
+        self._too_late = True
+        self._halt()
+        index, begun = divmod(self._begun, limits.group_size)
+        if begun:  # the rest of this group does not come
+            self._open[index].missing -= limits.group_size - begun
+            self._hand_over_if_complete(index)
+        self._changed.set()
+
+    def _halt(self) -> None:
+        """Begin nothing more, and cancel what is under way; once, or cleanups would be cut off."""
+        if self._stopped:
+            return
+        self._stopped = True
+        for task in self._running:
+            task.cancel()
+        self._timers.append(asyncio.get_running_loop().call_later(CLEANUP_S, self._give_up))
+
+    def _give_up(self) -> None:
+        """Cancel once more, for a `cleanup` that hangs, and wait no longer."""
+        for task, place in list(self._running.items()):
+            _log.warning("row %d, member %d: cancelled, and did not end", *place)
+            task.cancel()
+            self._ended(task)
