@@ -123,8 +123,8 @@ async def collect(
 ) -> Rollouts:
     """Run `group_size` episodes of every row and return their groups, entry i for `rows[i]`.
 
-    Takes and raises what `stream` does; `on_progress`, if given, is called with (episodes done,
-    episodes in all) after every group.
+    Takes and raises what `stream` does; `on_progress`, if given, is called with (episodes of whole
+    groups, episodes in all) after every group.
     """
     counts = Counts()
     groups = [Group(index) for index in range(len(rows))]
@@ -141,10 +141,12 @@ async def collect(
         deterministic=deterministic,
         counts=counts,
     )
+    done = 0
     async with aclosing(arriving):
         async for group in arriving:
             groups[group.row_index] = group
+            done += group_size
             if on_progress is not None:
-                on_progress(counts.finished, len(rows) * group_size)
+                on_progress(done, len(rows) * group_size)
     trajectories = [trajectory for group in groups for trajectory in group]
     return Rollouts(groups, summarise(trajectories, counts))
