@@ -1,0 +1,67 @@
+"""Several requests handed over at once: in order, all or none, and cancelled together."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gymnast.agents import TransformersAgent
+from gymnast.agents.tiny import tiny_model
+from gymnast.errors import UsageError
+from gymnast.types import Completion, Sampling
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return tiny_model(seed=4)
+
+
+def test_every_request_is_answered_in_its_place(model: Any) -> None:
+    contexts = [[5, 6, 7], [8, 9], [5, 6, 7, 8, 9, 10]]
+    greedy = [Sampling(temperature=0.0, max_new_tokens=n) for n in (3, 5, 4)]
+
+    async def both() -> tuple[list[Completion], list[Completion]]:
+        together = await TransformersAgent(model).generate_all(
+            list(zip(contexts, greedy, strict=True))
+        )
+        agent = TransformersAgent(model)
+        alone = [await agent.generate(*request) for request in zip(contexts, greedy, strict=True)]
+        return together, alone
+
+    together, alone = asyncio.run(both())
+    assert [found.ids for found in together] == [found.ids for found in alone]
+    assert [len(found.ids) for found in together] == [3, 5, 4]
+
+
+def test_no_requests_need_no_answer(model: Any) -> None:
+    assert asyncio.run(TransformersAgent(model).generate_all([])) == []
+
+
+def test_one_request_that_cannot_be_served_leaves_all_unsampled(model: Any) -> None:
+    agent = TransformersAgent(model)
+    requests = [([5, 6], Sampling(max_new_tokens=2)), ([], Sampling(max_new_tokens=2))]
+    with pytest.raises(UsageError, match="the context has 0 tokens"):
+        asyncio.run(agent.generate_all(requests))
+    assert agent.tokens_pushed == 0
+
+
+def test_cancelling_frees_all_their_places(model: Any) -> None:
+    """Two sample and two wait; afterwards the engine computes for none of them."""
+    agent = TransformersAgent(model, max_batch=2)
+
+    async def scenario() -> None:
+        long = Sampling(max_new_tokens=1900)
+        calls = asyncio.create_task(agent.generate_all([([n], long) for n in range(5, 9)]))
+        while agent.tokens_pushed < 20:
+            await asyncio.sleep(0.001)
+        calls.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calls
+        before = agent.tokens_pushed
+        await agent.generate([9, 10], Sampling(max_new_tokens=3))
+        assert agent.tokens_pushed - before < 30
+        settled_at = agent.tokens_pushed
+        await asyncio.sleep(0.05)
+        assert agent.tokens_pushed == settled_at
+
+    asyncio.run(scenario())
