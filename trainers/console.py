@@ -161,7 +161,14 @@ def _missing(metrics: Mapping[str, float], area: str = "") -> str:
     """What a step or an evaluation had to do without, where there was any."""
     left_out = metrics.get(f"{area}episodes/left_out", 0)
     skipped = metrics.get(f"{area}episodes/rows_skipped", 0)
-    parts = [f"  episodes left out {left_out:.0f}"] if left_out else []
+    prefix = f"{area}episodes/left_out/"
+    reasons = [
+        f"{number:.0f} {name.removeprefix(prefix).replace('_', ' ')}"
+        for name, number in metrics.items()
+        if name.startswith(prefix) and number
+    ]
+    why = f" ({', '.join(reasons)})" if reasons else ""
+    parts = [f"  episodes left out {left_out:.0f}{why}"] if left_out else []
     parts += [f"  rows with too long a prompt {skipped:.0f}"] if skipped else []
     return "".join(parts)
 

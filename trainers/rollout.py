@@ -28,8 +28,6 @@ from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory
 
 # Begins the names of `Trajectory.metrics` that are parts of the reward.
 PART = "reward_parts/"
-# Begins the names of those `info["timings"]` that are a tool's.
-TOOL = "tool/"
 _log = logging.getLogger(__name__)
 
 
@@ -64,10 +62,8 @@ class _Record:
         """Keep what a call of the environment took and says of its parts and of the episode."""
         self.add("time/environment_s", seconds)
         for kind, part in info.get("timings", {}).items():
-            if kind.startswith(TOOL):
-                self.add(f"tools/seconds/{kind.removeprefix(TOOL)}", part)
-            else:
-                self.add(f"time/environment/{kind}_s", part)
+            name = kind if kind.startswith("tool/") else f"environment/{kind}"
+            self.add(f"time/{name}_s", part)
         for name, value in info.get("metrics", {}).items():
             self.metrics[name] = value
         for name, value in info.get("reward_parts", {}).items():

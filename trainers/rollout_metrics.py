@@ -7,13 +7,13 @@
     time/waiting_s              queued in the agent, as `Completion.waited_s` reports it
     time/environment_s          `reset` and every `step`; its parts, of those that occurred:
     time/environment/<part>_s   setup, parse, tools, render, reward, cleanup
-    tools/seconds/<tool>        in the calls of one tool, also those that failed
+    time/tool/<tool>_s          the calls of one tool, also those that failed
     tools/calls/<tool>          how many of them there were
     tools/calls, tools/errors, tools/errors/<kind>, tools/abandoned_threads
     reward_parts/<name>         where `reward` returned several
     anything else               what the environment's `metrics` returned
 
-An episode begins when there is a place for it; that wait is in no metric. `Rollouts.metrics` has
+Whatever a clock measured begins with `time/`; the rest of a seeded run repeats. An episode begins when there is a place for it; that wait is in no metric. `Rollouts.metrics` has
 the mean over episodes of each of these (the environment's own begin with `environment/`) and the
 sum of those that begin with `tools/`; besides
 

@@ -108,6 +108,9 @@ def test_a_console_whose_run_broke_can_be_closed() -> None:
 def test_what_was_not_measured_is_not_shown() -> None:
     assert step_line(1, 2, {}) == "step 1/2"
     assert step_line(1, 2, {"episodes/left_out": 3}) == "step 1/2  episodes left out 3"
+    reasons = {"deadline": 2, "infrastructure": 0, "user_code": 1}
+    metrics = {"episodes/left_out": 3} | {f"episodes/left_out/{k}": v for k, v in reasons.items()}
+    assert step_line(1, 2, metrics) == "step 1/2  episodes left out 3 (2 deadline, 1 user code)"
     assert step_line(1, 2, {"grad_norm": 0.0}).endswith("the rewards of each row are alike")
     assert step_line(1, 2, {"grad_norm": 0.1}) == "step 1/2  grad 0.1"
 

@@ -3,11 +3,14 @@
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 from gymnasium.wrappers import TimeLimit, TransformReward
 from hypothesis import HealthCheck, given, settings
@@ -120,7 +123,6 @@ def test_the_context_is_prompt_action_observation_and_so_on(
     assert (trajectory.row, trajectory.seed) == (ROW, 3)
     assert trajectory.metrics["tools/calls"] == 1.0
     assert trajectory.metrics["reward_parts/calls"] == 0.5
-    assert {"time/model_s", "time/environment_s", "time/episode_s"} <= set(trajectory.metrics)
 
 
 def test_the_context_only_grows_with_a_real_model(tokenizer: Any) -> None:
@@ -185,6 +187,100 @@ def test_logprobs_are_those_of_one_forward_pass_over_the_final_ids(tokenizer: An
     torch.testing.assert_close(
         torch.tensor(trajectory.logprobs[1:])[sampled], expected[sampled], rtol=0, atol=1e-4
     )
+
+
+# --- Where the time goes
+
+
+class Slow(Environment):
+    """A tool that takes 20 ms and may then fail, an async one of 10 ms, and a slow setup."""
+
+    def setup(self, row: Any) -> None:
+        time.sleep(0.03)
+
+    @tool(timeout_s=0.005)
+    async def late(self) -> str:
+        """Never get done."""
+        await asyncio.sleep(30)
+        return ""
+
+    @tool
+    def work(self, fails: bool = False) -> str:
+        """Work."""
+        time.sleep(0.02)
+        if fails:
+            raise ValueError("no")
+        return "done"
+
+
+class Queued:
+    """An agent that takes 50 ms a turn, and says how many of them it was waiting."""
+
+    def __init__(self, agent: Agent, waited_s: float) -> None:
+        self.agent, self.waited_s = agent, waited_s
+
+    async def generate(self, context_ids: list[int], sampling: Sampling) -> Completion:
+        said = await self.agent.generate(context_ids, sampling)
+        await asyncio.sleep(0.05)
+        return replace(said, waited_s=self.waited_s)
+
+
+def three_turns(encode: Encode, write_call: Write) -> list[list[int]]:
+    first = write_call("work") + write_call("late") + write_call("work", fails=True)
+    second = write_call("work", wrong=1) + write_call("nothing")
+    return [encode(first + END), encode(second + END), encode("Done." + END)]
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["awaited", "wrapped"])
+def test_time_is_split_into_model_waiting_and_environment(
+    wrapped: bool, renderer: Renderer, encode: Encode, write_call: Write
+) -> None:
+    env: gymnasium.Env[Any, Any] = Slow(renderer)
+    if wrapped:
+        env = Noticing(env)
+    agent = Queued(ScriptedAgent(three_turns(encode, write_call)), waited_s=0.02)
+    metrics = play(env, agent).metrics
+    assert metrics["time/waiting_s"] == pytest.approx(3 * 0.02)
+    assert metrics["time/model_s"] >= 3 * (0.05 - 0.02) - 0.001  # a timer may be early by a tick
+    assert metrics["time/environment_s"] >= 0.03 + 2 * 0.02 + 0.005
+    split = sum(metrics[f"time/{part}_s"] for part in ("model", "waiting", "environment"))
+    assert split == pytest.approx(metrics["time/episode_s"], rel=0.05)
+
+
+@pytest.mark.parametrize("claimed", [-1.0, 1000.0])
+def test_what_an_agent_says_it_waited_never_exceeds_what_it_took(
+    claimed: float, renderer: Renderer, encode: Encode
+) -> None:
+    agent = Queued(ScriptedAgent([encode("Done." + END)]), waited_s=claimed)
+    metrics = play(Desk(renderer), agent).metrics
+    assert metrics["time/waiting_s"] >= 0 and metrics["time/model_s"] >= 0
+    assert metrics["time/waiting_s"] + metrics["time/model_s"] <= metrics["time/episode_s"]
+
+
+def test_the_environments_time_is_told_by_its_parts(
+    renderer: Renderer, encode: Encode, write_call: Write
+) -> None:
+    metrics = play(Slow(renderer), ScriptedAgent(three_turns(encode, write_call))).metrics
+    parts = {k: v for k, v in metrics.items() if k.startswith("time/environment/")}
+    names = ("setup", "parse", "tools", "render", "reward", "cleanup")
+    assert set(parts) == {f"time/environment/{name}_s" for name in names}
+    assert parts["time/environment/setup_s"] >= 0.03
+    assert parts["time/environment/tools_s"] >= 0.045
+    assert sum(parts.values()) <= metrics["time/environment_s"]
+
+
+def test_every_tool_has_its_seconds_and_calls_also_where_it_failed(
+    renderer: Renderer, encode: Encode, write_call: Write
+) -> None:
+    """A call that could not be run counts as an error, and is none of the tool's calls."""
+    metrics = play(Slow(renderer), ScriptedAgent(three_turns(encode, write_call))).metrics
+    calls = {k: v for k, v in metrics.items() if k.startswith("tools/calls")}
+    assert calls == {"tools/calls": 5, "tools/calls/work": 2, "tools/calls/late": 1}
+    seconds = {k: v for k, v in metrics.items() if k.startswith("time/tool/")}
+    assert set(seconds) == {"time/tool/work_s", "time/tool/late_s"}
+    assert seconds["time/tool/work_s"] >= 0.04
+    assert seconds["time/tool/late_s"] >= 0.004
+    assert metrics["tools/errors"] == 4
 
 
 # --- What the agent is asked for

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import math
-from collections.abc import Mapping, Sequence
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +85,7 @@ def make_trainer(tokenizer: Any, **settings: Any) -> Trainer:
 def written(folder: Path) -> list[dict[str, Any]]:
     """metrics.jsonl without what is measured by a clock."""
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    clocked = ("time/", "eval/time/", "tokens/per_s")
+    clocked = ("time/", "eval/time/", "tokens/per_s")  # no tools here, which have seconds too
     return [{k: v for k, v in line.items() if not k.startswith(clocked)} for line in lines]
 
 
@@ -271,9 +273,25 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-def test_a_deterministic_run_repeats_bit_for_bit(tokenizer: Any, tmp_path: Path) -> None:
+class Restless(SmallLetters):
+    """Every episode takes another time at every place."""
+
+    def setup(self, row: Any) -> None:
+        time.sleep(random.random() * 0.01)
+
+    async def turn_reward(self, turn: Any) -> float:
+        await asyncio.sleep(random.random() * 0.01)
+        return 0.0
+
+
+@pytest.mark.parametrize("environment", [SmallLetters, Restless])
+def test_a_deterministic_run_repeats_bit_for_bit(
+    environment: type[Environment], tokenizer: Any, tmp_path: Path
+) -> None:
     for name in ("first", "second"):
-        make_trainer(tokenizer, output_dir=tmp_path / name, **EVERYTHING).train()
+        make_trainer(
+            tokenizer, environment=environment, output_dir=tmp_path / name, **EVERYTHING
+        ).train()
     make_trainer(tokenizer, output_dir=tmp_path / "other", seed=1, **EVERYTHING).train()
     first = written(tmp_path / "first")
     assert len(first) == 7
@@ -371,6 +389,87 @@ def test_an_evaluation_without_any_episode_says_why(tokenizer: Any) -> None:
         make_trainer(tokenizer, environment=Lost, eval_rows=ROWS).train()
 
 
+# --- A deadline
+
+
+class Hangs(SmallLetters):
+    """Answers that the class attributes name never get a reward; the others get it at once."""
+
+    hang: Callable[[int], bool] = staticmethod(lambda number: False)
+    begun = 0
+
+    async def reward(self, episode: Any) -> float:
+        number = Hangs.begun
+        Hangs.begun += 1
+        if Hangs.hang(number):
+            await asyncio.Event().wait()
+        return float(number)
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "rloo"])
+def test_a_step_learns_from_what_finished_by_the_deadline(
+    algorithm: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One at a time, each row after the other: groups of four, of one and of none."""
+    monkeypatch.setattr(Hangs, "begun", 0)
+    monkeypatch.setattr(Hangs, "hang", staticmethod(lambda number: number == 5))
+    metrics: list[Mapping[str, float]] = []
+    sizes: list[list[int]] = []
+
+    class Keeps(Events):
+        def on_step(self, step: int, found: Any, groups: Any) -> None:
+            metrics.append(found)
+            sizes.append([len(group) for group in groups])
+
+    trainer = make_trainer(
+        tokenizer,
+        environment=Hangs,
+        algorithm=algorithm,
+        rows_per_step=3,
+        steps=1,
+        concurrency=1,
+        rollout_deadline_s=2.0,
+        observer=Keeps(),
+    )
+    before = [weight.clone() for weight in trainer.model.parameters()]
+    trainer.train()
+    assert sizes == [[4, 1, 0]]
+    assert metrics[0]["episodes/left_out/deadline"] == 7
+    assert metrics[0]["episodes/with_gradient"] == 4  # one alone has nothing to be compared with
+    assert math.isfinite(metrics[0]["loss"]) and metrics[0]["grad_norm"] > 0
+    assert not all(map(torch.equal, before, trainer.model.parameters()))
+
+
+def test_a_step_of_single_episodes_goes_on_without_learning(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hangs, "begun", 0)
+    monkeypatch.setattr(Hangs, "hang", staticmethod(lambda number: number > 0))
+    trainer = make_trainer(tokenizer, environment=Hangs, steps=1, rollout_deadline_s=2.0)
+    before = [weight.clone() for weight in trainer.model.parameters()]
+    trainer.train()
+    assert all(map(torch.equal, before, trainer.model.parameters()))
+
+
+def test_a_step_without_any_episode_by_the_deadline_says_so(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hangs, "hang", staticmethod(lambda number: True))
+    message = r"step 1: none of 8 .*8 were not finished when rollout_deadline_s was over; raise it"
+    with pytest.raises(TooManyFailures, match=message):
+        make_trainer(tokenizer, environment=Hangs, rollout_deadline_s=0.5).train()
+
+
+def test_an_evaluation_waits_for_all(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Deliberate(SmallLetters):
+        async def reward(self, episode: Any) -> float:
+            await asyncio.sleep(0.3)
+            return 1.0
+
+    trainer = make_trainer(tokenizer, environment=Deliberate, rollout_deadline_s=0.1)
+    assert trainer.evaluate(ROWS)["eval/episodes/finished"] == 3
+
+
 class FailsOnce(SmallLetters):
     """Raises in the first episode of a step that the class attribute names."""
 
@@ -426,6 +525,7 @@ def test_how_many_episodes_may_fail_by_the_users_code(
         ({"steps": 0}, ConfigError, "steps: must be >= 1, got 0"),
         ({"concurrency": 0}, ConfigError, "concurrency: must be >= 1, got 0"),
         ({"rows_per_step": -1}, ConfigError, "rows_per_step: must be >= 1, got -1"),
+        ({"rollout_deadline_s": 0.0}, ConfigError, "rollout_deadline_s: must be > 0, got 0"),
         ({"learning_rate": 0.0}, ConfigError, "learning_rate: must be > 0, got 0"),
         ({"learning_rate": math.nan}, ConfigError, "learning_rate: must be > 0, got nan"),
         ({"environment": "gymnast/Arithmetik-v0"}, UnknownEnvironment, "gymnast/Arithmetic-v0"),
