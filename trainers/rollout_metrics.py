@@ -13,9 +13,10 @@
     reward_parts/<name>         where `reward` returned several
     anything else               what the environment's `metrics` returned
 
-Whatever a clock measured begins with `time/`; the rest of a seeded run repeats. An episode begins when there is a place for it; that wait is in no metric. `Rollouts.metrics` has
-the mean over episodes of each of these (the environment's own begin with `environment/`) and the
-sum of those that begin with `tools/`; besides
+Whatever a clock measured begins with `time/`; the rest repeats where a run does. An episode begins
+when there is a place for it; that wait is in no metric. `Rollouts.metrics` has the mean over
+episodes of each of these (the environment's own begin with `environment/`) and the sum of those
+that begin with `tools/`; besides
 
     reward/mean, reward/std, tokens/sampled, tokens/observed
     episodes/finished           those with a trajectory

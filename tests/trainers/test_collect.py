@@ -246,20 +246,15 @@ def test_collect_returns_groups_in_the_order_of_the_rows(
     assert rollouts.metrics["tokens/sampled"] == 10 * sum(map(len, script))
 
 
-def test_seconds_are_means_over_episodes_and_those_of_tools_are_sums(
+def test_seconds_are_means_over_episodes_and_calls_are_sums(
     make_env: Making, script: list[list[int]]
 ) -> None:
     rollouts = gather(make_env, ScriptedAgent(script), named(5))
     each = [trajectory.metrics for trajectory in rollouts.trajectories]
-    for name in (
-        "time/model_s",
-        "time/waiting_s",
-        "time/environment_s",
-        "time/environment/setup_s",
-    ):
-        assert rollouts.metrics[name] == pytest.approx(sum(m[name] for m in each) / 10)
-    for name in ("tools/seconds/look", "tools/calls/look"):
-        assert rollouts.metrics[name] == pytest.approx(sum(m[name] for m in each))
+    for name in ("model", "waiting", "environment", "environment/setup", "tool/look"):
+        mean = sum(metrics[f"time/{name}_s"] for metrics in each) / 10
+        assert rollouts.metrics[f"time/{name}_s"] == pytest.approx(mean)
+    assert rollouts.metrics["tools/calls/look"] == 10
 
 
 def test_no_rows_give_no_groups(make_env: Making, script: list[list[int]]) -> None:

@@ -83,6 +83,14 @@ def test_what_is_left_out_is_as_the_trainer_has_it(folder: Path) -> None:
     assert given == {name: defaults[name].default for name in given}
 
 
+def test_a_deadline_may_be_set_and_taken_back(folder: Path) -> None:
+    assert load(LEAST, "trainer.rollout_deadline_s=90").trainer.rollout_deadline_s == 90
+    taken_back = load(
+        LEAST + "trainer: {rollout_deadline_s: 90}", "trainer.rollout_deadline_s=null"
+    )
+    assert taken_back.trainer.rollout_deadline_s is None
+
+
 @pytest.mark.parametrize("text", [WHOLE, LEAST])
 def test_a_saved_config_is_read_back_as_the_same(folder: Path, text: str) -> None:
     config = load(text, "evaluation.rows=3", "environment.max_tokens=null")
@@ -137,6 +145,7 @@ MISTAKES = {
     "model.lora.rnk=1": "model.lora.rnk: unknown key; did you mean rank?",
     "evaluation.zzz=1": "evaluation.zzz: unknown key; there are rows, every_steps, temperature, "
     "group_size, seed",
+    "trainer.rollout_deadline_s=0": "trainer.rollout_deadline_s: must be > 0, got 0",
     "trainer.steps=true": "trainer.steps: must be a whole number, got True",
     "trainer.steps=2.5": "trainer.steps: must be a whole number, got 2.5",
     "trainer.steps='3'": "trainer.steps: must be a whole number, got '3'",
