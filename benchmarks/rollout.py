@@ -26,6 +26,7 @@ import torch
 import rollout_engine
 import rollout_loop
 import rollout_peers
+import rollout_rounds
 from rollout_plot import save_plot
 from rollout_report import Report
 
@@ -38,6 +39,7 @@ SCENARIOS: dict[str, Scenario] = {
     "decode": rollout_engine.decode,
     "smollm2": rollout_engine.smollm2,
     "overhead": rollout_loop.overhead,
+    "rounds": rollout_rounds.rounds,
 }
 
 

@@ -58,10 +58,12 @@ class GymnastSide:
     Args:
         model: The policy; not shared with another side.
         workload: What is played.
+        deterministic: Whether `collect` samples in rounds.
     """
 
-    def __init__(self, model: Any, workload: Workload) -> None:
+    def __init__(self, model: Any, workload: Workload, *, deterministic: bool = False) -> None:
         self._workload = workload
+        self._deterministic = deterministic
         self._agent = TransformersAgent(model)
         self._meter = Meter(model)
         self._renderer = Renderer(workload.tokenizer)
@@ -91,6 +93,7 @@ class GymnastSide:
             [{"prompt": prompt} for prompt in self._workload.prompts],
             group_size=len(self._workload.turns[0]),
             sampling=Sampling(max_new_tokens=512),
+            deterministic=self._deterministic,
         )
 
     def _make_env(self) -> gymnasium.Env[Any, Any]:

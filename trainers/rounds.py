@@ -93,16 +93,18 @@ class Rounds:
 
     async def _serve(self, calls: list[_Call]) -> None:
         began = time.perf_counter()
-        for call, answer in zip(calls, await self._answers(calls), strict=True):
-            if call.future.done():  # cancelled
-                continue
-            if isinstance(answer, asyncio.CancelledError):
+        try:
+            for call, answer in zip(calls, await self._answers(calls), strict=True):
+                if call.future.done():  # cancelled
+                    continue
+                if isinstance(answer, BaseException):
+                    call.future.set_exception(answer)
+                else:
+                    waited_s = answer.waited_s + began - call.since
+                    call.future.set_result(replace(answer, waited_s=waited_s))
+        finally:
+            for call in calls:  # where the agent was cancelled: nobody waits for ever
                 call.future.cancel()
-            elif isinstance(answer, BaseException):
-                call.future.set_exception(answer)
-            else:
-                waited_s = answer.waited_s + began - call.since
-                call.future.set_result(replace(answer, waited_s=waited_s))
 
     async def _answers(self, calls: list[_Call]) -> Sequence[Completion | BaseException]:
         """What the agent answers to each call, or raises."""

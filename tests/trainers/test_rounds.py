@@ -233,6 +233,24 @@ def test_an_agent_that_is_lost_amid_a_round_is_asked_again(
     assert [len(requests) for requests in agent.rounds] == [3, 3]
 
 
+@pytest.mark.parametrize("method", ["generate", "generate_all"])
+def test_an_agent_that_cancels_its_own_work_counts_as_infrastructure(
+    method: str, make_env: Callable[[], Restless]
+) -> None:
+    class Dropping:
+        async def generate(self, context_ids: list[int], sampling: Sampling) -> Completion:
+            raise asyncio.CancelledError
+
+    async def generate_all(requests: Requests) -> list[Completion]:
+        raise asyncio.CancelledError
+
+    agent = Dropping()
+    if method == "generate_all":
+        agent.generate_all = generate_all  # type: ignore[attr-defined]
+    rollouts = gather(make_env, agent, [{"prompt": f"row {i}"} for i in range(3)])
+    assert rollouts.metrics["episodes/left_out/infrastructure"] == 3
+
+
 def test_the_wait_for_a_round_is_waiting_and_not_the_models_time(
     make_env: Callable[[], Restless], encode: Encode
 ) -> None:
