@@ -79,6 +79,7 @@ class TransformersAgent:
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._resting = True
 
     def _choose_engine(self, max_batch: int, prefill_tokens: int) -> Engine | StateEngine:
         try:
@@ -145,6 +146,7 @@ class TransformersAgent:
         """Give requests to the engine's thread, which is started when needed."""
         with self._wake:
             self._arrived += requests
+            self._resting = False
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="gymnast-engine", daemon=True
@@ -157,6 +159,11 @@ class TransformersAgent:
         """Forget what was computed with the old weights."""
         with self._wake:
             self._stale = True
+
+    def wait_idle(self) -> None:
+        """Block until the model is let go; after a cancelled request, one step may still run."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._resting)
 
     def _stop(self, thread: threading.Thread) -> None:
         """End the thread before Python does: one that is inside of torch would abort the process.
@@ -173,8 +180,10 @@ class TransformersAgent:
         while True:
             with self._wake:
                 while engine.idle and not self._arrived and not self._stopping:
+                    self._rest()
                     self._wake.wait()
                 if self._stopping:
+                    self._rest()
                     return
                 engine.waiting += self._arrived
                 self._arrived = []
@@ -187,3 +196,7 @@ class TransformersAgent:
                 lost = InfrastructureError(f"the engine failed: {type(error).__name__}: {error}")
                 lost.__cause__ = error
                 engine.fail(lost)
+
+    def _rest(self) -> None:
+        self._resting = True
+        self._wake.notify_all()

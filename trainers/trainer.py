@@ -301,6 +301,7 @@ class Trainer:
                     **settings,
                 )
             )
+            self.agent.wait_idle()  # a deadline cancels amid a forward pass
         if rows and not rollouts.trajectories:
             raise nothing_finished(what, len(rows) * settings["group_size"], rollouts.metrics)
         return rollouts

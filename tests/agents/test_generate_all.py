@@ -1,6 +1,8 @@
 """Several requests handed over at once: in order, all or none, and cancelled together."""
 
 import asyncio
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -65,3 +67,36 @@ def test_cancelling_frees_all_their_places(model: Any) -> None:
         assert agent.tokens_pushed == settled_at
 
     asyncio.run(scenario())
+
+
+def test_the_model_is_let_go_a_step_after_a_request_was_cancelled(model: Any) -> None:
+    """Whoever trains the model next waits for that step."""
+    inside = threading.Event()
+
+    def enter(*_: Any) -> None:
+        inside.set()
+        time.sleep(0.1)
+
+    hooks = [
+        model.register_forward_pre_hook(enter),
+        model.register_forward_hook(lambda *_: inside.clear()),
+    ]
+    agent = TransformersAgent(model)
+    agent.wait_idle()  # nothing was asked for yet
+
+    async def scenario() -> None:
+        call = asyncio.create_task(agent.generate([5, 6], Sampling(max_new_tokens=1900)))
+        while not inside.is_set():
+            await asyncio.sleep(0.001)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert inside.is_set()
+        agent.wait_idle()
+        assert not inside.is_set()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        for hook in hooks:
+            hook.remove()

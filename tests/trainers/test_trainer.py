@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import random
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -458,6 +459,51 @@ def test_a_step_without_any_episode_by_the_deadline_says_so(
     message = r"step 1: none of 8 .*8 were not finished when rollout_deadline_s was over; raise it"
     with pytest.raises(TooManyFailures, match=message):
         make_trainer(tokenizer, environment=Hangs, rollout_deadline_s=0.5).train()
+
+
+def test_training_begins_when_the_engine_has_let_the_model_go(tokenizer: Any) -> None:
+    """The deadline comes amid a slow forward pass; training mode comes after it."""
+    sampling, passes, overlaps = threading.Event(), [], list[bool]()
+    model = tiny_model()
+    train = model.train
+
+    def enter(*_: Any) -> None:
+        if threading.current_thread().name == "gymnast-engine":
+            sampling.set()
+            passes.append(1)
+            if len(passes) == 10:  # the short row is done
+                time.sleep(1.5)
+
+    def noticed(mode: bool = True) -> Any:
+        overlaps.append(sampling.is_set())
+        return train(mode)
+
+    def leave(*_: Any) -> None:
+        if threading.current_thread().name == "gymnast-engine":
+            sampling.clear()
+
+    class Uneven(SmallLetters):
+        def setup(self, row: Any) -> None:
+            self.max_tokens = row["most"]
+
+        def reward(self, episode: Any) -> float:
+            return float(self.np_random.random() + len(episode.answer))
+
+    rows = [{"prompt": "Go.", "most": 4}, {"prompt": "Go on.", "most": 1900}]
+    trainer = make_trainer(
+        tokenizer,
+        model=model,
+        environment=Uneven,
+        rows=rows,
+        sampling=Sampling(max_new_tokens=1900),
+        steps=1,
+        rollout_deadline_s=1.0,
+    )
+    model.get_decoder().register_forward_pre_hook(enter)
+    model.get_decoder().register_forward_hook(leave)
+    model.train = noticed
+    trainer.train()
+    assert overlaps and not any(overlaps)
 
 
 def test_an_evaluation_waits_for_all(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
