@@ -2,7 +2,7 @@
 
 Transformers lets a model call an attention function by name. Ours, "gymnast", hands the packed
 queries, keys and values of a layer to a *plan*, which knows what each token may attend to: the
-engine's plan keeps keys and values for later turns (`agents/kv_cache.py`), the trainer's shares
+engine's plan keeps keys and values for later turns (`agents/step_plan.py`), the trainer's shares
 the prompt of a group (`trainers/packing.py`). Everything else in the model (projections, norms,
 MLPs) sees one sequence of tokens.
 
@@ -139,7 +139,7 @@ def attend(
     if settings.softcap is None and settings.sinks is None:
         out = F.scaled_dot_product_attention(folded, key, value, mask, scale=settings.scale)
     else:
-        out = _explicit(folded, key, value, mask, settings, length)
+        out = _explicit(folded, key, value, mask, settings)
     out = out.view(batch, -1, shared, length, out.shape[-1]).permute(0, 3, 1, 2, 4)
     return out.reshape(batch, length, heads, -1)
 
@@ -150,19 +150,29 @@ def _explicit(
     value: torch.Tensor,
     mask: torch.Tensor,
     settings: LayerSettings,
-    length: int,
 ) -> torch.Tensor:
     """What the fused kernels do not offer: bounded scores and sinks."""
     scores = (query @ key.transpose(-1, -2)).float() * settings.scale  # [B, Hkv, G * n, L]
+    return weigh(scores, mask, settings).to(value.dtype) @ value
+
+
+def weigh(scores: torch.Tensor, bias: torch.Tensor, settings: LayerSettings) -> torch.Tensor:
+    """Turn scaled scores into weights.
+
+    Args:
+        scores: [B, Hkv, G * n, L], of the G heads that share a key head and of n queries.
+        bias: Broadcasts to the scores; what `fold` makes.
+        settings: Of the layer.
+    """
     if settings.softcap is not None:
         scores = settings.softcap * torch.tanh(scores / settings.softcap)
-    scores = scores + mask
-    if settings.sinks is not None:
-        sinks = settings.sinks.float().view(1, key.shape[1], -1, 1)  # [1, Hkv, G, 1]
-        sinks = sinks.repeat_interleave(length, dim=2).expand(len(scores), -1, -1, -1)
-        scores = torch.cat([scores, sinks], dim=-1)
-    weights = torch.softmax(scores, dim=-1)[..., : key.shape[2]]
-    return weights.to(value.dtype) @ value
+    scores = scores + bias
+    if settings.sinks is None:
+        return torch.softmax(scores, dim=-1)
+    batch, groups, asked, length = scores.shape
+    sinks = settings.sinks.float().view(1, groups, -1, 1)  # [1, Hkv, G, 1]
+    sinks = sinks.repeat_interleave(asked // sinks.shape[2], dim=2).expand(batch, -1, -1, -1)
+    return torch.softmax(torch.cat([scores, sinks], dim=-1), dim=-1)[..., :length]
 
 
 def fold(mask: torch.Tensor, heads_per_key: int, dtype: torch.dtype) -> torch.Tensor:

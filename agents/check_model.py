@@ -39,19 +39,22 @@ FAR = 2**17
 
 
 class _Packed:
-    """The simplest plan: sequences side by side. Counts how often each layer asked."""
+    """The simplest plan: sequences side by side. Notes how often each layer asked, and of what."""
 
     def __init__(self, lengths: tuple[int, ...], device: Any) -> None:
         self.positions = torch.cat([torch.arange(length, device=device) for length in lengths])
         number = [index for index, length in enumerate(lengths) for _ in range(length)]
         self._sequence = torch.tensor(number, device=device)
         self.calls: Counter[int] = Counter()
+        self.token_bytes: dict[int, int] = {}  # by layer
         self.windows: set[tuple[int | None, int | None]] = set()
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
     ) -> torch.Tensor:
         self.calls[settings.layer] += 1
+        width = key[0].numel() + value[0].numel()
+        self.token_bytes[settings.layer] = width * key.element_size()
         seen = causal_mask(self.positions, self.positions, settings.window)
         seen &= self._sequence[:, None] == self._sequence
         bias = fold(seen[None], query.shape[1] // key.shape[1], query.dtype)
@@ -60,13 +63,16 @@ class _Packed:
 
 
 @torch.no_grad()
-def check_model(model: Any, context_length: int | None = None) -> None:
+def check_model(model: Any, context_length: int | None = None) -> int:
     """Make sure that the model's forward through a plan is the model's own forward.
 
     Args:
         model: Of Transformers, or of peft around one.
         context_length: The longest sequence it is going to see, in tokens; by default the longest
             it was made for.
+
+    Returns:
+        How many bytes the keys and values of one token take, over all layers.
 
     Raises:
         ModelError: A layer does not attend through Transformers' attention interface, or does so
@@ -109,6 +115,7 @@ def check_model(model: Any, context_length: int | None = None) -> None:
             "Choose another model."
         )
     _check_windows(model, name, ids[: LENGTHS[0]], most)
+    return sum(plan.token_bytes.values())
 
 
 def _without_mask(

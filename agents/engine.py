@@ -4,20 +4,22 @@ A step feeds one token of every decoding request and a chunk of every prefilling
 model in a single forward pass, so requests join and leave between steps and none waits for
 another. Runs on one thread, that of its caller; `agents/transformers_agent.py` gives it one.
 
-Left out: CUDA graphs, speculative decoding, a memory budget in bytes.
+Left out: CUDA graphs, speculative decoding.
 """
 
+import time
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from gymnast.agents.attention import planned
-from gymnast.agents.kv_cache import Chunk, KVCache, Row, StepPlan
+from gymnast.agents.kv_cache import KVCache, Row
 from gymnast.agents.sampling import Draw, sample
+from gymnast.agents.step_plan import Chunk, StepPlan, decoding_order
 from gymnast.types import Completion, Sampling
 
 # Waiting for a prefix that another request is computing pays from this many tokens on.
@@ -35,28 +37,40 @@ class Request:
     draw: Draw = field(init=False)
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    waited_s: float = 0.0
     stop_ids: frozenset[int] = field(init=False)
+    arrived: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.draw = Draw(self.sampling)
         self.stop_ids = frozenset(self.sampling.stop_ids)
+        self.arrived = time.perf_counter()
+
+    def begin(self) -> None:
+        """The model is about to compute for it."""
+        self.waited_s = time.perf_counter() - self.arrived
 
     @property
     def tokens(self) -> list[int]:
         """The context with what was sampled so far."""
         return self.context + self.ids
 
+    @property
+    def most(self) -> int:
+        """How many tokens it samples at most."""
+        return min(self.sampling.max_new_tokens, self.limit)
+
     def accept(self, token: int, logprob: float) -> bool:
         """Take a sampled token; returns whether the completion is finished."""
         self.ids.append(token)
         self.logprobs.append(logprob)
-        most = min(self.sampling.max_new_tokens, self.limit)
-        return token in self.stop_ids or len(self.ids) >= most
+        return token in self.stop_ids or len(self.ids) >= self.most
 
     def completion(self) -> Completion:
         """What was sampled."""
         stopped = self.ids[-1] in self.stop_ids
-        return Completion(self.ids, self.logprobs, "stop" if stopped else "length")
+        reason: Literal["stop", "length"] = "stop" if stopped else "length"
+        return Completion(self.ids, self.logprobs, reason, waited_s=self.waited_s)
 
 
 class Engine:
@@ -65,21 +79,26 @@ class Engine:
     Args:
         model: A causal language model of Transformers, in evaluation mode.
         max_batch: How many requests run at once.
-        context_length: The longest context with its completion, in tokens.
+        budget_tokens: How many tokens the cache holds at most, over all contexts.
         prefill_tokens: How many context tokens one step computes at most.
     """
 
     def __init__(
-        self, model: Any, *, max_batch: int, context_length: int, prefill_tokens: int
+        self, model: Any, *, max_batch: int, budget_tokens: int, prefill_tokens: int
     ) -> None:
         self.model = model
         self.max_batch = max_batch
         self.prefill_tokens = prefill_tokens
         # Twice the batch: episodes waiting for a tool keep their rows while others run.
-        self.cache = KVCache(2 * max_batch, context_length)
+        self.cache = KVCache(2 * max_batch, budget_tokens)
         self.waiting: list[Request] = []
         self.running: dict[Request, Row] = {}
         self.tokens_pushed = 0
+
+    @property
+    def kv_bytes(self) -> int:
+        """What the keys and values take now."""
+        return self.cache.nbytes
 
     @property
     def idle(self) -> bool:
@@ -135,46 +154,43 @@ class Engine:
             ready = min(shared, source.computed) if source else 0
             if shared - ready >= WORTH_WAITING_FOR:
                 continue
-            row = self.cache.take(ids, source, ready)
+            most = len(ids) + request.most
+            row = self.cache.take(ids, most, source, ready)
             if row is None:
                 break
             self.waiting.remove(request)
             self.running[request] = row
+            request.begin()
 
     def _chunks(self) -> tuple[list[Chunk], dict[Request, int]]:
         """What each row appends now, and at which packed token each finished request samples."""
-        ordered = sorted(
-            self.running.items(), key=lambda item: (_missing(item[1]) > 1, item[1].index)
-        )
+        requests = {row: request for request, row in self.running.items()}
+        decoding = decoding_order(row for row in requests if _missing(row) == 1)
+        prefilling = [row for row in requests if _missing(row) > 1]
         chunks: list[Chunk] = []
         sampled_at: dict[Request, int] = {}
         start, budget = 0, self.prefill_tokens
-        for request, row in ordered:
+        for row in [*decoding, *prefilling]:
             missing = _missing(row)
-            length = missing if missing == 1 else min(missing, budget)
+            length = 1 if missing == 1 else min(missing, budget)
             if length == 0:
-                continue
+                break
             budget -= length if missing > 1 else 0
-            chunks.append(Chunk(row.index, start, start + length, row.computed))
+            chunks.append(Chunk(row.index, start, start + length, row.computed, row.prefix))
             start += length
             row.computed += length
             if row.computed == row.length:
-                sampled_at[request] = start - 1
+                sampled_at[requests[row]] = start - 1
         return chunks, sampled_at
 
     def _forward(self, chunks: list[Chunk], sampled_at: list[int]) -> torch.Tensor:
         """Run the packed tokens through the model; returns logits [len(sampled_at), V]."""
         device = self.model.device
-        tokens = [
-            token
-            for chunk in chunks
-            for token in self.cache.tokens[chunk.row, chunk.first_position : chunk.length].tolist()
-        ]
         plan = StepPlan(self.cache, chunks, device)
-        self.tokens_pushed += len(tokens)
+        self.tokens_pushed += len(plan.ids)
         with planned(self.model):
             logits: torch.Tensor = self.model(
-                input_ids=torch.tensor([tokens], device=device),
+                input_ids=plan.ids[None],
                 position_ids=plan.positions[None],
                 use_cache=False,
                 plan=plan,

@@ -1,11 +1,13 @@
-"""Keys and values of the contexts seen so far, and the plan of one engine step over them.
+"""Keys and values of the contexts seen so far, within a budget.
 
 The cache has rows; a row holds one context. A request takes the row whose context it extends (the
 next turn of an episode), or copies the longest prefix that any row holds (the prompt of its
-group, a system prompt) into a free row. Rows nobody uses stay until their place is needed, the
-least recently used going first.
+group, a system prompt) into a free row. Rows nobody uses stay until their memory is needed, the
+least recently used going first. All rows have the same capacity, which grows with the longest
+context in use; rows times capacity stays within the budget.
 
-Left out: paging, sharing one copy of a prefix between rows, caches that cannot be cut at a token.
+Left out: paging, keeping a shared prefix once in memory (each row has its copy), caches that
+cannot be cut at a token.
 """
 
 from dataclasses import dataclass
@@ -14,35 +16,36 @@ from itertools import count
 import numpy as np
 import torch
 
-from gymnast.agents.attention import LayerSettings, attend, causal_mask, fold
-
 FIRST_CAPACITY = 256
+# A row counts as sharing another's prefix from this part of it on; what both begin with is read
+# once in decoding, so a short common start must not displace the longer one of a group.
+ENOUGH_SHARED = 0.75
 
 
-@dataclass
+@dataclass(eq=False)
+class Prefix:
+    """Tokens that some rows begin with, their keys and values being copies of each other.
+
+    Attributes:
+        number: Tells it from others.
+        length: How many tokens.
+    """
+
+    number: int
+    length: int
+
+
+@dataclass(eq=False)
 class Row:
     """One row's state: the context it was given, and how much of it is computed."""
 
     index: int
+    prefix: Prefix
     length: int = 0  # tokens of the context, known or being computed
     computed: int = 0  # of these, how many have keys and values
+    reserved: int = 0  # how long the request may make it
     busy: bool = False
     used: int = 0  # when it was last used, by the cache's clock
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Tokens that one row appends in one step: `tokens[start:end]` of the packed step."""
-
-    row: int
-    start: int
-    end: int
-    first_position: int
-
-    @property
-    def length(self) -> int:
-        """The row's length with these tokens."""
-        return self.first_position + self.end - self.start
 
 
 class KVCache:
@@ -52,29 +55,42 @@ class KVCache:
     memory.
 
     Args:
-        rows: How many contexts are kept at once. Memory grows towards them as needed.
-        context_length: The longest context, in tokens. Memory grows towards it as needed.
+        most_rows: How many contexts are kept at most.
+        budget_tokens: How many tokens all rows hold at most. While memory grows, one layer is
+            held twice.
     """
 
-    def __init__(self, rows: int, context_length: int) -> None:
-        self.rows = [Row(index) for index in range(rows)]
-        self.context_length = context_length
-        self.tokens = np.full((rows, FIRST_CAPACITY), -1, dtype=np.int64)
-        self._held = 0  # how many of the rows have memory
+    def __init__(self, most_rows: int, budget_tokens: int) -> None:
+        self.most_rows = most_rows
+        self.budget_tokens = budget_tokens
+        self.rows: list[Row] = []
+        self.capacity = 0
+        self.tokens = np.empty((0, 0), dtype=np.int64)
         self._keys: dict[int, torch.Tensor] = {}
         self._values: dict[int, torch.Tensor] = {}
         self._clock = count(1)
 
+    @property
+    def nbytes(self) -> int:
+        """What the keys and values take, in bytes."""
+        stores = [*self._keys.values(), *self._values.values()]
+        return sum(store.nbytes for store in stores)
+
     def clear(self) -> None:
-        """Forget every context that no request is using."""
+        """Forget every context that no request is using; without any, give the memory back."""
         for row in self.rows:
             if not row.busy:
                 row.length = row.computed = 0
+        if not any(row.busy for row in self.rows):
+            self.rows, self.capacity = [], 0
+            self.tokens = np.empty((0, 0), dtype=np.int64)
+            self._keys.clear()
+            self._values.clear()
 
     def longest_prefix(self, ids: np.ndarray) -> tuple[Row | None, int]:
         """The row that shares the longest prefix with `ids`, and that prefix's length."""
-        width = min(len(ids), self.tokens.shape[1])
-        if width == 0:
+        width = min(len(ids), self.capacity)
+        if width == 0 or not self.rows:
             return None, 0
         lengths = np.array([row.length for row in self.rows])
         equal = self.tokens[:, :width] == ids[:width]
@@ -84,33 +100,41 @@ class KVCache:
         length = int(shared[best])
         return (self.rows[best], length) if length else (None, 0)
 
-    def take(self, ids: np.ndarray, source: Row | None, shared: int) -> Row | None:
+    def take(self, ids: np.ndarray, most: int, source: Row | None, shared: int) -> Row | None:
         """Give a request for `ids` a row whose first `shared` tokens are those of `source`.
 
+        Args:
+            ids: The context.
+            most: How many tokens the row may come to hold.
+            source: A row that begins like `ids`, or None.
+            shared: How many of its tokens are computed and equal.
+
         Returns:
-            The row, busy, with `computed` tokens ready; None when every row is busy.
+            The row, busy, with `computed` tokens ready; None when there is no room beside the rows
+            that are busy.
         """
+        if source is not None:
+            source.used = next(self._clock)
+        if not self._grow(most):
+            return None
         if source is not None and not source.busy and shared == source.length:
             row = source
         else:
-            free = [row for row in self.rows if not row.busy and row is not source]
-            if not free and source is not None and not source.busy:
-                free = [source]
-            if not free:
-                return None
-            row = min(free, key=lambda row: row.used if row.length else 0)
+            row = self._free(source)
+            if source is None or shared < ENOUGH_SHARED * source.prefix.length:
+                row.prefix = Prefix(next(self._clock), len(ids))
+            else:
+                row.prefix = source.prefix
+                row.prefix.length = min(row.prefix.length, shared)
             if source is not None and source is not row:
-                self._reserve(row.index + 1, shared)
                 self._copy(source.index, row.index, shared)
-        self._reserve(row.index + 1, len(ids) + 1)
         self.tokens[row.index, : len(ids)] = ids
-        row.length, row.computed, row.busy = len(ids), shared, True
+        row.length, row.computed, row.reserved, row.busy = len(ids), shared, most, True
         row.used = next(self._clock)
         return row
 
     def append(self, row: Row, token: int) -> None:
         """Extend a row's context by a sampled token; its keys come with the next step."""
-        self._reserve(row.index + 1, row.length + 1)
         self.tokens[row.index, row.length] = token
         row.length += 1
 
@@ -119,32 +143,6 @@ class KVCache:
         row.busy = False
         row.length = row.computed
         row.used = next(self._clock)
-
-    def _copy(self, source: int, target: int, length: int) -> None:
-        for store in (self._keys, self._values):
-            for layer in store.values():
-                layer[target, :, :length] = layer[source, :, :length]
-
-    def _reserve(self, rows: int, length: int) -> None:
-        """Make place for so many rows of this length."""
-        old_rows, old_length = self._held, self.tokens.shape[1]
-        if rows > old_rows:
-            self._held = min(max(2 * old_rows, rows), len(self.rows))
-        if length > old_length:
-            capacity = min(max(2 * old_length, length), max(self.context_length, length))
-            grown = np.full((len(self.rows), capacity), -1, dtype=np.int64)
-            grown[:, :old_length] = self.tokens
-            self.tokens = grown
-        if (old_rows, old_length) == (self._held, self.tokens.shape[1]):
-            return
-        for store in (self._keys, self._values):
-            for index, layer in store.items():
-                store[index] = self._zeros(layer, layer.shape[1], layer.shape[3])
-                store[index][:old_rows, :, :old_length] = layer
-
-    def _zeros(self, like: torch.Tensor, heads: int, width: int) -> torch.Tensor:
-        # Zeros, because masked-out garbage could still be NaN, and 0 * NaN is NaN.
-        return like.new_zeros((self._held, heads, self.tokens.shape[1], width))
 
     def write(
         self,
@@ -157,77 +155,65 @@ class KVCache:
         """Put [N, Hkv, D] keys and values at (row, position); returns the layer's whole store."""
         for store, new in ((self._keys, key), (self._values, value)):
             if layer not in store:
-                store[layer] = self._zeros(new, new.shape[1], new.shape[2])
+                # Zeros, because masked-out garbage could still be NaN, and 0 * NaN is NaN.
+                shape = (len(self.rows), new.shape[1], self.capacity, new.shape[2])
+                store[layer] = new.new_zeros(shape)
             store[layer][rows, :, at] = new
         return self._keys[layer], self._values[layer]
 
+    def _free(self, source: Row | None) -> Row:
+        """A row to overwrite: an empty one, else a new one, else the least recently used."""
+        idle = [row for row in self.rows if not row.busy]
+        others = [row for row in idle if row is not source]
+        empty = next((row for row in others if not row.length), None)
+        if empty is not None:
+            return empty
+        held, most = len(self.rows), min(self.most_rows, self.budget_tokens // self.capacity)
+        if held < most:
+            self._resize(min(2 * held, most), self.capacity)
+            return self.rows[held]
+        return min(others or idle, key=lambda row: row.used)  # `_grow` saw that one is idle
 
-class StepPlan:
-    """One engine step: every chunk attends to its own row, single tokens of near rows together.
+    def _grow(self, most: int) -> bool:
+        """Make place for one more row of this length; False if the busy ones forbid it."""
+        busy = [row for row in self.rows if row.busy]
+        longest = max([most, *(row.reserved for row in busy)])
+        needed = len(busy) + 1
+        if needed > min(self.most_rows, self.budget_tokens // longest):
+            return False
+        if longest <= self.capacity and needed * self.capacity <= self.budget_tokens:
+            return True
+        kept = sum(1 for row in self.rows if row.length)
+        generous = min(2 * self.capacity, self.budget_tokens // (kept + 1))
+        capacity = max(longest, generous, FIRST_CAPACITY)
+        if needed * capacity > self.budget_tokens:
+            capacity = longest
+        self._resize(min(max(len(self.rows), 1), self.budget_tokens // capacity), capacity)
+        return True
 
-    Args:
-        cache: Holds the rows.
-        chunks: What each row appends; single tokens first, in the order of their rows.
-        device: Where the model is.
-    """
+    def _resize(self, held: int, capacity: int) -> None:
+        """Hold so many rows of this capacity; where they are fewer, the busy and newest stay."""
+        by_use = sorted(self.rows, key=lambda row: (not row.busy, -row.used))
+        rows = sorted(by_use[:held], key=lambda row: row.index)
+        old = [row.index for row in rows]
+        width = min(self.capacity, capacity)
+        tokens = np.full((held, capacity), -1, dtype=np.int64)
+        tokens[: len(old), :width] = self.tokens[old, :width]
+        for store in (self._keys, self._values):
+            for layer, before in store.items():
+                after = before.new_zeros((held, before.shape[1], capacity, before.shape[3]))
+                for new, index in enumerate(old):
+                    after[new, :, :width] = before[index, :, :width]
+                store[layer] = after
+        self.tokens, self.capacity = tokens, capacity
+        rows += [Row(index, Prefix(0, 0)) for index in range(len(rows), held)]
+        self.rows = rows
+        for index, row in enumerate(rows):
+            row.index = index
+            if row.length > capacity:  # an idle one, whose memory went to those that are busy
+                row.length = row.computed = 0
 
-    def __init__(self, cache: KVCache, chunks: list[Chunk], device: torch.device) -> None:
-        self._cache = cache
-        rows = [chunk.row for chunk in chunks for _ in range(chunk.start, chunk.end)]
-        at = [p for chunk in chunks for p in range(chunk.first_position, chunk.length)]
-        self._rows = torch.tensor(rows, device=device)
-        self.positions = torch.tensor(at, device=device)
-        self._runs = _runs(chunks)
-        self._masks: dict[tuple[int, int | None], torch.Tensor] = {}
-
-    def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
-    ) -> torch.Tensor:
-        """See `gymnast.agents.attention.Plan`."""
-        keys, values = self._cache.write(settings.layer, self._rows, self.positions, key, value)
-        out = query.new_empty((*query.shape[:2], value.shape[-1]))  # [N, H, Dv]
-        for number, run in enumerate(self._runs):
-            rows = slice(run[0].row, run[-1].row + 1)
-            tokens = slice(run[0].start, run[-1].end)
-            length = max(chunk.length for chunk in run)
-            mask = self._mask(number, length, settings.window, query, key)  # [B, 1, G * n, L]
-            batch = query[tokens].view(len(run), -1, *query.shape[1:])  # [B, n, H, D]
-            seen_keys, seen_values = (
-                store[rows, :, :length].transpose(1, 2)  # [B, L, Hkv, D]
-                for store in (keys, values)
-            )
-            attended = attend(batch, seen_keys, seen_values, mask, settings)
-            out[tokens] = attended.flatten(0, 1)
-        return out
-
-    def _mask(
-        self,
-        number: int,
-        length: int,
-        window: int | None,
-        query: torch.Tensor,
-        key: torch.Tensor,
-    ) -> torch.Tensor:
-        if (number, window) not in self._masks:
-            run = self._runs[number]
-            positions = self.positions[run[0].start : run[-1].end].view(len(run), -1)
-            keys = torch.arange(length, device=positions.device)
-            seen = causal_mask(positions, keys, window)
-            self._masks[number, window] = fold(seen, query.shape[1] // key.shape[1], query.dtype)
-        return self._masks[number, window]
-
-
-def _runs(chunks: list[Chunk]) -> list[list[Chunk]]:
-    """Chunks that can attend as one batch: equal token counts in rows that lie side by side."""
-    runs: list[list[Chunk]] = []
-    for chunk in chunks:
-        last = runs[-1][-1] if runs else None
-        if (
-            last is not None
-            and chunk.row == last.row + 1
-            and chunk.end - chunk.start == last.end - last.start == 1
-        ):
-            runs[-1].append(chunk)
-        else:
-            runs.append([chunk])
-    return runs
+    def _copy(self, source: int, target: int, length: int) -> None:
+        for store in (self._keys, self._values):
+            for layer in store.values():
+                layer[target, :, :length] = layer[source, :, :length]

@@ -77,40 +77,41 @@ def sample(
         if draw.filters:
             seen = torch.tensor([list(context)], device=scores.device)
             scores[row] = draw.filters(seen, scores[row : row + 1].clone())[0]
-    logprobs = torch.log_softmax(scores, dim=-1)
+    peaks, best = scores.max(dim=-1)  # [B]
+    weights = (scores - peaks[:, None]).exp_()  # [B, V], in proportion to the probabilities
     points = torch.tensor([draw.random.random() for draw in draws], dtype=torch.float64)
-    drawn = _invert(logprobs.exp(), points.to(scores.device))
+    drawn, totals = _invert(weights, points.to(scores.device))
     greedy = torch.tensor([draw.sampling.temperature == 0 for draw in draws], device=scores.device)
-    ids = torch.where(greedy, scores.argmax(dim=-1), drawn)  # [B]
-    chosen = logprobs.gather(1, ids[:, None])[:, 0]
+    ids = torch.where(greedy, best, drawn)  # [B]
+    chosen = (scores.gather(1, ids[:, None])[:, 0] - peaks).double() - totals.log()
     if chosen.isnan().any():
         raise FloatingPointError("the model's logits are NaN: its weights have diverged")
     return ids.tolist(), chosen.tolist()
 
 
-def _invert(probabilities: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
-    """The token at which each row's cumulative probability passes a point in [0, 1).
+def _invert(weights: torch.Tensor, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The token at which each row's cumulative weight passes a share in [0, 1) of its total.
 
     Sums in double precision, over blocks first and then inside the chosen one, which spares a
     cumulative sum over the whole vocabulary.
 
     Args:
-        probabilities: [B, V].
+        weights: [B, V], not negative.
         points: [B], float64.
 
     Returns:
-        Token ids, [B].
+        Token ids and totals, [B] each.
     """
-    width = math.isqrt(probabilities.shape[1]) + 1
-    blocks = F.pad(probabilities, (0, -probabilities.shape[1] % width))
-    blocks = blocks.view(len(points), -1, width)  # [B, V / width, width]
-    ends = blocks.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    vocabulary = weights.shape[1]
+    width = math.isqrt(vocabulary) + 1
+    blocks = F.pad(weights, (0, -vocabulary % width)).view(len(points), -1, width)
+    ends = blocks.sum(dim=-1).double().cumsum(dim=-1)  # [B, V / width]
     target = points[:, None] * ends[:, -1:]  # [B, 1]
-    block = torch.searchsorted(ends, target, right=True).clamp(max=ends.shape[1] - 1)  # [B, 1]
+    block = torch.searchsorted(ends, target, right=True).clamp_(max=ends.shape[1] - 1)  # [B, 1]
     target = target - torch.where(block > 0, ends.gather(1, (block - 1).clamp(min=0)), 0.0)
     inside = blocks[torch.arange(len(points), device=points.device), block[:, 0]]
     inside = inside.double().cumsum(dim=-1)  # [B, width]
     # Rounding may leave a point just past the block's end: stay on its last possible token.
     target = torch.minimum(target, inside[:, -1:] * (1 - 1e-12))
-    token = torch.searchsorted(inside, target, right=True)[:, 0].clamp(max=width - 1)
-    return (block[:, 0] * width + token).clamp(max=probabilities.shape[1] - 1)
+    token = torch.searchsorted(inside, target, right=True)[:, 0].clamp_(max=width - 1)
+    return (block[:, 0] * width + token).clamp_(max=vocabulary - 1), ends[:, -1]

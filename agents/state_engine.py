@@ -81,6 +81,11 @@ class StateEngine:
         self.tokens_pushed = 0
 
     @property
+    def kv_bytes(self) -> int:
+        """What the states take, those in use at what they may come to."""
+        return self.cache.nbytes + self._reserved
+
+    @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
         return not self.waiting and not self.running
@@ -170,7 +175,7 @@ class StateEngine:
         for request in list(self.waiting):
             if len(self.running) == self.max_batch:
                 break
-            most = len(request.context) + min(request.sampling.max_new_tokens, request.limit)
+            most = len(request.context) + request.most
             needed = self.forward.state_bytes(most)
             if needed > self.kv_budget_bytes:
                 self.waiting.remove(request)
@@ -187,6 +192,7 @@ class StateEngine:
                 continue
             self.waiting.remove(request)
             self.running[request] = self._begin(request, ids, state, needed)
+            request.begin()
             self.cache.shrink(self.kv_budget_bytes - self._reserved)
 
     def _begin(

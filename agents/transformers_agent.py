@@ -6,18 +6,21 @@ own while there is work, and hands completions back. The loop itself is `agents/
 """
 
 import asyncio
-import atexit
 import logging
-import threading
+import os
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Literal
 
+import torch
+
 from gymnast.agents.check_model import check_model
 from gymnast.agents.context_limits import longest_context
 from gymnast.agents.engine import Engine, Request
+from gymnast.agents.engine_thread import EngineThread
 from gymnast.agents.state_engine import StateEngine
-from gymnast.errors import InfrastructureError, ModelError, UsageError
+from gymnast.errors import ModelError, UsageError
 from gymnast.types import Completion, Sampling
 
 logger = logging.getLogger(__name__)
@@ -45,6 +48,9 @@ class TransformersAgent:
         context_length: The longest context with its completion, in tokens; by default what the
             model was made for.
         prefill_tokens: How many context tokens are computed between two sampled tokens at most.
+        kv_budget_bytes: How much memory the keys and values of all contexts take at most; by
+            default a quarter of the device's memory. Contexts nobody is using go first, the least
+            recently used before others; requests wait where those in use fill it.
 
     Attributes:
         path: How the model is driven, which it decides itself. "packed": the tokens of all
@@ -55,6 +61,7 @@ class TransformersAgent:
 
     Raises:
         ModelError: The model is not a causal language model.
+        UsageError: The budget does not hold two tokens.
     """
 
     path: Literal["packed", "states"]
@@ -67,33 +74,48 @@ class TransformersAgent:
         max_batch: int = 64,
         context_length: int | None = None,
         prefill_tokens: int = 1024,
+        kv_budget_bytes: int | None = None,
     ) -> None:
         model.eval()
         self.model = model
         self.tokenizer = tokenizer
         longest = longest_context(model) or context_length or LONGEST_CONTEXT
         self.context_length = longest if context_length is None else min(context_length, longest)
+        if kv_budget_bytes is None:
+            kv_budget_bytes = _memory(model.device) // 4
+        self.kv_budget_bytes = kv_budget_bytes
+        self._longest = self.context_length
         self._engine = self._choose_engine(max_batch, prefill_tokens)
-        self._arrived: list[Request] = []
-        self._stale = False
-        self._wake = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._stopping = False
-        self._resting = True
+        self._thread = EngineThread(self._engine)
+        # Also when Python ends.
+        weakref.finalize(self, self._thread.stop)
 
     def _choose_engine(self, max_batch: int, prefill_tokens: int) -> Engine | StateEngine:
+        budget = self.kv_budget_bytes
         try:
-            check_model(self.model, self.context_length)
+            token_bytes = check_model(self.model, self.context_length)
         except ModelError as error:
-            engine = StateEngine(self.model, max_batch=max_batch, prefill_tokens=prefill_tokens)
+            states = StateEngine(
+                self.model,
+                max_batch=max_batch,
+                prefill_tokens=prefill_tokens,
+                kv_budget_bytes=budget,
+            )
             logger.info("sampling on the slower path, one sequence a forward pass: %s", error)
             self.path = "states"
-            return engine
+            return states
+        if budget < 2 * token_bytes:
+            raise UsageError(
+                f"kv_budget_bytes={budget}: the keys and values of one token of "
+                f"{type(self.model).__name__} take {token_bytes} bytes, and a context has at least "
+                "two tokens. Give more."
+            )
         self.path = "packed"
+        self._longest = min(self._longest, budget // token_bytes)
         return Engine(
             self.model,
             max_batch=max_batch,
-            context_length=self.context_length,
+            budget_tokens=budget // token_bytes,
             prefill_tokens=prefill_tokens,
         )
 
@@ -102,13 +124,19 @@ class TransformersAgent:
         """How many tokens entered the model so far, contexts and samples together."""
         return self._engine.tokens_pushed
 
+    @property
+    def kv_bytes(self) -> int:
+        """How much memory the keys and values take now."""
+        return self._engine.kv_bytes
+
     async def generate(self, context_ids: list[int], sampling: Sampling) -> Completion:
         """Sample one completion of a context; see `gymnast.agents.Agent`.
 
         Cancelling the call frees its place at once.
 
         Raises:
-            UsageError: The context is empty, or leaves no room for a token.
+            UsageError: The context is empty, or leaves no room for a token, in the context length
+                or in the budget.
         """
         (completion,) = await self.generate_all([(context_ids, sampling)])
         return completion
@@ -124,7 +152,7 @@ class TransformersAgent:
             UsageError: A context is empty, or leaves no room for a token; nothing is sampled.
         """
         made = [self._request(context_ids, sampling) for context_ids, sampling in requests]
-        self._hand_over(made)
+        self._thread.submit(made)
         futures = [asyncio.wrap_future(request.future) for request in made]
         try:
             return await asyncio.gather(*futures)
@@ -133,70 +161,32 @@ class TransformersAgent:
                 future.cancel()
 
     def _request(self, context_ids: list[int], sampling: Sampling) -> Request:
-        room = self.context_length - len(context_ids)
-        if not context_ids or room < 1:
+        length = len(context_ids)
+        if self._longest <= length < self.context_length:
             raise UsageError(
-                f"generate: the context has {len(context_ids)} tokens, and must have 1 to "
+                f"generate: the context has {length} tokens, and kv_budget_bytes="
+                f"{self.kv_budget_bytes} holds {self._longest}, one sampled token included. Give "
+                "the agent more, or the environment a shorter context_length."
+            )
+        if not 1 <= length < self.context_length:
+            raise UsageError(
+                f"generate: the context has {length} tokens, and must have 1 to "
                 f"{self.context_length - 1} (context_length {self.context_length} with at least "
                 "one sampled token). Set the environment's context_length to the agent's."
             )
-        return Request(list(context_ids), sampling, Future(), limit=room)
-
-    def _hand_over(self, requests: Sequence[Request]) -> None:
-        """Give requests to the engine's thread, which is started when needed."""
-        with self._wake:
-            self._arrived += requests
-            self._resting = False
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="gymnast-engine", daemon=True
-                )
-                self._thread.start()
-                atexit.register(self._stop, self._thread)
-            self._wake.notify()
+        return Request(list(context_ids), sampling, Future(), limit=self._longest - length)
 
     def weights_changed(self) -> None:
-        """Forget what was computed with the old weights."""
-        with self._wake:
-            self._stale = True
+        """Forget what was computed with the old weights, and give the memory back."""
+        self._thread.forget()
 
     def wait_idle(self) -> None:
         """Block until the model is let go; after a cancelled request, one step may still run."""
-        with self._wake:
-            self._wake.wait_for(lambda: self._resting)
+        self._thread.wait_idle()
 
-    def _stop(self, thread: threading.Thread) -> None:
-        """End the thread before Python does: one that is inside of torch would abort the process.
 
-        That is how a run ends that is interrupted, or that an error ends, amid its episodes.
-        """
-        with self._wake:
-            self._stopping = True
-            self._wake.notify()
-        thread.join()
-
-    def _run(self) -> None:
-        engine = self._engine
-        while True:
-            with self._wake:
-                while engine.idle and not self._arrived and not self._stopping:
-                    self._rest()
-                    self._wake.wait()
-                if self._stopping:
-                    self._rest()
-                    return
-                engine.waiting += self._arrived
-                self._arrived = []
-                stale, self._stale = self._stale, False
-            if stale:
-                engine.cache.clear()
-            try:
-                engine.step()
-            except Exception as error:
-                lost = InfrastructureError(f"the engine failed: {type(error).__name__}: {error}")
-                lost.__cause__ = error
-                engine.fail(lost)
-
-    def _rest(self) -> None:
-        self._resting = True
-        self._wake.notify_all()
+def _memory(device: torch.device) -> int:
+    """Of the device, in bytes."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

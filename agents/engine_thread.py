@@ -1,0 +1,89 @@
+"""The thread on which an engine runs while it has requests.
+
+Requests come from any thread and any event loop; the engine itself knows of neither. Left out:
+what an engine does (`agents/engine.py`, `agents/state_engine.py`).
+"""
+
+import threading
+from collections.abc import Sequence
+
+from gymnast.agents.engine import Engine, Request
+from gymnast.agents.state_engine import StateEngine
+from gymnast.errors import InfrastructureError
+
+
+class EngineThread:
+    """Runs an engine; begins with the first request.
+
+    Args:
+        engine: Nobody else calls it.
+    """
+
+    def __init__(self, engine: Engine | StateEngine) -> None:
+        self._engine = engine
+        self._arrived: list[Request] = []
+        self._stale = False
+        self._stopping = False
+        self._resting = True
+        self._wake = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Hand requests over, all between two steps of the engine."""
+        with self._wake:
+            self._arrived += requests
+            self._resting = False
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="gymnast-engine", daemon=True
+                )
+                self._thread.start()
+            self._wake.notify_all()
+
+    def forget(self) -> None:
+        """Let the engine drop what it computed, before its next step."""
+        with self._wake:
+            self._stale = True
+            self._wake.notify_all()
+
+    def wait_idle(self) -> None:
+        """Block until the engine lets the model go."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._resting)
+
+    def stop(self) -> None:
+        """End the thread. Python must not end before it: inside torch it would abort the process.
+
+        That is how a run ends that is interrupted, or that an error ends, amid its episodes.
+        """
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        engine = self._engine
+        while True:
+            with self._wake:
+                while engine.idle and not (self._arrived or self._stale or self._stopping):
+                    self._rest()
+                    self._wake.wait()
+                if self._stopping:
+                    self._rest()
+                    return
+                engine.waiting += self._arrived
+                self._arrived = []
+                stale, self._stale = self._stale, False
+            if stale:
+                engine.cache.clear()
+            try:
+                engine.step()
+            except Exception as error:
+                lost = InfrastructureError(f"the engine failed: {type(error).__name__}: {error}")
+                lost.__cause__ = error
+                engine.fail(lost)
+
+    def _rest(self) -> None:
+        self._resting = True
+        self._wake.notify_all()

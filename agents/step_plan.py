@@ -1,0 +1,231 @@
+"""What every packed token of one engine step attends to.
+
+A chunk of several tokens (prefill) attends to its own row. Single tokens (decoding) attend in
+batches of rows that lie near each other; rows that begin with the same tokens, such as the members
+of a group, read the keys and values of these once for all of them, which is most of what decoding
+costs. Softmax runs over both parts together, so the result is that of one attention (the idea is
+Juravsky et al. 2024, "Hydragen", arXiv:2402.05099, whose batched part this is).
+
+Left out: the shared part in half precision, where scores must not be rounded and PyTorch's fused
+attention takes no two parts.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gymnast.agents.attention import LayerSettings, attend, causal_mask, fold, weigh
+from gymnast.agents.kv_cache import KVCache, Prefix, Row
+
+# Attending in one batch spares launches, and reads rows and positions that nobody asked for: worth
+# it up to so many tokens, on a CPU.
+WASTE_TOKENS = 512
+# Reading a prefix once pays from here on.
+WORTH_SHARING = 32
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens that one row appends in one step: `tokens[start:end]` of the packed step.
+
+    Attributes:
+        row: Its index in the cache.
+        start: Of the chunk among the packed tokens.
+        end: The same.
+        first_position: Of the first token in its context.
+        prefix: What the row shares with others.
+    """
+
+    row: int
+    start: int
+    end: int
+    first_position: int
+    prefix: Prefix
+
+    @property
+    def length(self) -> int:
+        """The row's length with these tokens."""
+        return self.first_position + self.end - self.start
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    @property
+    def single(self) -> bool:
+        """Whether it is one token."""
+        return self.end - self.start == 1
+
+
+@dataclass
+class Run:
+    """Chunks that attend together: one of any length, or single tokens of rows near each other.
+
+    Attributes:
+        chunks: In the order of their rows and of their tokens.
+        shared: Tokens that all rows begin with and that are read once; 0 without.
+        length: Of the longest row.
+    """
+
+    chunks: list[Chunk]
+    shared: int
+    length: int
+
+    @property
+    def rows(self) -> slice:
+        """The rows from the first to the last; some between them may have no chunk."""
+        return slice(self.chunks[0].row, self.chunks[-1].row + 1)
+
+    @property
+    def tokens(self) -> slice:
+        """The packed tokens."""
+        return slice(self.chunks[0].start, self.chunks[-1].end)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row from the first to the last has a chunk."""
+        return self.chunks[-1].row - self.chunks[0].row + 1 == len(self.chunks)
+
+    def takes(self, chunk: Chunk, shared: int) -> bool:
+        """Whether a chunk may attend with these, and little is read in vain then."""
+        last = self.chunks[-1]
+        if not (last.single and chunk.single and last.row < chunk.row and shared == self.shared):
+            return False
+        if shared and last.prefix is not chunk.prefix:
+            return False
+        before, after = last.row + 1 - self.chunks[0].row, chunk.row + 1 - self.chunks[0].row
+        apart = before * (self.length - shared) + chunk.length - shared
+        together = after * (max(self.length, chunk.length) - shared)
+        return together - apart <= WASTE_TOKENS
+
+
+class StepPlan:
+    """One engine step; a `gymnast.agents.attention.Plan`.
+
+    Args:
+        cache: Holds the rows.
+        chunks: What each row appends; single tokens first, in the order of `decoding_order`.
+        device: Where the model is.
+
+    Attributes:
+        ids: The packed tokens, [N].
+        positions: Of each token in its context, [N].
+    """
+
+    def __init__(self, cache: KVCache, chunks: Sequence[Chunk], device: torch.device) -> None:
+        self._cache = cache
+        rows = np.repeat([chunk.row for chunk in chunks], [len(chunk) for chunk in chunks])
+        at = np.concatenate([np.arange(chunk.first_position, chunk.length) for chunk in chunks])
+        self.ids = torch.as_tensor(cache.tokens[rows, at], device=device)
+        self.positions = torch.as_tensor(at, device=device)
+        self._rows = torch.as_tensor(rows, device=device)
+        self._runs = runs(chunks)
+        self._biases: dict[tuple[int, int | None], torch.Tensor] = {}
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
+    ) -> torch.Tensor:
+        """See `gymnast.agents.attention.Plan`."""
+        keys, values = self._cache.write(settings.layer, self._rows, self.positions, key, value)
+        # Fused attention keeps scores in float32 whatever the dtype; ours are what comes in.
+        exact = query.dtype == torch.float32
+        outs = []
+        for number, run in enumerate(self._runs):
+            several = len(run.chunks) > 1
+            asked = self._by_row(run, query[run.tokens]) if several else query[run.tokens][None]
+            seen, shown = (store[run.rows, :, : run.length] for store in (keys, values))
+            bias = self._bias(number, query, key, settings.window)
+            if several and exact:
+                out = _decode(asked, seen, shown, bias, run.shared, settings)
+            else:
+                asked = asked[:, None] if several else asked  # [B, n, H, D]
+                out = attend(asked, seen.transpose(1, 2), shown.transpose(1, 2), bias, settings)
+                out = out.flatten(0, 1)
+            outs.append(out if run.complete else out[self._places(run)])
+        return torch.cat(outs) if len(outs) > 1 else outs[0]  # [N, H, Dv]
+
+    def _places(self, run: Run) -> torch.Tensor:
+        """Where the rows with a chunk are among the run's rows."""
+        return self._rows[run.tokens] - run.rows.start
+
+    def _by_row(self, run: Run, tokens: torch.Tensor) -> torch.Tensor:
+        """[n, ...] of the chunks to [B, ...] of the rows, zero where a row has no chunk."""
+        if run.complete:
+            return tokens
+        rows = tokens.new_zeros((run.rows.stop - run.rows.start, *tokens.shape[1:]))
+        rows[self._places(run)] = tokens
+        return rows
+
+    def _bias(
+        self, number: int, query: torch.Tensor, key: torch.Tensor, window: int | None
+    ) -> torch.Tensor:
+        """What is added to the scores of a run, [B, 1, G * n, L]; layers of one kind share it."""
+        if (number, window) not in self._biases:
+            run = self._runs[number]
+            positions = self.positions[run.tokens]
+            several = len(run.chunks) > 1
+            positions = self._by_row(run, positions)[:, None] if several else positions[None]
+            keys = torch.arange(run.length, device=positions.device)
+            seen = causal_mask(positions, keys, window)  # [B, n, L]
+            bias = fold(seen, query.shape[1] // key.shape[1], query.dtype)
+            self._biases[number, window] = bias
+        return self._biases[number, window]
+
+
+def _decode(
+    query: torch.Tensor,  # [B, H, D]
+    key: torch.Tensor,  # [B, Hkv, L, D]
+    value: torch.Tensor,
+    bias: torch.Tensor,  # [B, 1, G, L]
+    shared: int,
+    settings: LayerSettings,
+) -> torch.Tensor:
+    """One token a row, the first `shared` keys and values being those of row 0; [B, H, Dv]."""
+    batch, heads, width = query.shape
+    groups = key.shape[1]
+    query = (query * settings.scale).view(batch, groups, -1, width)  # [B, Hkv, G, D]
+    scores = query @ key[:, :, shared:].transpose(-1, -2)  # [B, Hkv, G, L - shared]
+    if shared:
+        together = query.transpose(0, 1).reshape(groups, -1, width)  # [Hkv, B * G, D]
+        common = together @ key[0, :, :shared].transpose(-1, -2)  # [Hkv, B * G, shared]
+        common = common.view(groups, batch, -1, shared).transpose(0, 1)
+        scores = torch.cat([common, scores], dim=-1)
+    weights = weigh(scores, bias, settings)
+    out = weights[..., shared:] @ value[:, :, shared:]  # [B, Hkv, G, Dv]
+    if shared:
+        together = weights[..., :shared].transpose(0, 1).reshape(groups, -1, shared)
+        common = together @ value[0, :, :shared]  # [Hkv, B * G, Dv]
+        out += common.view(groups, batch, -1, out.shape[-1]).transpose(0, 1)
+    return out.reshape(batch, heads, -1)
+
+
+def decoding_order(rows: Iterable[Row]) -> list[Row]:
+    """Rows that decode in this step: those that share a prefix together, by their place."""
+    rows = list(rows)
+    members = Counter(row.prefix for row in rows)
+    return sorted(rows, key=lambda row: (_worth(row.prefix, members), row.index))
+
+
+def _worth(prefix: Prefix, members: Mapping[Prefix, int]) -> int:
+    """The number of a prefix that several rows of this step share, else 0."""
+    return prefix.number if members[prefix] > 1 and prefix.length >= WORTH_SHARING else 0
+
+
+def runs(chunks: Sequence[Chunk]) -> list[Run]:
+    """Part a step's chunks into runs; single tokens come first, in `decoding_order`.
+
+    Rows between those of a run, and positions behind a row's end, are read in vain; a row joins
+    where that is less than `WASTE_TOKENS`.
+    """
+    members = Counter(chunk.prefix for chunk in chunks if chunk.single)
+    parted: list[Run] = []
+    for chunk in chunks:
+        shared = chunk.prefix.length if chunk.single and _worth(chunk.prefix, members) else 0
+        if parted and parted[-1].takes(chunk, shared):
+            parted[-1].chunks.append(chunk)
+            parted[-1].length = max(parted[-1].length, chunk.length)
+        else:
+            parted.append(Run([chunk], shared, chunk.length))
+    return parted
