@@ -1,4 +1,4 @@
-"""The cache's memory: bounded, given to whoever used it last, and never at the cost of exactness."""
+"""The cache is bounded, keeps what was used last, and costs no exactness."""
 
 import asyncio
 from typing import Any
