@@ -5,8 +5,9 @@ own random numbers, so what it samples depends on its logits and its seed, not o
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import torch
@@ -30,8 +31,10 @@ class Draw:
     sampling: Sampling
     random: Random = field(init=False)
     filters: LogitsProcessorList = field(init=False)
+    kind: Sampling = field(init=False)  # what requests with the same filters have in common
 
     def __post_init__(self) -> None:
+        self.kind = replace(self.sampling, seed=None, stop_ids=(), max_new_tokens=1)
         self.random = Random(self.sampling.seed)
         self.filters = _filters(self.sampling)
 
@@ -72,11 +75,7 @@ def sample(
     Raises:
         FloatingPointError: There is a NaN among the logits.
     """
-    scores = logits.float()  # [B, V]
-    for row, (draw, context) in enumerate(zip(draws, contexts, strict=True)):
-        if draw.filters:
-            seen = torch.tensor([list(context)], device=scores.device)
-            scores[row] = draw.filters(seen, scores[row : row + 1].clone())[0]
+    scores = _filtered(logits.float(), draws, contexts)
     peaks, best = scores.max(dim=-1)  # [B]
     weights = (scores - peaks[:, None]).exp_()  # [B, V], in proportion to the probabilities
     points = torch.tensor([draw.random.random() for draw in draws], dtype=torch.float64)
@@ -87,6 +86,25 @@ def sample(
     if chosen.isnan().any():
         raise FloatingPointError("the model's logits are NaN: its weights have diverged")
     return ids.tolist(), chosen.tolist()
+
+
+def _filtered(
+    scores: torch.Tensor, draws: Sequence[Draw], contexts: Sequence[Sequence[int]]
+) -> torch.Tensor:
+    """Apply each row's filters to its scores [B, V], rows of one kind together."""
+    kinds: dict[Sampling, list[int]] = defaultdict(list)
+    for row, draw in enumerate(draws):
+        if draw.filters:
+            kinds[draw.kind].append(row)
+    for rows in kinds.values():
+        longest = max(len(contexts[row]) for row in rows)
+        # A penalty counts a token once, so the first one may fill up the shorter contexts.
+        seen = [[contexts[row][0]] * (longest - len(contexts[row])) for row in rows]
+        ids = [[*filler, *contexts[row]] for filler, row in zip(seen, rows, strict=True)]
+        index = torch.tensor(rows, device=scores.device)
+        filters = draws[rows[0]].filters
+        scores[index] = filters(torch.tensor(ids, device=scores.device), scores[index])
+    return scores
 
 
 def _invert(weights: torch.Tensor, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
