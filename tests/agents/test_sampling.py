@@ -2,6 +2,7 @@
 
 import asyncio
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ PARAMETERS = st.builds(
 def model() -> Any:
     made = tiny_model(150, hidden_size=32, intermediate_size=32, num_hidden_layers=1)
     with torch.no_grad():
-        made.get_input_embeddings().weight.mul_(7)  # an even distribution would filter nothing
+        made.get_input_embeddings().weight.mul_(10)  # an even distribution would filter nothing
     return made
 
 
@@ -82,11 +83,11 @@ def test_logprobs_are_those_of_the_distribution_that_generate_would_draw_from(
 
 def test_draws_follow_the_filtered_distribution(model: Any) -> None:
     context = tokens(1, 9)
-    kind = {"temperature": 1.5, "top_p": 0.9, "repetition_penalty": 1.2, "max_new_tokens": 1}
-    requests = [(context, Sampling(**kind, seed=i)) for i in range(2000)]
+    kind = Sampling(temperature=1.5, top_p=0.9, repetition_penalty=1.2, max_new_tokens=1)
+    requests = [(context, replace(kind, seed=i)) for i in range(2000)]
     drawn = np.bincount([found.ids[0] for found in together(model, requests)], minlength=150)
-    expected = generates(model, context, requests[0][1]).exp().double().numpy()
+    expected = generates(model, context, kind).exp().double().numpy()
     assert set(np.flatnonzero(drawn)) <= set(np.flatnonzero(expected))
     deviation = np.sqrt(expected * (1 - expected) / 2000)
     assert (np.abs(drawn / 2000 - expected) <= 5 * deviation + 1e-9).all()
-    assert (expected > 0.02).sum() > 3, "the test needs several likely tokens"
+    assert 3 < (expected > 0).sum() < 140, "some are filtered, several are not"
