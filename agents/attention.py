@@ -113,7 +113,7 @@ def attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    mask: torch.Tensor,
+    mask: torch.Tensor | None,
     settings: LayerSettings,
 ) -> torch.Tensor:
     """Attention with grouped heads, for a batch of padded sequences.
@@ -125,7 +125,7 @@ def attend(
         query: [B, n, H, D].
         key: [B, L, Hkv, D]; may be an expanded view.
         value: [B, L, Hkv, Dv]; may be an expanded view.
-        mask: [B or 1, 1, G * n, L] as `fold` makes it, G being H / Hkv.
+        mask: [B or 1, 1, G * n, L] as `fold` makes it, G being H / Hkv; None hides nothing.
         settings: Of the layer.
 
     Returns:
@@ -148,7 +148,7 @@ def _explicit(
     query: torch.Tensor,  # [B, Hkv, G * n, D]
     key: torch.Tensor,
     value: torch.Tensor,
-    mask: torch.Tensor,
+    mask: torch.Tensor | None,
     settings: LayerSettings,
 ) -> torch.Tensor:
     """What the fused kernels do not offer: bounded scores and sinks."""
@@ -156,17 +156,18 @@ def _explicit(
     return weigh(scores, mask, settings).to(value.dtype) @ value
 
 
-def weigh(scores: torch.Tensor, bias: torch.Tensor, settings: LayerSettings) -> torch.Tensor:
+def weigh(scores: torch.Tensor, bias: torch.Tensor | None, settings: LayerSettings) -> torch.Tensor:
     """Turn scaled scores into weights.
 
     Args:
         scores: [B, Hkv, G * n, L], of the G heads that share a key head and of n queries.
-        bias: Broadcasts to the scores; what `fold` makes.
+        bias: Broadcasts to the scores; what `fold` makes. None hides nothing.
         settings: Of the layer.
     """
     if settings.softcap is not None:
         scores = settings.softcap * torch.tanh(scores / settings.softcap)
-    scores = scores + bias
+    if bias is not None:
+        scores = scores + bias
     if settings.sinks is None:
         return torch.softmax(scores, dim=-1)
     batch, groups, asked, length = scores.shape

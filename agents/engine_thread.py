@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 
 from gymnast.agents.engine import Engine, Request
+from gymnast.agents.openmp import release_team
 from gymnast.agents.state_engine import StateEngine
 from gymnast.errors import InfrastructureError
 
@@ -31,6 +32,8 @@ class EngineThread:
     def submit(self, requests: Sequence[Request]) -> None:
         """Hand requests over, all between two steps of the engine."""
         with self._wake:
+            if self._resting:
+                release_team()  # of the caller, who may have trained before and waits now
             self._arrived += requests
             self._resting = False
             if self._thread is None:
@@ -85,5 +88,6 @@ class EngineThread:
                 engine.fail(lost)
 
     def _rest(self) -> None:
+        release_team()
         self._resting = True
         self._wake.notify_all()

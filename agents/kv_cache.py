@@ -16,7 +16,7 @@ from itertools import count
 import numpy as np
 import torch
 
-FIRST_CAPACITY = 256
+FIRST_CAPACITY, FIRST_ROWS = 256, 8  # growing copies what is there
 # A row counts as sharing another's prefix from this part of it on; what both begin with is read
 # once in decoding, so a short common start must not displace the longer one of a group.
 ENOUGH_SHARED = 0.75
@@ -188,7 +188,8 @@ class KVCache:
         capacity = max(longest, generous, FIRST_CAPACITY)
         if needed * capacity > self.budget_tokens:
             capacity = longest
-        self._resize(min(max(len(self.rows), 1), self.budget_tokens // capacity), capacity)
+        held = min(max(len(self.rows), FIRST_ROWS), self.most_rows, self.budget_tokens // capacity)
+        self._resize(held, capacity)
         return True
 
     def _resize(self, held: int, capacity: int) -> None:

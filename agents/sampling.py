@@ -80,12 +80,14 @@ def sample(
     weights = (scores - peaks[:, None]).exp_()  # [B, V], in proportion to the probabilities
     points = torch.tensor([draw.random.random() for draw in draws], dtype=torch.float64)
     drawn, totals = _invert(weights, points.to(scores.device))
-    greedy = torch.tensor([draw.sampling.temperature == 0 for draw in draws], device=scores.device)
-    ids = torch.where(greedy, best, drawn)  # [B]
-    chosen = (scores.gather(1, ids[:, None])[:, 0] - peaks).double() - totals.log()
-    if chosen.isnan().any():
+    if any(draw.sampling.temperature == 0 for draw in draws):
+        greedy = torch.tensor([draw.sampling.temperature == 0 for draw in draws])
+        drawn = torch.where(greedy.to(best.device), best, drawn)  # [B]
+    chosen = (scores.gather(1, drawn[:, None])[:, 0] - peaks).double() - totals.log()
+    logprobs: list[float] = chosen.tolist()
+    if any(map(math.isnan, logprobs)):
         raise FloatingPointError("the model's logits are NaN: its weights have diverged")
-    return ids.tolist(), chosen.tolist()
+    return drawn.tolist(), logprobs
 
 
 def _filtered(

@@ -23,8 +23,8 @@ from gymnast.agents.kv_cache import KVCache, Prefix, Row
 # Attending in one batch spares launches, and reads rows and positions that nobody asked for: worth
 # it up to so many tokens, on a CPU.
 WASTE_TOKENS = 512
-# Reading a prefix once pays from here on.
-WORTH_SHARING = 32
+# Reading a prefix once instead of for every row pays where it spares so many tokens.
+WORTH_SHARING = 1024
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,11 @@ class Run:
         """Whether every row from the first to the last has a chunk."""
         return self.chunks[-1].row - self.chunks[0].row + 1 == len(self.chunks)
 
+    @property
+    def even(self) -> bool:
+        """Whether all rows are equally long."""
+        return all(chunk.length == self.length for chunk in self.chunks)
+
     def takes(self, chunk: Chunk, shared: int) -> bool:
         """Whether a chunk may attend with these, and little is read in vain then."""
         last = self.chunks[-1]
@@ -122,7 +127,7 @@ class StepPlan:
         self.positions = torch.as_tensor(at, device=device)
         self._rows = torch.as_tensor(rows, device=device)
         self._runs = runs(chunks)
-        self._biases: dict[tuple[int, int | None], torch.Tensor] = {}
+        self._biases: dict[tuple[int, int | None], torch.Tensor | None] = {}
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
@@ -160,25 +165,36 @@ class StepPlan:
 
     def _bias(
         self, number: int, query: torch.Tensor, key: torch.Tensor, window: int | None
-    ) -> torch.Tensor:
-        """What is added to the scores of a run, [B, 1, G * n, L]; layers of one kind share it."""
+    ) -> torch.Tensor | None:
+        """What is added to the scores of a run: [B, 1, G * n, L], or [B, 1, 1, L] for one token.
+
+        Layers of one kind share it. None where every query sees every key.
+        """
         if (number, window) not in self._biases:
-            run = self._runs[number]
-            positions = self.positions[run.tokens]
-            several = len(run.chunks) > 1
-            positions = self._by_row(run, positions)[:, None] if several else positions[None]
-            keys = torch.arange(run.length, device=positions.device)
-            seen = causal_mask(positions, keys, window)  # [B, n, L]
-            bias = fold(seen, query.shape[1] // key.shape[1], query.dtype)
-            self._biases[number, window] = bias
+            self._biases[number, window] = self._made_bias(
+                self._runs[number], query.shape[1] // key.shape[1], window, query.dtype
+            )
         return self._biases[number, window]
+
+    def _made_bias(
+        self, run: Run, heads_per_key: int, window: int | None, dtype: torch.dtype
+    ) -> torch.Tensor | None:
+        single = run.chunks[0].single
+        inside = window is None or window >= run.length
+        if single and inside and run.complete and run.even:
+            return None
+        positions = self.positions[run.tokens]
+        positions = self._by_row(run, positions)[:, None] if single else positions[None]
+        keys = torch.arange(run.length, device=positions.device)
+        seen = causal_mask(positions, keys, window)  # [B, n, L]
+        return fold(seen, 1 if single else heads_per_key, dtype)
 
 
 def _decode(
     query: torch.Tensor,  # [B, H, D]
     key: torch.Tensor,  # [B, Hkv, L, D]
     value: torch.Tensor,
-    bias: torch.Tensor,  # [B, 1, G, L]
+    bias: torch.Tensor | None,  # [B, 1, 1, L]
     shared: int,
     settings: LayerSettings,
 ) -> torch.Tensor:
@@ -210,7 +226,7 @@ def decoding_order(rows: Iterable[Row]) -> list[Row]:
 
 def _worth(prefix: Prefix, members: Mapping[Prefix, int]) -> int:
     """The number of a prefix that several rows of this step share, else 0."""
-    return prefix.number if members[prefix] > 1 and prefix.length >= WORTH_SHARING else 0
+    return prefix.number if (members[prefix] - 1) * prefix.length >= WORTH_SHARING else 0
 
 
 def runs(chunks: Sequence[Chunk]) -> list[Run]:
