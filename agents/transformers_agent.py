@@ -53,6 +53,8 @@ class TransformersAgent:
             recently used before others; requests wait where those in use fill it.
 
     Attributes:
+        context_length: The longest context with its completion that the model and the budget
+            allow, in tokens.
         path: How the model is driven, which it decides itself. "packed": the tokens of all
             requests in one forward pass. "states": one request a pass through the model's own
             forward and cache, for models in which not every layer has attention that can be
@@ -84,7 +86,7 @@ class TransformersAgent:
         if kv_budget_bytes is None:
             kv_budget_bytes = _memory(model.device) // 4
         self.kv_budget_bytes = kv_budget_bytes
-        self._longest = self.context_length
+        self._made_for = self.context_length  # apart from the budget
         self._engine = self._choose_engine(max_batch, prefill_tokens)
         self._thread = EngineThread(self._engine)
         # Also when Python ends.
@@ -111,7 +113,7 @@ class TransformersAgent:
                 "two tokens. Give more."
             )
         self.path = "packed"
-        self._longest = min(self._longest, budget // token_bytes)
+        self.context_length = min(self.context_length, budget // token_bytes)
         return Engine(
             self.model,
             max_batch=max_batch,
@@ -162,11 +164,11 @@ class TransformersAgent:
 
     def _request(self, context_ids: list[int], sampling: Sampling) -> Request:
         length = len(context_ids)
-        if self._longest <= length < self.context_length:
+        if self.context_length <= length < self._made_for:
             raise UsageError(
                 f"generate: the context has {length} tokens, and kv_budget_bytes="
-                f"{self.kv_budget_bytes} holds {self._longest}, one sampled token included. Give "
-                "the agent more, or the environment a shorter context_length."
+                f"{self.kv_budget_bytes} holds {self.context_length}, one sampled token included. "
+                "Give the agent more, or the environment a shorter context_length."
             )
         if not 1 <= length < self.context_length:
             raise UsageError(
@@ -174,7 +176,7 @@ class TransformersAgent:
                 f"{self.context_length - 1} (context_length {self.context_length} with at least "
                 "one sampled token). Set the environment's context_length to the agent's."
             )
-        return Request(list(context_ids), sampling, Future(), limit=self._longest - length)
+        return Request(list(context_ids), sampling, Future(), limit=self.context_length - length)
 
     def weights_changed(self) -> None:
         """Forget what was computed with the old weights, and give the memory back."""

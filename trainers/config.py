@@ -205,6 +205,7 @@ class TrainerSection(Section):
     tokens_per_microbatch: Positive = 2048
     concurrency: Positive = 64
     rollout_deadline_s: Annotated[Number, Field(gt=0)] | None = None
+    kv_budget_bytes: Positive | None = None
     max_failed_episodes: Count | None = None
     checkpoint_every_steps: Count = 0
     keep_checkpoints: Positive = 2

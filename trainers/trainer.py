@@ -69,6 +69,8 @@ class Trainer:
         concurrency: Episodes at once.
         rollout_deadline_s: Seconds a step's episodes have; what has not finished then is left out
             and counted. Evaluations wait for all. None waits for all.
+        kv_budget_bytes: What the keys and values of all contexts may take while episodes are
+            sampled; see `gymnast.agents.TransformersAgent`. In between they take nothing.
         max_failed_episodes: In how many episodes of a step the user's code may raise; by default
             0 in the first step and a tenth of the step's episodes after it.
         eval_rows: Held-out rows.
@@ -110,6 +112,7 @@ class Trainer:
         tokens_per_microbatch: int = 2048,
         concurrency: int = 64,
         rollout_deadline_s: float | None = None,
+        kv_budget_bytes: int | None = None,
         max_failed_episodes: int | None = None,
         eval_rows: Sequence[Row] | None = None,
         eval_every_steps: int = 0,
@@ -169,7 +172,9 @@ class Trainer:
             weight_decay=weight_decay,
             warmup_steps=warmup_steps,
         )
-        self.agent = TransformersAgent(model, tokenizer, max_batch=min(self.concurrency, 64))
+        self.agent = TransformersAgent(
+            model, tokenizer, max_batch=min(concurrency, 64), kv_budget_bytes=kv_budget_bytes
+        )
         self._make_env = environment_factory(environment, tokenizer, self.agent.context_length)
         self._rows = as_row_source(rows, seed=seed)
         main = self.accelerator.is_main_process
@@ -302,6 +307,7 @@ class Trainer:
                 )
             )
             self.agent.wait_idle()  # a deadline cancels amid a forward pass
+            self.agent.weights_changed()  # they are about to, and the memory is training's now
         if rows and not rollouts.trajectories:
             raise nothing_finished(what, len(rows) * settings["group_size"], rollouts.metrics)
         return rollouts

@@ -145,6 +145,7 @@ MISTAKES = {
     "model.lora.rnk=1": "model.lora.rnk: unknown key; did you mean rank?",
     "evaluation.zzz=1": "evaluation.zzz: unknown key; there are rows, every_steps, temperature, "
     "group_size, seed",
+    "trainer.kv_budget_bytes=0": "trainer.kv_budget_bytes: must be >= 1, got 0",
     "trainer.rollout_deadline_s=0": "trainer.rollout_deadline_s: must be > 0, got 0",
     "trainer.steps=true": "trainer.steps: must be a whole number, got True",
     "trainer.steps=2.5": "trainer.steps: must be a whole number, got 2.5",
