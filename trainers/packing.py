@@ -16,12 +16,14 @@ This file knows token ids and attention, nothing of rewards or losses.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 import torch
 
 from gymnast.agents.attention import LayerSettings, attend, causal_mask, fold
+from gymnast.trainers import tree_attention
 
 # Splitting a segment for fewer shared tokens than this costs more than it spares.
 WORTH_SHARING = 16
@@ -136,15 +138,16 @@ class TreePlan:
     """Lets every packed token attend to its ancestors; a `gymnast.agents.attention.Plan`."""
 
     def __init__(self, packed: Packed, device: torch.device) -> None:
-        self._batches = [_siblings(packed, rows, device) for rows in _batches(packed.segments)]
-        order = torch.cat([batch.own[batch.kept] for batch in self._batches])
-        self._restore = order.argsort()
+        self._packed, self._device = packed, device
+        self._tree = _tree(packed, device)
         self._masks: dict[tuple[int, int | None], torch.Tensor] = {}
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
     ) -> torch.Tensor:
         """See `gymnast.agents.attention.Plan`."""
+        if tree_attention.possible(query, key, value, settings):
+            return tree_attention.attend(query, key, value, self._tree, settings)
         outputs = []
         for number, batch in enumerate(self._batches):
             shape = batch.positions.shape  # S, n
@@ -159,6 +162,16 @@ class TreePlan:
             outputs.append(attended.flatten(0, 1).index_select(0, batch.kept))
         return torch.cat(outputs).index_select(0, self._restore)  # [N, H, Dv]
 
+    @cached_property
+    def _batches(self) -> list[_Siblings]:
+        segments = _batches(self._packed.segments)
+        return [_siblings(self._packed, rows, self._device) for rows in segments]
+
+    @cached_property
+    def _restore(self) -> torch.Tensor:
+        """Where each token is among those of all batches."""
+        return torch.cat([batch.own[batch.kept] for batch in self._batches]).argsort()
+
     def _bias(
         self, number: int, window: int | None, query: torch.Tensor, key: torch.Tensor
     ) -> torch.Tensor:
@@ -167,6 +180,19 @@ class TreePlan:
             seen = causal_mask(batch.positions, batch.key_positions, window)
             self._masks[number, window] = fold(seen, query.shape[1] // key.shape[1], query.dtype)
         return self._masks[number, window]
+
+
+def _tree(packed: Packed, device: torch.device) -> tree_attention.Tree:
+    last = [segment.end for segment in packed.segments]
+    for number in reversed(range(len(last))):  # children come after their parent
+        parent = packed.segments[number].parent
+        if parent is not None:
+            last[parent] = max(last[parent], last[number])
+    spans = [
+        tree_attention.Span(segment.start, segment.end, end)
+        for segment, end in zip(packed.segments, last, strict=True)
+    ]
+    return tree_attention.Tree(spans, torch.tensor(packed.positions, device=device))
 
 
 def _with_ancestors(tensor: torch.Tensor, batch: _Siblings) -> torch.Tensor:

@@ -1,9 +1,11 @@
 """The model as the loss sees it: log-probabilities of action tokens, at a bounded peak of memory.
 
 Logits exist only at the positions that predict action tokens, a few hundred at a time, and are
-computed again in the backward pass, so the full [tokens, vocabulary] tensor never does.
+computed again in the backward pass, so the full [tokens, vocabulary] tensor never does. With
+gradient checkpointing, so is what the layers hold: of each layer only its input is kept.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -16,10 +18,10 @@ from gymnast.agents.check_model import check_model
 from gymnast.errors import ModelError
 from gymnast.trainers.batch import MicroBatch
 from gymnast.trainers.packing import TreePlan
+from gymnast.trainers.token_logprobs import TokenLogprobs
 
-# Bytes of logits at once. On a CPU, allocations above 32 MiB go back to the system each time and
-# their pages must be cleared anew, which costs more than the computation.
-CPU_LOGITS_BYTES = 2**24
+# Bytes of logits at once: enough rows for a fast matrix product, and little beside the rest.
+CPU_LOGITS_BYTES = 2**25
 GPU_LOGITS_BYTES = 2**28
 
 
@@ -29,17 +31,25 @@ class Policy(nn.Module):
     Args:
         model: Of Transformers, or of peft around one.
         temperature: At which the actions were sampled; divides the logits.
+        gradient_checkpointing: Compute each layer a second time in the backward pass instead of
+            keeping what it holds: a third more computation for a fraction of the memory. It is a
+            setting of the model and stays.
 
     Raises:
-        ModelError: The model's logits are not a linear head on its last hidden states.
+        ModelError: The model's logits are not a linear head on its last hidden states, or its
+            layers cannot be computed a second time.
     """
 
-    def __init__(self, model: Any, *, temperature: float = 1.0) -> None:
+    def __init__(
+        self, model: Any, *, temperature: float = 1.0, gradient_checkpointing: bool = False
+    ) -> None:
         super().__init__()
         self.model = model
         self.temperature = temperature
         check_model(model)
         self._check_head()
+        if gradient_checkpointing:
+            self._checkpoint_layers()
 
     def forward(self, batch: MicroBatch) -> torch.Tensor:
         """Log-probabilities of the action tokens, [A], float32."""
@@ -52,14 +62,7 @@ class Policy(nn.Module):
                 input_ids=ids, position_ids=positions, use_cache=False, plan=plan
             ).last_hidden_state[0]  # [N, width]
         hidden = hidden.index_select(0, batch.predicted_from)  # [A, width]
-        at_once = self._logits_at_once(device)
-        chunks = zip(hidden.split(at_once), batch.targets.split(at_once), strict=True)
-        return torch.cat(
-            [
-                checkpoint(self._logprobs, part, targets, use_reentrant=False)
-                for part, targets in chunks
-            ]
-        )
+        return self._logprobs(hidden, batch.targets)
 
     def _logits_at_once(self, device: torch.device) -> int:
         """How many positions have their logits at the same time."""
@@ -75,23 +78,78 @@ class Policy(nn.Module):
     def _decoder(self) -> Any:
         return self._causal.get_decoder()
 
+    @property
+    def _logit_scale(self) -> float:
+        """What the model's own forward multiplies its logits by."""
+        config = self.model.config.get_text_config()
+        scale = getattr(config, "logit_scale", None) or 1.0  # Cohere
+        return float(scale / (getattr(config, "logits_scaling", None) or 1.0))  # Granite
+
+    @property
+    def _softcap(self) -> float | None:
+        """The bound of the model's logits (Gemma)."""
+        config = self.model.config.get_text_config()
+        return getattr(config, "final_logit_softcapping", None) or None
+
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """What the model's own forward makes of its last hidden states: [..., V], float32."""
         logits: torch.Tensor = self._causal.get_output_embeddings()(hidden).float()
-        config = self.model.config.get_text_config()
-        if scale := getattr(config, "logit_scale", None):  # Cohere
-            logits = logits * scale
-        if scale := getattr(config, "logits_scaling", None):  # Granite
-            logits = logits / scale
-        if cap := getattr(config, "final_logit_softcapping", None):  # Gemma
+        logits = logits * self._logit_scale
+        if cap := self._softcap:
             logits = cap * torch.tanh(logits / cap)
         return logits
 
     def _logprobs(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        at_once = self._logits_at_once(hidden.device)
+        head = self._causal.get_output_embeddings()
+        if self._is_matrix(head, hidden):
+            scale = self._logit_scale / self.temperature
+            found: torch.Tensor = TokenLogprobs.apply(
+                hidden, head.weight, head.bias, targets, scale, at_once
+            )
+            return found
+        chunks = zip(hidden.split(at_once), targets.split(at_once), strict=True)
+        return torch.cat(
+            [
+                checkpoint(self._chunk_logprobs, part, chosen, use_reentrant=False)
+                for part, chosen in chunks
+            ]
+        )
+
+    def _is_matrix(self, head: Any, hidden: torch.Tensor) -> bool:
+        """Whether the head is nothing but its weight, which is all here (not sharded)."""
+        return (
+            type(head) is nn.Linear
+            and type(head.weight) is nn.Parameter
+            and head.weight.shape == (head.out_features, head.in_features)
+            and head.weight.dtype == hidden.dtype
+            and not torch.is_autocast_enabled(hidden.device.type)
+            and self._softcap is None
+        )
+
+    def _chunk_logprobs(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         logits = self._logits(hidden)
         if self.temperature != 1.0:
             logits = logits / self.temperature
         return -F.cross_entropy(logits, targets, reduction="none")
+
+    def _checkpoint_layers(self) -> None:
+        # The layers are computed again in the backward pass, after `forward` has left `planned`.
+        def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+            return nullcontext(), planned(self.model)
+
+        settings = {"use_reentrant": False, "context_fn": contexts}
+        causal = self._causal
+        # The second is the first one's name before Transformers 5.15 or so, and warns after it.
+        enable = getattr(causal, "activation_checkpointing_enable", None)
+        enable = enable or causal.gradient_checkpointing_enable
+        try:
+            enable(settings)
+        except ValueError as error:
+            raise ModelError(
+                f"{type(causal).__name__} cannot compute its layers a second time ({error}): set "
+                "gradient_checkpointing to false."
+            ) from error
 
     @torch.no_grad()
     def _check_head(self) -> None:

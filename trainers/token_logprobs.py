@@ -1,0 +1,101 @@
+"""Log-probabilities of given tokens from hidden states, without ever holding all logits.
+
+Logits of a few hundred positions exist at a time, in one buffer that is used again and again, and
+are computed a second time in the backward pass, which turns them into their gradient in place and
+adds to the gradient of the head's weight in place. (Autograd alone would make a gradient of the
+size of the whole head for each chunk and add these up.)
+
+Left out: which positions, and heads that are more than a matrix; `trainers/policy.py` knows both.
+"""
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+
+class TokenLogprobs(torch.autograd.Function):
+    """log softmax(scale * (hidden @ weight.T + bias))[targets].
+
+    Args of `apply`:
+        hidden: [A, width].
+        weight: [V, width].
+        bias: [V] or None.
+        targets: [A].
+        scale: Multiplies the logits.
+        at_once: How many positions have their logits at the same time.
+
+    Returns [A], float32 (float64 where `hidden` is).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        targets: torch.Tensor,
+        scale: float,
+        at_once: int,
+    ) -> torch.Tensor:
+        """See the class."""
+        dtype = torch.promote_types(hidden.dtype, torch.float32)
+        logprobs = torch.empty(len(hidden), dtype=dtype, device=hidden.device)
+        sums = torch.empty_like(logprobs)
+        buffer = _buffer(hidden, weight, at_once)
+        for chunk in _chunks(len(hidden), at_once):
+            logits = _logits(hidden[chunk], weight, bias, scale, buffer)
+            sums[chunk] = torch.logsumexp(logits, dim=-1)
+            chosen = logits.gather(-1, targets[chunk, None])[:, 0]
+            logprobs[chunk] = chosen - sums[chunk]
+        ctx.save_for_backward(hidden, weight, bias, targets, sums)
+        ctx.scale, ctx.at_once = scale, at_once
+        return logprobs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        """Gradients of `hidden`, `weight` and `bias`, as far as they are asked for."""
+        hidden, weight, bias, targets, sums = ctx.saved_tensors
+        of_hidden, of_weight, of_bias = (
+            torch.zeros_like(tensor) if needed else None
+            for tensor, needed in zip((hidden, weight, bias), ctx.needs_input_grad, strict=False)
+        )
+        buffer = _buffer(hidden, weight, ctx.at_once)
+        for chunk in _chunks(len(hidden), ctx.at_once):
+            logits = _logits(hidden[chunk], weight, bias, ctx.scale, buffer)
+            slope = (gradient[chunk] * ctx.scale)[:, None]
+            # d logprob / d logit = [it is the target] - probability
+            logits.sub_(sums[chunk, None]).exp_().mul_(-slope)
+            logits.scatter_add_(-1, targets[chunk, None], slope)
+            logits = logits.to(hidden.dtype)  # [a, V]
+            if of_hidden is not None:
+                torch.mm(logits, weight, out=of_hidden[chunk])
+            if of_weight is not None:
+                of_weight.addmm_(logits.t(), hidden[chunk])
+            if of_bias is not None:
+                of_bias += logits.sum(0)
+        return of_hidden, of_weight, of_bias, None, None, None
+
+
+def _chunks(length: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def _buffer(hidden: torch.Tensor, weight: torch.Tensor, at_once: int) -> torch.Tensor:
+    return hidden.new_empty((min(at_once, len(hidden)), len(weight)))
+
+
+def _logits(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale: float,
+    buffer: torch.Tensor,
+) -> torch.Tensor:
+    """Scaled logits [a, V], at least float32; in the buffer if that is."""
+    logits = torch.mm(hidden, weight.t(), out=buffer[: len(hidden)])
+    if bias is not None:
+        logits += bias
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return logits.mul_(scale) if scale != 1.0 else logits
