@@ -51,8 +51,11 @@ class Policy(nn.Module):
         if gradient_checkpointing:
             self._checkpoint_layers()
 
-    def forward(self, batch: MicroBatch) -> torch.Tensor:
-        """Log-probabilities of the action tokens, [A], float32."""
+    def forward(self, batch: MicroBatch, *, entropy: bool = False) -> torch.Tensor:
+        """Log-probabilities of the action tokens, [A], float32.
+
+        With `entropy` [2, A]: those, and the entropies of the distributions they were drawn from.
+        """
         device = batch.targets.device
         ids = torch.tensor(batch.packed.ids, device=device)[None]  # [1, N]
         positions = torch.tensor(batch.packed.positions, device=device)[None]
@@ -62,7 +65,15 @@ class Policy(nn.Module):
                 input_ids=ids, position_ids=positions, use_cache=False, plan=plan
             ).last_hidden_state[0]  # [N, width]
         hidden = hidden.index_select(0, batch.predicted_from)  # [A, width]
-        return self._logprobs(hidden, batch.targets)
+        at_once = self._logits_at_once(device)
+        if not entropy and self._head_is_matrix(hidden):
+            return self._fused_logprobs(hidden, batch.targets, at_once)
+        chunks = zip(hidden.split(at_once), batch.targets.split(at_once), strict=True)
+        score = self._logprobs_and_entropies if entropy else self._logprobs
+        return torch.cat(
+            [checkpoint(score, part, targets, use_reentrant=False) for part, targets in chunks],
+            dim=-1,
+        )
 
     def _logits_at_once(self, device: torch.device) -> int:
         """How many positions have their logits at the same time."""
@@ -99,25 +110,9 @@ class Policy(nn.Module):
             logits = cap * torch.tanh(logits / cap)
         return logits
 
-    def _logprobs(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        at_once = self._logits_at_once(hidden.device)
-        head = self._causal.get_output_embeddings()
-        if self._is_matrix(head, hidden):
-            scale = self._logit_scale / self.temperature
-            found: torch.Tensor = TokenLogprobs.apply(
-                hidden, head.weight, head.bias, targets, scale, at_once
-            )
-            return found
-        chunks = zip(hidden.split(at_once), targets.split(at_once), strict=True)
-        return torch.cat(
-            [
-                checkpoint(self._chunk_logprobs, part, chosen, use_reentrant=False)
-                for part, chosen in chunks
-            ]
-        )
-
-    def _is_matrix(self, head: Any, hidden: torch.Tensor) -> bool:
+    def _head_is_matrix(self, hidden: torch.Tensor) -> bool:
         """Whether the head is nothing but its weight, which is all here (not sharded)."""
+        head = self._causal.get_output_embeddings()
         return (
             type(head) is nn.Linear
             and type(head.weight) is nn.Parameter
@@ -127,11 +122,28 @@ class Policy(nn.Module):
             and self._softcap is None
         )
 
-    def _chunk_logprobs(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def _fused_logprobs(
+        self, hidden: torch.Tensor, targets: torch.Tensor, at_once: int
+    ) -> torch.Tensor:
+        head, scale = self._causal.get_output_embeddings(), self._logit_scale / self.temperature
+        logprobs: torch.Tensor = TokenLogprobs.apply(
+            hidden, head.weight, head.bias, targets, scale, at_once
+        )
+        return logprobs
+
+    def _logprobs(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return -F.cross_entropy(self._scaled_logits(hidden), targets, reduction="none")
+
+    def _logprobs_and_entropies(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """[2, a], of a positions."""
+        logprobs = torch.log_softmax(self._scaled_logits(hidden), dim=-1)  # [a, V]
+        entropies = -(logprobs.exp() * logprobs).sum(dim=-1)
+        return torch.stack([logprobs.gather(-1, targets[:, None])[:, 0], entropies])
+
+    def _scaled_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The logits that actions are drawn from: [a, V], float32."""
         logits = self._logits(hidden)
-        if self.temperature != 1.0:
-            logits = logits / self.temperature
-        return -F.cross_entropy(logits, targets, reduction="none")
+        return logits if self.temperature == 1.0 else logits / self.temperature
 
     def _checkpoint_layers(self) -> None:
         # The layers are computed again in the backward pass, after `forward` has left `planned`.

@@ -1,0 +1,79 @@
+"""Gymnast's side: `update`, the optimisation step of its trainer."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+
+from gymnast.agents import load_model
+from gymnast.trainers.advantages import ESTIMATORS
+from gymnast.trainers.batch import Sample, micro_batch, split
+from gymnast.trainers.optimizer import MasterAdamW
+from gymnast.trainers.policy import Policy
+from gymnast.trainers.update import UpdateSettings, update, with_advantages
+from gymnast.types import Trajectory
+from train_step_batch import Group
+from train_step_measure import Result, first_gradients, measured, warm_up
+
+BETA = 0.9
+
+
+def step(
+    name: str, groups: list[Group], folder: Path, *, checkpointing: bool, clip: float
+) -> Result:
+    """Take one step.
+
+    Args:
+        name: Of the model.
+        groups: The batch.
+        folder: For the gradients.
+        checkpointing: Whether layers are computed again in the backward pass.
+        clip: Longer gradients are scaled down to this norm.
+    """
+    model, _ = load_model(name, dtype="float32")
+    warm_up(model)
+    policy = Policy(model, gradient_checkpointing=checkpointing)
+    optimizer = MasterAdamW(model.parameters(), learning_rate=0.0)
+    settings = UpdateSettings(
+        estimator=ESTIMATORS["grpo"],
+        clip_low=0.2,
+        clip_high=0.2,
+        max_grad_norm=clip,
+        tokens_per_microbatch=max(map(_packed_tokens, groups)),
+    )
+    trajectories = with_own_logprobs(policy, groups)
+    samples = with_advantages(trajectories, settings.estimator)
+    sizes = [len(batch) for batch in split(samples, settings.tokens_per_microbatch)]
+    accelerator = Accelerator(cpu=True)
+    with measured() as cost:
+        metrics = update(policy, optimizer, trajectories, settings, accelerator)
+    states = optimizer.state_dict()["adamw"]["state"]
+    moments = {
+        name: states[number]["exp_avg"] for number, (name, _) in enumerate(model.named_parameters())
+    }
+    return Result(metrics["loss"], cost, sizes, first_gradients(moments, BETA, folder, "gymnast"))
+
+
+def with_own_logprobs(policy: Policy, groups: list[Group]) -> list[list[Trajectory]]:
+    """Episodes as if they had been sampled from these weights, so the importance ratios are 1.
+
+    TRL takes the logprobs of its own first pass as the old ones; these are ours.
+    """
+    found = []
+    for group in groups:
+        members = []
+        for member, episode in enumerate(group.episodes):
+            blank = group.trajectory(member, [0.0] * sum(episode.mask))
+            sample = Sample(blank, torch.zeros(len(blank.turns)))
+            with torch.no_grad():
+                logprobs = policy(micro_batch([sample], torch.device("cpu")))
+            values = iter(logprobs.tolist())
+            own = [next(values) if bit else 0.0 for bit in blank.action_mask]
+            members.append(replace(blank, logprobs=own))
+        found.append(members)
+    return found
+
+
+def _packed_tokens(group: Group) -> int:
+    return len(group.prompt) + sum(len(episode.ids) for episode in group.episodes)

@@ -1,0 +1,68 @@
+"""Log-probabilities in chunks equal those of a plain head, and so do their gradients."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gymnast.trainers.token_logprobs import TokenLogprobs
+
+WIDTH, VOCABULARY = 5, 11
+
+
+def plain(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    targets: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    logits = torch.nn.functional.linear(hidden, weight, bias) * scale
+    return torch.log_softmax(logits, dim=-1).gather(-1, targets[:, None])[:, 0]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.integers(1, 20),
+    st.integers(1, 25),
+    st.booleans(),
+    st.sampled_from([1.0, 0.3]),
+    st.booleans(),
+)
+def test_they_equal_a_plain_heads(
+    tokens: int, at_once: int, biased: bool, scale: float, frozen: bool
+) -> None:
+    draw = torch.Generator().manual_seed(tokens)
+    hidden = torch.randn(tokens, WIDTH, generator=draw).double().requires_grad_()
+    weight = torch.randn(VOCABULARY, WIDTH, generator=draw).double().requires_grad_(not frozen)
+    bias = torch.randn(VOCABULARY, generator=draw).double().requires_grad_() if biased else None
+    targets = torch.randint(VOCABULARY, (tokens,), generator=draw)
+    trained = [t for t in (hidden, weight, bias) if t is not None and t.requires_grad]
+    ours = TokenLogprobs.apply(hidden, weight, bias, targets, scale, at_once)
+    theirs = plain(hidden, weight, bias, targets, scale)
+    torch.testing.assert_close(ours, theirs)
+    slope = torch.randn(tokens, generator=draw).double()
+    for mine, other in zip(
+        torch.autograd.grad(ours, trained, slope),
+        torch.autograd.grad(theirs, trained, slope),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, other)
+
+
+def test_no_tokens_have_no_gradient() -> None:
+    hidden, weight = torch.zeros(0, WIDTH, requires_grad=True), torch.zeros(VOCABULARY, WIDTH)
+    logprobs = TokenLogprobs.apply(hidden, weight, None, torch.zeros(0, dtype=torch.long), 1.0, 4)
+    logprobs.sum().backward()
+    assert hidden.grad is not None
+    assert logprobs.shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_gives_float32(dtype: torch.dtype) -> None:
+    hidden, weight = torch.randn(3, WIDTH).to(dtype), torch.randn(VOCABULARY, WIDTH).to(dtype)
+    targets = torch.tensor([0, 5, 10])
+    ours = TokenLogprobs.apply(hidden, weight, None, targets, 1.0, 2)
+    assert ours.dtype == torch.float32
+    expected = plain(hidden.float(), weight.float(), None, targets, 1.0)
+    torch.testing.assert_close(ours, expected, rtol=0.02, atol=0.02)

@@ -1,0 +1,137 @@
+"""Attention over a tree of segments equals attention over each sequence by itself."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gymnast.agents.attention import LayerSettings
+from gymnast.trainers.packing import WORTH_SHARING, Packed, TreePlan, pack
+
+WIDTH, KEY_HEADS = 4, 2
+
+
+def separate(
+    packed: Packed,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    layer: LayerSettings,
+) -> list[torch.Tensor]:
+    """What each sequence's tokens get when they attend among themselves, in plain operations."""
+    outs = []
+    shared = query.shape[1] // key.shape[1]
+    for index in packed.index:
+        q = query[index].transpose(0, 1)  # [H, n, D]
+        k, v = (t[index].transpose(0, 1).repeat_interleave(shared, dim=0) for t in (key, value))
+        scores = q @ k.transpose(1, 2) * layer.scale
+        if layer.softcap is not None:
+            scores = layer.softcap * torch.tanh(scores / layer.softcap)
+        at = torch.arange(len(index))
+        distance = at[:, None] - at
+        hidden = distance < 0
+        if layer.window is not None:
+            hidden |= distance >= layer.window
+        scores = scores.masked_fill(hidden, -torch.inf)
+        if layer.sinks is not None:
+            scores = torch.cat([scores, layer.sinks[:, None, None].expand(-1, len(at), 1)], dim=-1)
+        weights = scores.softmax(dim=-1)[..., : len(at)]
+        outs.append((weights @ v).transpose(0, 1))  # [n, H, D]
+    return outs
+
+
+stems = st.lists(st.integers(0, 2), max_size=3)  # each a long run of one token: deep, wide trees
+sequences = st.lists(
+    st.builds(
+        lambda stem, tail: [t for t in stem for _ in range(WORTH_SHARING)] + tail,
+        stems,
+        st.lists(st.integers(0, 3), min_size=1, max_size=30),
+    ),
+    min_size=1,
+    max_size=6,
+)
+windows = st.one_of(st.none(), st.integers(1, 60))
+
+
+def check(
+    ids: list[list[int]], heads_per_key: int, layer: LayerSettings, dtype: torch.dtype, seed: int
+) -> None:
+    packed = pack(ids)
+    draw = torch.Generator().manual_seed(seed)
+
+    def drawn(heads: int) -> torch.Tensor:
+        shape = (len(packed.ids), heads, WIDTH)
+        return torch.randn(shape, generator=draw, dtype=dtype).requires_grad_()
+
+    inputs = [drawn(KEY_HEADS * heads_per_key), drawn(KEY_HEADS), drawn(KEY_HEADS)]
+    if layer.sinks is not None:
+        inputs.append(layer.sinks)
+    together = TreePlan(packed, torch.device("cpu")).attend(*inputs[:3], layer)
+    alone = separate(packed, *inputs[:3], layer)
+    close = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 0, "atol": 1e-11}
+    ours = theirs = torch.zeros((), dtype=dtype)
+    for index, out in zip(packed.index, alone, strict=True):
+        torch.testing.assert_close(together[index], out, **close)
+        weights = torch.randn(out.shape, generator=draw, dtype=dtype)
+        ours = ours + (together[index] * weights).sum()
+        theirs = theirs + (out * weights).sum()
+    for mine, other in zip(
+        torch.autograd.grad(ours, inputs), torch.autograd.grad(theirs, inputs), strict=True
+    ):
+        torch.testing.assert_close(mine, other, **close)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sequences,
+    st.sampled_from([1, 3]),
+    windows,
+    st.sampled_from([torch.float64, torch.float32]),
+    st.integers(0, 9),
+)
+def test_outputs_and_gradients_equal_those_of_separate_sequences(
+    ids: list[list[int]], heads_per_key: int, window: int | None, dtype: torch.dtype, seed: int
+) -> None:
+    check(ids, heads_per_key, LayerSettings(0, scale=0.7, window=window), dtype, seed)
+
+
+@settings(max_examples=30, deadline=None)
+@given(sequences, windows, st.booleans(), st.integers(0, 9))
+def test_softcaps_and_sinks_too(
+    ids: list[list[int]], window: int | None, softcap: bool, seed: int
+) -> None:
+    sinks = torch.linspace(-1, 1, KEY_HEADS * 3).requires_grad_()
+    layer = LayerSettings(
+        0, scale=0.7, window=window, softcap=2.0 if softcap else None, sinks=sinks
+    )
+    check(ids, 3, layer, torch.float32, seed)
+
+
+def test_a_value_of_another_width_than_the_keys_is_attended_to() -> None:
+    packed = pack([[*range(20), 1], [*range(20), 2, 3]])
+    tokens = len(packed.ids)
+    query, key, value = (
+        torch.randn(tokens, 4, 8),
+        torch.randn(tokens, 2, 8),
+        torch.ones(tokens, 2, 5),
+    )
+    out = TreePlan(packed, torch.device("cpu")).attend(query, key, value, LayerSettings(0, 1.0))
+    torch.testing.assert_close(out, torch.ones(tokens, 4, 5))
+
+
+def test_half_precision_stays_within_its_rounding() -> None:
+    packed = pack([[*range(100), 7, *range(30)], [*range(100), 8, *range(50)]])
+    draw = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(len(packed.ids), h, 16, generator=draw).bfloat16() for h in (4, 2, 2)]
+    plan, layer = TreePlan(packed, torch.device("cpu")), LayerSettings(0, 0.25)
+    exact = plan.attend(*(t.float() for t in inputs), layer)
+    torch.testing.assert_close(plan.attend(*inputs, layer).float(), exact, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("dimension", [0, 1, 2])
+def test_the_layout_of_the_tensors_does_not_matter(dimension: int) -> None:
+    packed = pack([[*range(20), 1], [*range(20), 2, 3]])
+    plan, layer = TreePlan(packed, torch.device("cpu")), LayerSettings(0, 0.25)
+    inputs = [torch.randn(len(packed.ids), h, 16) for h in (4, 2, 2)]
+    strange = [t.transpose(0, dimension).contiguous().transpose(0, dimension) for t in inputs]
+    torch.testing.assert_close(plan.attend(*strange, layer), plan.attend(*inputs, layer))
