@@ -203,6 +203,7 @@ class TrainerSection(Section):
     max_grad_norm: Annotated[Number, Field(gt=0)] = 1.0
     warmup_steps: Count = 0
     tokens_per_microbatch: Positive = 2048
+    gradient_checkpointing: bool = False
     concurrency: Positive = 64
     rollout_deadline_s: Annotated[Number, Field(gt=0)] | None = None
     kv_budget_bytes: Positive | None = None

@@ -66,6 +66,8 @@ class Trainer:
         max_grad_norm: Longer gradients are scaled down to this norm.
         warmup_steps: Over which the learning rate grows.
         tokens_per_microbatch: Packed tokens in one forward and backward pass.
+        gradient_checkpointing: Compute the layers a second time in the backward pass, which takes
+            a third longer and a fraction of the memory.
         concurrency: Episodes at once.
         rollout_deadline_s: Seconds a step's episodes have; what has not finished then is left out
             and counted. Evaluations wait for all. None waits for all.
@@ -110,6 +112,7 @@ class Trainer:
         max_grad_norm: float = 1.0,
         warmup_steps: int = 0,
         tokens_per_microbatch: int = 2048,
+        gradient_checkpointing: bool = False,
         concurrency: int = 64,
         rollout_deadline_s: float | None = None,
         kv_budget_bytes: int | None = None,
@@ -164,7 +167,11 @@ class Trainer:
         )
         self.accelerator = Accelerator()
         model.to(self.accelerator.device)
-        policy = Policy(model, temperature=self.sampling.temperature)
+        policy = Policy(
+            model,
+            temperature=self.sampling.temperature,
+            gradient_checkpointing=gradient_checkpointing,
+        )
         self._policy = self.accelerator.prepare(policy)
         self._optimizer = MasterAdamW(
             model.parameters(),
