@@ -54,16 +54,21 @@ windows = st.one_of(st.none(), st.integers(1, 60))
 
 
 def check(
-    ids: list[list[int]], heads_per_key: int, layer: LayerSettings, dtype: torch.dtype, seed: int
+    ids: list[list[int]],
+    heads_per_key: int,
+    layer: LayerSettings,
+    dtype: torch.dtype,
+    seed: int,
+    value_width: int = WIDTH,
 ) -> None:
     packed = pack(ids)
     draw = torch.Generator().manual_seed(seed)
 
-    def drawn(heads: int) -> torch.Tensor:
-        shape = (len(packed.ids), heads, WIDTH)
+    def drawn(heads: int, width: int = WIDTH) -> torch.Tensor:
+        shape = (len(packed.ids), heads, width)
         return torch.randn(shape, generator=draw, dtype=dtype).requires_grad_()
 
-    inputs = [drawn(KEY_HEADS * heads_per_key), drawn(KEY_HEADS), drawn(KEY_HEADS)]
+    inputs = [drawn(KEY_HEADS * heads_per_key), drawn(KEY_HEADS), drawn(KEY_HEADS, value_width)]
     if layer.sinks is not None:
         inputs.append(layer.sinks)
     together = TreePlan(packed, torch.device("cpu")).attend(*inputs[:3], layer)
@@ -107,16 +112,13 @@ def test_softcaps_and_sinks_too(
     check(ids, 3, layer, torch.float32, seed)
 
 
-def test_a_value_of_another_width_than_the_keys_is_attended_to() -> None:
-    packed = pack([[*range(20), 1], [*range(20), 2, 3]])
-    tokens = len(packed.ids)
-    query, key, value = (
-        torch.randn(tokens, 4, 8),
-        torch.randn(tokens, 2, 8),
-        torch.ones(tokens, 2, 5),
-    )
-    out = TreePlan(packed, torch.device("cpu")).attend(query, key, value, LayerSettings(0, 1.0))
-    torch.testing.assert_close(out, torch.ones(tokens, 4, 5))
+@settings(max_examples=30, deadline=None)
+@given(sequences, windows, st.integers(0, 9))
+def test_values_of_another_width_than_the_keys_too(
+    ids: list[list[int]], window: int | None, seed: int
+) -> None:
+    layer = LayerSettings(0, scale=0.7, window=window)
+    check(ids, 3, layer, torch.float64, seed, value_width=WIDTH + 1)
 
 
 def test_half_precision_stays_within_its_rounding() -> None:
