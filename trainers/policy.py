@@ -18,7 +18,7 @@ from gymnast.agents.check_model import check_model
 from gymnast.errors import ModelError
 from gymnast.trainers.batch import MicroBatch
 from gymnast.trainers.packing import TreePlan
-from gymnast.trainers.token_logprobs import TokenLogprobs
+from gymnast.trainers.token_logprobs import token_logprobs
 
 # Bytes of logits at once: enough rows for a fast matrix product, and little beside the rest.
 CPU_LOGITS_BYTES = 2**25
@@ -126,10 +126,7 @@ class Policy(nn.Module):
         self, hidden: torch.Tensor, targets: torch.Tensor, at_once: int
     ) -> torch.Tensor:
         head, scale = self._causal.get_output_embeddings(), self._logit_scale / self.temperature
-        logprobs: torch.Tensor = TokenLogprobs.apply(
-            hidden, head.weight, head.bias, targets, scale, at_once
-        )
-        return logprobs
+        return token_logprobs(hidden, head.weight, head.bias, targets, scale=scale, at_once=at_once)
 
     def _logprobs(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return -F.cross_entropy(self._scaled_logits(hidden), targets, reduction="none")

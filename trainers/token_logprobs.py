@@ -14,10 +14,18 @@ import torch
 from torch.autograd.function import once_differentiable
 
 
-class TokenLogprobs(torch.autograd.Function):
+def token_logprobs(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    targets: torch.Tensor,
+    *,
+    scale: float,
+    at_once: int,
+) -> torch.Tensor:
     """log softmax(scale * (hidden @ weight.T + bias))[targets].
 
-    Args of `apply`:
+    Args:
         hidden: [A, width].
         weight: [V, width].
         bias: [V] or None.
@@ -25,9 +33,15 @@ class TokenLogprobs(torch.autograd.Function):
         scale: Multiplies the logits.
         at_once: How many positions have their logits at the same time.
 
-    Returns [A], float32 (float64 where `hidden` is).
+    Returns:
+        [A], float32 (float64 where `hidden` is).
     """
+    function: Any = _TokenLogprobs
+    logprobs: torch.Tensor = function.apply(hidden, weight, bias, targets, scale, at_once)
+    return logprobs
 
+
+class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -38,7 +52,6 @@ class TokenLogprobs(torch.autograd.Function):
         scale: float,
         at_once: int,
     ) -> torch.Tensor:
-        """See the class."""
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         logprobs = torch.empty(len(hidden), dtype=dtype, device=hidden.device)
         sums = torch.empty_like(logprobs)

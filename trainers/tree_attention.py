@@ -24,8 +24,10 @@ from torch.autograd.function import once_differentiable
 from gymnast.agents.attention import LayerSettings, causal_mask
 
 # Not public, and the only kernels of PyTorch on a CPU that give the logarithm of the sum.
-_FORWARD = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
-_BACKWARD = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
+_FORWARD: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+_BACKWARD: Any = getattr(
+    torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None
+)
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
@@ -133,7 +135,8 @@ def attend(
     calls = tree.calls(settings.window, query.dtype)
     # The kernels read along the last dimension.
     query, key, value = (t if t.stride(-1) == 1 else t.contiguous() for t in (query, key, value))
-    attended: torch.Tensor = _TreeAttention.apply(query, key, value, calls, settings.scale)
+    function: Any = _TreeAttention
+    attended: torch.Tensor = function.apply(query, key, value, calls, settings.scale)
     return attended
 
 

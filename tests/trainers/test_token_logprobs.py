@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gymnast.trainers.token_logprobs import TokenLogprobs
+from gymnast.trainers.token_logprobs import token_logprobs
 
 WIDTH, VOCABULARY = 5, 11
 
@@ -38,7 +38,7 @@ def test_they_equal_a_plain_heads(
     bias = torch.randn(VOCABULARY, generator=draw).double().requires_grad_() if biased else None
     targets = torch.randint(VOCABULARY, (tokens,), generator=draw)
     trained = [t for t in (hidden, weight, bias) if t is not None and t.requires_grad]
-    ours = TokenLogprobs.apply(hidden, weight, bias, targets, scale, at_once)
+    ours = token_logprobs(hidden, weight, bias, targets, scale=scale, at_once=at_once)
     theirs = plain(hidden, weight, bias, targets, scale)
     torch.testing.assert_close(ours, theirs)
     slope = torch.randn(tokens, generator=draw).double()
@@ -52,7 +52,9 @@ def test_they_equal_a_plain_heads(
 
 def test_no_tokens_have_no_gradient() -> None:
     hidden, weight = torch.zeros(0, WIDTH, requires_grad=True), torch.zeros(VOCABULARY, WIDTH)
-    logprobs = TokenLogprobs.apply(hidden, weight, None, torch.zeros(0, dtype=torch.long), 1.0, 4)
+    logprobs = token_logprobs(
+        hidden, weight, None, torch.zeros(0, dtype=torch.long), scale=1.0, at_once=4
+    )
     logprobs.sum().backward()
     assert hidden.grad is not None
     assert logprobs.shape == (0,)
@@ -62,7 +64,7 @@ def test_no_tokens_have_no_gradient() -> None:
 def test_half_precision_gives_float32(dtype: torch.dtype) -> None:
     hidden, weight = torch.randn(3, WIDTH).to(dtype), torch.randn(VOCABULARY, WIDTH).to(dtype)
     targets = torch.tensor([0, 5, 10])
-    ours = TokenLogprobs.apply(hidden, weight, None, targets, 1.0, 2)
+    ours = token_logprobs(hidden, weight, None, targets, scale=1.0, at_once=2)
     assert ours.dtype == torch.float32
     expected = plain(hidden.float(), weight.float(), None, targets, 1.0)
     torch.testing.assert_close(ours, expected, rtol=0.02, atol=0.02)
