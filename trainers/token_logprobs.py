@@ -23,7 +23,7 @@ def token_logprobs(
     scale: float,
     at_once: int,
 ) -> torch.Tensor:
-    """log softmax(scale * (hidden @ weight.T + bias))[targets].
+    """Log-probabilities of `targets`: log softmax(scale * (hidden @ weight.T + bias)).
 
     Args:
         hidden: [A, width].
