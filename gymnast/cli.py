@@ -6,6 +6,8 @@
     gymnast envs                                 the environments that are registered
     gymnast check my_envs:Shop                   whether an environment keeps the contract
 
+    accelerate launch --config_file examples/accelerate/cpu.yaml -m gymnast.cli train RUN.yaml
+
 A mistake of the user's is one clear line and exit code 2. What is heavy (torch, transformers) is
 imported by the commands, so that `--help` is quick.
 """
@@ -76,7 +78,10 @@ def train(
         trainer.train(resume=resume)
     finally:
         console.close()
-    typer.echo(f"the run is in {config.output_dir}, the trained model in {config.output_dir}/model")
+    if trainer.accelerator.is_main_process:
+        folder = config.output_dir
+        typer.echo(f"the run is in {folder}, the trained model in {folder}/model")
+    trainer.accelerator.end_training()
 
 
 @app.command(name="eval")
@@ -100,8 +105,10 @@ def evaluate(
         trainer = build_trainer(config, observer=RunConsole())
     with _waiting("evaluating"):
         metrics = trainer.evaluate()
-    for name in sorted(metrics):
-        typer.echo(f"{name} {metrics[name]:.6g}")
+    if trainer.accelerator.is_main_process:
+        for name in sorted(metrics):
+            typer.echo(f"{name} {metrics[name]:.6g}")
+    trainer.accelerator.end_training()
 
 
 @app.command()
@@ -229,3 +236,7 @@ def _waiting(what: str) -> Iterator[None]:
 
 def _first_line(docstring: str | None) -> str:
     return (docstring or "").strip().split("\n")[0]
+
+
+if __name__ == "__main__":
+    main()

@@ -70,6 +70,9 @@ class UserCodeError(GymnastError, RuntimeError):
         self.hook = hook
         self.row = row
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.hook, self.row, str(self))
+
 
 class InfrastructureError(GymnastError, RuntimeError):
     """What an episode runs on broke: it ends with `StopReason.error` and is tried again."""

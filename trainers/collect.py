@@ -52,6 +52,7 @@ async def stream(
     deadline_s: float | None = None,
     deterministic: bool = False,
     counts: Counts | None = None,
+    row_numbers: Sequence[int] | None = None,
 ) -> AsyncGenerator[Group, None]:
     """Run `group_size` episodes of every row; yield each group when its last one ends.
 
@@ -83,6 +84,8 @@ async def stream(
             `weights_changed`, say). Slower: each round waits for the slowest tool. A deadline
             is timing: what it leaves out may differ between runs.
         counts: Where to count what was retried, left out, skipped and finished.
+        row_numbers: What the seeds of each row derive from in place of its index: where `rows` is
+            a share of more rows, their places among all of them.
 
     Raises:
         UserCodeError: The first one, when there are more than `max_failed_episodes`.
@@ -93,7 +96,14 @@ async def stream(
     environments = Environments(make_env)
     rounds = Rounds(agent) if deterministic else None
     episodes = Episodes(
-        environments, rounds or agent, rows, sampling, seed, max_failed_episodes, counts
+        environments=environments,
+        agent=rounds or agent,
+        rows=rows,
+        row_numbers=range(len(rows)) if row_numbers is None else row_numbers,
+        sampling=sampling,
+        seed=seed,
+        max_failed_episodes=max_failed_episodes,
+        counts=counts,
     )
     schedule = Schedule(episodes.play, limits, counts, rounds.expect if rounds else None)
     schedule.start()
@@ -119,6 +129,8 @@ async def collect(
     max_failed_episodes: int = 0,
     deadline_s: float | None = None,
     deterministic: bool = False,
+    counts: Counts | None = None,
+    row_numbers: Sequence[int] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Rollouts:
     """Run `group_size` episodes of every row and return their groups, entry i for `rows[i]`.
@@ -126,7 +138,7 @@ async def collect(
     Takes and raises what `stream` does; `on_progress`, if given, is called with (episodes of whole
     groups, episodes in all) after every group.
     """
-    counts = Counts()
+    counts = counts if counts is not None else Counts()
     groups = [Group(index) for index in range(len(rows))]
     arriving = stream(
         make_env,
@@ -140,6 +152,7 @@ async def collect(
         deadline_s=deadline_s,
         deterministic=deterministic,
         counts=counts,
+        row_numbers=row_numbers,
     )
     done = 0
     async with aclosing(arriving):

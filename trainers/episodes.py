@@ -68,6 +68,7 @@ class Episodes:
         environments: Where they take place.
         agent: Who acts.
         rows: The dataset rows.
+        row_numbers: Of each row, what its seeds derive from.
         sampling: How to sample, apart from the seed.
         seed: Of the collection.
         max_failed_episodes: In how many episodes the user's code may raise.
@@ -77,6 +78,7 @@ class Episodes:
     environments: Environments
     agent: Agent
     rows: Sequence[Mapping[str, Any]]
+    row_numbers: Sequence[int]
     sampling: Sampling
     seed: int
     max_failed_episodes: int
@@ -118,13 +120,14 @@ class Episodes:
         self, driver: Driver, index: int, member: int, attempt: int
     ) -> Trajectory | None:
         """The trajectory, or None where the infrastructure broke."""
-        member_seed = derive(self.seed, "row", index, "member", member, attempt)
+        number = self.row_numbers[index]
+        member_seed = derive(self.seed, "row", number, "member", member, attempt)
         try:
             trajectory = await drive(
                 driver,
                 self.agent,
                 self.rows[index],
-                derive(self.seed, "row", index),
+                derive(self.seed, "row", number),
                 replace(self.sampling, seed=member_seed),
             )
         except (InfrastructureError, asyncio.CancelledError) as error:

@@ -10,13 +10,15 @@ from typing import Any
 import torch
 
 from gymnast.errors import CheckpointError
+from gymnast.trainers.sharding import divided_like, whole
 
 
 class MasterAdamW:
     """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) on float32 copies of the weights.
 
     Args:
-        parameters: Those that require gradients; float32 ones are updated in place.
+        parameters: Those that require gradients; float32 ones are updated in place. They may be
+            sharded: then every process calls every method.
         learning_rate: At full strength.
         weight_decay: Decoupled.
         warmup_steps: The learning rate grows linearly over this many steps.
@@ -50,7 +52,7 @@ class MasterAdamW:
                 master.grad = None if weight.grad is None else weight.grad.float()
                 weight.grad = None
         gradients = [master.grad for master in self.master if master.grad is not None]
-        return torch.nn.utils.get_total_norm(gradients)
+        return whole(torch.nn.utils.get_total_norm(gradients))
 
     @torch.no_grad()
     def step(self, norm: torch.Tensor, max_norm: float) -> None:
@@ -72,10 +74,15 @@ class MasterAdamW:
             weight.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything `load_state_dict` needs to go on exactly."""
+        """Everything `load_state_dict` needs to go on exactly; tensors are whole."""
+        adamw = self._adamw.state_dict()
+        states = {
+            number: {name: whole(value) for name, value in state.items()}
+            for number, state in adamw["state"].items()
+        }
         return {
-            "adamw": self._adamw.state_dict(),
-            "master": [master.detach() for master in self.master],
+            "adamw": adamw | {"state": states},
+            "master": [whole(master.detach()) for master in self.master],
             "steps": self.steps,
         }
 
@@ -93,11 +100,19 @@ class MasterAdamW:
                 f"{len(ours)} of this model. Resume with the model and adapters of the run that "
                 "wrote it."
             )
-        self._adamw.load_state_dict(state["adamw"])
+        states = {
+            number: {
+                name: divided_like(value, master) if value.shape == master.shape else value
+                for name, value in saved.items()
+            }
+            for number, saved in state["adamw"]["state"].items()
+            for master in [self.master[number]]
+        }
+        self._adamw.load_state_dict(state["adamw"] | {"state": states})
         for weight, master, saved in zip(
             self.parameters, self.master, state["master"], strict=True
         ):
-            master.copy_(saved)
+            master.copy_(divided_like(saved, master))
             if master is not weight:
                 weight.copy_(master)
         self.steps = state["steps"]

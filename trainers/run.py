@@ -55,7 +55,7 @@ def build_trainer(
         **trainer_settings(config, task),
         observer=observer,
     )
-    if config.output_dir is not None:
+    if config.output_dir is not None and trainer.accelerator.is_main_process:
         save_config(config, Path(config.output_dir) / CONFIG_FILE)
     return trainer
 

@@ -9,6 +9,7 @@ Which algorithm it is, is an advantage estimator and the loss; nothing here depe
 """
 
 import asyncio
+import copy
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,22 +18,25 @@ from typing import Any, TypeVar
 
 import gymnasium
 import torch
-from accelerate import Accelerator
 
 from gymnast.agents import TransformersAgent
 from gymnast.agents.adapters import folded
-from gymnast.errors import ConfigError
+from gymnast.errors import CheckpointError, ConfigError
 from gymnast.trainers.advantages import Estimator
 from gymnast.trainers.collect import MakeEnvironment, Rollouts, collect
 from gymnast.trainers.data import RowSource, as_row_source
+from gymnast.trainers.engine_weights import EngineWeights
 from gymnast.trainers.environments import environment_factory
 from gymnast.trainers.observer import Observer
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.policy import Policy
-from gymnast.trainers.rollout_metrics import nothing_finished
+from gymnast.trainers.processes import launched, together
+from gymnast.trainers.rollout_metrics import Counts, nothing_finished
 from gymnast.trainers.run_folder import RunFolder, save_model
 from gymnast.trainers.seeds import derive
 from gymnast.trainers.settings import check_at_least, check_positive, check_sampling, estimator
+from gymnast.trainers.sharding import shard, wants_sharding
+from gymnast.trainers.shared_rollouts import divide
 from gymnast.trainers.update import UpdateSettings, update
 from gymnast.types import Sampling
 
@@ -50,7 +54,8 @@ class Trainer:
 
     Args:
         model: A causal language model of Transformers, or of peft around one. What requires
-            gradients is trained, in the model's dtype with float32 master weights.
+            gradients is trained, in the model's dtype with float32 master weights. Where weights
+            are sharded over processes, a copy is trained, and this one follows it step by step.
         tokenizer: The model's, with a chat template.
         environment: A registered id, "module:Class", a class, or a function that makes one.
         rows: Training rows: a list, or a `RowSource`.
@@ -68,7 +73,7 @@ class Trainer:
         tokens_per_microbatch: Packed tokens in one forward and backward pass.
         gradient_checkpointing: Compute the layers a second time in the backward pass, which takes
             a third longer and a fraction of the memory.
-        concurrency: Episodes at once.
+        concurrency: Episodes at once, in each process.
         rollout_deadline_s: Seconds a step's episodes have; what has not finished then is left out
             and counted. Evaluations wait for all. None waits for all.
         kv_budget_bytes: What the keys and values of all contexts may take while episodes are
@@ -165,16 +170,23 @@ class Trainer:
             max_grad_norm=max_grad_norm,
             tokens_per_microbatch=tokens_per_microbatch,
         )
-        self.accelerator = Accelerator()
+        sharding = wants_sharding()
+        self.accelerator = launched()
+        several = self.accelerator.num_processes > 1
         model.to(self.accelerator.device)
-        policy = Policy(
-            model,
+        trained = copy.deepcopy(model) if several and sharding else model
+        self._policy: torch.nn.Module = Policy(
+            trained,
             temperature=self.sampling.temperature,
             gradient_checkpointing=gradient_checkpointing,
         )
-        self._policy = self.accelerator.prepare(policy)
+        if several and sharding:
+            shard(self._policy, trained, self.accelerator)
+        elif several:
+            self._policy = self.accelerator.prepare(self._policy)
+        self._engine_weights = EngineWeights(model, trained)
         self._optimizer = MasterAdamW(
-            model.parameters(),
+            trained.parameters(),
             learning_rate=learning_rate,
             weight_decay=weight_decay,
             warmup_steps=warmup_steps,
@@ -184,8 +196,7 @@ class Trainer:
         )
         self._make_env = environment_factory(environment, tokenizer, self.agent.context_length)
         self._rows = as_row_source(rows, seed=seed)
-        main = self.accelerator.is_main_process
-        self.folder = RunFolder(output_dir) if output_dir is not None and main else None
+        self.folder = RunFolder(output_dir) if output_dir is not None else None
 
     def train(self, *, resume: bool = False) -> dict[str, float]:
         """Run all steps, evaluating before, between and after; returns a summary.
@@ -237,7 +248,7 @@ class Trainer:
         if rows is None or not len(rows):
             raise ConfigError("evaluate: no rows; pass some, or give the trainer eval_rows")
         rollouts = self._roll_out(
-            self._mine(rows),
+            rows,
             f"evaluation after step {self.step}",
             group_size=self.eval_group_size,
             sampling=self.eval_sampling,
@@ -249,14 +260,13 @@ class Trainer:
         return metrics
 
     def save(self, folder: str | Path) -> None:
-        """Write the model and tokenizer so that plain Transformers loads them."""
+        """Write the model and tokenizer, in the main process, so that plain Transformers loads them."""
         if self.accelerator.is_main_process:
             save_model(self.model, self.tokenizer, folder)
 
     def _train_step(self) -> None:
         started = time.perf_counter()
-        rows = self._mine(self._rows.batch(self.step, self.rows_per_step))
-        rollouts = self._collect(rows)
+        rollouts = self._collect(self._rows.batch(self.step, self.rows_per_step))
         collected = time.perf_counter()
         with torch.random.fork_rng(devices=[]):
             # Adapter dropout draws from the global generator; a resumed run must draw the same.
@@ -265,6 +275,7 @@ class Trainer:
             metrics = update(
                 self._policy, self._optimizer, rollouts, self._settings, self.accelerator
             )
+        self._engine_weights.refresh()
         self.step += 1
         ended = time.perf_counter()
         sampled = rollouts.metrics.get("tokens/sampled", 0.0)
@@ -280,8 +291,10 @@ class Trainer:
     def _save_checkpoint(self) -> None:
         """After the step's evaluation, so that a run that resumes here owes nothing."""
         every = self.checkpoint_every_steps
-        if self.folder is not None and every and self.step % every == 0:
-            state = {"optimizer": self._optimizer.state_dict()}
+        if self.folder is None or not every or self.step % every:
+            return
+        state = {"optimizer": self._optimizer.state_dict()}  # gathers, where weights are sharded
+        if self.accelerator.is_main_process:
             self.folder.save_checkpoint(self.step, state, keep=self.keep_checkpoints)
 
     def _collect(self, rows: Sequence[Row]) -> Rollouts:
@@ -294,50 +307,69 @@ class Trainer:
             f"step {number}",
             group_size=self.group_size,
             sampling=self.sampling,
-            seed=derive(self.seed, "step", number, self.accelerator.process_index),
+            seed=derive(self.seed, "step", number),
             max_failed_episodes=most,
             deadline_s=self.rollout_deadline_s,
             on_progress=lambda done, total: self._tell("on_rollouts", number, done, total),
         )
 
-    def _roll_out(self, rows: Sequence[Row], what: str, **settings: Any) -> Rollouts:
-        with folded(self.model):
-            self.agent.weights_changed()
-            rollouts = _run(
-                collect(
-                    self._make_env,
-                    self.agent,
-                    rows,
-                    concurrency=self.concurrency,
-                    deterministic=self.deterministic,
-                    **settings,
+    def _roll_out(
+        self, rows: Sequence[Row], what: str, *, max_failed_episodes: int = 0, **settings: Any
+    ) -> Rollouts:
+        """Play this process's share of the rows; returns the rollouts of all processes."""
+
+        def play(share: Sequence[Row], places: Sequence[int], counts: Counts) -> Rollouts:
+            with folded(self.model):
+                self.agent.weights_changed()
+                rollouts = _run(
+                    collect(
+                        self._make_env,
+                        self.agent,
+                        share,
+                        row_numbers=places,
+                        counts=counts,
+                        concurrency=self.concurrency,
+                        deterministic=self.deterministic,
+                        max_failed_episodes=max_failed_episodes,
+                        **settings,
+                    )
                 )
-            )
-            self.agent.wait_idle()  # a deadline cancels amid a forward pass
-            self.agent.weights_changed()  # they are about to, and the memory is training's now
+                self.agent.wait_idle()  # a deadline cancels amid a forward pass
+                # They are about to, and the memory is training's now.
+                self.agent.weights_changed()
+            return rollouts
+
+        rollouts = divide(self.accelerator, rows, play, max_failed_episodes=max_failed_episodes)
         if rows and not rollouts.trajectories:
             raise nothing_finished(what, len(rows) * settings["group_size"], rollouts.metrics)
         return rollouts
 
-    def _mine(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """This process's share of some rows."""
-        first, every = self.accelerator.process_index, self.accelerator.num_processes
-        return [rows[i] for i in range(first, len(rows), every)]  # a dataset's slice is no list
-
     def _record(
         self, step: int, name: str, metrics: Mapping[str, float], rollouts: Rollouts
     ) -> None:
-        if self.folder is not None:
+        if self.folder is not None and self.accelerator.is_main_process:
             self.folder.add_metrics({"step": step, **metrics})
             self.folder.save_rollouts(name, rollouts)
 
     def _resume(self) -> None:
         if self.folder is None:
             raise ConfigError("resume: the trainer has no output_dir to resume from")
+        steps = together(self.accelerator, self._load_checkpoint)
+        if len(set(steps)) > 1:
+            raise CheckpointError(
+                f"{self.folder.path}: the processes found checkpoints of different steps, {steps}; "
+                "output_dir must be one folder that all of them see"
+            )
+        self._engine_weights.refresh()
+        if self.accelerator.is_main_process:
+            self.folder.drop_metrics_after(self.step)
+
+    def _load_checkpoint(self) -> int:
+        assert self.folder is not None
         state = self.folder.load_checkpoint()
         self._optimizer.load_state_dict(state["optimizer"])
         self.step = state["step"]
-        self.folder.drop_metrics_after(self.step)
+        return self.step
 
     def _tell(self, event: str, *details: Any) -> None:
         if self.observer is not None and self.accelerator.is_main_process:

@@ -82,7 +82,7 @@ def update(
     Args:
         policy: A `Policy`, wrapped by accelerate where there are several processes.
         optimizer: Over the policy's weights.
-        groups: Of this process.
+        groups: Of all processes, the same in each; each computes its share of micro-batches.
         settings: See there.
         accelerator: Sums gradients and counts over processes.
 
@@ -90,10 +90,10 @@ def update(
         Metrics of the step, over all processes.
     """
     samples = with_advantages(groups, settings.estimator)
-    batches = split(samples, settings.tokens_per_microbatch)
+    everybodys = split(samples, settings.tokens_per_microbatch)
+    batches = everybodys[accelerator.process_index :: accelerator.num_processes]
     tokens = sum(s.trajectory.action_tokens for group in samples for s in group)
-    totals = _sum(accelerator, [tokens, sum(len(batch) for batch in batches)])
-    most = int(accelerator.gather(_tensor(accelerator, [len(batches)])).max())
+    most = math.ceil(len(everybodys) / accelerator.num_processes)
     sums = torch.zeros(4, device=accelerator.device)
     policy.train()  # dropout of adapters, where there is any
     for number in range(most):
@@ -101,11 +101,11 @@ def update(
         batch = micro_batch(chosen, accelerator.device)
         last = number == most - 1
         with nullcontext() if last else accelerator.no_sync(policy):
-            sums += _backward(policy, batch, totals[0], settings, accelerator)
+            sums += _backward(policy, batch, tokens, settings, accelerator)
     policy.eval()
     metrics = {
-        "tokens/trained": totals[0],
-        "episodes/with_gradient": totals[1],
+        "tokens/trained": float(tokens),
+        "episodes/with_gradient": float(sum(len(batch) for batch in everybodys)),
         "grad_norm": 0.0,
         "updates/skipped": 0.0,
     }
@@ -114,7 +114,7 @@ def update(
     norm = optimizer.gather_gradients()
     loss, trained, clipped, mismatch = _sum(accelerator, sums.tolist())
     metrics["grad_norm"] = norm.item()
-    metrics["loss"] = loss / totals[0]
+    metrics["loss"] = loss / tokens
     metrics["clipped"] = clipped / max(trained, 1)
     metrics["engine/logprob_difference"] = mismatch / max(trained, 1)
     if math.isfinite(metrics["loss"]) and math.isfinite(metrics["grad_norm"]):
@@ -128,7 +128,7 @@ def update(
 def _backward(
     policy: torch.nn.Module,
     batch: MicroBatch,
-    tokens: float,
+    tokens: int,
     settings: UpdateSettings,
     accelerator: Accelerator,
 ) -> torch.Tensor:
@@ -171,10 +171,7 @@ def _placeholder() -> Sample:
     return Sample(trajectory, torch.zeros(1))
 
 
-def _tensor(accelerator: Accelerator, values: Sequence[float]) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=accelerator.device)
-
-
 def _sum(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
-    total: torch.Tensor = accelerator.reduce(_tensor(accelerator, values), reduction="sum")
+    ours = torch.tensor(values, dtype=torch.float32, device=accelerator.device)
+    total: torch.Tensor = accelerator.reduce(ours, reduction="sum")
     return total.tolist()

@@ -1,0 +1,124 @@
+"""Several processes: how they are joined, and the one exchange that follows what each does alone.
+
+    torchrun or `accelerate launch` starts the processes, `launched` joins them
+    each works alone (rollouts hold no collectives), however long that takes
+    `together` waits for all: every process gets all results, or every process raises
+
+Left out: gradients, which accelerate sums, and sharded weights (`trainers/sharding.py`).
+"""
+
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import InitProcessGroupKwargs, gather_object
+
+from gymnast.errors import ConfigError, GymnastError, UserCodeError
+
+T = TypeVar("T")
+
+# One process may wait for the rollouts of another for hours. That a process died is noticed by the
+# launcher, which ends the others.
+LONGEST_WAIT = timedelta(days=7)
+# Environment variables by which accelerate hands its settings on, what they must be, and why.
+MUST_BE = {
+    "ACCELERATE_USE_DEEPSPEED": (
+        "false",
+        "DeepSpeed, ZeRO-3 included, is not supported; shard with distributed_type: FSDP and "
+        "fsdp_version: 2 (examples/accelerate/fsdp2.yaml)",
+    ),
+    "ACCELERATE_USE_MEGATRON_LM": ("false", "Megatron-LM is not supported"),
+    "ACCELERATE_MIXED_PRECISION": (
+        "no",
+        "set mixed_precision: 'no' and the run's model.dtype; master weights are float32 anyway",
+    ),
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": (
+        "1",
+        "a step takes as many micro-batches as its tokens fill (trainer.tokens_per_microbatch)",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """What a process raised, in a form that can be sent."""
+
+    process: int
+    kind: type[GymnastError] | None
+    hook: str
+    message: str
+
+    def exception(self) -> Exception:
+        text = f"process {self.process}: {self.message}"
+        if self.kind is None:
+            return RuntimeError(text)
+        if issubclass(self.kind, UserCodeError):
+            return self.kind(self.hook, None, text)
+        return self.kind(text)
+
+
+def launched() -> Accelerator:
+    """This process among those that a launcher started; the only one, where none did.
+
+    Where the machine has no accelerator, several processes are joined by gloo.
+
+    Raises:
+        ConfigError: The launcher's settings ask for what training does not do.
+    """
+    for name, (value, reason) in MUST_BE.items():
+        given = os.environ.get(name, value)
+        if given.lower() != value:
+            raise ConfigError(f"accelerate launch: {name} must be {value}, got {given}: {reason}")
+    return Accelerator(
+        cpu="LOCAL_RANK" in os.environ and not torch.accelerator.is_available(),
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=LONGEST_WAIT)],
+    )
+
+
+def together(accelerator: Accelerator, work: Callable[[], T]) -> list[T]:
+    """Do some work in every process; returns the results of all, in the order of processes.
+
+    A collective call: every process makes it, and waits for the others. The work itself holds no
+    collectives, so processes may differ in what they do, how long it takes, and whether it fails.
+
+    Args:
+        accelerator: Of this process.
+        work: Its result can be pickled, where there are several processes.
+
+    Raises:
+        Exception: What the work raised here; else what it raised in the first other process where
+            it did: the same exception of Gymnast's, or a RuntimeError for any other.
+    """
+    if accelerator.num_processes == 1:
+        return [work()]
+    process, error = accelerator.process_index, None
+    outcome: Any
+    try:
+        outcome = work()
+        sent = pickle.dumps(outcome)
+    except Exception as raised:
+        error = raised
+        sent = pickle.dumps(_failure(process, raised))
+    outcomes = [pickle.loads(each) for each in gather_object([sent])]
+    if error is not None:
+        raise error
+    for other in outcomes:
+        if isinstance(other, _Failure):
+            raise other.exception()
+    outcomes[process] = outcome  # what was not sent keeps causes and tracebacks
+    return outcomes
+
+
+def _failure(process: int, error: Exception) -> _Failure:
+    ours = isinstance(error, GymnastError)
+    return _Failure(
+        process=process,
+        kind=type(error) if ours else None,  # type: ignore[arg-type]
+        hook=getattr(error, "hook", ""),
+        message=str(error) if ours else f"{type(error).__name__}: {error}",
+    )

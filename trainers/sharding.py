@@ -1,0 +1,77 @@
+"""Weights divided over processes (FSDP2): who asks for it, how it is done, and whole tensors again.
+
+A sharded weight is a `DTensor`: each process holds a slice, and a forward or backward pass gathers
+one layer at a time. Everything here that gathers is a collective call: every process makes it.
+
+Left out: FSDP1 and DeepSpeed ZeRO-3, which are refused; the whole weights that the engine samples
+with are `trainers/engine_weights.py`.
+"""
+
+import os
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from gymnast.errors import ConfigError
+
+# As in accelerate's environment variables: what must be off, and why.
+_UNSUPPORTED = {
+    "FSDP_OFFLOAD_PARAMS": "weights are not moved to the CPU between passes",
+    "FSDP_ACTIVATION_CHECKPOINTING": "activations are kept; lower trainer.tokens_per_microbatch",
+}
+
+
+def wants_sharding() -> bool:
+    """Whether the launcher asks for FSDP2 (`distributed_type: FSDP` in accelerate's config).
+
+    Raises:
+        ConfigError: It asks for FSDP1, or for a part of FSDP that is not supported.
+    """
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() != "true":
+        return False
+    if (version := os.environ.get("FSDP_VERSION", "1")) != "2":
+        raise ConfigError(
+            f"accelerate launch: fsdp_version must be 2, got {version}: set fsdp_version: 2 in "
+            "fsdp_config (examples/accelerate/fsdp2.yaml)"
+        )
+    for name, reason in _UNSUPPORTED.items():
+        if os.environ.get(name, "false").lower() == "true":
+            raise ConfigError(f"accelerate launch: {name.lower()} must be false: {reason}")
+    return True
+
+
+def shard(policy: nn.Module, model: Any, accelerator: Accelerator) -> nn.Module:
+    """Divide a policy's weights over all processes, in place; each layer is gathered on its own.
+
+    Args:
+        policy: Whose forward is called in training.
+        model: The model within it, of Transformers, or of peft around one.
+        accelerator: Of this process.
+    """
+    mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
+    reshard = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true").lower() != "false"
+    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    names = set(causal._no_split_modules or ())
+    for module in [m for m in causal.modules() if type(m).__name__ in names]:
+        fully_shard(module, mesh=mesh, reshard_after_forward=reshard)
+    fully_shard(policy, mesh=mesh)
+    return policy
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor; of a sharded one, gathered from all processes."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def divided_like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A whole tensor, divided as another one of its shape is; every process has the whole."""
+    if not isinstance(like, DTensor):
+        return tensor
+    tensor = tensor.to(like.device)
+    # Without a source, every process slices its own copy, and nothing is sent.
+    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
