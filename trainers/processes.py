@@ -33,6 +33,10 @@ MUST_BE = {
         "fsdp_version: 2 (examples/accelerate/fsdp2.yaml)",
     ),
     "ACCELERATE_USE_MEGATRON_LM": ("false", "Megatron-LM is not supported"),
+    "ACCELERATE_USE_PARALLELISM_CONFIG": (
+        "false",
+        "every process computes whole sequences with all layers; leave parallelism_config out",
+    ),
     "ACCELERATE_MIXED_PRECISION": (
         "no",
         "set mixed_precision: 'no' and the run's model.dtype; master weights are float32 anyway",

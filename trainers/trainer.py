@@ -260,7 +260,7 @@ class Trainer:
         return metrics
 
     def save(self, folder: str | Path) -> None:
-        """Write the model and tokenizer, in the main process, so that plain Transformers loads them."""
+        """Write the model and tokenizer so that plain Transformers loads them; one process does."""
         if self.accelerator.is_main_process:
             save_model(self.model, self.tokenizer, folder)
 

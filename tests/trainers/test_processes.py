@@ -1,0 +1,272 @@
+"""Two real processes, joined by gloo: they train as one would, and none waits for ever."""
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from gymnast.agents.tiny import tiny_model
+from gymnast.errors import ConfigError
+from gymnast.trainers import Trainer
+
+SCRIPT = Path(__file__).parent / "two_processes.py"
+LONGEST_S = 150  # for all scenarios; one that hangs fails here
+Found = list[dict[str, Any]]  # of each process, by scenario
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("processes")
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> Found:
+    """What both processes found in every scenario."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    processes = []
+    for rank in ("0", "1"):
+        environment = (
+            os.environ | shared | {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"}
+        )
+        with (folder / f"{rank}.log").open("w") as log:
+            command = [sys.executable, str(SCRIPT), str(folder)]
+            processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+    try:
+        codes = [process.wait(LONGEST_S) for process in processes]
+    except subprocess.TimeoutExpired:
+        codes = [-1, -1]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    logs = "\n".join((folder / f"{rank}.log").read_text() for rank in (0, 1))
+    assert codes == [0, 0], logs
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def one_process(folder: Path) -> dict[str, Any]:
+    """The scenario `plain`, in this process alone."""
+    spec = importlib.util.spec_from_file_location("two_processes", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    alone = folder / "alone"
+    alone.mkdir()
+    result: dict[str, Any] = module.plain(alone)
+    return result
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def without_clocks(run: Path) -> list[dict[str, Any]]:
+    clocked = ("time/", "eval/time/", "tokens/per_s")
+    return [
+        {name: value for name, value in line.items() if not name.startswith(clocked)}
+        for line in lines(run / "metrics.jsonl")
+    ]
+
+
+def assert_same_run(ours: Path, theirs: Path) -> None:
+    """Equal but for the last bits, which depend on what shares a batch."""
+    mine, others = without_clocks(ours), without_clocks(theirs)
+    assert [line["step"] for line in mine] == [0, 1, 2, 3, 3]
+    for one, other in zip(mine, others, strict=True):
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
+    assert any(line.get("grad_norm", 0) > 0 for line in mine)
+
+
+def sampled(run: Path) -> dict[str, list[Any]]:
+    """The tokens of every episode, by file."""
+    return {
+        path.name: [(record["group"], record["ids"], record["seed"]) for record in lines(path)]
+        for path in sorted((run / "rollouts").iterdir())
+    }
+
+
+def difference(ours: Path, theirs: Path) -> float:
+    """Of two trained models, as a share of what training changed."""
+    mine, other = (
+        torch.cat(
+            [p.flatten() for p in AutoModelForCausalLM.from_pretrained(run / "model").parameters()]
+        )
+        for run in (ours, theirs)
+    )
+    start = torch.cat([p.flatten() for p in tiny_model().parameters()])
+    return float((mine - other).norm() / (other - start).norm())
+
+
+# --- Two are as one
+
+
+def test_two_processes_play_the_episodes_that_one_would(
+    found: Found, one_process: dict[str, Any], folder: Path
+) -> None:
+    assert sampled(folder / "plain") == sampled(folder / "alone/plain")
+
+
+def test_losses_gradients_and_metrics_are_those_of_one_process(
+    found: Found, one_process: dict[str, Any], folder: Path
+) -> None:
+    assert_same_run(folder / "plain", folder / "alone/plain")
+    assert found[0]["plain"]["sizes"] == one_process["sizes"] == [[4, 4, 4]] * 3
+
+
+def test_the_trained_weights_are_those_of_one_process(
+    found: Found, one_process: dict[str, Any], folder: Path
+) -> None:
+    assert found[0]["plain"]["weights"] == found[1]["plain"]["weights"]
+    assert difference(folder / "plain", folder / "alone/plain") < 0.02
+
+
+def test_only_the_main_process_tells_and_writes(found: Found, folder: Path) -> None:
+    assert found[1]["plain"]["steps"] == []
+    assert len(lines(folder / "plain/metrics.jsonl")) == 5
+
+
+def test_an_estimator_sees_the_rewards_of_all_processes(found: Found) -> None:
+    assert [process["estimators_see_all"]["seen"] for process in found] == [[12], [12]]
+
+
+# --- Processes differ
+
+
+def test_where_all_episodes_of_a_process_fail_training_goes_on_with_the_others(
+    found: Found,
+) -> None:
+    of_all = found[0]["lost_in_one"]
+    assert of_all["sizes"] == [[4, 0, 4]] * 2  # the row in the middle was the second process's
+    for step in of_all["steps"]:
+        assert step["episodes/finished"] == 8
+        assert step["episodes/left_out/infrastructure"] == step["episodes/retried"] == 4
+        assert step["grad_norm"] > 0 and step["updates/skipped"] == 0
+    assert of_all["weights"] == found[1]["lost_in_one"]["weights"]
+
+
+def test_processes_may_differ_in_turns_and_in_time(found: Found) -> None:
+    for step in found[0]["uneven"]["steps"]:
+        assert step["episodes/turns"] == pytest.approx((8 * 1 + 4 * 3) / 12)
+        assert step["grad_norm"] > 0
+    assert found[0]["uneven"]["weights"] == found[1]["uneven"]["weights"]
+
+
+def test_there_may_be_fewer_rows_than_processes(found: Found) -> None:
+    few = found[0]["fewer_rows_than_processes"]
+    assert few["sizes"] == [[4], [4]]
+    assert any(step["grad_norm"] > 0 for step in few["steps"])
+    assert few["weights"] == found[1]["fewer_rows_than_processes"]["weights"]
+
+
+def test_where_no_episode_finished_every_process_says_so(found: Found) -> None:
+    for process in found:
+        assert process["lost"]["error"] == "TooManyFailures"
+        assert "none of 12 episodes finished: 12 were broken" in process["lost"]["message"]
+
+
+def test_what_the_users_code_raises_in_one_process_ends_all(found: Found) -> None:
+    here, there = found[1]["typo_in_one"], found[0]["typo_in_one"]
+    assert here["error"] == there["error"] == "UserCodeError"
+    assert "anwser" in here["message"] and "KeyError" in here["cause"]
+    assert there["message"] == f"process 1: {here['message']}"
+
+
+def test_how_many_episodes_may_fail_is_counted_over_all_processes(found: Found) -> None:
+    (step,) = found[0]["typos_within_the_limit"]["steps"]
+    assert step["episodes/left_out/user_code"] == 4
+    assert step["episodes/finished"] == 8
+
+
+def test_any_error_and_what_cannot_be_sent_reach_all_processes(found: Found) -> None:
+    first, second = (process["exchange"] for process in found)
+    assert first["results"] == second["results"] == [0, 1]
+    assert first["messages"][0] == "RuntimeError: process 1: ZeroDivisionError: by nought"
+    assert second["messages"][0] == "ZeroDivisionError: by nought"
+    assert len(first["messages"]) == len(second["messages"]) == 2
+    assert "pickle" in first["messages"][1]
+
+
+# --- Resume
+
+
+def test_a_resumed_run_of_two_processes_goes_on_exactly(found: Found, folder: Path) -> None:
+    weights = {process["resumed"][name] for process in found for name in ("whole", "resumed")}
+    assert len(weights) == 1
+    whole, cut = (without_clocks(folder / name) for name in ("whole", "cut"))
+    assert cut == whole
+
+
+# --- Sharded weights
+
+
+def test_sharded_training_is_training(found: Found, folder: Path) -> None:
+    assert_same_run(folder / "sharded", folder / "plain")
+    assert sampled(folder / "sharded") == sampled(folder / "plain")
+    assert found[0]["sharded"]["weights"] == found[1]["sharded"]["weights"]
+    assert difference(folder / "sharded", folder / "plain") < 0.02
+
+
+def test_each_process_trains_a_share_of_the_weights(found: Found) -> None:
+    shares = [process["sharded"]["share"] for process in found]
+    assert sum(shares) == pytest.approx(1)
+    assert shares == pytest.approx([0.5, 0.5], abs=0.02)
+
+
+def test_a_resumed_sharded_run_goes_on_exactly(found: Found) -> None:
+    weights = {process["sharded"][name] for process in found for name in ("whole", "resumed")}
+    assert len(weights) == 1
+
+
+def test_sharded_adapters_keep_float32_masters(found: Found) -> None:
+    for process in found:
+        adapters = process["sharded_adapters"]
+        assert adapters["masters"] == ["DTensor", "torch.float32"]
+        assert adapters["weights"] != adapters["before"]
+    ours, theirs = found[0]["sharded_adapters"], found[0]["sharded_adapters"]["unsharded"]
+    for one, other in zip(ours["steps"], theirs["steps"], strict=True):
+        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=0.05)
+
+
+# --- What a launcher may not ask for
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed, ZeRO-3 included, is not supported"),
+        ({"ACCELERATE_USE_MEGATRON_LM": "true"}, "Megatron-LM is not supported"),
+        ({"ACCELERATE_MIXED_PRECISION": "bf16"}, "set mixed_precision: 'no'.*model.dtype"),
+        ({"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}, "must be 1, got 4.*tokens_per_micro"),
+        ({"ACCELERATE_USE_FSDP": "true"}, "fsdp_version must be 2, got 1"),
+        (
+            {
+                "ACCELERATE_USE_FSDP": "true",
+                "FSDP_VERSION": "2",
+                "FSDP_OFFLOAD_PARAMS": "true",
+            },
+            "fsdp_offload_params must be false",
+        ),
+    ],
+)
+def test_what_a_launcher_may_not_ask_for_is_refused(
+    asked: dict[str, str], message: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=message):
+        Trainer(tiny_model(), tokenizer, "gymnast/Arithmetic-v0", [{"prompt": "Go."}])

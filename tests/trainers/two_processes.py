@@ -1,0 +1,301 @@
+"""What test_processes.py runs in two real processes: one function a scenario.
+
+    python two_processes.py FOLDER
+
+Each process writes what each of its scenarios found to FOLDER/<process>.json.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from accelerate import Accelerator
+
+from gymnast.agents import load_model
+from gymnast.agents.tiny import tiny_model, tiny_tokenizer
+from gymnast.envs import Environment
+from gymnast.errors import GymnastError, InfrastructureError
+from gymnast.trainers import Trainer
+from gymnast.trainers.advantages import ESTIMATORS
+from gymnast.trainers.processes import together
+from gymnast.types import Sampling
+
+warnings.simplefilter("error")
+torch.set_num_threads(1)
+
+PROCESS = int(os.environ.get("RANK", "0"))
+ROWS = [{"prompt": word} for word in ("Go.", "Say.", "Now.", "Then.", "Well.")]
+TOKENIZER = tiny_tokenizer()
+FOUR_STEPS: dict[str, Any] = {
+    "steps": 4,
+    "deterministic": True,
+    "checkpoint_every_steps": 2,
+    "eval_rows": ROWS[:3],
+    "warmup_steps": 3,
+    "weight_decay": 0.01,
+}
+Found = dict[str, Any]
+
+
+class SmallLetters(Environment):
+    """The share of small letters in the answer."""
+
+    def reward(self, episode: Any) -> float:
+        text = episode.answer
+        return sum(letter in "abcdefghijklmnopqrstuvwxyz" for letter in text) / max(1, len(text))
+
+
+class LostInOne(SmallLetters):
+    """Nothing works in the second process."""
+
+    def setup(self, row: Any) -> None:
+        if PROCESS == 1:
+            raise InfrastructureError("no sandbox")
+
+
+class Lost(SmallLetters):
+    """Nothing works anywhere."""
+
+    def setup(self, row: Any) -> None:
+        raise InfrastructureError("no sandbox")
+
+
+class TypoInOne(SmallLetters):
+    """The second process has another version of the user's code."""
+
+    def reward(self, episode: Any) -> float:
+        if PROCESS == 1:
+            raise KeyError("anwser")
+        return super().reward(episode)
+
+
+class Uneven(gymnasium.Env[Any, Any]):
+    """An episode has one turn in the first process; in the second three, and each takes time."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._left = 1 + 2 * PROCESS
+        return np.arange(1, 9), {"stop_ids": [2]}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.05 * PROCESS)
+        self._left -= 1
+        reward = float((np.asarray(action) % 2).mean())
+        return np.arange(5, 8), reward, self._left == 0, False, {"stop_ids": [2]}
+
+
+class Keeps:
+    """Keeps the metrics of steps and the sizes of their groups."""
+
+    def __init__(self) -> None:
+        self.steps: list[Mapping[str, float]] = []
+        self.sizes: list[list[int]] = []
+
+    def on_start(self, trainer_info: Mapping[str, Any]) -> None: ...
+
+    def on_rollouts(self, step: int, done: int, total: int) -> None: ...
+
+    def on_step(self, step: int, metrics: Mapping[str, float], groups: Any) -> None:
+        self.steps.append(dict(metrics))
+        self.sizes.append([len(group) for group in groups])
+
+    def on_evaluation(self, step: int, metrics: Mapping[str, float], groups: Any) -> None: ...
+
+    def on_end(self, summary: Mapping[str, float]) -> None: ...
+
+
+def make_trainer(**settings: Any) -> Trainer:
+    model = settings.pop("model", None) or tiny_model()
+    environment = settings.pop("environment", SmallLetters)
+    small: dict[str, Any] = {
+        "sampling": Sampling(max_new_tokens=8),
+        "group_size": 4,
+        "rows_per_step": 3,
+        "steps": 2,
+        "learning_rate": 1e-3,
+    }
+    return Trainer(model, TOKENIZER, environment, ROWS, **(small | settings))
+
+
+def train(**settings: Any) -> tuple[Trainer, Found]:
+    """Train; returns the trainer and what a test wants to see of it."""
+    observer = Keeps()
+    trainer = make_trainer(observer=observer, **settings)
+    trainer.train()
+    return trainer, {
+        "steps": observer.steps,
+        "sizes": observer.sizes,
+        "weights": fingerprint(trainer.model),
+    }
+
+
+def fingerprint(model: Any) -> str:
+    """Equal for models whose weights are equal bit for bit."""
+    digest = hashlib.blake2b()
+    for weight in model.parameters():
+        digest.update(weight.detach().float().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def error_of(**settings: Any) -> Found:
+    try:
+        train(**settings)
+    except GymnastError as error:
+        cause = error.__cause__
+        return {"error": type(error).__name__, "message": str(error), "cause": repr(cause)}
+    return {"error": None}
+
+
+@contextmanager
+def fsdp2() -> Iterator[None]:
+    """What `accelerate launch` sets where its config has distributed_type: FSDP."""
+    os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+    try:
+        yield
+    finally:
+        del os.environ["ACCELERATE_USE_FSDP"]
+
+
+# --- Scenarios
+
+
+def plain(folder: Path) -> Found:
+    """The same settings as `one_process` of the tests."""
+    return train(output_dir=folder / "plain", steps=3, eval_rows=ROWS[:3])[1]
+
+
+def lost_in_one(folder: Path) -> Found:
+    return train(environment=LostInOne)[1]
+
+
+def lost(folder: Path) -> Found:
+    return error_of(environment=Lost)
+
+
+def typo_in_one(folder: Path) -> Found:
+    return error_of(environment=TypoInOne)
+
+
+def typos_within_the_limit(folder: Path) -> Found:
+    """One row of three is the second process's: four episodes fail."""
+    return train(environment=TypoInOne, max_failed_episodes=4, steps=1)[1]
+
+
+def fewer_rows_than_processes(folder: Path) -> Found:
+    return train(rows_per_step=1)[1]
+
+
+def uneven(folder: Path) -> Found:
+    return train(environment=lambda: Uneven())[1]
+
+
+def estimators_see_all(folder: Path) -> Found:
+    seen: list[int] = []
+
+    def counting(batch: Any) -> list[torch.Tensor]:
+        seen.append(len(batch.rewards))
+        return ESTIMATORS["grpo"](batch)
+
+    train(algorithm=counting, steps=1)
+    return {"seen": seen}
+
+
+def exchange(folder: Path) -> Found:
+    """An error that is not Gymnast's, and a result that cannot be sent."""
+    accelerator, messages = Accelerator(cpu=True), []
+
+    def breaks() -> int:
+        if PROCESS == 1:
+            raise ZeroDivisionError("by nought")
+        return 1
+
+    def unsendable() -> Any:
+        return (lambda: 1) if PROCESS == 1 else 1
+
+    for work in (breaks, unsendable):
+        try:
+            together(accelerator, work)
+        except Exception as error:
+            messages.append(f"{type(error).__name__}: {error}")
+    return {"messages": messages, "results": together(accelerator, lambda: PROCESS)}
+
+
+def resumed(folder: Path) -> Found:
+    """A run that stops amid step 4 and is resumed, beside one that is not stopped."""
+    whole, _ = train(output_dir=folder / "whole", **FOUR_STEPS)
+    make_trainer(output_dir=folder / "cut", **(FOUR_STEPS | {"steps": 3})).train()
+    again = make_trainer(output_dir=folder / "cut", **FOUR_STEPS)
+    again.train(resume=True)
+    return {"whole": fingerprint(whole.model), "resumed": fingerprint(again.model)}
+
+
+def sharded(folder: Path) -> Found:
+    """FSDP2: the engine's copy, a part of the weights here, checkpoints, the saved model."""
+    with fsdp2():
+        trainer, found = train(output_dir=folder / "sharded", steps=3, eval_rows=ROWS[:3])
+        whole, _ = train(output_dir=folder / "sharded_whole", **FOUR_STEPS)
+        cut = FOUR_STEPS | {"steps": 3}
+        make_trainer(output_dir=folder / "sharded_cut", **cut).train()
+        again = make_trainer(output_dir=folder / "sharded_cut", **FOUR_STEPS)
+        again.train(resume=True)
+    local = [weight.to_local().numel() for weight in trainer._policy.parameters()]
+    found["share"] = sum(local) / sum(weight.numel() for weight in trainer.model.parameters())
+    found["whole"], found["resumed"] = fingerprint(whole.model), fingerprint(again.model)
+    return found
+
+
+def sharded_adapters(folder: Path) -> Found:
+    """FSDP2 with LoRA in bfloat16, whose master weights are float32."""
+
+    def run(name: str) -> Found:
+        model, _ = load_model("tiny:", dtype="bfloat16", lora={"rank": 4}, tokenizer=TOKENIZER)
+        before = fingerprint(model)
+        trainer, found = train(model=model, output_dir=folder / name, steps=2)
+        names = {type(master).__name__ for master in trainer._optimizer.master}
+        dtypes = {str(master.dtype) for master in trainer._optimizer.master}
+        return found | {"before": before, "masters": sorted(names | dtypes)}
+
+    with fsdp2():
+        found = run("sharded_adapters")
+    return found | {"unsharded": run("adapters")}
+
+
+SCENARIOS = [
+    plain,
+    lost_in_one,
+    lost,
+    typo_in_one,
+    typos_within_the_limit,
+    fewer_rows_than_processes,
+    uneven,
+    estimators_see_all,
+    exchange,
+    resumed,
+    sharded,
+    sharded_adapters,
+]
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    found = {}
+    for scenario in SCENARIOS:
+        started = time.perf_counter()
+        found[scenario.__name__] = scenario(folder)
+        print(PROCESS, scenario.__name__, round(time.perf_counter() - started, 1), flush=True)
+        (folder / f"{PROCESS}.json").write_text(json.dumps(found))
+    Accelerator(cpu=True).end_training()
+
+
+if __name__ == "__main__":
+    main()
