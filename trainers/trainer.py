@@ -2,28 +2,25 @@
 
     for step in 1..steps:
         rows     <- the next rows_per_step rows
-        groups   <- collect(environments, agent, rows)          (trainers/collect.py)
+        groups   <- episodes of all processes                   (trainers/shared_rollouts.py)
         weights  <- update(policy, optimizer, groups)           (trainers/update.py)
 
 Which algorithm it is, is an advantage estimator and the loss; nothing here depends on it.
 """
 
-import asyncio
 import copy
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium
 import torch
 
 from gymnast.agents import TransformersAgent
-from gymnast.agents.adapters import folded
 from gymnast.errors import CheckpointError, ConfigError
 from gymnast.trainers.advantages import Estimator
-from gymnast.trainers.collect import MakeEnvironment, Rollouts, collect
+from gymnast.trainers.collect import MakeEnvironment, Rollouts
 from gymnast.trainers.data import RowSource, as_row_source
 from gymnast.trainers.engine_weights import EngineWeights
 from gymnast.trainers.environments import environment_factory
@@ -31,16 +28,14 @@ from gymnast.trainers.observer import Observer
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.policy import Policy
 from gymnast.trainers.processes import launched, together
-from gymnast.trainers.rollout_metrics import Counts, nothing_finished
 from gymnast.trainers.run_folder import RunFolder, save_model
 from gymnast.trainers.seeds import derive
 from gymnast.trainers.settings import check_at_least, check_positive, check_sampling, estimator
 from gymnast.trainers.sharding import shard, wants_sharding
-from gymnast.trainers.shared_rollouts import divide
+from gymnast.trainers.shared_rollouts import SharedRollouts
 from gymnast.trainers.update import UpdateSettings, update
 from gymnast.types import Sampling
 
-T = TypeVar("T")
 Row = Mapping[str, Any]
 
 
@@ -152,7 +147,6 @@ class Trainer:
             check_positive(rollout_deadline_s=rollout_deadline_s)
         self.group_size, self.rows_per_step, self.steps = group_size, rows_per_step, steps
         self.concurrency, self.rollout_deadline_s = concurrency, rollout_deadline_s
-        self.deterministic = deterministic
         self.max_failed_episodes = max_failed_episodes
         self.eval_rows, self.eval_every_steps = eval_rows, eval_every_steps
         self.eval_sampling = eval_sampling or self.sampling
@@ -195,6 +189,9 @@ class Trainer:
             model, tokenizer, max_batch=min(concurrency, 64), kv_budget_bytes=kv_budget_bytes
         )
         self._make_env = environment_factory(environment, tokenizer, self.agent.context_length)
+        self._rollouts = SharedRollouts(
+            self.accelerator, self.agent, self._make_env, self.concurrency, deterministic
+        )
         self._rows = as_row_source(rows, seed=seed)
         self.folder = RunFolder(output_dir) if output_dir is not None else None
 
@@ -247,7 +244,7 @@ class Trainer:
         rows = self.eval_rows if rows is None else rows
         if rows is None or not len(rows):
             raise ConfigError("evaluate: no rows; pass some, or give the trainer eval_rows")
-        rollouts = self._roll_out(
+        rollouts = self._rollouts.of(
             rows,
             f"evaluation after step {self.step}",
             group_size=self.eval_group_size,
@@ -302,7 +299,7 @@ class Trainer:
         if most is None:
             most = 0 if self.step == 0 else len(rows) * self.group_size // 10
         number = self.step + 1
-        return self._roll_out(
+        return self._rollouts.of(
             rows,
             f"step {number}",
             group_size=self.group_size,
@@ -312,37 +309,6 @@ class Trainer:
             deadline_s=self.rollout_deadline_s,
             on_progress=lambda done, total: self._tell("on_rollouts", number, done, total),
         )
-
-    def _roll_out(
-        self, rows: Sequence[Row], what: str, *, max_failed_episodes: int = 0, **settings: Any
-    ) -> Rollouts:
-        """Play this process's share of the rows; returns the rollouts of all processes."""
-
-        def play(share: Sequence[Row], places: Sequence[int], counts: Counts) -> Rollouts:
-            with folded(self.model):
-                self.agent.weights_changed()
-                rollouts = _run(
-                    collect(
-                        self._make_env,
-                        self.agent,
-                        share,
-                        row_numbers=places,
-                        counts=counts,
-                        concurrency=self.concurrency,
-                        deterministic=self.deterministic,
-                        max_failed_episodes=max_failed_episodes,
-                        **settings,
-                    )
-                )
-                self.agent.wait_idle()  # a deadline cancels amid a forward pass
-                # They are about to, and the memory is training's now.
-                self.agent.weights_changed()
-            return rollouts
-
-        rollouts = divide(self.accelerator, rows, play, max_failed_episodes=max_failed_episodes)
-        if rows and not rollouts.trajectories:
-            raise nothing_finished(what, len(rows) * settings["group_size"], rollouts.metrics)
-        return rollouts
 
     def _record(
         self, step: int, name: str, metrics: Mapping[str, float], rollouts: Rollouts
@@ -374,13 +340,3 @@ class Trainer:
     def _tell(self, event: str, *details: Any) -> None:
         if self.observer is not None and self.accelerator.is_main_process:
             getattr(self.observer, event)(*details)
-
-
-def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, also where a loop is running already (a notebook)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    with ThreadPoolExecutor(1, "gymnast-trainer") as pool:
-        return pool.submit(asyncio.run, coroutine).result()

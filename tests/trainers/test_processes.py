@@ -59,15 +59,21 @@ def found(folder: Path) -> Found:
 
 
 @pytest.fixture(scope="module")
-def one_process(folder: Path) -> dict[str, Any]:
-    """The scenario `plain`, in this process alone."""
+def scenarios() -> Any:
+    """The scenarios' module, for this process alone."""
     spec = importlib.util.spec_from_file_location("two_processes", SCRIPT)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def one_process(scenarios: Any, folder: Path) -> dict[str, Any]:
+    """The scenario `plain`, in this process alone."""
     alone = folder / "alone"
     alone.mkdir()
-    result: dict[str, Any] = module.plain(alone)
+    result: dict[str, Any] = scenarios.plain(alone)
     return result
 
 
@@ -230,6 +236,14 @@ def test_each_process_trains_a_share_of_the_weights(found: Found) -> None:
 def test_a_resumed_sharded_run_goes_on_exactly(found: Found) -> None:
     weights = {process["sharded"][name] for process in found for name in ("whole", "resumed")}
     assert len(weights) == 1
+
+
+def test_a_sharded_run_may_go_on_in_one_process(found: Found, scenarios: Any, folder: Path) -> None:
+    """A checkpoint holds whole tensors. Its last one is of the last step: nothing is left to do."""
+    settings = scenarios.FOUR_STEPS
+    trainer = scenarios.make_trainer(output_dir=folder / "sharded_whole", **settings)
+    trainer.train(resume=True)
+    assert scenarios.fingerprint(trainer.model) == found[0]["sharded"]["whole"]
 
 
 def test_sharded_adapters_keep_float32_masters(found: Found) -> None:
