@@ -48,7 +48,7 @@ class Observer(Protocol):
         ...
 
     def on_rollouts(self, step: int, done: int, total: int) -> None:
-        """Some episodes of a step have ended: `done` of `total`."""
+        """Some episodes of a step have ended: `done` of `total`, those of the main process."""
         ...
 
     def on_step(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
