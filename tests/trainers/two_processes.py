@@ -20,6 +20,7 @@ import gymnasium
 import numpy as np
 import torch
 from accelerate import Accelerator
+from torch.distributed.tensor import DTensor
 
 from gymnast.agents import load_model
 from gymnast.agents.tiny import tiny_model, tiny_tokenizer
@@ -44,6 +45,7 @@ FOUR_STEPS: dict[str, Any] = {
     "warmup_steps": 3,
     "weight_decay": 0.01,
 }
+TWO_STEPS: dict[str, Any] = {"deterministic": True, "checkpoint_every_steps": 1}
 Found = dict[str, Any]
 
 
@@ -243,13 +245,13 @@ def sharded(folder: Path) -> Found:
     """FSDP2: the engine's copy, a part of the weights here, checkpoints, the saved model."""
     with fsdp2():
         trainer, found = train(output_dir=folder / "sharded", steps=3, eval_rows=ROWS[:3])
-        whole, _ = train(output_dir=folder / "sharded_whole", **FOUR_STEPS)
-        cut = FOUR_STEPS | {"steps": 3}
-        make_trainer(output_dir=folder / "sharded_cut", **cut).train()
-        again = make_trainer(output_dir=folder / "sharded_cut", **FOUR_STEPS)
+        whole, _ = train(output_dir=folder / "sharded_whole", **TWO_STEPS)
+        make_trainer(output_dir=folder / "sharded_cut", **(TWO_STEPS | {"steps": 1})).train()
+        again = make_trainer(output_dir=folder / "sharded_cut", **TWO_STEPS)
         again.train(resume=True)
-    local = [weight.to_local().numel() for weight in trainer._policy.parameters()]
-    found["share"] = sum(local) / sum(weight.numel() for weight in trainer.model.parameters())
+    weights = [weight for weight in trainer._policy.parameters() if isinstance(weight, DTensor)]
+    local = sum(weight.to_local().numel() for weight in weights)
+    found["share"] = local / sum(weight.numel() for weight in trainer.model.parameters())
     found["whole"], found["resumed"] = fingerprint(whole.model), fingerprint(again.model)
     return found
 
@@ -260,7 +262,7 @@ def sharded_adapters(folder: Path) -> Found:
     def run(name: str) -> Found:
         model, _ = load_model("tiny:", dtype="bfloat16", lora={"rank": 4}, tokenizer=TOKENIZER)
         before = fingerprint(model)
-        trainer, found = train(model=model, output_dir=folder / name, steps=2)
+        trainer, found = train(model=model, output_dir=folder / name, steps=1)
         names = {type(master).__name__ for master in trainer._optimizer.master}
         dtypes = {str(master.dtype) for master in trainer._optimizer.master}
         return found | {"before": before, "masters": sorted(names | dtypes)}
