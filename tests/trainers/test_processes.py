@@ -94,7 +94,7 @@ def assert_same_run(ours: Path, theirs: Path) -> None:
     mine, others = without_clocks(ours), without_clocks(theirs)
     assert [line["step"] for line in mine] == [0, 1, 2, 3, 3]
     for one, other in zip(mine, others, strict=True):
-        assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
     assert any(line.get("grad_norm", 0) > 0 for line in mine)
 
 
@@ -139,7 +139,7 @@ def test_the_trained_weights_are_those_of_one_process(
     found: Found, one_process: dict[str, Any], folder: Path
 ) -> None:
     assert found[0]["plain"]["weights"] == found[1]["plain"]["weights"]
-    assert difference(folder / "plain", folder / "alone/plain") < 0.02
+    assert difference(folder / "plain", folder / "alone/plain") < 1e-3
 
 
 def test_only_the_main_process_tells_and_writes(found: Found, folder: Path) -> None:
@@ -225,7 +225,7 @@ def test_sharded_training_is_training(found: Found, folder: Path) -> None:
     assert_same_run(folder / "sharded", folder / "plain")
     assert sampled(folder / "sharded") == sampled(folder / "plain")
     assert found[0]["sharded"]["weights"] == found[1]["sharded"]["weights"]
-    assert difference(folder / "sharded", folder / "plain") < 0.02
+    assert difference(folder / "sharded", folder / "plain") < 1e-3
 
 
 def test_each_process_trains_a_share_of_the_weights(found: Found) -> None:
