@@ -70,6 +70,12 @@ def run_side(side: Side, groups: list[Group], folder: Path, options: Options) ->
     return side(name, groups, folder, checkpointing=options.checkpointing, clip=CLIP)
 
 
+def in_own_process(side: Side, groups: list[Group], folder: Path, options: Options) -> Result:
+    """One step, elsewhere: what it leaves in memory is not the next one's."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(run_side, side, groups, folder, options).result()
+
+
 def compare(name: str, options: Options) -> Report:
     """Both sides on one batch, each in a process of its own.
 
@@ -78,25 +84,24 @@ def compare(name: str, options: Options) -> Report:
     """
     vocabulary = QUICK_VOCABULARY if options.quick else VOCABULARY
     groups = batch(name, options.groups, options.group_size, vocabulary, quick=options.quick)
-    results = []
     with tempfile.TemporaryDirectory() as folder:
-        for side in (train_step_gymnast.step, train_step_trl.step):
-            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-                asked = process.submit(run_side, side, groups, Path(folder), options)
-                results.append(asked.result())
+        ours, theirs = (
+            in_own_process(side, groups, Path(folder), options)
+            for side in (train_step_gymnast.step, train_step_trl.step)
+        )
         report = Report(f"[{name}] {describe(groups)}")
-        report.lines.append(agreement(*results, groups))
+        report.lines.append(agreement(ours, theirs, groups))
     report.lines.append(HEAD)
-    for side_name, result in zip(("Gymnast", "TRL"), results, strict=True):
+    for side_name, result in (("Gymnast", ours), ("TRL", theirs)):
         cost, time = result.cost, result.cost.cost
         report.lines.append(
             f"{side_name:8} | {time.wall_s:7.2f} {time.cpu_s:7.2f} "
             f"{cost.peak_bytes / 2**20:9,.0f} {cost.faults:11,}"
         )
-    sizes = ", ".join(str(result.sequences) for result in results)
+    sizes = f"{ours.sequences}, {theirs.sequences}"
     report.lines.append(f"sequences in each micro-batch, Gymnast and TRL: {sizes}")
     if not options.quick:
-        add_targets(report, name, *results)
+        add_targets(report, name, ours, theirs)
     return report
 
 

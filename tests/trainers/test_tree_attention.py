@@ -13,13 +13,12 @@ WIDTH, KEY_HEADS = 4, 2
 
 def separate(
     packed: Packed,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    inputs: list[torch.Tensor],
     layer: LayerSettings,
 ) -> list[torch.Tensor]:
     """What each sequence's tokens get when they attend among themselves, in plain operations."""
     outs = []
+    query, key, value = inputs[:3]
     shared = query.shape[1] // key.shape[1]
     for index in packed.index:
         q = query[index].transpose(0, 1)  # [H, n, D]
@@ -38,6 +37,12 @@ def separate(
         weights = scores.softmax(dim=-1)[..., : len(at)]
         outs.append((weights @ v).transpose(0, 1))  # [n, H, D]
     return outs
+
+
+def attended(packed: Packed, inputs: list[torch.Tensor], layer: LayerSettings) -> torch.Tensor:
+    """What the packed tokens get."""
+    query, key, value = inputs[:3]
+    return TreePlan(packed, torch.device("cpu")).attend(query, key, value, layer)
 
 
 stems = st.lists(st.integers(0, 2), max_size=3)  # each a long run of one token: deep, wide trees
@@ -71,19 +76,19 @@ def check(
     inputs = [drawn(KEY_HEADS * heads_per_key), drawn(KEY_HEADS), drawn(KEY_HEADS, value_width)]
     if layer.sinks is not None:
         inputs.append(layer.sinks)
-    together = TreePlan(packed, torch.device("cpu")).attend(*inputs[:3], layer)
-    alone = separate(packed, *inputs[:3], layer)
-    close = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 0, "atol": 1e-11}
+    together = attended(packed, inputs, layer)
+    alone = separate(packed, inputs, layer)
+    apart = 1e-5 if dtype == torch.float32 else 1e-11
     ours = theirs = torch.zeros((), dtype=dtype)
     for index, out in zip(packed.index, alone, strict=True):
-        torch.testing.assert_close(together[index], out, **close)
+        torch.testing.assert_close(together[index], out, rtol=apart, atol=apart)
         weights = torch.randn(out.shape, generator=draw, dtype=dtype)
         ours = ours + (together[index] * weights).sum()
         theirs = theirs + (out * weights).sum()
     for mine, other in zip(
         torch.autograd.grad(ours, inputs), torch.autograd.grad(theirs, inputs), strict=True
     ):
-        torch.testing.assert_close(mine, other, **close)
+        torch.testing.assert_close(mine, other, rtol=apart, atol=apart)
 
 
 @settings(max_examples=60, deadline=None)
@@ -125,15 +130,15 @@ def test_half_precision_stays_within_its_rounding() -> None:
     packed = pack([[*range(100), 7, *range(30)], [*range(100), 8, *range(50)]])
     draw = torch.Generator().manual_seed(0)
     inputs = [torch.randn(len(packed.ids), h, 16, generator=draw).bfloat16() for h in (4, 2, 2)]
-    plan, layer = TreePlan(packed, torch.device("cpu")), LayerSettings(0, 0.25)
-    exact = plan.attend(*(t.float() for t in inputs), layer)
-    torch.testing.assert_close(plan.attend(*inputs, layer).float(), exact, rtol=0.02, atol=0.02)
+    layer = LayerSettings(0, 0.25)
+    exact = attended(packed, [tensor.float() for tensor in inputs], layer)
+    torch.testing.assert_close(attended(packed, inputs, layer).float(), exact, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize("dimension", [0, 1, 2])
 def test_the_layout_of_the_tensors_does_not_matter(dimension: int) -> None:
     packed = pack([[*range(20), 1], [*range(20), 2, 3]])
-    plan, layer = TreePlan(packed, torch.device("cpu")), LayerSettings(0, 0.25)
+    layer = LayerSettings(0, 0.25)
     inputs = [torch.randn(len(packed.ids), h, 16) for h in (4, 2, 2)]
     strange = [t.transpose(0, dimension).contiguous().transpose(0, dimension) for t in inputs]
-    torch.testing.assert_close(plan.attend(*strange, layer), plan.attend(*inputs, layer))
+    torch.testing.assert_close(attended(packed, strange, layer), attended(packed, inputs, layer))
