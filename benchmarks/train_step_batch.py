@@ -98,7 +98,9 @@ def no_tools(_: random.Random) -> list[int]:
 BATCHES: dict[str, Lengths] = {"equal": equal, "mix": mix, "no_tools": no_tools}
 
 
-def batch(name: str, groups: int, group_size: int, vocabulary: int, *, quick: bool) -> list[Group]:
+def batch(
+    name: str, groups: int, group_size: int, vocabulary: int, *, shorter: int = 1
+) -> list[Group]:
     """Draw a batch; the same for the same arguments.
 
     Args:
@@ -106,10 +108,9 @@ def batch(name: str, groups: int, group_size: int, vocabulary: int, *, quick: bo
         groups: How many.
         group_size: Episodes in each.
         vocabulary: Tokens are drawn from below this.
-        quick: A tenth of every length.
+        shorter: Divides every length.
     """
     draw = random.Random(name)
-    shorter = 10 if quick else 1
 
     def tokens(count: int) -> list[int]:
         return [draw.randrange(10, vocabulary) for _ in range(max(1, count // shorter))]

@@ -14,24 +14,24 @@ pytestmark = pytest.mark.slow
 
 
 def test_equal_episodes_have_the_lengths_they_should() -> None:
-    for group in batch("equal", 2, 3, 1000, quick=False):
+    for group in batch("equal", 2, 3, 1000):
         assert len(group.prompt) == PROMPT_TOKENS
         for episode in group.episodes:
             assert (sum(episode.mask), len(episode.ids)) == (150, 400)
 
 
 def test_the_mix_has_one_to_eight_turns_that_fit_and_stays_the_same() -> None:
-    groups = batch("mix", 8, 8, 1000, quick=False)
+    groups = batch("mix", 8, 8, 1000)
     turns = {(len(episode.parts) + 1) // 2 for group in groups for episode in group.episodes}
     assert turns == set(range(1, MOST_TURNS + 1))
     longest = max(len(episode.ids) for group in groups for episode in group.episodes)
     assert PROMPT_TOKENS + longest <= CONTEXT_LENGTH
-    assert groups == batch("mix", 8, 8, 1000, quick=False)
+    assert groups == batch("mix", 8, 8, 1000)
 
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_a_trajectory_is_the_episode(name: str) -> None:
-    (group,) = batch(name, 1, 2, 1000, quick=True)
+    (group,) = batch(name, 1, 2, 1000, shorter=10)
     episode = group.episodes[1]
     made = group.trajectory(1, [-0.5] * sum(episode.mask))
     assert made.ids == group.prompt + episode.ids
@@ -56,7 +56,7 @@ def test_sides_that_differ_are_refused(tmp_path: Path) -> None:
         torch.save({"weight": torch.full((3,), gradient)}, path)
         return Result(loss, StepCost(Cost()), [2], path)
 
-    groups = batch("mix", 1, 4, 1000, quick=True)
+    groups = batch("mix", 1, 4, 1000, shorter=10)
     ours = result("ours", 1.0, 1.0)
     assert "worst weight 0.0e+00" in train_step.agreement(ours, ours, groups)
     with pytest.raises(AssertionError, match="disagree"):
@@ -69,7 +69,7 @@ def test_sides_that_differ_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", BATCHES)
 def test_both_sides_agree_in_small(name: str, checkpointing: bool) -> None:
     pytest.importorskip("trl")
-    options = train_step.Options(2, 4, quick=True, checkpointing=checkpointing, threads=1)
+    options = train_step.Options(2, 4, 10, quick=True, checkpointing=checkpointing, threads=1)
     report = train_step.compare(name, options)  # asserts that they agree
     assert report.targets == []  # in small nothing is promised
     assert any(line.startswith("TRL") for line in report.lines)
