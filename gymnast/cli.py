@@ -81,6 +81,7 @@ def train(
     if trainer.accelerator.is_main_process:
         folder = config.output_dir
         typer.echo(f"the run is in {folder}, the trained model in {folder}/model")
+    trainer.accelerator.wait_for_everyone()  # the main process has saved the model
     trainer.accelerator.end_training()
 
 
