@@ -7,11 +7,12 @@ import torch
 from accelerate import Accelerator
 
 from gymnast.agents import load_model
-from gymnast.trainers.advantages import ESTIMATORS
+from gymnast.trainers import make_algorithm
 from gymnast.trainers.batch import Sample, micro_batch, split
+from gymnast.trainers.credit import with_advantages
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.policy import Policy
-from gymnast.trainers.update import UpdateSettings, update, with_advantages
+from gymnast.trainers.update import UpdateSettings, update
 from gymnast.types import Trajectory
 from train_step_batch import Group
 from train_step_measure import Result, first_gradients, measured, warm_up
@@ -36,14 +37,12 @@ def step(
     policy = Policy(model, gradient_checkpointing=checkpointing)
     optimizer = MasterAdamW(model.parameters(), learning_rate=0.0)
     settings = UpdateSettings(
-        estimator=ESTIMATORS["grpo"],
-        clip_low=0.2,
-        clip_high=0.2,
+        algorithm=make_algorithm("grpo"),
         max_grad_norm=clip,
         tokens_per_microbatch=max(map(_packed_tokens, groups)),
     )
     trajectories = with_own_logprobs(policy, groups)
-    samples = with_advantages(trajectories, settings.estimator)
+    samples = with_advantages(trajectories, settings.algorithm.estimator)
     sizes = [len(batch) for batch in split(samples, settings.tokens_per_microbatch)]
     accelerator = Accelerator(cpu=True)
     with measured() as cost:

@@ -164,7 +164,7 @@ def _renderer(given: Any) -> Renderer | None:
 def _import(path: str) -> Any:
     """The object that "module:Name" or "file.py:Name" names."""
     source, _, name = path.rpartition(":")
-    module = _module_of_file(Path(source)) if source.endswith(".py") else _module(source)
+    module = import_source(source)
     if hasattr(module, name):
         return getattr(module, name)
     classes = [
@@ -176,6 +176,16 @@ def _import(path: str) -> Any:
         f"{source!r} has no {name!r}.{_nearest(name, classes)} Its environments are: "
         f"{', '.join(classes) or '(none)'}."
     )
+
+
+def import_source(source: str) -> ModuleType:
+    """Import a module by its name, or by its path where that ends with ".py".
+
+    Raises:
+        UnknownEnvironment: There is none.
+        UserCodeError: It raised while it was imported.
+    """
+    return _module_of_file(Path(source)) if source.endswith(".py") else _module(source)
 
 
 def _module(name: str) -> ModuleType:

@@ -20,11 +20,13 @@ from gymnast.agents.tiny import CHAT_TEMPLATE, tiny_model, tiny_tokenizer
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.trainers import Rollouts, Trainer, collect, load_config
 from gymnast.trainers.advantages import ESTIMATORS
+from gymnast.trainers.algorithms import make_algorithm
 from gymnast.trainers.batch import micro_batch
+from gymnast.trainers.credit import with_advantages
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.policy import Policy
 from gymnast.trainers.run import build_trainer
-from gymnast.trainers.update import UpdateSettings, update, with_advantages
+from gymnast.trainers.update import UpdateSettings, update
 from gymnast.types import Completion, Sampling, StopReason, Trajectory
 
 Encode = Callable[[str], list[int]]
@@ -111,9 +113,8 @@ def learn(groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
     """One real optimisation step on a tiny model."""
     model = tiny_model()
     settings = UpdateSettings(
-        estimator=ESTIMATORS["rloo"],
-        clip_low=0.9,  # wide, because the log-probabilities are made up
-        clip_high=9.0,
+        # Wide clips, because the log-probabilities are made up.
+        algorithm=make_algorithm("rloo", clip_low=0.9, clip_high=9.0),
         max_grad_norm=1.0,
         tokens_per_microbatch=2048,
     )

@@ -1,40 +1,94 @@
-"""Advantages: how much better each turn was than what its group did otherwise.
+"""Advantages: how much better each turn was than what its group, or the batch, did otherwise.
 
 An estimator maps a `RewardBatch` to one advantage per turn, which then holds for that turn's
-tokens. The kernels `grpo` and `rloo` work on the rewards of one group.
+tokens. A new one is one decorated function: `@per_group` on a kernel that sees the rewards of one
+group, `@estimator` on one that sees the whole batch. Keyword-only arguments are options of a
+config.
 
-A new estimator is one function and one entry in `ESTIMATORS`.
+    @per_group
+    def best_of(rewards, *, margin: float = 0.0):
+        return (rewards >= rewards.max() - margin) * 1.0
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
 
 import torch
+from pydantic import Field
+
+from gymnast.trainers.registry import Registry
 
 EPSILON = 1e-4
 
 
 @dataclass(frozen=True)
 class RewardBatch:
-    """The rewards of N trajectories.
+    """The rewards of N trajectories, those of all processes.
 
     Attributes:
         rewards: [N], float.
         group: [N], int: which group each trajectory belongs to.
         turn_rewards: The rewards of each trajectory's turns; ragged, N lists.
-        parts: Named rewards that `rewards` is made of, each [N].
+        parts: Named rewards that `rewards` is made of, each [N], before they are weighted.
+        weights: Of the parts; 1 for one that is not named.
     """
 
     rewards: torch.Tensor
     group: torch.Tensor
     turn_rewards: Sequence[Sequence[float]]
     parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
-Kernel = Callable[[torch.Tensor], torch.Tensor]
-Estimator = Callable[[RewardBatch], list[torch.Tensor]]
+Kernel = Callable[..., torch.Tensor]
+Estimator = Callable[..., list[torch.Tensor]]
+F = TypeVar("F", bound=Callable[..., Any])
+
+ESTIMATORS: Registry[list[torch.Tensor]] = Registry("estimator")
 
 
+def estimator(function: F) -> F:
+    """Let a config name a function from a `RewardBatch` to N tensors, [turns] each."""
+    ESTIMATORS.add(function, function)
+    return function
+
+
+def per_group(kernel: F) -> F:
+    """Let a config name a kernel, [G] -> [G], which is applied to the rewards of each group."""
+
+    def estimate(batch: RewardBatch, **options: Any) -> list[torch.Tensor]:
+        return _to_turns(_in_groups(kernel, batch.rewards, batch.group, **options), batch)
+
+    ESTIMATORS.add(kernel, estimate)
+    return kernel
+
+
+def _in_groups(
+    kernel: Kernel, rewards: torch.Tensor, group: torch.Tensor, **options: Any
+) -> torch.Tensor:
+    """[N]: a kernel applied to the rewards [N] of each group."""
+    advantages = torch.zeros_like(rewards)
+    for number in group.unique():
+        members = group == number
+        advantages[members] = kernel(rewards[members], **options)
+    return advantages
+
+
+def _to_turns(advantages: torch.Tensor, batch: RewardBatch) -> list[torch.Tensor]:
+    """Give every turn its trajectory's value; advantages [N]."""
+    pairs = zip(advantages, batch.turn_rewards, strict=True)
+    return [value.expand(len(turns)) for value, turns in pairs]
+
+
+def _standardised(values: torch.Tensor) -> torch.Tensor:
+    """(v - mean) / (std + 1e-4), [N] -> [N]; zeros where there are fewer than two."""
+    if len(values) < 2:
+        return torch.zeros_like(values)
+    return (values - values.mean()) / (values.std() + EPSILON)
+
+
+@per_group
 def grpo(rewards: torch.Tensor) -> torch.Tensor:
     """Rewards standardised within the group: (r - mean) / (std + 1e-4).
 
@@ -47,12 +101,28 @@ def grpo(rewards: torch.Tensor) -> torch.Tensor:
     Returns:
         [G].
     """
+    return _standardised(torch.as_tensor(rewards) * 1.0)  # whole numbers too
+
+
+@per_group
+def dr_grpo(rewards: torch.Tensor) -> torch.Tensor:
+    """Rewards centred within the group: r - mean.
+
+    Dr. GRPO (Liu et al. 2025, arXiv:2503.20783), section 3.2: without the division by the standard
+    deviation, which favours groups that are nearly all right or nearly all wrong. A group of one
+    has no advantage.
+
+    Args:
+        rewards: [G], of one group.
+
+    Returns:
+        [G].
+    """
     rewards = torch.as_tensor(rewards) * 1.0  # whole numbers too
-    if len(rewards) < 2:
-        return torch.zeros_like(rewards)
-    return (rewards - rewards.mean()) / (rewards.std() + EPSILON)
+    return rewards - rewards.mean()
 
 
+@per_group
 def rloo(rewards: torch.Tensor) -> torch.Tensor:
     """Each reward minus the mean of the others: r - (sum - r) / (G - 1).
 
@@ -71,20 +141,106 @@ def rloo(rewards: torch.Tensor) -> torch.Tensor:
     return (rewards - rewards.mean()) * (len(rewards) / (len(rewards) - 1))
 
 
-def per_group(kernel: Kernel) -> Estimator:
-    """Apply a kernel to the rewards of each group, and give every turn its trajectory's value."""
+@estimator
+def reinforce_pp(batch: RewardBatch) -> list[torch.Tensor]:
+    """Rewards standardised over the whole batch: (r - mean) / (std + 1e-4).
 
-    def estimate(batch: RewardBatch) -> list[torch.Tensor]:
-        advantages = torch.zeros_like(batch.rewards)  # [N]
-        for group in batch.group.unique():
-            members = batch.group == group
-            advantages[members] = kernel(batch.rewards[members])
-        return [
-            value.expand(len(turns))
-            for value, turns in zip(advantages, batch.turn_rewards, strict=True)
-        ]
+    REINFORCE++ (Hu et al. 2025, arXiv:2501.03262), its global advantage normalisation. Mean and
+    standard deviation are over the N trajectories of all processes. The paper's KL penalty in the
+    reward is `kl: {place: reward, estimator: k1}`.
 
-    return estimate
+    Args:
+        batch: N trajectories.
+
+    Returns:
+        N tensors, [turns] each.
+    """
+    return _to_turns(_standardised(batch.rewards * 1.0), batch)
 
 
-ESTIMATORS: dict[str, Estimator] = {"grpo": per_group(grpo), "rloo": per_group(rloo)}
+@estimator
+def reinforce_pp_baseline(batch: RewardBatch) -> list[torch.Tensor]:
+    """Rewards minus the mean of their group, standardised over the whole batch.
+
+        c = r - mean of the group
+        A = (c - mean(c)) / (std(c) + 1e-4), over the N trajectories of all processes
+
+    REINFORCE++ with baseline (Hu et al. 2025, arXiv:2501.03262).
+
+    Args:
+        batch: N trajectories.
+
+    Returns:
+        N tensors, [turns] each.
+    """
+    centred = _in_groups(dr_grpo, batch.rewards * 1.0, batch.group)
+    return _to_turns(_standardised(centred), batch)
+
+
+@estimator
+def gdpo(batch: RewardBatch, *, weights: dict[str, float] | None = None) -> list[torch.Tensor]:
+    """Each part of the reward standardised within the group, their weighted sum over the batch.
+
+        a_k = (r_k - mean of the group) / (std of the group + 1e-4)       for each part k
+        s   = sum over k of w_k * a_k
+        A   = (s - mean(s)) / (std(s) + 1e-4)                             over the batch
+
+    GDPO (Liu et al. 2026, arXiv:2601.05242), section 3. The parts are what an environment's
+    `reward` returned by name and the `rewards` functions of the config; without any, the reward
+    itself is the only one.
+
+    Args:
+        batch: N trajectories.
+        weights: Of the parts by name; by default those of the `rewards` section, else 1.
+
+    Returns:
+        N tensors, [turns] each.
+    """
+    parts = batch.parts or {"reward": batch.rewards}
+    used = {**batch.weights, **(weights or {})}
+    total = torch.zeros_like(batch.rewards * 1.0)
+    for name, values in parts.items():
+        total += used.get(name, 1.0) * _in_groups(grpo, values * 1.0, batch.group)
+    return _to_turns(_standardised(total), batch)
+
+
+@estimator
+def turn_level(
+    batch: RewardBatch, *, gamma: Annotated[float, Field(ge=0, le=1)] = 1.0
+) -> list[torch.Tensor]:
+    """Each turn's discounted return, standardised over all turns of its group.
+
+        R_t = r_t + gamma * R_(t+1)
+        A_t = (R_t - mean(R)) / (std(R) + 1e-4), over every turn of every member of the group
+
+    Turn-level credit as in Zeng et al. 2025 (arXiv:2505.11821), with returns in place of their two
+    fixed stages. One mean for all turns of a group, rather than one for each place in the
+    conversation, so that the late turns of the only long episode are compared too. With one turn
+    an episode this is `grpo`.
+
+    Args:
+        batch: N trajectories.
+        gamma: What a reward one turn later is worth now.
+
+    Returns:
+        N tensors, [turns] each.
+    """
+    returns = [_discounted(turns, gamma) for turns in batch.turn_rewards]
+    advantages = list(returns)
+    for number in batch.group.unique():
+        members = (batch.group == number).nonzero()[:, 0].tolist()
+        pooled = _standardised(torch.cat([returns[i] for i in members]))
+        parts = pooled.split([len(returns[i]) for i in members])
+        for i, part in zip(members, parts, strict=True):
+            advantages[i] = part
+    return advantages
+
+
+def _discounted(rewards: Sequence[float], gamma: float) -> torch.Tensor:
+    """Returns from each turn on, [turns]."""
+    returns = torch.zeros(len(rewards))
+    following = 0.0
+    for turn in reversed(range(len(rewards))):
+        following = rewards[turn] + gamma * following
+        returns[turn] = following
+    return returns

@@ -37,6 +37,7 @@ class MicroBatch:
         targets: [A], the action tokens.
         sampled_logprobs: [A], as the agent reported them.
         advantages: [A].
+        sequences: [A], which of the trajectories each is of, from 0 on.
     """
 
     packed: Packed
@@ -44,6 +45,7 @@ class MicroBatch:
     targets: torch.Tensor
     sampled_logprobs: torch.Tensor
     advantages: torch.Tensor
+    sequences: torch.Tensor
 
 
 def micro_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
@@ -64,21 +66,29 @@ def micro_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
         torch.tensor(np.concatenate(targets), device=device),
         torch.tensor(np.concatenate(logprobs), dtype=torch.float32, device=device),
         torch.cat(advantages).to(device=device, dtype=torch.float32),
+        torch.tensor(np.repeat(np.arange(len(samples)), [len(s) for s in sources]), device=device),
     )
 
 
-def split(groups: Sequence[Sequence[Sample]], tokens: int) -> list[list[Sample]]:
+def split(
+    groups: Sequence[Sequence[Sample]], tokens: int, *, also_idle: bool = False
+) -> list[list[Sample]]:
     """Divide the samples that train into micro-batches of about this many packed tokens.
 
     Members of a group stay together where they fit, because they share their prompt. One
-    trajectory longer than `tokens` makes a micro-batch of its own.
+    trajectory longer than `tokens` makes a micro-batch of its own, and none is divided.
+
+    Args:
+        groups: The samples.
+        tokens: How many packed tokens.
+        also_idle: Whether samples without any advantage are taken too.
     """
     batches: list[list[Sample]] = []
     room = 0
     for group in groups:
         prompt_counted = False
         for sample in group:
-            if not sample.trains:
+            if not (sample.trains or also_idle):
                 continue
             trajectory = sample.trajectory
             length = len(trajectory.ids)

@@ -13,6 +13,7 @@ from typing import Any
 
 from gymnast.agents.base import Agent
 from gymnast.trainers.episodes import Environments, Episodes, MakeEnvironment
+from gymnast.trainers.rewards import Reward
 from gymnast.trainers.rollout_metrics import Counts, summarise
 from gymnast.trainers.rounds import Rounds
 from gymnast.trainers.schedule import Group, Limits, Schedule
@@ -51,6 +52,7 @@ async def stream(
     max_waiting_groups: int = 16,
     deadline_s: float | None = None,
     deterministic: bool = False,
+    rewards: Sequence[Reward] = (),
     counts: Counts | None = None,
     row_numbers: Sequence[int] | None = None,
 ) -> AsyncGenerator[Group, None]:
@@ -83,6 +85,7 @@ async def stream(
             bit, however long tools take, where the agent starts in an equal state (after
             `weights_changed`, say). Slower: each round waits for the slowest tool. A deadline
             is timing: what it leaves out may differ between runs.
+        rewards: Reward functions besides the environment's own reward; see `trainers/rewards.py`.
         counts: Where to count what was retried, left out, skipped and finished.
         row_numbers: What the seeds of each row derive from in place of its index: where `rows` is
             a share of more rows, their places among all of them.
@@ -104,6 +107,7 @@ async def stream(
         seed=seed,
         max_failed_episodes=max_failed_episodes,
         counts=counts,
+        rewards=rewards,
     )
     schedule = Schedule(episodes.play, limits, counts, rounds.expect if rounds else None)
     schedule.start()
@@ -129,6 +133,7 @@ async def collect(
     max_failed_episodes: int = 0,
     deadline_s: float | None = None,
     deterministic: bool = False,
+    rewards: Sequence[Reward] = (),
     counts: Counts | None = None,
     row_numbers: Sequence[int] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
@@ -151,6 +156,7 @@ async def collect(
         max_failed_episodes=max_failed_episodes,
         deadline_s=deadline_s,
         deterministic=deterministic,
+        rewards=rewards,
         counts=counts,
         row_numbers=row_numbers,
     )

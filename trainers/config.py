@@ -4,6 +4,7 @@
     environment:  {id: gymnast/Arithmetic-v0, max_turns: 4, context_length: 1024}
     data:         {train: rows.jsonl, columns: {prompt: question.text, answer: answer}}
     algorithm:    {name: grpo, group_size: 8}
+    rewards:      [{function: "my_rewards:brevity", weight: 0.5}]
     sampling:     {temperature: 1.0, max_new_tokens: 64}
     trainer:      {steps: 12, rows_per_step: 8, learning_rate: 1e-3}
     evaluation:   {rows: 128, every_steps: 4}
@@ -31,9 +32,11 @@ from pydantic import (
 )
 
 from gymnast.errors import ConfigError
-from gymnast.trainers.advantages import ESTIMATORS
+from gymnast.trainers.algorithms import Algorithm, make_algorithm
 from gymnast.trainers.config_errors import sentences
+from gymnast.trainers.kl import Kl
 from gymnast.trainers.yaml_reader import read_yaml, with_overrides
+from gymnast.types import StopReason
 
 
 def _whole(value: Any) -> Any:
@@ -159,27 +162,73 @@ class DataSection(Section):
         return columns
 
 
-class AlgorithmSection(Section):
-    """The algorithm: an advantage estimator and a loss.
+class KlSection(Section):
+    """A penalty for moving away from the model before training; see `gymnast.trainers.kl`.
 
     Attributes:
-        name: The estimator.
-        group_size: Episodes a row, which are compared with one another.
-        clip_low: How far below 1 the importance ratio may go.
-        clip_high: How far above 1 the importance ratio may go.
+        coefficient: What one nat at one token costs.
+        estimator: k1, k2 or k3.
+        place: In the loss of each token, or taken from the reward of each turn.
     """
+
+    coefficient: Annotated[Number, Field(gt=0)]
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+    place: Literal["loss", "reward"] = "loss"
+
+
+class AlgorithmSection(Section):
+    """The algorithm; see `gymnast.trainers.algorithms`. Further keys are options of its parts.
+
+    Attributes:
+        name: A preset, an estimator, or "module:function" of an estimator.
+        group_size: Episodes a row, which are compared with one another.
+        estimator: In place of that of the name.
+        loss: In place of that of the name; also "module:function".
+        aggregation: In place of that of the name; also "module:function".
+        kl: A penalty for moving away from the model before training.
+        entropy_bonus: How much of a token's entropy, in nats, is taken from its loss.
+        importance_cap: Weight tokens by how much likelier they were to the trainer than to the
+            engine, at most this.
+        masked_stop_reasons: Episodes that ended so are left out of the loss and its normaliser.
+        epochs: How often a batch is gone through.
+        minibatches: Into how many optimisation steps an epoch is divided.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     name: Text = "grpo"
     group_size: Annotated[Integer, Field(ge=2)] = 8
-    clip_low: Annotated[Number, Field(gt=0, le=1)] = 0.2
-    clip_high: Annotated[Number, Field(gt=0)] = 0.2
+    estimator: Text | None = None
+    loss: Text | None = None
+    aggregation: Text | None = None
+    kl: KlSection | None = None
+    entropy_bonus: Annotated[Number, Field(ge=0)] = 0.0
+    importance_cap: Annotated[Number, Field(gt=0)] | None = None
+    masked_stop_reasons: list[Annotated[StopReason, Field(strict=False)]] | None = None
+    epochs: Positive = 1
+    minibatches: Positive = 1
 
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in ESTIMATORS:
-            raise ValueError(f"must be one of {', '.join(sorted(ESTIMATORS))}")
-        return name
+    def make(self) -> Algorithm:
+        """The algorithm.
+
+        Raises:
+            ConfigError: It names what is not there, or has an option that no part takes.
+        """
+        settings = self.model_dump(exclude={"group_size", "kl"})
+        kl = Kl(**self.kl.model_dump()) if self.kl is not None else None
+        return make_algorithm(kl=kl, **settings)
+
+
+class RewardSection(Section):
+    """A reward function besides the environment's own reward; see `gymnast.trainers.rewards`.
+
+    Attributes:
+        function: "module:function" or "path/to/file.py:function".
+        weight: What it returns is multiplied by this.
+    """
+
+    function: Text
+    weight: Number = 1.0
 
 
 class SamplingSection(Section):
@@ -238,6 +287,7 @@ class RunConfig(Section):
         environment: What it acts in.
         data: Rows from files or a hub.
         algorithm: What it learns by.
+        rewards: Reward functions besides the environment's own reward.
         sampling: Of training episodes.
         trainer: The optimisation.
         evaluation: Held-out rows.
@@ -250,12 +300,18 @@ class RunConfig(Section):
     environment: EnvironmentSection
     data: DataSection | None = None
     algorithm: AlgorithmSection = AlgorithmSection()
+    rewards: list[RewardSection] = Field(default_factory=list)
     sampling: SamplingSection = SamplingSection()
     trainer: TrainerSection = TrainerSection()
     evaluation: EvaluationSection = EvaluationSection()
     seed: Integer = 0
     deterministic: bool = False
     output_dir: Text | None = None
+
+    @model_validator(mode="after")
+    def _algorithm_can_be_made(self) -> "RunConfig":
+        self.algorithm.make()
+        return self
 
     @model_validator(mode="after")
     def _has_rows_to_evaluate(self) -> "RunConfig":

@@ -26,6 +26,7 @@ _RULES = {
     "dict_type": "must be a mapping (key: value)",
     "model_type": "must be a mapping (key: value)",
     "literal_error": "must be one of {expected}",
+    "enum": "must be one of {expected}",
 }
 
 
@@ -65,7 +66,8 @@ def _unknown_key(loc: Sequence[int | str], model: type[BaseModel]) -> str:
 
 def _model_at(place: Sequence[int | str], model: type[BaseModel]) -> type[BaseModel]:
     for name in place:
-        model = section_model(model, str(name))
+        if not isinstance(name, int):  # an entry of a list is of the list's model
+            model = section_model(model, name)
     return model
 
 

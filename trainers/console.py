@@ -153,7 +153,10 @@ def step_line(step: int, steps: int, metrics: Mapping[str, float]) -> str:
         if name in metrics:
             parts.append(f"{label} {form.format(metrics[name])}")
     if metrics.get("grad_norm") == 0:  # advantages compare the episodes of a row
-        parts.append("nothing learned: the rewards of each row are alike")
+        why = "the rewards of each row are alike"
+        if metrics.get("episodes/masked") and not metrics.get("tokens/trained"):
+            why = "every episode ended in a way that masked_stop_reasons leaves out"
+        parts.append(f"nothing learned: {why}")
     return "  ".join(parts) + _missing(metrics)
 
 

@@ -1,7 +1,8 @@
 """One member of one group: its environment, its attempts, and what is counted.
 
 An episode that the infrastructure broke is tried again, then left out. One in which the user's
-own code raised is left out too, and more of those than `max_failed_episodes` stop everything.
+own code raised, reward functions included, is left out too, and more of those than
+`max_failed_episodes` stop everything.
 Left out: when it begins (`schedule.py`) and how it goes (`rollout.py`).
 """
 
@@ -17,8 +18,9 @@ import gymnasium
 from gymnast.agents.base import Agent
 from gymnast.errors import InfrastructureError, PromptTooLong, UserCodeError
 from gymnast.trainers.drivers import Driver, driver_of
+from gymnast.trainers.rewards import Reward, add_rewards
 from gymnast.trainers.rollout import drive
-from gymnast.trainers.rollout_metrics import Counts
+from gymnast.trainers.rollout_metrics import Counts, LeftOut
 from gymnast.trainers.seeds import derive
 from gymnast.types import Sampling, StopReason, Trajectory
 
@@ -73,6 +75,7 @@ class Episodes:
         seed: Of the collection.
         max_failed_episodes: In how many episodes the user's code may raise.
         counts: Where to count.
+        rewards: Called on every episode that has ended.
     """
 
     environments: Environments
@@ -83,6 +86,7 @@ class Episodes:
     seed: int
     max_failed_episodes: int
     counts: Counts
+    rewards: Sequence[Reward] = ()
 
     async def play(self, index: int, member: int) -> Trajectory | None:
         """The trajectory of a member of row `index`, or None where it was left out or skipped.
@@ -94,18 +98,23 @@ class Episodes:
         if index in counts.rows_skipped:
             return None
         driver = self.environments.take()
-        trajectory = None
+        scored = None
+        failing: LeftOut = "user_code"
         try:
             trajectory = await self._with_attempts(driver, index, member)
+            if trajectory is not None:
+                failing = "reward"
+                scored = await self._scored(trajectory)
         except PromptTooLong:
             counts.rows_skipped.add(index)
         except UserCodeError as error:
+            _log.warning("row %d, member %d is left out: %s", index, member, error)
             counts.user_errors.append(error)
-            counts.left_out_for["user_code"] += 1
+            counts.left_out_for[failing] += 1
         if len(counts.user_errors) > self.max_failed_episodes:
             raise counts.user_errors[0]
         self.environments.give_back(driver)
-        return trajectory
+        return scored
 
     async def _with_attempts(self, driver: Driver, index: int, member: int) -> Trajectory | None:
         for attempt in range(ATTEMPTS):
@@ -115,6 +124,18 @@ class Episodes:
             self.counts.retried += attempt + 1 < ATTEMPTS
         self.counts.left_out_for["infrastructure"] += 1
         return None
+
+    async def _scored(self, trajectory: Trajectory) -> Trajectory | None:
+        """With the reward functions' values, or None where one of them leaves the episode out."""
+        counts = self.counts
+        try:
+            scored = await add_rewards(trajectory, self.rewards)
+        except InfrastructureError as error:
+            _log.warning("an episode is left out, for a reward function: %r", error)
+            counts.left_out_for["infrastructure"] += 1
+            return None
+        counts.left_out_for["no_reward"] += scored is None
+        return scored
 
     async def _attempt(
         self, driver: Driver, index: int, member: int, attempt: int

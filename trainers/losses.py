@@ -1,15 +1,26 @@
 """Policy-gradient losses over action tokens: pure functions of log-probabilities and advantages.
 
-A loss returns one value per action token; `Trainer` sums them and divides by the number of action
-tokens of the whole batch, over all processes (the token mean of DAPO, Yu et al. 2025,
-arXiv:2503.14476, eq. 8). Tool tokens appear nowhere: they are neither summed nor counted.
+A loss returns one value per action token; how these are summed is an aggregation
+(`trainers/aggregations.py`). Tool tokens appear nowhere: they are neither summed nor counted.
 
-A new loss is one function with the signature of `clipped`.
+A new loss is one decorated function: `@token_loss` with the signature of `clipped`, or
+`@sequence_loss` with that of `gspo`, which is told the trajectory of each token. Keyword-only
+arguments are options of a config.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
 import torch
+from pydantic import Field
+
+from gymnast.trainers.registry import Registry
+
+Low = Annotated[float, Field(gt=0, le=1)]
+High = Annotated[float, Field(gt=0)]
+Loss = Callable[..., "TokenLosses"]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -19,7 +30,7 @@ class TokenLosses:
     Attributes:
         losses: [A], differentiable.
         ratio: [A], how much likelier each token is now than when it was sampled; detached.
-        clipped: [A], whether the clip took the token's gradient away.
+        clipped: [A], whether the clip changed the token's gradient.
     """
 
     losses: torch.Tensor
@@ -27,13 +38,49 @@ class TokenLosses:
     clipped: torch.Tensor
 
 
+LOSSES: Registry[TokenLosses] = Registry("loss")
+
+
+def token_loss(function: F) -> F:
+    """Let a config name a loss that looks at each token alone."""
+
+    def call(
+        logprobs: torch.Tensor,
+        sampled_logprobs: torch.Tensor,
+        advantages: torch.Tensor,
+        sequences: torch.Tensor,
+        **options: Any,
+    ) -> TokenLosses:
+        result: TokenLosses = function(logprobs, sampled_logprobs, advantages, **options)
+        return result
+
+    LOSSES.add(function, call)
+    return function
+
+
+def sequence_loss(function: F) -> F:
+    """Let a config name a loss that is told which tokens belong together."""
+    LOSSES.add(function, function)
+    return function
+
+
+def _surrogate(
+    ratio: torch.Tensor, advantages: torch.Tensor, clip_low: float, clip_high: float
+) -> TokenLosses:
+    """-min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A), each [A]."""
+    whole = ratio * advantages
+    bounded = ratio.clamp(1 - clip_low, 1 + clip_high) * advantages
+    return TokenLosses(-torch.minimum(whole, bounded), ratio.detach(), (bounded < whole).detach())
+
+
+@token_loss
 def clipped(
     logprobs: torch.Tensor,
     sampled_logprobs: torch.Tensor,
     advantages: torch.Tensor,
     *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
+    clip_low: Low = 0.2,
+    clip_high: High = 0.2,
 ) -> TokenLosses:
     """PPO's clipped surrogate at every token.
 
@@ -51,6 +98,122 @@ def clipped(
         clip_high: How far above 1 the ratio may go.
     """
     ratio = torch.exp(logprobs - sampled_logprobs)
-    bounded = ratio.clamp(1 - clip_low, 1 + clip_high)
-    losses = -torch.minimum(ratio * advantages, bounded * advantages)
-    return TokenLosses(losses, ratio.detach(), (bounded * advantages < ratio * advantages).detach())
+    return _surrogate(ratio, advantages, clip_low, clip_high)
+
+
+@token_loss
+def two_sided(
+    logprobs: torch.Tensor,
+    sampled_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    clip_low: Low = 0.2,
+    clip_high: High = 0.2,
+    clip_bound: Annotated[float, Field(gt=1)] = 3.0,
+) -> TokenLosses:
+    """PPO's clipped surrogate with a third bound, for tokens with a negative advantage.
+
+        s    = min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A)
+        loss = -max(s, clip_bound * A)   where A < 0
+        loss = -s                        elsewhere
+
+    Dual-clip PPO (Ye et al. 2020, arXiv:1912.09729). Without the bound, one token that has become
+    far likelier since it was sampled has a loss without limit.
+
+    Args:
+        logprobs: [A], under the policy being trained.
+        sampled_logprobs: [A], under the policy that sampled.
+        advantages: [A].
+        clip_low: How far below 1 the ratio may go.
+        clip_high: How far above 1 the ratio may go.
+        clip_bound: The ratio above which a token with a negative advantage has no gradient;
+            above 1 + clip_high.
+    """
+    ratio = torch.exp(logprobs - sampled_logprobs)
+    inner = _surrogate(ratio, advantages, clip_low, clip_high)
+    bounded = (advantages < 0) & (-inner.losses < clip_bound * advantages)
+    losses = torch.where(bounded, -clip_bound * advantages, inner.losses)
+    return TokenLosses(losses, inner.ratio, (inner.clipped | bounded).detach())
+
+
+@token_loss
+def cispo(
+    logprobs: torch.Tensor,
+    sampled_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    clip_low: Low = 1.0,
+    clip_high: High = 4.0,
+) -> TokenLosses:
+    """REINFORCE weighted by the clipped ratio, so that no token loses its gradient.
+
+        weight = clip(ratio, 1 - clip_low, 1 + clip_high), without a gradient of its own
+        loss   = -weight * A * logprobs
+
+    CISPO (MiniMax-M1, 2025, arXiv:2506.13585), eq. 4 and 5. As there, the default has no lower
+    bound; the upper one, a ratio of 5, is in the range of ScaleRL (arXiv:2510.13786).
+
+    Args:
+        logprobs: [A], under the policy being trained.
+        sampled_logprobs: [A], under the policy that sampled.
+        advantages: [A].
+        clip_low: How far below 1 the weight may go.
+        clip_high: How far above 1 the weight may go.
+    """
+    ratio = torch.exp(logprobs - sampled_logprobs).detach()
+    weight = ratio.clamp(1 - clip_low, 1 + clip_high)
+    return TokenLosses(-weight * advantages * logprobs, ratio, weight != ratio)
+
+
+@token_loss
+def reinforce(
+    logprobs: torch.Tensor, sampled_logprobs: torch.Tensor, advantages: torch.Tensor
+) -> TokenLosses:
+    """The plain policy gradient: loss = -A * logprobs.
+
+    Williams 1992 (doi:10.1007/BF00992696), eq. 4 and 11. It holds for tokens sampled from the
+    policy being trained, that is for one optimisation step a batch.
+
+    Args:
+        logprobs: [A], under the policy being trained.
+        sampled_logprobs: [A], under the policy that sampled; only reported on.
+        advantages: [A].
+    """
+    ratio = torch.exp(logprobs - sampled_logprobs).detach()
+    return TokenLosses(-advantages * logprobs, ratio, torch.zeros_like(ratio, dtype=torch.bool))
+
+
+@sequence_loss
+def gspo(
+    logprobs: torch.Tensor,
+    sampled_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    sequences: torch.Tensor,
+    *,
+    clip_low: Low = 3e-4,
+    clip_high: High = 4e-4,
+) -> TokenLosses:
+    """PPO's clipped surrogate with one ratio for all action tokens of a trajectory.
+
+        s     = exp(mean of logprobs - sampled_logprobs over the trajectory's action tokens)
+        ratio = sg[s] * exp(logprobs - sg[logprobs]), whose value is s     (sg: without gradient)
+        loss  = -min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A)
+
+    GSPO (Zheng et al. 2025, arXiv:2507.18071): the ratio of eq. 7 in the token-wise form of its
+    section 4.3. Where all turns of a trajectory have one advantage, the gradient is that of the
+    sequence form; where they differ, each token follows its own turn's.
+
+    Args:
+        logprobs: [A], under the policy being trained.
+        sampled_logprobs: [A], under the policy that sampled.
+        advantages: [A].
+        sequences: [A], int: which trajectory each token is of, all of whose tokens are here.
+        clip_low: How far below 1 the ratio may go.
+        clip_high: How far above 1 the ratio may go.
+    """
+    differences = (logprobs - sampled_logprobs).detach()
+    lengths = torch.bincount(sequences)  # [S]
+    sums = differences.new_zeros(len(lengths)).index_add(0, sequences, differences)
+    ratio = torch.exp(sums / lengths.clamp(min=1))[sequences]
+    ratio = ratio * torch.exp(logprobs - logprobs.detach())
+    return _surrogate(ratio, advantages, clip_low, clip_high)

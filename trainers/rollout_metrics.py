@@ -10,7 +10,7 @@
     time/tool/<tool>_s          the calls of one tool, also those that failed
     tools/calls/<tool>          how many of them there were
     tools/calls, tools/errors, tools/errors/<kind>, tools/abandoned_threads
-    reward_parts/<name>         where `reward` returned several
+    reward_parts/<name>         where `reward` returned several, or there are reward functions
     anything else               what the environment's `metrics` returned
 
 Whatever a clock measured begins with `time/`; the rest repeats where a run does. An episode begins
@@ -27,6 +27,8 @@ that begin with `tools/`; besides
     episodes/left_out/deadline        not finished, or not begun, when `deadline_s` was over
     episodes/left_out/infrastructure  broken, and again when tried again
     episodes/left_out/user_code       the user's code raised
+    episodes/left_out/reward          a reward function raised, or a reward was no finite number
+    episodes/left_out/no_reward       a reward function returned None
     episodes/rows_skipped       rows whose prompt is too long; their episodes are not left out
 """
 
@@ -38,7 +40,7 @@ from typing import Literal, get_args
 from gymnast.errors import TooManyFailures, UserCodeError
 from gymnast.types import Trajectory
 
-LeftOut = Literal["deadline", "infrastructure", "user_code"]
+LeftOut = Literal["deadline", "infrastructure", "user_code", "reward", "no_reward"]
 
 
 @dataclass
@@ -114,6 +116,8 @@ def nothing_finished(what: str, episodes: int, metrics: Mapping[str, float]) -> 
         ),
         "infrastructure": "were broken by the infrastructure, and again when tried again",
         "user_code": "ended when the environment's own code raised",
+        "reward": "have no reward: a function of `rewards` raised or gave no finite number",
+        "no_reward": "were left out by a function of `rewards`, which returned None",
     }
     parts = [
         f"{metrics[name]:.0f} {text}"

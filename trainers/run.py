@@ -9,6 +9,7 @@ from gymnast.agents.load import load_model, load_tokenizer, model_context_length
 from gymnast.errors import ConfigError
 from gymnast.trainers.config import ModelSection, RunConfig, load_config, save_config
 from gymnast.trainers.observer import Observer
+from gymnast.trainers.rewards import load_rewards
 from gymnast.trainers.run_folder import COMPLETE
 from gymnast.trainers.settings import check_sampling
 from gymnast.trainers.task import Task, chat_template_text, check_environment, prepare_task
@@ -34,6 +35,7 @@ def build_trainer(
     """
     check_environment(config)
     check_sampling(Sampling(**config.sampling.model_dump()))
+    load_rewards([(reward.function, reward.weight) for reward in config.rewards])
     template = chat_template_text(config.model)
     if config.output_dir is not None:
         check_output_folder(Path(config.output_dir), resume=resume)
@@ -67,8 +69,9 @@ def trainer_settings(config: RunConfig, task: Task) -> dict[str, Any]:
     if evaluation.temperature is not None:
         eval_sampling["temperature"] = evaluation.temperature
     return {
-        "algorithm": config.algorithm.name,
-        **config.algorithm.model_dump(exclude={"name"}),
+        "algorithm": config.algorithm.make(),
+        "group_size": config.algorithm.group_size,
+        "rewards": load_rewards([(r.function, r.weight) for r in config.rewards]),
         "sampling": Sampling(**sampling),
         **config.trainer.model_dump(),
         "eval_rows": task.rows.held_out,

@@ -1,7 +1,8 @@
 """What the trainer's settings must be, said before any training time is spent."""
 
+from collections.abc import Sequence
+
 from gymnast.errors import ConfigError
-from gymnast.trainers.advantages import ESTIMATORS, Estimator
 from gymnast.types import Sampling
 
 
@@ -19,6 +20,13 @@ def check_positive(**settings: float) -> None:
             raise ConfigError(f"{name}: must be > 0, got {value}")
 
 
+def check_one_of(known: Sequence[str], **settings: str) -> None:
+    """Each setting must be one of these."""
+    for name, value in settings.items():
+        if value not in known:
+            raise ConfigError(f"{name}: must be one of {', '.join(known)}, got {value!r}")
+
+
 def check_sampling(sampling: Sampling) -> None:
     """The loss needs the probability of each token under the distribution it was drawn from."""
     if sampling.temperature == 0:
@@ -33,12 +41,3 @@ def check_sampling(sampling: Sampling) -> None:
                 f"sampling.{name}: must be {neutral} while training, got {given}: the loss would "
                 "compare probabilities of the filtered distribution with those of the whole one"
             )
-
-
-def estimator(algorithm: str | Estimator) -> Estimator:
-    """An advantage estimator by its name, or as it is."""
-    if not isinstance(algorithm, str):
-        return algorithm
-    if algorithm not in ESTIMATORS:
-        raise ConfigError(f"algorithm: {algorithm!r} is unknown; one of {sorted(ESTIMATORS)}")
-    return ESTIMATORS[algorithm]

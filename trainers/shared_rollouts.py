@@ -20,6 +20,7 @@ from gymnast.agents import TransformersAgent
 from gymnast.agents.adapters import folded
 from gymnast.trainers.collect import MakeEnvironment, Rollouts, collect
 from gymnast.trainers.processes import together
+from gymnast.trainers.rewards import Reward
 from gymnast.trainers.rollout_metrics import Counts, nothing_finished, summarise
 from gymnast.trainers.schedule import Group
 
@@ -45,6 +46,7 @@ class SharedRollouts:
         make_env: Makes an environment.
         concurrency: Episodes at once, in each process.
         deterministic: Sample in rounds.
+        rewards: Reward functions besides the environment's own reward.
     """
 
     accelerator: Accelerator
@@ -52,6 +54,7 @@ class SharedRollouts:
     make_env: MakeEnvironment
     concurrency: int
     deterministic: bool
+    rewards: Sequence[Reward] = ()
 
     def of(
         self, rows: Sequence[Row], what: str, *, max_failed_episodes: int = 0, **settings: Any
@@ -98,6 +101,7 @@ class SharedRollouts:
                     counts=counts,
                     concurrency=self.concurrency,
                     deterministic=self.deterministic,
+                    rewards=self.rewards,
                     max_failed_episodes=most,
                     **settings,
                 )

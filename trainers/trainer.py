@@ -20,17 +20,20 @@ import torch
 from gymnast.agents import TransformersAgent
 from gymnast.errors import CheckpointError, ConfigError
 from gymnast.trainers.advantages import Estimator
+from gymnast.trainers.algorithms import Algorithm, as_algorithm
 from gymnast.trainers.collect import MakeEnvironment, Rollouts
 from gymnast.trainers.data import RowSource, as_row_source
 from gymnast.trainers.engine_weights import EngineWeights
 from gymnast.trainers.environments import environment_factory
+from gymnast.trainers.kl import Reference
 from gymnast.trainers.observer import Observer
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.policy import Policy
 from gymnast.trainers.processes import launched, together
+from gymnast.trainers.rewards import Reward
 from gymnast.trainers.run_folder import RunFolder, save_model
 from gymnast.trainers.seeds import derive
-from gymnast.trainers.settings import check_at_least, check_positive, check_sampling, estimator
+from gymnast.trainers.settings import check_at_least, check_positive, check_sampling
 from gymnast.trainers.sharding import shard, wants_sharding
 from gymnast.trainers.shared_rollouts import SharedRollouts
 from gymnast.trainers.update import UpdateSettings, update
@@ -54,10 +57,10 @@ class Trainer:
         tokenizer: The model's, with a chat template.
         environment: A registered id, "module:Class", a class, or a function that makes one.
         rows: Training rows: a list, or a `RowSource`.
-        algorithm: "grpo", "rloo", or an advantage estimator.
+        algorithm: A name ("grpo", "rloo", ...), an advantage estimator, or what
+            `gymnast.trainers.make_algorithm` returns.
         group_size: Episodes a row.
-        clip_low: How far below 1 the importance ratio may go.
-        clip_high: How far above 1 the importance ratio may go.
+        rewards: Reward functions besides the environment's own reward.
         sampling: Of training episodes.
         steps: How many optimisation steps.
         rows_per_step: Rows a step, over all processes.
@@ -100,10 +103,9 @@ class Trainer:
         environment: str | type[gymnasium.Env[Any, Any]] | MakeEnvironment,
         rows: Sequence[Row] | RowSource,
         *,
-        algorithm: str | Estimator = "grpo",
+        algorithm: str | Estimator | Algorithm = "grpo",
         group_size: int = 8,
-        clip_low: float = 0.2,
-        clip_high: float = 0.2,
+        rewards: Sequence[Reward] = (),
         sampling: Sampling | None = None,
         steps: int = 100,
         rows_per_step: int = 8,
@@ -158,20 +160,22 @@ class Trainer:
         self.seed, self.observer = seed, observer
         self.step = 0
         self._settings = UpdateSettings(
-            estimator=estimator(algorithm),
-            clip_low=clip_low,
-            clip_high=clip_high,
+            algorithm=as_algorithm(algorithm),
             max_grad_norm=max_grad_norm,
             tokens_per_microbatch=tokens_per_microbatch,
+            reward_weights={reward.name: reward.weight for reward in rewards},
         )
         sharding = wants_sharding()
         self.accelerator = launched()
         several = self.accelerator.num_processes > 1
         model.to(self.accelerator.device)
+        temperature = self.sampling.temperature
+        kl = self._settings.algorithm.kl
+        self._reference = Reference(model, temperature=temperature) if kl is not None else None
         trained = copy.deepcopy(model) if several and sharding else model
         self._policy: torch.nn.Module = Policy(
             trained,
-            temperature=self.sampling.temperature,
+            temperature=temperature,
             gradient_checkpointing=gradient_checkpointing,
         )
         if several and sharding:
@@ -190,7 +194,7 @@ class Trainer:
         )
         self._make_env = environment_factory(environment, tokenizer, self.agent.context_length)
         self._rollouts = SharedRollouts(
-            self.accelerator, self.agent, self._make_env, self.concurrency, deterministic
+            self.accelerator, self.agent, self._make_env, self.concurrency, deterministic, rewards
         )
         self._rows = as_row_source(rows, seed=seed)
         self.folder = RunFolder(output_dir) if output_dir is not None else None
@@ -270,7 +274,12 @@ class Trainer:
             process = self.accelerator.process_index
             torch.manual_seed(derive(self.seed, "update", self.step, process))
             metrics = update(
-                self._policy, self._optimizer, rollouts, self._settings, self.accelerator
+                self._policy,
+                self._optimizer,
+                rollouts,
+                self._settings,
+                self.accelerator,
+                self._reference,
             )
         self._engine_weights.refresh()
         self.step += 1

@@ -1,5 +1,7 @@
 """Advantages, by hand on four numbers and as properties."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,6 +12,7 @@ from gymnast.trainers.advantages import ESTIMATORS, RewardBatch
 
 REWARDS = torch.tensor([0.0, 0.0, 1.0, 3.0])
 finite = st.floats(-10, 10, width=32)
+episodes = st.lists(st.lists(finite, min_size=1, max_size=3), min_size=1, max_size=8)
 
 
 def test_grpo_standardises_within_the_group() -> None:
@@ -48,7 +51,7 @@ def test_rloo_is_the_leave_one_out_baseline(rewards: list[float]) -> None:
         assert values[i].item() == pytest.approx(reward - sum(others) / len(others), abs=1e-9)
 
 
-@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo"])
 def test_estimators_keep_groups_apart_and_give_each_turn_its_trajectory_value(name: str) -> None:
     kernel = getattr(advantages, name)
     batch = RewardBatch(
@@ -62,3 +65,100 @@ def test_estimators_keep_groups_apart_and_give_each_turn_its_trajectory_value(na
     torch.testing.assert_close(torch.stack([values[0][0], values[2][0], values[4][0]]), expected)
     assert values[2].unique().numel() == 1
     assert values[1].item() == values[3].item() == 0.0
+
+
+# --- Over the whole batch, by parts and by turns
+
+
+def batch_of(rewards: list[float], group: list[int], **more: Any) -> RewardBatch:
+    return RewardBatch(torch.tensor(rewards), torch.tensor(group), [[r] for r in rewards], **more)
+
+
+def values_of(found: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat(found)
+
+
+def test_dr_grpo_only_subtracts_the_mean() -> None:
+    torch.testing.assert_close(advantages.dr_grpo(REWARDS), torch.tensor([-1.0, -1.0, 0.0, 2.0]))
+
+
+def test_reinforce_pp_standardises_over_the_batch() -> None:
+    batch = batch_of([0.0, 0.0, 1.0, 3.0], [0, 0, 1, 1])
+    torch.testing.assert_close(values_of(advantages.reinforce_pp(batch)), advantages.grpo(REWARDS))
+
+
+def test_reinforce_pp_baseline_subtracts_the_groups_mean_first() -> None:
+    batch = batch_of([0.0, 2.0, 5.0, 9.0], [0, 0, 1, 1])
+    # -1, 1, -2, 2; mean 0, sample standard deviation sqrt(10 / 3)
+    expected = torch.tensor([-1.0, 1.0, -2.0, 2.0]) / ((10 / 3) ** 0.5 + 1e-4)
+    torch.testing.assert_close(values_of(advantages.reinforce_pp_baseline(batch)), expected)
+
+
+def test_gdpo_standardises_each_part_within_the_group_and_the_sum_over_the_batch() -> None:
+    parts = {"a": torch.tensor([0.0, 1.0, 0.0, 0.0]), "b": torch.tensor([0.0, 10.0, 10.0, 0.0])}
+    batch = batch_of([0.0, 11.0, 10.0, 0.0], [0, 0, 1, 1], parts=parts, weights={"b": 0.5})
+    small, large = 0.5**0.5 / (0.5**0.5 + 1e-4), 50**0.5 / (50**0.5 + 1e-4)
+    unit = 0.5**0.5  # (1 - 0.5) / sqrt(0.5)
+    both, one = small + large / 2, large / 2
+    total = unit * torch.tensor([-both, both, one, -one])
+    expected = total / (total.std() + 1e-4)
+    torch.testing.assert_close(values_of(advantages.gdpo(batch)), expected)
+    heavier = values_of(advantages.gdpo(batch, weights={"b": 2.0}))
+    assert (heavier[2] / heavier[1]).item() > (expected[2] / expected[1]).item()
+
+
+def test_gdpo_tells_apart_what_has_the_same_sum() -> None:
+    """Two rewards that add up alike have unlike advantages, which is what it is for."""
+    parts = {
+        "easy": torch.tensor([1.0, 0.0, 1.0, 1.0]),
+        "hard": torch.tensor([0.0, 1.0, 0.0, 0.0]),
+    }
+    batch = batch_of([1.0, 1.0, 1.0, 1.0], [0, 0, 0, 0], parts=parts, weights={"hard": 2.0})
+    assert values_of(ESTIMATORS["grpo"](batch)).abs().max() == 0
+    found = values_of(advantages.gdpo(batch))
+    assert found[1] > 0 > found[0]
+
+
+def test_gdpo_without_parts_takes_the_reward_itself() -> None:
+    batch = batch_of([0.0, 0.0, 1.0, 3.0], [0, 0, 0, 0])
+    expected = advantages.grpo(advantages.grpo(REWARDS))
+    torch.testing.assert_close(values_of(advantages.gdpo(batch)), expected)
+
+
+def test_turn_level_by_hand_on_four_turns() -> None:
+    batch = RewardBatch(
+        rewards=torch.tensor([3.0, 1.0]),
+        group=torch.tensor([0, 0]),
+        turn_rewards=[[1.0, 0.0, 2.0], [1.0]],
+    )
+    # Returns 1 + 0.5, 1, 2 and 1: mean 1.375
+    returns = torch.tensor([1.5, 1.0, 2.0, 1.0])
+    expected = (returns - 1.375) / (returns.std() + 1e-4)
+    found = advantages.turn_level(batch, gamma=0.5)
+    assert [len(turns) for turns in found] == [3, 1]
+    torch.testing.assert_close(values_of(found), expected)
+
+
+@given(st.lists(finite, min_size=2, max_size=9))
+def test_turn_level_of_single_turns_is_grpo(rewards: list[float]) -> None:
+    batch = batch_of(rewards, [0] * len(rewards))
+    torch.testing.assert_close(
+        values_of(advantages.turn_level(batch, gamma=0.3)), advantages.grpo(torch.tensor(rewards))
+    )
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@given(
+    st.lists(st.lists(finite, min_size=1, max_size=3), min_size=1, max_size=8), st.integers(1, 4)
+)
+def test_every_estimator_gives_each_turn_a_finite_advantage(
+    name: str, turn_rewards: list[list[float]], groups: int
+) -> None:
+    batch = RewardBatch(
+        rewards=torch.tensor([sum(turns) for turns in turn_rewards]),
+        group=torch.arange(len(turn_rewards)) % groups,
+        turn_rewards=turn_rewards,
+    )
+    found = ESTIMATORS[name](batch)
+    assert [len(values) for values in found] == [len(turns) for turns in turn_rewards]
+    assert all(values.isfinite().all() for values in found)

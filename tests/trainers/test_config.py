@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gymnast.errors import ConfigError
+from gymnast.trainers.algorithms import make_algorithm
 from gymnast.trainers.config import RunConfig, load_config, save_config
 from gymnast.trainers.trainer import Trainer
 from gymnast.trainers.yaml_reader import read_yaml, with_overrides
@@ -79,8 +80,14 @@ def test_an_empty_section_counts_as_left_out(folder: Path) -> None:
 def test_what_is_left_out_is_as_the_trainer_has_it(folder: Path) -> None:
     config = load(LEAST)
     defaults = inspect.signature(Trainer).parameters
-    given = config.trainer.model_dump() | config.algorithm.model_dump(exclude={"name"})
+    given = config.trainer.model_dump() | {"group_size": config.algorithm.group_size}
     assert given == {name: defaults[name].default for name in given}
+
+
+def test_an_algorithm_that_is_left_out_is_as_it_is_made(folder: Path) -> None:
+    section = load(LEAST).algorithm.model_dump(exclude={"group_size"})
+    defaults = inspect.signature(make_algorithm).parameters
+    assert section == {name: p.default for name, p in defaults.items() if name != "options"}
 
 
 def test_a_deadline_may_be_set_and_taken_back(folder: Path) -> None:
@@ -153,6 +160,21 @@ MISTAKES = {
     "trainer.steps=0": "trainer.steps: must be >= 1, got 0",
     "algorithm.group_size=1": "algorithm.group_size: must be >= 2, got 1",
     "algorithm.name=grop": "algorithm.name: must be one of ",
+    "algorithm.loss=clip": "algorithm.loss: must be one of cispo, clipped, gspo, reinforce, ",
+    "algorithm.aggregation=mean": "algorithm.aggregation: must be one of constant, sequence_mean",
+    "algorithm.loss='no_such_module:f'": "algorithm.loss: 'no_such_module:f' cannot be imported",
+    "algorithm.loss='math:no'": "algorithm.loss: 'math' has no function 'no'",
+    "algorithm.clip_hi=1": "algorithm.clip_hi: unknown key; did you mean clip_high?",
+    "algorithm.gamma=1": "algorithm.gamma: unknown key; there are clip_low, clip_high, group_size",
+    "algorithm.clip_low=2": "algorithm.clip_low: must be <= 1, got 2",
+    "algorithm.clip_low=wide": "algorithm.clip_low: must be a number, got 'wide'",
+    "algorithm.epochs=0": "algorithm.epochs: must be >= 1, got 0",
+    "algorithm.kl={}": "algorithm.kl.coefficient: is required",
+    "algorithm.kl.estimator=k4": "algorithm.kl.coefficient: is required",
+    "algorithm.masked_stop_reasons=[bored]": "algorithm.masked_stop_reasons.0: must be one of "
+    "'answered'",
+    "rewards=[{}]": "rewards.0.function: is required",
+    "rewards=[{function: 'a:b', wait: 1}]": "rewards.0.wait: unknown key; did you mean weight?",
     "sampling.top_p=1.5": "sampling.top_p: must be <= 1, got 1.5",
     "sampling.temperature=-1": "sampling.temperature: must be >= 0, got -1",
     "trainer.steps=": "trainer.steps: must be a whole number, got nothing",

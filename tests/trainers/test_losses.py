@@ -1,32 +1,172 @@
-"""The clipped policy-gradient loss, by hand on four tokens and against float64 autograd."""
+"""Each loss by hand on four tokens, and its gradient against one derived independently."""
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
+from torch.autograd import gradcheck
 
-from gymnast.trainers.losses import clipped
+from gymnast.trainers.losses import (
+    LOSSES,
+    TokenLosses,
+    cispo,
+    clipped,
+    gspo,
+    reinforce,
+    two_sided,
+)
+
+RATIO = torch.tensor([1.0, 1.5, 0.5, 1.5])
+ADVANTAGES = torch.tensor([2.0, 2.0, -2.0, -2.0])
+ZEROS = torch.zeros(4)
+
+
+# --- By hand
 
 
 def test_the_clip_by_hand_on_four_tokens() -> None:
-    ratio = torch.tensor([1.0, 1.5, 0.5, 1.5])
-    advantages = torch.tensor([2.0, 2.0, -2.0, -2.0])
-    result = clipped(ratio.log(), torch.zeros(4), advantages, clip_low=0.2, clip_high=0.3)
+    result = clipped(RATIO.log(), ZEROS, ADVANTAGES, clip_low=0.2, clip_high=0.3)
     torch.testing.assert_close(result.losses, -torch.tensor([2.0, 1.3 * 2, 0.8 * -2, 1.5 * -2]))
-    torch.testing.assert_close(result.ratio, ratio)
+    torch.testing.assert_close(result.ratio, RATIO)
     assert result.clipped.tolist() == [False, True, True, False]
 
 
-def test_clipped_tokens_have_no_gradient_and_others_that_of_the_ratio() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logprobs = torch.randn(64, generator=generator, dtype=torch.float64).requires_grad_()
-    sampled = torch.randn(64, generator=generator, dtype=torch.float64)
-    advantages = torch.randn(64, generator=generator, dtype=torch.float64)
-    result = clipped(logprobs, sampled, advantages)
-    result.losses.sum().backward()
-    expected = torch.where(result.clipped, 0.0, -result.ratio * advantages)
-    torch.testing.assert_close(logprobs.grad, expected)
+def test_the_third_bound_by_hand_on_four_tokens() -> None:
+    ratio = torch.tensor([4.0, 1.5, 0.5, 4.0])
+    result = two_sided(ratio.log(), ZEROS, ADVANTAGES, clip_bound=3.0)
+    expected = -torch.tensor([1.2 * 2, 1.2 * 2, 0.8 * -2, 3.0 * -2])
+    torch.testing.assert_close(result.losses, expected)
+    assert result.clipped.tolist() == [True, True, True, True]
+    below = two_sided(RATIO.log(), ZEROS, ADVANTAGES, clip_bound=3.0)
+    torch.testing.assert_close(below.losses, clipped(RATIO.log(), ZEROS, ADVANTAGES).losses)
 
 
-def test_on_policy_the_gradient_is_that_of_reinforce() -> None:
-    logprobs = torch.tensor([-1.0, -2.0], dtype=torch.float64, requires_grad=True)
-    advantages = torch.tensor([0.5, -3.0], dtype=torch.float64)
-    clipped(logprobs, logprobs.detach(), advantages).losses.sum().backward()
-    torch.testing.assert_close(logprobs.grad, -advantages)
+def test_cispo_by_hand_on_four_tokens() -> None:
+    logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0])
+    ratio = torch.tensor([1.0, 6.0, 0.1, 2.0])
+    result = cispo(logprobs, logprobs - ratio.log(), ADVANTAGES, clip_low=0.5, clip_high=4.0)
+    expected = -torch.tensor([1.0 * 2 * -1, 5.0 * 2 * -2, 0.5 * -2 * -3, 2.0 * -2 * -4])
+    torch.testing.assert_close(result.losses, expected)
+    assert result.clipped[:3].tolist() == [False, True, True]
+
+
+def test_reinforce_by_hand_on_four_tokens() -> None:
+    logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0])
+    result = reinforce(logprobs, logprobs - RATIO.log(), ADVANTAGES)
+    torch.testing.assert_close(result.losses, torch.tensor([2.0, 4.0, -6.0, -8.0]))
+    torch.testing.assert_close(result.ratio, RATIO)
+    assert not result.clipped.any()
+
+
+def test_gspo_by_hand_on_four_tokens_of_two_sequences() -> None:
+    ratio = torch.tensor([1.0, 4.0, 0.5, 0.5])  # geometric means 2 and 0.5
+    sequences = torch.tensor([0, 0, 1, 1])
+    result = gspo(ratio.log(), ZEROS, ADVANTAGES, sequences, clip_low=0.2, clip_high=0.3)
+    torch.testing.assert_close(result.losses, -torch.tensor([1.3 * 2] * 2 + [0.8 * -2] * 2))
+    torch.testing.assert_close(result.ratio, torch.tensor([2.0, 2.0, 0.5, 0.5]))
+    assert result.clipped.all()
+
+
+# --- Gradients
+
+
+Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def random_inputs(seed: int = 0) -> Inputs:
+    generator = torch.Generator().manual_seed(seed)
+    logprobs, sampled, advantages = (
+        torch.randn(64, generator=generator, dtype=torch.float64) for _ in range(3)
+    )
+    sequences = torch.randint(0, 7, (64,), generator=generator)
+    return logprobs.requires_grad_(), sampled, advantages, sequences
+
+
+def gradient(loss: Callable[..., TokenLosses], inputs: Inputs) -> torch.Tensor:
+    logprobs = inputs[0]
+    (found,) = torch.autograd.grad(loss(*inputs).losses.sum(), logprobs)
+    return found
+
+
+def bounded(ratio: torch.Tensor, advantages: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    """Where the clip of the surrogate holds, told by cases."""
+    above = (advantages > 0) & (ratio > 1 + high)
+    below = (advantages < 0) & (ratio < 1 - low)
+    return above | below
+
+
+def by_hand_clipped(logprobs: Any, sampled: Any, advantages: Any, sequences: Any) -> torch.Tensor:
+    ratio = torch.exp(logprobs - sampled)
+    return torch.where(bounded(ratio, advantages, 0.2, 0.2), 0.0, -ratio * advantages)
+
+
+def by_hand_two_sided(logprobs: Any, sampled: Any, advantages: Any, sequences: Any) -> torch.Tensor:
+    ratio = torch.exp(logprobs - sampled)
+    off = bounded(ratio, advantages, 0.2, 0.2) | ((advantages < 0) & (ratio > 3))
+    return torch.where(off, 0.0, -ratio * advantages)
+
+
+def by_hand_cispo(logprobs: Any, sampled: Any, advantages: Any, sequences: Any) -> Any:
+    return -torch.exp(logprobs - sampled).clamp(max=5.0) * advantages
+
+
+def by_hand_reinforce(logprobs: Any, sampled: Any, advantages: Any, sequences: Any) -> Any:
+    return -advantages
+
+
+def by_hand_gspo(logprobs: Any, sampled: Any, advantages: Any, sequences: Any) -> torch.Tensor:
+    result = torch.zeros_like(logprobs)
+    for i in range(len(result)):
+        own = sequences == sequences[i]
+        ratio = torch.exp((logprobs - sampled)[own].mean())
+        off = bounded(ratio, advantages[i], 3e-4, 4e-4)
+        result[i] = 0.0 if off else -ratio * advantages[i]
+    return result
+
+
+BY_HAND = {
+    "clipped": by_hand_clipped,
+    "two_sided": by_hand_two_sided,
+    "cispo": by_hand_cispo,
+    "reinforce": by_hand_reinforce,
+    "gspo": by_hand_gspo,
+}
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+@pytest.mark.parametrize("seed", range(3))
+def test_gradients_in_float64_are_those_derived_by_hand(name: str, seed: int) -> None:
+    inputs = random_inputs(seed)
+    expected = BY_HAND[name](*(tensor.detach() for tensor in inputs))
+    torch.testing.assert_close(gradient(LOSSES[name], inputs), expected)
+
+
+@pytest.mark.parametrize("loss", [clipped, two_sided])
+def test_gradients_are_those_of_finite_differences(loss: Callable[..., TokenLosses]) -> None:
+    logprobs, sampled, advantages, _ = random_inputs()
+    assert gradcheck(lambda now: loss(now, sampled, advantages).losses, (logprobs,))
+
+
+def test_gspo_has_the_gradient_of_the_sequence_form() -> None:
+    """Of the loss of the paper's eq. 5, a value a sequence, when its tokens share an advantage."""
+    logprobs, sampled, _, sequences = random_inputs()
+    of_sequence = torch.linspace(-1, 1, 7, dtype=torch.float64)
+    total = torch.zeros((), dtype=torch.float64)
+    for number in range(7):
+        own = sequences == number
+        ratio = torch.exp((logprobs - sampled)[own].mean())
+        clip = ratio.clamp(1 - 3e-4, 1 + 4e-4)
+        total = total - torch.minimum(ratio * of_sequence[number], clip * of_sequence[number])
+    (expected,) = torch.autograd.grad(total, logprobs)
+    lengths = torch.bincount(sequences)
+    losses = gspo(logprobs, sampled, of_sequence[sequences], sequences).losses
+    (found,) = torch.autograd.grad((losses / lengths[sequences]).sum(), logprobs)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_on_policy_the_gradient_is_that_of_reinforce(name: str) -> None:
+    logprobs, _, advantages, sequences = random_inputs()
+    inputs = (logprobs, logprobs.detach(), advantages, sequences)
+    torch.testing.assert_close(gradient(LOSSES[name], inputs), -advantages)

@@ -10,16 +10,18 @@ import torch
 from accelerate import Accelerator
 
 from gymnast.agents.tiny import tiny_model
-from gymnast.trainers.advantages import ESTIMATORS, grpo, rloo
+from gymnast.trainers.advantages import grpo, rloo
+from gymnast.trainers.aggregations import AGGREGATIONS
+from gymnast.trainers.algorithms import make_algorithm
+from gymnast.trainers.kl import Kl, Reference
+from gymnast.trainers.losses import LOSSES
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.policy import Policy
-from gymnast.trainers.update import UpdateSettings, update
+from gymnast.trainers.update import UpdateSettings, penalised, update
 from gymnast.types import Span, StopReason, Trajectory
 
 SETTINGS = UpdateSettings(
-    estimator=ESTIMATORS["rloo"],
-    clip_low=0.2,
-    clip_high=0.3,
+    algorithm=make_algorithm("rloo", clip_low=0.2, clip_high=0.3),
     max_grad_norm=math.inf,
     tokens_per_microbatch=2048,
 )
@@ -149,7 +151,7 @@ def test_another_estimator_gives_another_loss(accelerator: Accelerator) -> None:
     groups = random_groups(tiny_model(), [[0.0, 1.0, 1.0], [0.5, 0.0, 2.0]])
     for name, kernel in (("grpo", grpo), ("rloo", rloo)):
         model = tiny_model()
-        settings = replace(SETTINGS, estimator=ESTIMATORS[name])
+        settings = replace(SETTINGS, algorithm=make_algorithm(name, clip_low=0.2, clip_high=0.3))
         metrics, _ = run(accelerator, model, groups, settings)
         expected = loss_by_hand(tiny_model(), groups, kernel).item()
         assert metrics["loss"] == pytest.approx(expected, rel=1e-4)
@@ -263,3 +265,255 @@ def test_a_loss_that_is_no_number_skips_the_update_and_the_next_one_works(
     assert metrics["updates/skipped"] == 0.0 and math.isfinite(metrics["loss"])
     assert not unchanged(model, before)
     assert all(torch.isfinite(weight).all() for weight in weights(model))
+
+
+# --- Any algorithm
+
+
+def by_hand(
+    model: Any, groups: Groups, loss: str, aggregation: str, *, constant: int = 512
+) -> torch.Tensor:
+    """The loss of leave-one-out advantages, on separate sequences in float64."""
+    total, sequences, tokens = torch.zeros((), dtype=torch.float64), 0, 0
+    for group in groups:
+        for trajectory, advantage in zip(
+            group, rloo(torch.tensor([t.reward for t in group])).double(), strict=True
+        ):
+            mask = torch.tensor(trajectory.action_mask, dtype=torch.bool)
+            now = forward_logprobs(model, trajectory.ids)[mask]
+            sampled = torch.tensor(trajectory.logprobs, dtype=torch.float64)[mask]
+            losses = losses_by_hand(loss, now, sampled, advantage)
+            total = total + (losses.mean() if aggregation == "sequence_mean" else losses.sum())
+            sequences, tokens = sequences + 1, tokens + int(mask.sum())
+    counts = {"token_mean": tokens, "sequence_mean": sequences, "constant": sequences * constant}
+    return total / counts[aggregation]
+
+
+def losses_by_hand(
+    loss: str, now: torch.Tensor, sampled: torch.Tensor, advantage: torch.Tensor
+) -> torch.Tensor:
+    ratio = torch.exp(now - sampled)
+    if loss == "reinforce":
+        return -advantage * now
+    if loss == "cispo":
+        return -ratio.detach().clamp(max=5.0) * advantage * now
+    if loss == "gspo":
+        ratio = torch.exp((now - sampled).mean()).expand(len(now))
+    low, high = (3e-4, 4e-4) if loss == "gspo" else (0.2, 0.2)
+    surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
+    if loss == "two_sided" and advantage < 0:
+        surrogate = torch.maximum(surrogate, 3.0 * advantage)
+    return -surrogate
+
+
+EVERY = [(loss, aggregation) for loss in sorted(LOSSES) for aggregation in sorted(AGGREGATIONS)]
+
+
+@pytest.mark.parametrize(("loss", "aggregation"), EVERY)
+def test_every_loss_and_aggregation_by_hand_and_in_micro_batches_of_any_size(
+    loss: str, aggregation: str, accelerator: Accelerator
+) -> None:
+    groups = random_groups(tiny_model(), [[0.0, 1.0, 0.5], [1.0, 1.0], [0.0, 2.0]])
+    groups[0][0] = replace(
+        groups[0][0], logprobs=[p - 2.0 * bool(p) for p in groups[0][0].logprobs]
+    )  # ratios that reach every bound
+    model = tiny_model().double()
+    expected = by_hand(model, groups, loss, aggregation)
+    gradients = torch.autograd.grad(expected, list(model.parameters()))
+    algorithm = make_algorithm("rloo", loss=loss, aggregation=aggregation)
+    for tokens in (1, 120, 2048):
+        settings = replace(SETTINGS, algorithm=algorithm, tokens_per_microbatch=tokens)
+        metrics, ours = run(accelerator, tiny_model().double(), groups, settings)
+        assert metrics["loss"] == pytest.approx(expected.item(), rel=1e-4, abs=1e-6)
+        assert_equal(ours, list(gradients))
+
+
+def learned(
+    accelerator: Accelerator, groups: Groups, tokens: int = 2048, **settings: Any
+) -> tuple[dict[str, float], list[torch.Tensor]]:
+    """One batch learned from by an algorithm around leave-one-out advantages."""
+    model = tiny_model().double()
+    optimizer = KeepsGradients(model.parameters(), learning_rate=1e-3)
+    optimizer.gradients = []
+    algorithm = make_algorithm("rloo", **settings)
+    chosen = replace(SETTINGS, algorithm=algorithm, tokens_per_microbatch=tokens)
+    other = tiny_model().double()
+    with torch.no_grad():  # a reference that is not the policy
+        for weight in other.parameters():
+            weight.mul_(1.05)
+    metrics = update(Policy(model), optimizer, groups, chosen, accelerator, Reference(other))
+    return metrics, optimizer.gradients
+
+
+def two_groups() -> Groups:
+    return random_groups(tiny_model(), [[0.0, 1.0, 0.5], [1.0, 1.0]])
+
+
+def grads(loss: torch.Tensor, model: Any) -> list[torch.Tensor]:
+    return list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+@pytest.mark.parametrize("tokens", [1, 2048])
+@pytest.mark.parametrize("name", ["k1", "k2", "k3"])
+def test_a_divergence_in_the_loss_is_of_every_action_token(
+    name: Any, tokens: int, accelerator: Accelerator
+) -> None:
+    """Also of those without an advantage."""
+    groups, model, other = two_groups(), tiny_model().double(), tiny_model().double()
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(1.05)
+    apart, count = torch.zeros((), dtype=torch.float64), 0
+    for trajectory in (t for group in groups for t in group):
+        mask = torch.tensor(trajectory.action_mask, dtype=torch.bool)
+        both = (forward_logprobs(m, trajectory.ids)[mask] for m in (model, other))
+        difference = torch.sub(*(logprobs.double() for logprobs in both))
+        values = {
+            "k1": difference,
+            "k2": difference**2 / 2,
+            "k3": torch.exp(-difference) - 1 + difference,
+        }
+        apart, count = apart + values[name].sum(), count + int(mask.sum())
+    expected = by_hand(model, groups, "clipped", "token_mean") + 0.5 * apart / count
+    metrics, ours = learned(accelerator, groups, tokens, kl=Kl(0.5, name))
+    assert metrics["loss"] == pytest.approx(expected.item(), rel=1e-4)
+    assert metrics["kl"] == pytest.approx((apart / count).item(), rel=1e-4)
+    assert_equal(ours, grads(expected, model))
+
+
+def test_a_divergence_in_the_reward_changes_the_rewards_of_turns(accelerator: Accelerator) -> None:
+    groups, other = two_groups(), tiny_model()
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(1.05)
+    kl = Kl(0.1, "k1", "reward")
+    settings = replace(SETTINGS, tokens_per_microbatch=50)
+    changed, mean = penalised(groups, kl, Reference(other), settings, accelerator)
+    everything: list[torch.Tensor] = []
+    for before, after in zip(groups, changed, strict=True):
+        for old, new in zip(before, after, strict=True):
+            difference = torch.tensor(old.logprobs) - forward_logprobs(other, old.ids).detach()
+            costs = [0.1 * difference[a:b].sum().item() for a, b in old.turns]
+            expected = [r - cost for r, cost in zip(old.turn_rewards, costs, strict=True)]
+            assert new.turn_rewards == pytest.approx(expected, abs=1e-4)
+            everything.append(difference * torch.tensor(old.action_mask))
+    tokens = sum(t.action_tokens for group in groups for t in group)
+    assert mean == pytest.approx(torch.cat(everything).sum().item() / tokens, rel=1e-3)
+    plain, _ = learned(accelerator, groups)
+    metrics, _ = learned(accelerator, groups, kl=kl)
+    assert metrics["kl"] == pytest.approx(mean, rel=1e-3)
+    assert metrics["loss"] != pytest.approx(plain["loss"], rel=1e-3)
+
+
+def test_an_entropy_bonus_is_of_every_action_token(accelerator: Accelerator) -> None:
+    groups, model = two_groups(), tiny_model().double()
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    for trajectory in (t for group in groups for t in group):
+        logits = model(torch.tensor(trajectory.ids)[None]).logits[0, :-1].double()
+        logprobs = torch.log_softmax(logits, dim=-1)
+        mask = torch.tensor(trajectory.action_mask[1:], dtype=torch.bool)
+        total = total - (logprobs.exp() * logprobs).sum(dim=-1)[mask].sum()
+        count += int(mask.sum())
+    expected = by_hand(model, groups, "clipped", "token_mean") - 0.3 * total / count
+    metrics, ours = learned(accelerator, groups, 90, entropy_bonus=0.3)
+    assert metrics["loss"] == pytest.approx(expected.item(), rel=1e-4)
+    assert metrics["entropy"] == pytest.approx((total / count).item(), rel=1e-4)
+    assert_equal(ours, grads(expected, model))
+
+
+def test_importance_weights_make_up_for_an_engine_that_differs(accelerator: Accelerator) -> None:
+    """On the first step the ratio is 1, and every token is weighted by trainer / engine, capped."""
+    groups, model = two_groups(), tiny_model().double()
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    for group in groups:
+        values = rloo(torch.tensor([t.reward for t in group])).double()
+        for trajectory, advantage in zip(group, values, strict=True):
+            mask = torch.tensor(trajectory.action_mask, dtype=torch.bool)
+            now = forward_logprobs(model, trajectory.ids)[mask]
+            engine = torch.tensor(trajectory.logprobs)[mask]
+            weights = torch.exp(now.detach() - engine).clamp(max=1.1)
+            total = total - (weights * torch.exp(now - now.detach()) * advantage).sum()
+            count += int(mask.sum())
+    metrics, ours = learned(accelerator, groups, importance_cap=1.1)
+    assert metrics["loss"] == pytest.approx((total / count).item(), rel=1e-4)
+    assert_equal(ours, grads(total / count, model))
+    assert metrics["clipped"] == 0.0
+    assert 0 < metrics["engine/capped"] < 1
+
+
+def test_several_epochs_keep_to_the_logprobs_before_the_first(accelerator: Accelerator) -> None:
+    """In the second epoch the ratio to the trainer's own logprobs is no longer 1."""
+    groups = two_groups()
+    settings: dict[str, Any] = {"importance_cap": 5.0, "clip_low": 1e-6, "clip_high": 1e-6}
+    once, _ = learned(accelerator, groups, **settings)
+    twice, _ = learned(accelerator, groups, epochs=2, **settings)
+    assert once["clipped"] == 0.0
+    assert twice["clipped"] > 0.05
+    assert twice["engine/logprob_difference"] == pytest.approx(once["engine/logprob_difference"])
+
+
+def steps_of(accelerator: Accelerator, groups: Groups, **settings: Any) -> tuple[int, Any]:
+    model = tiny_model()
+    optimizer = MasterAdamW(model.parameters(), learning_rate=1e-3)
+    chosen = replace(SETTINGS, algorithm=make_algorithm("rloo", **settings))
+    metrics = update(Policy(model), optimizer, groups, chosen, accelerator)
+    assert metrics["tokens/trained"] == sum(t.action_tokens for g in groups for t in g)
+    return optimizer.steps, weights(model)
+
+
+def test_epochs_and_minibatches_are_optimisation_steps(accelerator: Accelerator) -> None:
+    groups = random_groups(tiny_model(), [[0.0, 1.0], [0.5, 0.0], [1.0, 0.0]])
+    assert steps_of(accelerator, groups, epochs=2)[0] == 2
+    assert steps_of(accelerator, groups, minibatches=3)[0] == 3
+    assert steps_of(accelerator, groups, minibatches=5)[0] == 3  # two of them are empty
+    assert steps_of(accelerator, groups, epochs=2, minibatches=2)[0] == 4
+
+
+def test_two_minibatches_are_two_batches_one_after_the_other(accelerator: Accelerator) -> None:
+    groups = random_groups(tiny_model(), [[0.0, 1.0], [0.5, 0.0]])
+    _, ours = steps_of(accelerator, groups, minibatches=2)
+    model = tiny_model()
+    optimizer = MasterAdamW(model.parameters(), learning_rate=1e-3)
+    settings = replace(SETTINGS, algorithm=make_algorithm("rloo"))
+    for group in groups:
+        update(Policy(model), optimizer, [group], settings, accelerator)
+    assert_equal(ours, weights(model))
+
+
+def test_masked_episodes_are_compared_with_and_neither_learned_from_nor_counted(
+    accelerator: Accelerator,
+) -> None:
+    groups, model = two_groups(), tiny_model().double()
+    groups[0][1] = replace(groups[0][1], stop_reason=StopReason.max_tokens)
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    values = rloo(torch.tensor([t.reward for t in groups[0]]))  # of all three
+    for trajectory, advantage in ((groups[0][0], values[0]), (groups[0][2], values[2])):
+        mask = torch.tensor(trajectory.action_mask, dtype=torch.bool)
+        now = forward_logprobs(model, trajectory.ids)[mask]
+        sampled = torch.tensor(trajectory.logprobs, dtype=torch.float64)[mask]
+        total = total + losses_by_hand("clipped", now, sampled, advantage.double()).sum()
+        count += int(mask.sum())
+    count += sum(t.action_tokens for t in groups[1])
+    masked = [StopReason.max_tokens]
+    metrics, ours = learned(accelerator, groups, masked_stop_reasons=masked)
+    assert metrics["loss"] == pytest.approx((total / count).item(), rel=1e-4)
+    assert_equal(ours, grads(total / count, model))
+    assert (metrics["episodes/masked"], metrics["tokens/trained"]) == (1, count)
+
+
+def test_turns_have_advantages_of_their_own(accelerator: Accelerator) -> None:
+    """Only the tokens of the turn that was better than the others become likelier."""
+    model = tiny_model()
+    one, other = random_groups(model, [[0.0, 0.0]])[0]
+    better = replace(one, turn_rewards=[1.0, 0.0])
+    optimizer = MasterAdamW(model.parameters(), learning_rate=1e-4)
+    settings = replace(SETTINGS, algorithm=make_algorithm("turn_level", gamma=0.0))
+
+    def of_turn(turn: int) -> float:
+        start, end = better.turns[turn]
+        return forward_logprobs(model, better.ids)[start:end].sum().item()
+
+    before = [of_turn(0), of_turn(1)]
+    update(Policy(model), optimizer, [[better, other]], settings, accelerator)
+    assert of_turn(0) > before[0]
+    assert of_turn(1) < before[1]

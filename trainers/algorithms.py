@@ -1,0 +1,218 @@
+"""An algorithm: an advantage estimator, a loss, an aggregation, and what is added to them.
+
+    algorithm: {name: dapo, group_size: 8}
+    algorithm: {name: turn_level, gamma: 0.9, loss: cispo, clip_high: 3.0, epochs: 2}
+    algorithm: {name: "my_module:my_estimator", my_option: 1}
+
+A name is one of `PRESETS`, or that of an estimator, which then comes with the clipped loss and the
+token mean. Options of the estimator, the loss and the aggregation stand beside the name.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from inspect import signature
+from typing import Any
+
+from pydantic import ConfigDict, ValidationError, create_model
+
+from gymnast.errors import ConfigError
+from gymnast.trainers.advantages import ESTIMATORS, Estimator
+from gymnast.trainers.aggregations import AGGREGATIONS, Aggregation
+from gymnast.trainers.config_errors import sentences
+from gymnast.trainers.kl import Kl
+from gymnast.trainers.losses import LOSSES, Loss
+from gymnast.trainers.registry import Part
+from gymnast.trainers.settings import check_at_least, check_positive
+from gymnast.types import StopReason
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What one batch of trajectories is learned by.
+
+    Attributes:
+        estimator: From the rewards of the batch to an advantage of each turn.
+        loss: From log-probabilities and advantages to a loss of each action token.
+        aggregation: How the tokens' losses are summed.
+        kl: A penalty for moving away from the model before training, or None.
+        entropy_bonus: How much of each token's entropy, in nats, is taken from its loss.
+        importance_cap: With a number, the loss compares the policy with the trainer's own
+            log-probabilities, and each token's loss is weighted by how much likelier it was to the
+            trainer than to the engine, at most this. Without, it compares with the engine's.
+        masked_stop_reasons: Episodes that ended so are in the advantages of their group, and
+            neither in the loss nor in its normaliser.
+        epochs: How often a batch is gone through.
+        minibatches: Into how many optimisation steps an epoch is divided, by groups.
+    """
+
+    estimator: Estimator
+    loss: Loss
+    aggregation: Aggregation
+    kl: Kl | None = None
+    entropy_bonus: float = 0.0
+    importance_cap: float | None = None
+    masked_stop_reasons: frozenset[StopReason] = frozenset()
+    epochs: int = 1
+    minibatches: int = 1
+
+    @property
+    def all_tokens_train(self) -> bool:
+        """Whether tokens without an advantage have a gradient too."""
+        return self.entropy_bonus != 0 or self.kl_in("loss") is not None
+
+    @property
+    def needs_old_logprobs(self) -> bool:
+        """Whether the policy must look at the batch before its first update."""
+        return self.importance_cap is not None and self.epochs * self.minibatches > 1
+
+    def kl_in(self, place: str) -> Kl | None:
+        """The penalty, where it is in this place."""
+        return self.kl if self.kl is not None and self.kl.place == place else None
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A published algorithm as parts and their options.
+
+    Attributes:
+        estimator: By name.
+        loss: By name.
+        aggregation: By name.
+        options: Of these.
+        masked_stop_reasons: See `Algorithm`.
+    """
+
+    estimator: str
+    loss: str = "clipped"
+    aggregation: str = "token_mean"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    masked_stop_reasons: Sequence[StopReason] = ()
+
+
+_TOO_LONG = (StopReason.max_tokens, StopReason.context)
+PRESETS: dict[str, Preset] = {
+    "grpo": Preset("grpo"),
+    "dr_grpo": Preset("dr_grpo", aggregation="constant"),
+    "dapo": Preset("grpo", options={"clip_high": 0.28}, masked_stop_reasons=_TOO_LONG),
+    "rloo": Preset("rloo"),
+    "gspo": Preset("grpo", loss="gspo", aggregation="sequence_mean"),
+    "cispo": Preset("grpo", loss="cispo"),
+    "reinforce_pp": Preset("reinforce_pp"),
+    "gdpo": Preset("gdpo"),
+}
+
+
+def make_algorithm(
+    name: str = "grpo",
+    *,
+    estimator: str | Estimator | None = None,
+    loss: str | Loss | None = None,
+    aggregation: str | Aggregation | None = None,
+    kl: Kl | None = None,
+    entropy_bonus: float = 0.0,
+    importance_cap: float | None = None,
+    masked_stop_reasons: Sequence[StopReason] | None = None,
+    epochs: int = 1,
+    minibatches: int = 1,
+    **options: Any,
+) -> Algorithm:
+    """Put an algorithm together.
+
+    Args:
+        name: One of `PRESETS`, an estimator's name, or "module:function" of an estimator.
+        estimator: In place of that of the name.
+        loss: In place of that of the name; also "module:function".
+        aggregation: In place of that of the name; also "module:function".
+        kl: See `Algorithm`, as the others.
+        entropy_bonus: See there.
+        importance_cap: See there.
+        masked_stop_reasons: See there; that of the name when left out.
+        epochs: See there.
+        minibatches: See there.
+        **options: Of the estimator, the loss and the aggregation.
+
+    Raises:
+        ConfigError: There is no such part, none of them takes such an option, or a number is out of
+            its range.
+        UserCodeError: A module of the user's raised while it was imported.
+    """
+    check_at_least(1, epochs=epochs, minibatches=minibatches)
+    if importance_cap is not None:
+        check_positive(importance_cap=importance_cap)
+    preset = _preset(name)
+    credit = ESTIMATORS.find(preset.estimator if estimator is None else estimator)
+    of_tokens = LOSSES.find(preset.loss if loss is None else loss)
+    summed = AGGREGATIONS.find(preset.aggregation if aggregation is None else aggregation)
+    parts: list[Part[Any]] = [credit, of_tokens, summed]
+    known = {option for part in parts for option in part.options}
+    given = {k: v for k, v in preset.options.items() if k in known} | options
+    checked = _checked_options(parts, given)
+    masked = preset.masked_stop_reasons if masked_stop_reasons is None else masked_stop_reasons
+    return Algorithm(
+        credit.bind(checked),
+        of_tokens.bind(checked),
+        summed.bind(checked),
+        kl=kl,
+        entropy_bonus=entropy_bonus,
+        importance_cap=importance_cap,
+        masked_stop_reasons=frozenset(masked),
+        epochs=epochs,
+        minibatches=minibatches,
+    )
+
+
+def as_algorithm(given: "str | Estimator | Algorithm") -> Algorithm:
+    """An algorithm by its name, around an estimator, or as it is.
+
+    Raises:
+        ConfigError: There is none of this name.
+    """
+    if isinstance(given, Algorithm):
+        return given
+    if not isinstance(given, str):
+        return make_algorithm(estimator=given)
+    if ":" not in given and given not in names():
+        raise ConfigError(f"algorithm: {given!r} is unknown; one of {names()}")
+    return make_algorithm(given)
+
+
+def names() -> list[str]:
+    """What `make_algorithm` takes as a name, besides "module:function"."""
+    return sorted({*PRESETS, *ESTIMATORS})
+
+
+def _preset(name: str) -> Preset:
+    if name in PRESETS:
+        return PRESETS[name]
+    if ":" in name or name in ESTIMATORS:
+        return Preset(name)
+    raise ConfigError(
+        f"algorithm.name: must be one of {', '.join(names())} or 'module:function', got {name!r}"
+    )
+
+
+def _checked_options(parts: Sequence[Part[Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+    """All options, those given held against the annotation of the part that takes them.
+
+    Raises:
+        ConfigError: No part takes it, or it is not what the part takes.
+    """
+    fields: dict[str, Any] = {name: kind for part in parts for name, kind in part.options.items()}
+    if unknown := [name for name in given if name not in fields]:
+        raise ConfigError("\n".join(_unknown(name, list(fields)) for name in unknown))
+    config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
+    model = create_model("Options", __config__=config, **fields)
+    try:
+        found = model.model_validate(dict(given))
+    except ValidationError as error:
+        lines = [f"algorithm.{line}" for line in sentences(error, model)]
+        raise ConfigError("\n".join(lines)) from error
+    return {name: getattr(found, name) for name in fields}
+
+
+def _unknown(name: str, options: Sequence[str]) -> str:
+    keys = [*options, "group_size", *list(signature(make_algorithm).parameters)[:-1]]
+    near = get_close_matches(str(name), keys, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(keys)}"
+    return f"algorithm.{name}: unknown key; {hint}"

@@ -1,0 +1,114 @@
+"""How far the policy has moved from a reference, as a penalty in the loss or in the reward.
+
+Each estimator of KL(policy || reference) sees the log-probabilities that both give to tokens which
+the policy sampled (Schulman 2020, "Approximating KL divergence",
+http://joschu.net/blog/kl-approx.html). What is right depends on the place:
+
+    in the reward   k1: its mean over samples is the divergence
+    in the loss     k2: its gradient is, on average, that of the divergence; k3: GRPO's choice,
+                    always positive; k1: not useful, its gradient is zero on average
+"""
+
+import copy
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from gymnast.trainers.batch import MicroBatch
+from gymnast.trainers.policy import Policy
+from gymnast.trainers.settings import check_one_of, check_positive
+
+Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def k1(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor:
+    """The difference log p - log q, [A]: unbiased, of either sign.
+
+    Args:
+        logprobs: [A], log p, under the policy.
+        reference_logprobs: [A], log q, under the reference.
+    """
+    return logprobs - reference_logprobs
+
+
+def k2(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor:
+    """(log p - log q)^2 / 2, [A]: biased, never negative.
+
+    Args:
+        logprobs: [A], log p, under the policy.
+        reference_logprobs: [A], log q, under the reference.
+    """
+    return (logprobs - reference_logprobs) ** 2 / 2
+
+
+def k3(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor:
+    """The sum q / p - 1 - (log q - log p), [A]: unbiased, never negative.
+
+    Also in GRPO (Shao et al. 2024, arXiv:2402.03300), eq. 4.
+
+    Args:
+        logprobs: [A], log p, under the policy.
+        reference_logprobs: [A], log q, under the reference.
+    """
+    difference = reference_logprobs - logprobs
+    return torch.expm1(difference) - difference
+
+
+DIVERGENCES: dict[str, Divergence] = {"k1": k1, "k2": k2, "k3": k3}
+
+
+@dataclass(frozen=True)
+class Kl:
+    """A penalty for moving away from the reference.
+
+    Attributes:
+        coefficient: What one nat of divergence at one token costs.
+        estimator: "k1", "k2" or "k3".
+        place: "loss": added to every token's loss. "reward": taken from the reward of each turn,
+            summed over the turn's tokens, before advantages are estimated.
+
+    Raises:
+        ConfigError: One of them is none of these.
+    """
+
+    coefficient: float
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+    place: Literal["loss", "reward"] = "loss"
+
+    def __post_init__(self) -> None:
+        check_positive(**{"kl.coefficient": self.coefficient})
+        check_one_of(list(DIVERGENCES), **{"kl.estimator": self.estimator})
+        check_one_of(["loss", "reward"], **{"kl.place": self.place})
+
+    def __call__(self, logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor:
+        """The divergence at each token, [A]; not yet multiplied by the coefficient."""
+        return DIVERGENCES[self.estimator](logprobs, reference_logprobs)
+
+
+class Reference:
+    """The policy as it was before training: the base under its adapters, or a frozen copy.
+
+    Args:
+        model: Of Transformers, or of peft around one, before its first update.
+        temperature: At which the actions are sampled.
+    """
+
+    def __init__(self, model: Any, *, temperature: float = 1.0) -> None:
+        self._adapted = hasattr(model, "disable_adapter")
+        if not self._adapted:
+            model = copy.deepcopy(model).eval().requires_grad_(False)
+        self._model = model
+        self._policy = Policy(model, temperature=temperature)
+
+    @torch.no_grad()
+    def logprobs(self, batch: MicroBatch) -> torch.Tensor:
+        """Log-probabilities of the action tokens, [A], float32."""
+        training = self._model.training
+        self._model.eval()
+        with self._model.disable_adapter() if self._adapted else nullcontext():
+            found = self._policy(batch)
+        self._model.train(training)
+        return found

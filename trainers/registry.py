@@ -1,0 +1,113 @@
+"""The parts of an algorithm by name: a decorated function, or "module:function" of the user's.
+
+A `Registry` holds one kind of part (advantage estimators, losses, aggregations). What a decorated
+function takes by keyword only is its options, which a config may set; their annotations say what
+they must be. Left out: what the parts compute.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar, get_type_hints
+
+from gymnast.envs.registry import import_source
+from gymnast.errors import ConfigError, UnknownEnvironment
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Part(Generic[R]):
+    """A function that a config can name.
+
+    Attributes:
+        function: As it was written.
+        call: The same with the arguments that all parts of its kind take.
+    """
+
+    function: Callable[..., Any]
+    call: Callable[..., R]
+
+    def __call__(self, *arguments: Any, **options: Any) -> R:
+        """What `call` gives."""
+        return self.call(*arguments, **options)
+
+    @property
+    def options(self) -> dict[str, tuple[Any, Any]]:
+        """What it takes by keyword only: (annotation, default), `...` where there is no default."""
+        hints = get_type_hints(self.function, include_extras=True)
+        return {
+            name: (hints.get(name, Any), ... if p.default is p.empty else p.default)
+            for name, p in inspect.signature(self.function).parameters.items()
+            if p.kind is p.KEYWORD_ONLY
+        }
+
+    def bind(self, options: dict[str, Any]) -> Callable[..., R]:
+        """The call with those of these options that it takes."""
+        return partial(self.call, **{k: v for k, v in options.items() if k in self.options})
+
+
+class Registry(dict[str, Part[R]]):
+    """Parts of one kind by name.
+
+    Args:
+        kind: What they are called in a config.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self._by_function: dict[Callable[..., Any], Part[R]] = {}
+
+    def add(self, function: Callable[..., Any], call: Callable[..., R]) -> None:
+        """Register a function by its name, unless another module has one of this name already.
+
+        "module:function" finds it all the same.
+        """
+        part = self._by_function[function] = Part(function, call)
+        known = self.setdefault(function.__name__, part)
+        if known.function.__module__ == function.__module__:
+            self[function.__name__] = part
+
+    def find(self, given: str | Callable[..., Any]) -> Part[R]:
+        """A part by its name, by "module:function" or "path/to/file.py:function", or as it is.
+
+        Raises:
+            ConfigError: There is none of this name.
+        """
+        if isinstance(given, Part):
+            return given
+        if not isinstance(given, str):
+            return self._by_function.get(given, Part(given, given))
+        if given in self:
+            return self[given]
+        if ":" not in given:
+            raise ConfigError(
+                f"algorithm.{self.kind}: must be one of {', '.join(sorted(self))} or "
+                f"'module:function', got {given!r}"
+            )
+        return self.find(import_function(given, f"algorithm.{self.kind}"))
+
+
+def import_function(path: str, field: str) -> Callable[..., Any]:
+    """The function that "module:function" or "path/to/file.py:function" names.
+
+    Args:
+        path: Its name.
+        field: Of the config, for the error.
+
+    Raises:
+        ConfigError: There is none.
+        UserCodeError: The module raised while it was imported.
+    """
+    source, _, name = path.rpartition(":")
+    if not source or not name:
+        raise ConfigError(f"{field}: must be 'module:function', got {path!r}")
+    try:
+        found = getattr(import_source(source), name, None)
+    except (UnknownEnvironment, ValueError) as error:
+        raise ConfigError(f"{field}: {path!r} cannot be imported: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"{field}: {source!r} has no function {name!r}")
+    return found

@@ -1,0 +1,118 @@
+"""Reward functions beside the environment's own: from a config or from Python.
+
+    rewards:
+      - {function: my_rewards:brevity, weight: 0.5}
+      - {function: my_rewards:judged, weight: 2.0}
+
+    def brevity(trajectory):                  # sync: called on a thread of its own
+        return -trajectory.action_tokens / 1000
+
+    async def judged(trajectory):             # async: awaited
+        if "answer" not in trajectory.row:
+            return None                       # the episode is left out
+        return await ask_a_judge(trajectory.messages, trajectory.row["answer"])
+
+A function gets the whole `Trajectory`: messages, row, stop reason, token ids, turns. All functions
+of an episode run at once, as soon as it has ended and while others go on; sync ones may run on
+several threads at the same time. The weighted sum is added to the last turn's reward, and each
+value is kept, unweighted, in `Trajectory.metrics` as "reward_parts/<name>" beside what the
+environment gave ("environment", where it named no parts).
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gymnast.envs.user_code import Blame, call_hook, checked_number
+from gymnast.envs.worker import Worker
+from gymnast.errors import ConfigError
+from gymnast.trainers.registry import import_function
+from gymnast.trainers.rollout import PART
+from gymnast.types import Trajectory
+
+OWN = "environment"
+
+
+@dataclass(frozen=True)
+class Reward:
+    """A reward function and what it counts.
+
+    Attributes:
+        name: Of its part of the reward, and of the function in errors.
+        function: From a `Trajectory` to a finite number, or None to leave the episode out; sync or
+            async.
+        weight: The number is multiplied by this.
+    """
+
+    name: str
+    function: Callable[[Trajectory], Any]
+    weight: float = 1.0
+
+
+def load_rewards(named: Sequence[tuple[str, float]]) -> list[Reward]:
+    """Import reward functions: (function, weight) each, the function as "module:function".
+
+    Raises:
+        ConfigError: One cannot be imported, or two have one name.
+        UserCodeError: A module raised while it was imported.
+    """
+    found: dict[str, Reward] = {}
+    for number, (path, weight) in enumerate(named):
+        field = f"rewards.{number}.function"
+        name = path.rpartition(":")[2]
+        if name in found or name == OWN:
+            raise ConfigError(f"{field}: another part of the reward is called {name!r} already")
+        found[name] = Reward(name, import_function(path, field), weight)
+    return list(found.values())
+
+
+async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Trajectory | None:
+    """Score an episode; None where a function returned None.
+
+    Args:
+        trajectory: With the environment's own reward.
+        rewards: All are called at once.
+
+    Raises:
+        UserCodeError: A function raised, or returned what is no finite number; so did the
+            environment. `hook` is then the function's name, or "environment".
+        InfrastructureError: A function raised one.
+    """
+    own = trajectory.reward
+    if not math.isfinite(own):
+        blame = Blame("rewards", OWN, trajectory.row)
+        raise blame.error(f"the environment's reward is {own!r}; it must be a finite number")
+    if not rewards:
+        return trajectory
+    async with asyncio.TaskGroup() as tasks:
+        calls = [tasks.create_task(_outcome(reward, trajectory)) for reward in rewards]
+    outcomes = [call.result() for call in calls]
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+    if any(value is None for value in outcomes):
+        return None
+    values = {reward.name: value for reward, value in zip(rewards, outcomes, strict=True)}
+    added = sum(reward.weight * values[reward.name] for reward in rewards)
+    metrics = dict(trajectory.metrics)
+    if not any(name.startswith(PART) for name in metrics):
+        metrics[PART + OWN] = own
+    metrics |= {PART + name: value for name, value in values.items()}
+    turn_rewards = list(trajectory.turn_rewards)
+    turn_rewards[-1] += added
+    return replace(trajectory, turn_rewards=turn_rewards, metrics=metrics)
+
+
+async def _outcome(reward: Reward, trajectory: Trajectory) -> Any:
+    """The number, None, or the exception: the others are not cancelled by it."""
+    blame = Blame("rewards", reward.name, trajectory.row)
+    worker = Worker(f"gymnast-reward-{reward.name}")
+    try:
+        value = await call_hook(reward.function, trajectory, worker=worker, blame=blame)
+        return None if value is None else checked_number(value, blame)
+    except Exception as error:
+        return error
+    finally:
+        worker.stop()

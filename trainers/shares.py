@@ -1,0 +1,133 @@
+"""A share of a batch, laid out for one optimisation step: micro-batches and what they need.
+
+All processes know all samples, and each computes every so-manyth micro-batch. Where they do not
+come out even, some end with one that weighs nothing, so that all take part in every forward and
+backward pass.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from accelerate import Accelerator
+
+from gymnast.trainers.aggregations import Aggregation
+from gymnast.trainers.batch import MicroBatch, Sample, micro_batch, split
+from gymnast.types import Span, StopReason, Trajectory
+
+Scorer = Callable[[MicroBatch], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A micro-batch of A action tokens with what its loss is made of besides the policy.
+
+    Attributes:
+        batch: The tokens.
+        weights: [A], how much each token's loss counts; 0 where there is nothing to learn from.
+        old_logprobs: [A], under the policy before the first step of its batch, where it is needed.
+        reference_logprobs: [A], under the reference, where there is one in the loss.
+    """
+
+    batch: MicroBatch
+    weights: torch.Tensor
+    old_logprobs: torch.Tensor | None = None
+    reference_logprobs: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one optimisation step learns from; the numbers are over all processes.
+
+    Attributes:
+        batches: Of this process; the same number in each.
+        normaliser: What the weighted sum of the tokens' losses is divided by.
+        tokens: Action tokens, those without a gradient included.
+        episodes: Trajectories with a gradient.
+    """
+
+    batches: list[Scored]
+    normaliser: float
+    tokens: float
+    episodes: float
+
+
+def make_share(
+    groups: Sequence[Sequence[Sample]],
+    aggregation: Aggregation,
+    accelerator: Accelerator,
+    *,
+    tokens_per_microbatch: int,
+    also_idle: bool,
+) -> Share:
+    """Divide some samples into micro-batches, and take those of this process.
+
+    Args:
+        groups: The samples of all processes.
+        aggregation: How their tokens' losses are summed. Samples without any advantage are in its
+            normaliser, whether they are computed or not.
+        accelerator: Knows which process this is.
+        tokens_per_microbatch: How many packed tokens one forward and backward pass takes.
+        also_idle: Whether samples without any advantage are computed.
+    """
+    device = accelerator.device
+    lengths = torch.tensor([s.trajectory.action_tokens for group in groups for s in group])
+    chosen = split(groups, tokens_per_microbatch, also_idle=also_idle)
+    mine = chosen[accelerator.process_index :: accelerator.num_processes]
+    most = math.ceil(len(chosen) / accelerator.num_processes)
+    batches = []
+    for samples in mine:
+        batch = micro_batch(samples, device)
+        of_sequences = aggregation(torch.bincount(batch.sequences)).tokens
+        batches.append(Scored(batch, of_sequences.to(device)[batch.sequences]))
+    if len(batches) < most:
+        batch = micro_batch([_placeholder()], device)
+        batches.append(Scored(batch, torch.zeros(1, device=device)))
+    return Share(
+        batches,
+        normaliser=float(aggregation(lengths).normaliser) if len(lengths) else 0.0,
+        tokens=float(lengths.sum()),
+        episodes=float(sum(len(samples) for samples in chosen)),
+    )
+
+
+def with_logprobs(
+    share: Share, *, old: Scorer | None = None, reference: Scorer | None = None
+) -> Share:
+    """Add log-probabilities by the policy as it is now, and by the reference."""
+    scored = [
+        replace(
+            entry,
+            old_logprobs=old(entry.batch) if old is not None else None,
+            reference_logprobs=reference(entry.batch) if reference is not None else None,
+        )
+        for entry in share.batches
+    ]
+    return replace(share, batches=scored)
+
+
+def _placeholder() -> Sample:
+    """A sample without gradient, for a process that has fewer micro-batches than another."""
+    trajectory = Trajectory(
+        ids=[1, 1],
+        action_mask=[0, 1],
+        logprobs=[0.0, 0.0],
+        prompt_length=1,
+        turns=[Span(1, 2)],
+        turn_rewards=[0.0],
+        stop_reason=StopReason.error,
+        terminated=False,
+        truncated=True,
+    )
+    return Sample(trajectory, torch.zeros(1))
+
+
+def _tensor(accelerator: Accelerator, values: Sequence[float]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=accelerator.device)
+
+
+def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
+    """Each number added up over all processes."""
+    total: torch.Tensor = accelerator.reduce(_tensor(accelerator, values), reduction="sum")
+    return total.tolist()
