@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from gymnast.agents.tiny import tiny_tokenizer
 from gymnast.envs import Environment, Outcome, Renderer
@@ -17,6 +18,12 @@ pytest_plugins = ["template_fixtures"]
 # Threads gain a tiny model nothing, and wait for one another wherever cores are shared: twenty
 # times as long as the test itself.
 torch.set_num_threads(1)
+
+# How long an example takes says something of the machine, nothing of the code.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gymnast.agents import TransformersAgent
@@ -124,9 +124,7 @@ def test_new_weights_give_the_memory_back(model: Any) -> None:
     asyncio.run(asyncio.wait_for(freed(), timeout=30))
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25)
 @given(
     held=st.integers(80, 400),
     max_batch=st.integers(1, 6),
