@@ -91,7 +91,7 @@ def test_entropies_come_with_the_logprobs_and_carry_their_gradient() -> None:
     model = tiny_model().double()
     policy, batch = Policy(model, temperature=0.7), a_batch()
     logprobs, entropies = policy(batch, entropy=True)
-    torch.testing.assert_close(logprobs, policy(batch))
+    torch.testing.assert_close(logprobs, policy(batch).float())
     ids = torch.tensor(batch.packed.ids)[None]
     everything = torch.log_softmax(model(input_ids=ids).logits[0, 9:19].float() / 0.7, dim=-1)
     expected = -(everything.exp() * everything).sum(dim=-1)
