@@ -172,6 +172,7 @@ def test_whatever_joins_leaves_or_is_evicted_the_logprobs_are_exact(
             assert task.cancelled() or task.exception() is None
 
     asyncio.run(all_of_them())
+    agent.wait_idle()  # a cancelled request may be in one more step
     assert agent.kv_bytes <= agent.kv_budget_bytes
     for context, completion in seen:
         assert_exact(model, context, completion)
