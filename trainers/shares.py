@@ -123,11 +123,8 @@ def _placeholder() -> Sample:
     return Sample(trajectory, torch.zeros(1))
 
 
-def _tensor(accelerator: Accelerator, values: Sequence[float]) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=accelerator.device)
-
-
 def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
     """Each number added up over all processes."""
-    total: torch.Tensor = accelerator.reduce(_tensor(accelerator, values), reduction="sum")
+    ours = torch.tensor(values, dtype=torch.float32, device=accelerator.device)
+    total: torch.Tensor = accelerator.reduce(ours, reduction="sum")
     return total.tolist()

@@ -70,7 +70,7 @@ class Trainer:
         warmup_steps: Over which the learning rate grows.
         tokens_per_microbatch: Packed tokens in one forward and backward pass.
         gradient_checkpointing: Compute the layers a second time in the backward pass, which takes
-            a third longer and a fraction of the memory.
+            longer and less memory.
         concurrency: Episodes at once, in each process.
         rollout_deadline_s: Seconds a step's episodes have; what has not finished then is left out
             and counted. Evaluations wait for all. None waits for all.
