@@ -151,6 +151,18 @@ def test_an_estimator_sees_the_rewards_of_all_processes(found: Found) -> None:
     assert [process["estimators_see_all"]["seen"] for process in found] == [[12], [12]]
 
 
+def test_a_divergence_is_taken_from_the_reward_of_its_own_trajectory(
+    found: Found, scenarios: Any, folder: Path
+) -> None:
+    alone = scenarios.penalised(folder)
+    for ours, theirs in zip(found[0]["penalised"]["steps"], alone["steps"], strict=True):
+        clocked = ("time/", "tokens/per_s")
+        told = {name: value for name, value in theirs.items() if not name.startswith(clocked)}
+        assert {name: ours[name] for name in told} == pytest.approx(told, rel=1e-3, abs=1e-6)
+    assert abs(alone["steps"][-1]["kl"]) > 1e-4, "the policy has left its reference"
+    assert alone["steps"][-1]["grad_norm"] > 0
+
+
 # --- Processes differ
 
 

@@ -26,7 +26,7 @@ from gymnast.agents import load_model
 from gymnast.agents.tiny import tiny_model, tiny_tokenizer
 from gymnast.envs import Environment
 from gymnast.errors import GymnastError, InfrastructureError
-from gymnast.trainers import Trainer
+from gymnast.trainers import Kl, Trainer, make_algorithm
 from gymnast.trainers.advantages import ESTIMATORS
 from gymnast.trainers.processes import together
 from gymnast.types import Sampling
@@ -212,6 +212,15 @@ def estimators_see_all(folder: Path) -> Found:
     return {"seen": seen}
 
 
+def penalised(folder: Path) -> Found:
+    """A divergence in the reward, over several epochs and an odd number of micro-batches."""
+    algorithm = make_algorithm(
+        "reinforce_pp", kl=Kl(0.1, place="reward"), epochs=2, importance_cap=2.0
+    )
+    # Every trajectory is a micro-batch of its own.
+    return train(algorithm=algorithm, tokens_per_microbatch=1, rows_per_step=1, group_size=3)[1]
+
+
 def exchange(folder: Path) -> Found:
     """An error that is not Gymnast's, and a result that cannot be sent."""
     accelerator, messages = Accelerator(cpu=True), []
@@ -281,6 +290,7 @@ SCENARIOS = [
     fewer_rows_than_processes,
     uneven,
     estimators_see_all,
+    penalised,
     exchange,
     resumed,
     sharded,
