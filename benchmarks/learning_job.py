@@ -80,6 +80,11 @@ class Job:
     task: Task
     rows: list[Row]
 
+    @property
+    def max_turns(self) -> int:
+        """Turns an episode may have."""
+        return self.task.make_env().max_turns
+
 
 def make_job(overrides: Sequence[str]) -> Job:
     """The main job with some settings changed."""

@@ -80,7 +80,7 @@ def run(job: Job) -> Curve:
     tokenizer.chat_template = TEMPLATE
     tokenizer.response_template = importlib.import_module("trl.chat_template_utils").qwen3_template
     check_prompts(job, prompts, tokenizer)
-    trainer_settings, lora = config.trainer, config.model.lora
+    trainer_settings, lora, max_turns = config.trainer, config.model.lora, job.max_turns
     assert lora is not None
     size = config.algorithm.group_size
     watch = Watch()
@@ -94,7 +94,7 @@ def run(job: Job) -> Curve:
             gradient_accumulation_steps=trainer_settings.rows_per_step,
             num_generations=size,
             max_completion_length=MAX_COMPLETION,
-            max_tool_calling_iterations=config.environment.max_turns - 1,
+            max_tool_calling_iterations=max_turns - 1,
             temperature=config.sampling.temperature,
             learning_rate=trainer_settings.learning_rate,
             lr_scheduler_type="constant",
