@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gymnast.errors import CheckpointError
+from gymnast.errors import CheckpointError, ModelError
 from gymnast.trainers.sharding import divided_like, whole
 
 
@@ -22,6 +22,9 @@ class MasterAdamW:
         learning_rate: At full strength.
         weight_decay: Decoupled.
         warmup_steps: The learning rate grows linearly over this many steps.
+
+    Raises:
+        ModelError: None of them requires gradients.
     """
 
     def __init__(
@@ -33,6 +36,11 @@ class MasterAdamW:
         warmup_steps: int = 0,
     ) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
+        if not self.parameters:
+            raise ModelError(
+                "no weight of the model requires gradients, so there is nothing to train; call "
+                "model.requires_grad_(), or add adapters to it"
+            )
         self.learning_rate = learning_rate
         self.warmup_steps = warmup_steps
         self.steps = 0

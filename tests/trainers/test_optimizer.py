@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from gymnast.errors import ModelError
 from gymnast.trainers.optimizer import MasterAdamW
 
 
@@ -35,6 +36,12 @@ def test_bfloat16_weights_take_updates_too_small_for_bfloat16() -> None:
     assert ours.item() == pytest.approx(0.99, abs=0.004)
     assert optimizer.master[0].item() == pytest.approx(0.99, abs=1e-5)
     assert ours.dtype is torch.bfloat16
+
+
+def test_a_model_without_trainable_weights_is_refused() -> None:
+    frozen = parameter([1.0]).requires_grad_(False)
+    with pytest.raises(ModelError, match="no weight of the model requires gradients"):
+        MasterAdamW([frozen], learning_rate=1e-4)
 
 
 def test_float32_weights_are_their_own_masters() -> None:
