@@ -7,54 +7,41 @@
     rewards:      [{function: "my_rewards:brevity", weight: 0.5}]
     sampling:     {temperature: 1.0, max_new_tokens: 64}
     trainer:      {steps: 12, rows_per_step: 8, learning_rate: 1e-3}
-    evaluation:   {rows: 128, every_steps: 4}
+    evaluation:   {rows: 128, every_steps: 4, group_size: 4, by: [operation]}
     seed:         0
     output_dir:   runs/arithmetic
 
 Only `model.name` and `environment.id` are required. Left out: whether what a config names is there
-(the model, the environment, the data), which `trainers/run.py` checks.
+(the model, the environment, the data), which `trainers/run.py` checks, and the section
+`evaluation` (`trainers/evaluation_config.py`).
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import jmespath
 import yaml
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms import Algorithm, make_algorithm
+from gymnast.trainers.config_base import (
+    Count,
+    EnvironmentSection,
+    Integer,
+    Number,
+    Positive,
+    Section,
+    Text,
+    check_expressions,
+)
 from gymnast.trainers.config_errors import sentences
+from gymnast.trainers.evaluation_config import EvaluationSection
+from gymnast.trainers.evaluation_metrics import check_environment_name
 from gymnast.trainers.kl import Kl
+from gymnast.trainers.tags import tag_expressions
 from gymnast.trainers.yaml_reader import read_yaml, with_overrides
 from gymnast.types import StopReason
-
-
-def _whole(value: Any) -> Any:
-    """1e3 is a float in YAML, and a whole number all the same."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Integer = Annotated[int, BeforeValidator(_whole)]
-Count = Annotated[Integer, Field(ge=0)]
-Positive = Annotated[Integer, Field(ge=1)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Text = Annotated[str, Field(min_length=1)]
-
-
-class Section(BaseModel):
-    """One section of the YAML: no unknown keys, no value taken for another type."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class LoraSection(Section):
@@ -101,35 +88,6 @@ class ModelSection(Section):
     parser: Text | None = None
 
 
-class EnvironmentSection(Section):
-    """The environment. Further keys go to its constructor.
-
-    Attributes:
-        id: A registered id, "module:Class" or "path/to/file.py:Class".
-        max_turns: Actions in an episode; the environment's own default when left out.
-        max_tokens: Sampled and observed tokens after the prompt.
-        context_length: All tokens of an episode; that of the model when left out.
-        episode_timeout_s: Seconds an episode may take.
-        system_prompt: Put before messages that have none.
-        stop_tools: Names of tools that end the episode.
-    """
-
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
-
-    id: Text
-    max_turns: Positive | None = None
-    max_tokens: Positive | None = None
-    context_length: Positive | None = None
-    episode_timeout_s: Annotated[Number, Field(gt=0)] | None = None
-    system_prompt: str | None = None
-    stop_tools: list[str] | None = None
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the environment's constructor gets: every key that was given but the id."""
-        return {k: v for k, v in self.model_dump(exclude={"id"}).items() if v is not None}
-
-
 class DataSection(Section):
     """Rows from files or a hub; without the section the environment makes its own.
 
@@ -150,16 +108,7 @@ class DataSection(Section):
     evaluation_split: Text = "test"
     subset: Text | None = None
 
-    @field_validator("columns")
-    @classmethod
-    def _expressions(cls, columns: dict[str, str] | None) -> dict[str, str] | None:
-        for name, expression in (columns or {}).items():
-            try:
-                jmespath.compile(expression)
-            except jmespath.exceptions.JMESPathError as error:
-                reason = str(error).splitlines()[0].rstrip(":")
-                raise ValueError(f"{name} must be a jmespath expression ({reason})") from error
-        return columns
+    _expressions = field_validator("columns")(check_expressions)
 
 
 class KlSection(Section):
@@ -261,24 +210,6 @@ class TrainerSection(Section):
     keep_checkpoints: Positive = 2
 
 
-class EvaluationSection(Section):
-    """Held-out rows.
-
-    Attributes:
-        rows: How many; all of `data.evaluation` when left out, or none without that.
-        every_steps: Evaluate every so many steps besides before the first and after the last.
-        temperature: Of evaluation episodes; as in training when left out. 0 is greedy.
-        group_size: Episodes a row.
-        seed: Of the choice of rows. It is not the run's, so that runs of other seeds compare.
-    """
-
-    rows: Count | None = None
-    every_steps: Count = 0
-    temperature: Annotated[Number, Field(ge=0)] | None = None
-    group_size: Positive = 1
-    seed: Integer = 0
-
-
 class RunConfig(Section):
     """A whole run.
 
@@ -316,11 +247,21 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _has_rows_to_evaluate(self) -> "RunConfig":
         evaluated = self.evaluation.rows or (self.data and self.data.evaluation)
-        if self.evaluation.every_steps and not evaluated:
-            raise ValueError(
-                f"evaluation.every_steps: is {self.evaluation.every_steps}, and there are no rows "
-                "to evaluate with; set evaluation.rows or data.evaluation"
-            )
+        for name in ("every_steps", "environments"):
+            value = getattr(self.evaluation, name)
+            if value and not evaluated:
+                shown = value if isinstance(value, int) else ", ".join(value)
+                raise ValueError(
+                    f"evaluation.{name}: is {shown}, and there are no rows to evaluate with; "
+                    "set evaluation.rows or data.evaluation"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _tags_and_environments_can_be_named(self) -> "RunConfig":
+        tag_expressions(self.evaluation.by)
+        for name in self.evaluation.environments:
+            check_environment_name(name, "evaluation.environments")
         return self
 
 

@@ -127,7 +127,12 @@ class Split(NamedTuple):
 
 
 def split_sampled(
-    sample_row: SampleRow, held_out: int, *, seed: int, held_out_seed: int = 0
+    sample_row: SampleRow,
+    held_out: int,
+    *,
+    seed: int,
+    held_out_seed: int = 0,
+    kept_out: Sequence[Row] = (),
 ) -> Split:
     """Split the rows that an environment makes.
 
@@ -136,30 +141,53 @@ def split_sampled(
         held_out: How many distinct rows to hold out.
         seed: Of the training rows.
         held_out_seed: Of the held-out rows, so that runs of other seeds compare.
+        kept_out: More rows that are not trained on.
 
     Raises:
         DataError: `sample_row` does not make more distinct rows than that.
     """
-    rng = np.random.default_rng(derive(held_out_seed, "held-out rows"))
+    rows = sample_distinct(sample_row, held_out, seed=held_out_seed)
+    training = SampledRows(sample_row, seed=seed, held_out=[*rows, *kept_out])
+    training.row(0)  # raises now where nothing is left to train on
+    return Split(training, rows)
+
+
+def sample_distinct(
+    sample_row: SampleRow, count: int, *, seed: int, place: str = "evaluation.rows"
+) -> list[Row]:
+    """Distinct rows that an environment makes.
+
+    Args:
+        sample_row: Makes a row.
+        count: How many.
+        seed: Of the rows.
+        place: Where `count` was given, for the message.
+
+    Raises:
+        DataError: `sample_row` does not make so many.
+    """
+    rng = np.random.default_rng(derive(seed, "held-out rows"))
     kept: dict[str, Row] = {}
     draws_in_vain = 0
-    while len(kept) < held_out:
+    while len(kept) < count:
         row = sample_row(rng)
         draws_in_vain = draws_in_vain + 1 if canonical(row) in kept else 0
         kept.setdefault(canonical(row), row)
         if draws_in_vain >= MOST_DRAWS:
             raise DataError(
-                f"evaluation.rows: must be < {len(kept)}, got {held_out}: the environment's "
+                f"{place}: must be < {len(kept)}, got {count}: the environment's "
                 f"sample_row gave nothing new in {MOST_DRAWS} draws"
             )
-    rows = list(kept.values())
-    training = SampledRows(sample_row, seed=seed, held_out=rows)
-    training.row(0)  # raises now where nothing is left to train on
-    return Split(training, rows)
+    return list(kept.values())
 
 
 def split_dataset(
-    rows: Sequence[Row], held_out: int, *, seed: int, held_out_seed: int = 0
+    rows: Sequence[Row],
+    held_out: int,
+    *,
+    seed: int,
+    held_out_seed: int = 0,
+    kept_out: Sequence[Row] = (),
 ) -> Split:
     """Split one dataset.
 
@@ -168,6 +196,7 @@ def split_dataset(
         held_out: How many of its rows to hold out; 0 holds out none.
         seed: Of the training rows' order.
         held_out_seed: Of the choice, so that runs of other seeds compare.
+        kept_out: More rows that are not trained on.
 
     Raises:
         DataError: The dataset has not more rows than that.
@@ -178,19 +207,31 @@ def split_dataset(
             "lower it, or name a second dataset in data.evaluation"
         )
     kept = choose(rows, held_out, seed=held_out_seed)
-    return Split(DatasetRows(rows, seed=seed, held_out=kept), kept)
+    return Split(DatasetRows(rows, seed=seed, held_out=[*kept, *kept_out]), kept)
 
 
-def choose(rows: Sequence[Row], count: int, *, seed: int) -> list[Row]:
+def choose(
+    rows: Sequence[Row],
+    count: int,
+    *,
+    seed: int,
+    place: str = "evaluation.rows",
+    source: str = "data.evaluation",
+) -> list[Row]:
     """Some rows of a dataset, in a seeded order.
+
+    Args:
+        rows: The dataset.
+        count: How many.
+        seed: Of the choice.
+        place: Where `count` was given, for the message.
+        source: What the rows are of, for the message.
 
     Raises:
         DataError: The dataset has fewer.
     """
     if count > len(rows):
-        raise DataError(
-            f"evaluation.rows: must be <= {len(rows)}, the rows of data.evaluation, got {count}"
-        )
+        raise DataError(f"{place}: must be <= {len(rows)}, the rows of {source}, got {count}")
     rng = np.random.default_rng(derive(seed, "held-out rows"))
     return [rows[int(i)] for i in rng.permutation(len(rows))[:count]]
 

@@ -22,16 +22,40 @@ when its reward reaches `pass_reward`. Intervals need two rows; with fewer there
 number is computed: `trainers/estimates.py`.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from statistics import pstdev
 from typing import NamedTuple
 
+from gymnast.errors import ConfigError
 from gymnast.trainers.estimates import Estimate, clustered_mean, mean_share, pass_at_k
 from gymnast.trainers.tags import Row, divide
 from gymnast.types import Trajectory
 
 PREFIX = "eval/"
+# What names of the run's own environment begin with; no further environment may be called so.
+AREAS = (
+    *("by", "environment", "episodes", "reward", "reward_parts", "rows"),
+    *("time", "tokens", "tools"),
+)
 Groups = Sequence[Sequence[Trajectory]]
+
+
+def check_environment_name(name: str, place: str) -> None:
+    """A further environment's name must be one that metrics and files can carry.
+
+    Args:
+        name: The name.
+        place: Where it was given, for the message.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if not re.fullmatch(r"\w[\w.-]*", name) or name in AREAS:
+        raise ConfigError(
+            f"{place}: a name must consist of letters, digits and _ . - and be none of "
+            f"{', '.join(AREAS)}, got {name!r}"
+        )
 
 
 def ks(group_size: int) -> list[int]:

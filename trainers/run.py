@@ -2,16 +2,29 @@
 
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gymnast.agents.load import load_model, load_tokenizer, model_context_length
 from gymnast.errors import ConfigError
-from gymnast.trainers.config import ModelSection, RunConfig, load_config, save_config
+from gymnast.trainers.config import (
+    ModelSection,
+    RunConfig,
+    SamplingSection,
+    load_config,
+    save_config,
+)
+from gymnast.trainers.evaluation import HeldOut
+from gymnast.trainers.evaluation_environments import (
+    check_evaluation_environments,
+    prepare_evaluation_environments,
+)
 from gymnast.trainers.observer import Observer
 from gymnast.trainers.rewards import load_rewards
 from gymnast.trainers.run_folder import COMPLETE
 from gymnast.trainers.settings import check_sampling
+from gymnast.trainers.tags import check_tags, tag_expressions
 from gymnast.trainers.task import Task, chat_template_text, check_environment, prepare_task
 from gymnast.trainers.trainer import Trainer
 from gymnast.types import Sampling
@@ -34,13 +47,19 @@ def build_trainer(
         UserCodeError: The environment's own code raised.
     """
     check_environment(config)
+    check_evaluation_environments(config)
     check_sampling(Sampling(**config.sampling.model_dump()))
     load_rewards([(reward.function, reward.weight) for reward in config.rewards])
     template = chat_template_text(config.model)
     if config.output_dir is not None:
         check_output_folder(Path(config.output_dir), resume=resume)
     tokenizer = load_tokenizer(config.model.name, chat_template=template)
-    task = prepare_task(config, tokenizer, model_context_length(config.model.name))
+    length = model_context_length(config.model.name)
+    others = prepare_evaluation_environments(config, tokenizer, length)
+    kept_out = [row for other in others.values() for row in other.rows]
+    task = prepare_task(config, tokenizer, length, kept_out)
+    held_out = [task.rows.held_out, *(other.rows for other in others.values())]
+    check_tags(held_out, tag_expressions(config.evaluation.by))
     lora = config.model.lora
     model, _ = load_model(
         config.model.name,
@@ -54,7 +73,7 @@ def build_trainer(
         tokenizer,
         task.make_env,
         task.rows.training,
-        **trainer_settings(config, task),
+        **trainer_settings(config, task, others),
         observer=observer,
     )
     if config.output_dir is not None and trainer.accelerator.is_main_process:
@@ -62,12 +81,11 @@ def build_trainer(
     return trainer
 
 
-def trainer_settings(config: RunConfig, task: Task) -> dict[str, Any]:
+def trainer_settings(
+    config: RunConfig, task: Task, others: Mapping[str, HeldOut]
+) -> dict[str, Any]:
     """What a config says to `Trainer`, by the names that `Trainer` gives it."""
     sampling, evaluation = config.sampling.model_dump(), config.evaluation
-    eval_sampling = dict(sampling)
-    if evaluation.temperature is not None:
-        eval_sampling["temperature"] = evaluation.temperature
     return {
         "algorithm": config.algorithm.make(),
         "group_size": config.algorithm.group_size,
@@ -76,8 +94,11 @@ def trainer_settings(config: RunConfig, task: Task) -> dict[str, Any]:
         **config.trainer.model_dump(),
         "eval_rows": task.rows.held_out,
         "eval_every_steps": evaluation.every_steps,
-        "eval_sampling": Sampling(**eval_sampling),
+        "eval_sampling": Sampling(**evaluation.sampling(sampling)),
         "eval_group_size": evaluation.group_size,
+        "eval_pass_reward": evaluation.pass_reward,
+        "eval_by": evaluation.by,
+        "eval_environments": others,
         "output_dir": config.output_dir,
         "seed": config.seed,
         "deterministic": config.deterministic,
@@ -110,7 +131,14 @@ def evaluation_config(path: str | Path, overrides: list[str]) -> RunConfig:
         raise ConfigError(
             "evaluation.rows: is required to evaluate; add evaluation.rows=128, for example"
         )
-    return config.model_copy(update={"output_dir": None})
+    # Nothing is trained, so `sampling` may be greedy or filtered too: evaluation takes it over.
+    sampled = config.evaluation.sampling(config.sampling.model_dump())
+    update = {
+        "output_dir": None,
+        "evaluation": config.evaluation.model_copy(update=sampled),
+        "sampling": SamplingSection(),
+    }
+    return config.model_copy(update=update)
 
 
 def check_output_folder(folder: Path, *, resume: bool) -> None:

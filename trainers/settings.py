@@ -39,5 +39,6 @@ def check_sampling(sampling: Sampling) -> None:
         if given != neutral:
             raise ConfigError(
                 f"sampling.{name}: must be {neutral} while training, got {given}: the loss would "
-                "compare probabilities of the filtered distribution with those of the whole one"
+                "compare probabilities of the filtered distribution with those of the whole one. "
+                f"For evaluation alone set evaluation.{name}."
             )

@@ -70,7 +70,7 @@ def divide(rows: Sequence[Row], expressions: Mapping[str, str]) -> dict[str, lis
         for place, row in enumerate(rows):
             try:
                 value = compiled.search(row)
-            except jmespath.exceptions.JMESPathError as error:
+            except Exception as error:  # jmespath's functions let Python's own errors through
                 raise ConfigError(
                     f"evaluation.by.{name}: {expression!r} cannot be applied to row {place}: "
                     f"{_first_line(error)}; the row is {dict(row)!r:.200}"

@@ -27,8 +27,10 @@ from gymnast.errors import (
     TemplateError,
     UserCodeError,
 )
-from gymnast.trainers.config import DataSection, EvaluationSection, ModelSection, RunConfig
+from gymnast.trainers.config import DataSection, ModelSection, RunConfig
+from gymnast.trainers.config_base import EnvironmentSection
 from gymnast.trainers.data import DatasetRows, Row, Split, choose, split_dataset, split_sampled
+from gymnast.trainers.evaluation_config import EvaluationSection
 from gymnast.trainers.row_files import load_rows
 
 # How many rows are tried for one whose prompt fits.
@@ -64,13 +66,19 @@ def check_environment(config: RunConfig) -> type[Environment]:
     return cls
 
 
-def prepare_task(config: RunConfig, tokenizer: Any, model_context_length: int) -> Task:
+def prepare_task(
+    config: RunConfig,
+    tokenizer: Any,
+    model_context_length: int,
+    kept_out: Sequence[Row] = (),
+) -> Task:
     """Make the environment and the rows of a run, and try them.
 
     Args:
         config: The run.
         tokenizer: The model's.
         model_context_length: How many tokens the model was made for.
+        kept_out: Rows that are not trained on besides those held out here.
 
     Raises:
         ConfigError: A setting does not hold.
@@ -80,30 +88,49 @@ def prepare_task(config: RunConfig, tokenizer: Any, model_context_length: int) -
     """
     cls = check_environment(config)
     loaded = load_data(config.data) if config.data is not None else None
-    settings = config.environment.settings
-    longest = settings.setdefault("context_length", model_context_length)
-    if longest > model_context_length:
-        raise ConfigError(
-            f"environment.context_length: must be <= {model_context_length}, what the model "
-            f"{config.model.name} was made for, got {longest}"
-        )
+    section, named = config.environment, config.model.name
+    settings = limited_settings(section, "environment", named, model_context_length)
     renderer = make_renderer(config.model, tokenizer)
 
     def make_env() -> Environment:
         return make(cls, renderer, **settings)
 
     if loaded is not None:
-        rows = _split_data(*loaded, config.evaluation, config.seed)
+        rows = _split_data(*loaded, config.evaluation, config.seed, kept_out)
     else:
-        rows = _split_own(make_env(), config.evaluation, config.seed)
+        rows = _split_own(make_env(), config.evaluation, config.seed, kept_out)
     if config.data is not None and loaded is not None:
-        _check_rows(loaded[0], make_env(), config.data.train)
-        _check_rows(loaded[1] or (), make_env(), str(config.data.evaluation))
+        check_rows(loaded[0], make_env(), config.data.train)
+        check_rows(loaded[1] or (), make_env(), str(config.data.evaluation))
     source = config.data.train if config.data is not None else config.environment.id
-    _try_an_episode(make_env, (rows.training.row(i) for i in range(ROWS_TRIED)), source)
+    try_an_episode(make_env, (rows.training.row(i) for i in range(ROWS_TRIED)), source)
     if config.data is not None and config.data.evaluation is not None and rows.held_out:
-        _try_an_episode(make_env, iter(rows.held_out), config.data.evaluation)
+        try_an_episode(make_env, iter(rows.held_out), config.data.evaluation)
     return Task(make_env, rows)
+
+
+def limited_settings(
+    section: EnvironmentSection, place: str, model: str, model_context_length: int
+) -> dict[str, Any]:
+    """What an environment's constructor gets, with a context that the model has.
+
+    Args:
+        section: The environment's.
+        place: Where it is in the config, for the message.
+        model: The model's name, for the message.
+        model_context_length: How many tokens the model was made for.
+
+    Raises:
+        ConfigError: The context is longer than the model's.
+    """
+    settings = section.settings
+    longest = settings.setdefault("context_length", model_context_length)
+    if longest > model_context_length:
+        raise ConfigError(
+            f"{place}.context_length: must be <= {model_context_length}, what the model "
+            f"{model} was made for, got {longest}"
+        )
+    return settings
 
 
 def make_renderer(model: ModelSection, tokenizer: Any) -> Renderer:
@@ -158,13 +185,20 @@ def load_data(data: DataSection) -> tuple[Sequence[Row], Sequence[Row] | None]:
 
 
 def _split_data(
-    train: Sequence[Row], evaluation: Sequence[Row] | None, section: EvaluationSection, seed: int
+    train: Sequence[Row],
+    evaluation: Sequence[Row] | None,
+    section: EvaluationSection,
+    seed: int,
+    kept_out: Sequence[Row],
 ) -> Split:
     if evaluation is None:
-        return split_dataset(train, section.rows or 0, seed=seed, held_out_seed=section.seed)
+        count, held_out_seed = section.rows or 0, section.seed
+        return split_dataset(
+            train, count, seed=seed, held_out_seed=held_out_seed, kept_out=kept_out
+        )
     count = len(evaluation) if section.rows is None else section.rows
     held_out = choose(evaluation, count, seed=section.seed)
-    return Split(DatasetRows(train, seed=seed, held_out=held_out), held_out)
+    return Split(DatasetRows(train, seed=seed, held_out=[*held_out, *kept_out]), held_out)
 
 
 def has_rows(cls: type[Environment]) -> bool:
@@ -172,21 +206,26 @@ def has_rows(cls: type[Environment]) -> bool:
     return cls.sample_row is not Hooks.sample_row
 
 
-def _split_own(env: Environment, section: EvaluationSection, seed: int) -> Split:
+def _split_own(
+    env: Environment, section: EvaluationSection, seed: int, kept_out: Sequence[Row]
+) -> Split:
     """Split what an environment has: a generator (`sample_row`), or rows."""
-    count = section.rows or 0
+    count, held_out_seed = section.rows or 0, section.seed
     if has_rows(type(env)):
-        sample = _sampler(env)
-        return split_sampled(sample, count, seed=seed, held_out_seed=section.seed)
+        return split_sampled(
+            row_sampler(env), count, seed=seed, held_out_seed=held_out_seed, kept_out=kept_out
+        )
     if env.rows is None:
         raise ConfigError(
             f"data.train: is required: {type(env).__name__} makes no rows of its own (it has "
             "neither sample_row nor rows); name a file or a hub dataset"
         )
-    return split_dataset(env.rows, count, seed=seed, held_out_seed=section.seed)
+    return split_dataset(env.rows, count, seed=seed, held_out_seed=held_out_seed, kept_out=kept_out)
 
 
-def _sampler(env: Environment) -> Callable[[np.random.Generator], Row]:
+def row_sampler(env: Environment) -> Callable[[np.random.Generator], Row]:
+    """An environment's `sample_row`, whether async or not, whose mistakes are named."""
+
     def sample(rng: np.random.Generator) -> Row:
         try:
             row = env.sample_row(rng)
@@ -211,7 +250,7 @@ def _sample_row_error(env: Environment, problem: str) -> UserCodeError:
     return UserCodeError("sample_row", None, f"{type(env).__name__}.sample_row: {problem}")
 
 
-def _check_rows(rows: Sequence[Row], env: Environment, source: str) -> None:
+def check_rows(rows: Sequence[Row], env: Environment, source: str) -> None:
     """Check every row for what would end a run late: no prompt, tools that there are not."""
     tools: dict[str, Any] = {schema["function"]["name"]: schema for schema in env.tools}
     have_prompts = len(rows) > 0 and rows[0].get("prompt") is not None
@@ -227,7 +266,7 @@ def _check_rows(rows: Sequence[Row], env: Environment, source: str) -> None:
             raise DataError(f"{source}: row {number}: {error}") from error
 
 
-def _try_an_episode(make_env: Callable[[], Environment], rows: Iterator[Row], source: str) -> None:
+def try_an_episode(make_env: Callable[[], Environment], rows: Iterator[Row], source: str) -> None:
     """Drive one episode with an empty answer, so that every hook has run once."""
     env, too_long = make_env(), None
     try:

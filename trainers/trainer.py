@@ -25,6 +25,7 @@ from gymnast.trainers.collect import MakeEnvironment, Rollouts
 from gymnast.trainers.data import RowSource, as_row_source
 from gymnast.trainers.engine_weights import EngineWeights
 from gymnast.trainers.environments import environment_factory
+from gymnast.trainers.evaluation import Evaluation, played_by
 from gymnast.trainers.kl import Reference
 from gymnast.trainers.observer import Observer
 from gymnast.trainers.optimizer import MasterAdamW
@@ -36,6 +37,7 @@ from gymnast.trainers.seeds import derive
 from gymnast.trainers.settings import check_at_least, check_positive, check_sampling
 from gymnast.trainers.sharding import shard, wants_sharding
 from gymnast.trainers.shared_rollouts import SharedRollouts
+from gymnast.trainers.tags import By, tag_expressions
 from gymnast.trainers.update import UpdateSettings, update
 from gymnast.types import Sampling
 
@@ -83,6 +85,9 @@ class Trainer:
             0 evaluates at these two only.
         eval_sampling: Of evaluation episodes; by default as in training.
         eval_group_size: Evaluation episodes a row.
+        eval_pass_reward: An evaluation episode passes when its reward reaches this.
+        eval_by: Columns of the rows, or jmespath expressions by name; see `trainers/tags.py`.
+        eval_environments: Further environments to evaluate in, by name, each with its rows.
         checkpoint_every_steps: 0 saves none.
         keep_checkpoints: How many of the newest are kept.
         output_dir: Where metrics, rollouts, checkpoints and the model go; None writes nothing.
@@ -123,6 +128,9 @@ class Trainer:
         eval_every_steps: int = 0,
         eval_sampling: Sampling | None = None,
         eval_group_size: int = 1,
+        eval_pass_reward: float = 1.0,
+        eval_by: By = (),
+        eval_environments: Mapping[str, tuple[Any, Sequence[Row]]] | None = None,
         checkpoint_every_steps: int = 0,
         keep_checkpoints: int = 2,
         output_dir: str | Path | None = None,
@@ -139,7 +147,6 @@ class Trainer:
             rows_per_step=rows_per_step,
             tokens_per_microbatch=tokens_per_microbatch,
             concurrency=concurrency,
-            eval_group_size=eval_group_size,
             keep_checkpoints=keep_checkpoints,
         )
         # The named algorithms compare the members of a group with one another.
@@ -196,6 +203,16 @@ class Trainer:
         self._rollouts = SharedRollouts(
             self.accelerator, self.agent, self._make_env, self.concurrency, deterministic, rewards
         )
+        self._evaluation = Evaluation(
+            self._rollouts,
+            eval_group_size,
+            self.eval_sampling,
+            seed=derive(seed, "evaluation"),
+            pass_reward=eval_pass_reward,
+            tags=tag_expressions(eval_by),
+            others=played_by(self._rollouts, eval_environments or {}, tokenizer),
+        )
+        self._evaluation.check(eval_rows)
         self._rows = as_row_source(rows, seed=seed)
         self.folder = RunFolder(output_dir) if output_dir is not None else None
 
@@ -236,29 +253,26 @@ class Trainer:
         return summary
 
     def evaluate(self, rows: Sequence[Row] | None = None) -> dict[str, float]:
-        """Run evaluation episodes; returns their metrics, each named "eval/...".
+        """Run evaluation episodes; `trainers/evaluation_metrics.py` lists what is returned.
 
         Args:
-            rows: Instead of the trainer's `eval_rows`.
+            rows: Instead of the trainer's `eval_rows`; `eval_environments` are left out then.
 
         Raises:
             ConfigError: There are no rows.
             TooManyFailures: No episode could be finished.
         """
-        rows = self.eval_rows if rows is None else rows
+        alone, rows = rows is not None, self.eval_rows if rows is None else rows
         if rows is None or not len(rows):
             raise ConfigError("evaluate: no rows; pass some, or give the trainer eval_rows")
-        rollouts = self._rollouts.of(
-            rows,
-            f"evaluation after step {self.step}",
-            group_size=self.eval_group_size,
-            sampling=self.eval_sampling,
-            seed=derive(self.seed, "evaluation"),
-        )
-        metrics = {f"eval/{name}": value for name, value in rollouts.metrics.items()}
-        self._record(self.step, f"eval_{self.step:05d}", metrics, rollouts)
-        self._tell("on_evaluation", self.step, metrics, rollouts)
-        return metrics
+        found = self._evaluation.of(rows, f"evaluation after step {self.step}", alone=alone)
+        name = f"eval_{self.step:05d}"
+        self._record(self.step, name, found.metrics, found.rollouts)
+        if self.folder is not None and self.accelerator.is_main_process:
+            for environment, rollouts in found.others.items():
+                self.folder.save_rollouts(f"{name}_{environment}", rollouts)
+        self._tell("on_evaluation", self.step, found.metrics, found.rollouts)
+        return found.metrics
 
     def save(self, folder: str | Path) -> None:
         """Write the model and tokenizer so that plain Transformers loads them; one process does."""

@@ -1,0 +1,149 @@
+"""An evaluation: the episodes of held-out rows, in the run's own environment and in further ones.
+
+Training and `gymnast eval` come here alike, through `Trainer.evaluate`. What is measured, and
+under which names, is in `trainers/evaluation_metrics.py`.
+
+Left out: when a run evaluates (`trainers/trainer.py`), and what the environments of a config stand
+for (`trainers/evaluation_environments.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Any, NamedTuple
+
+import gymnasium
+
+from gymnast.errors import ConfigError
+from gymnast.trainers.collect import MakeEnvironment, Rollouts
+from gymnast.trainers.environments import environment_factory
+from gymnast.trainers.evaluation_metrics import PREFIX, check_environment_name, measure_environment
+from gymnast.trainers.settings import check_at_least
+from gymnast.trainers.shared_rollouts import SharedRollouts
+from gymnast.trainers.tags import Row, check_tags
+from gymnast.types import Sampling
+
+
+class HeldOut(NamedTuple):
+    """A further environment to evaluate in, and its rows; a plain pair will do.
+
+    Attributes:
+        environment: An id, "module:Class", a class, or a function that makes one.
+        rows: Its rows.
+    """
+
+    environment: str | type[gymnasium.Env[Any, Any]] | MakeEnvironment
+    rows: Sequence[Row]
+
+
+class Evaluated(NamedTuple):
+    """What came of an evaluation.
+
+    Attributes:
+        metrics: Named `eval/...`.
+        rollouts: Of the run's own environment.
+        others: Of each further environment.
+    """
+
+    metrics: dict[str, float]
+    rollouts: Rollouts
+    others: dict[str, Rollouts]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How a run is evaluated.
+
+    Attributes:
+        rollouts: Plays rows in the run's own environment.
+        group_size: Episodes a row.
+        sampling: Of the episodes.
+        seed: Of the episodes; the same at every evaluation, so that they compare.
+        pass_reward: An episode passes when its reward reaches it.
+        tags: What rows are divided by: `tag_expressions`.
+        others: Plays the rows of each further environment.
+
+    Raises:
+        ConfigError: A number is out of its range.
+    """
+
+    rollouts: SharedRollouts
+    group_size: int
+    sampling: Sampling
+    seed: int
+    pass_reward: float = 1.0
+    tags: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, tuple[SharedRollouts, Sequence[Row]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_at_least(1, eval_group_size=self.group_size)
+        if not (isinstance(self.pass_reward, int | float) and isfinite(self.pass_reward)):
+            raise ConfigError(
+                f"eval_pass_reward: must be a finite number, got {self.pass_reward!r}; name the "
+                "reward of an episode that passes, such as 1.0"
+            )
+
+    def check(self, rows: Sequence[Row] | None) -> None:
+        """Check the tags against the rows that there are going to be.
+
+        Args:
+            rows: Of the run's own environment; None where they are not known yet.
+
+        Raises:
+            ConfigError: A tag finds nothing in them, or a further environment has no rows.
+        """
+        for name, (_, own) in self.others.items():
+            check_environment_name(name, "eval_environments")
+            if not len(own):
+                raise ConfigError(f"eval_environments: {name!r} has no rows; give it some")
+        if rows is not None and len(rows):
+            check_tags([rows, *(own for _, own in self.others.values())], self.tags)
+
+    def of(self, rows: Sequence[Row], what: str, *, alone: bool = False) -> Evaluated:
+        """Evaluate; a collective call, which every process makes with the same rows.
+
+        Args:
+            rows: Of the run's own environment.
+            what: What it is for, in words.
+            alone: Leave the further environments out.
+
+        Raises:
+            TooManyFailures: No episode of an environment could be finished.
+            UserCodeError: The environment's own code raised.
+        """
+        rollouts, metrics = self._play(self.rollouts, rows, what)
+        found = {f"{PREFIX}{name}": value for name, value in metrics.items()}
+        others: dict[str, Rollouts] = {}
+        for name, (shared, own) in self.others.items() if not alone else ():
+            others[name], metrics = self._play(shared, own, f"{what} in {name}")
+            found |= {f"{PREFIX}{name}/{metric}": value for metric, value in metrics.items()}
+        return Evaluated(found, rollouts, others)
+
+    def _play(
+        self, shared: SharedRollouts, rows: Sequence[Row], what: str
+    ) -> tuple[Rollouts, dict[str, float]]:
+        size = self.group_size
+        rollouts = shared.of(rows, what, group_size=size, sampling=self.sampling, seed=self.seed)
+        measured = measure_environment(rows, rollouts, size, self.pass_reward, self.tags)
+        return rollouts, rollouts.metrics | measured
+
+
+def played_by(
+    rollouts: SharedRollouts, environments: Mapping[str, tuple[Any, Sequence[Row]]], tokenizer: Any
+) -> dict[str, tuple[SharedRollouts, Sequence[Row]]]:
+    """Further environments with what plays their rows.
+
+    Args:
+        rollouts: Plays rows in the run's own environment; the agent and all else are the same.
+        environments: By name, each a `HeldOut` or such a pair.
+        tokenizer: For the renderer.
+
+    Raises:
+        UnknownEnvironment: There is no such environment.
+        ConfigError: It is nothing that makes environments.
+    """
+    length = rollouts.agent.context_length
+    return {
+        name: (replace(rollouts, make_env=environment_factory(named, tokenizer, length)), rows)
+        for name, (named, rows) in environments.items()
+    }
