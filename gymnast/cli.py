@@ -103,8 +103,9 @@ def evaluate(
         from gymnast.trainers.run import build_trainer, evaluation_config
 
         config = evaluation_config(run, overrides or [])
-        trainer = build_trainer(config, observer=RunConsole())
-    with _waiting("evaluating"):
+        console = RunConsole()
+        trainer = build_trainer(config, observer=console)
+    with console.waiting("evaluating"):
         metrics = trainer.evaluate()
     if trainer.accelerator.is_main_process:
         for name in sorted(metrics):

@@ -5,7 +5,8 @@ writes one short line a step and nothing that moves.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
+from gymnast.trainers.evaluation_summary import aligned, headline, summary_cells, summary_table
 from gymnast.trainers.observer import Groups
 from gymnast.trainers.samples import Sample, pick_samples
 
@@ -74,16 +76,19 @@ class RunConsole:
         self._write(line if self._console.is_terminal else f"{line}  left {left}")
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
-        """Write the evaluation's line and a few of its episodes."""
+        """Write the evaluation's line, a table where it has parts, a few of its episodes."""
         self._evaluated = True
         episodes = sum(len(group) for group in groups)
-        place = f" after step {step}" if self._steps else ""  # an evaluation alone has no steps
+        alone = not self._steps  # there is no training around it
+        place = "" if alone else f" after step {step}"
         self._write(
-            f"evaluation{place}: reward {_number(metrics.get('eval/reward/mean'))}  "
-            f"std {_number(metrics.get('eval/reward/std'))}  episodes {episodes}"
+            f"evaluation{place}: {headline(metrics)}  episodes {episodes}"
             + _missing(metrics, "eval/"),
             style="bold",
         )
+        cells = summary_cells(metrics)
+        if len(cells) > (1 if alone else 2):
+            self._write_summary(cells)
         self._write_samples(groups)
 
     def on_end(self, summary: Mapping[str, float]) -> None:
@@ -100,6 +105,15 @@ class RunConsole:
         train_s = summary.get("train/seconds", summary.get("seconds", 0.0))
         train_cpu_s = summary.get("train/cpu_seconds", summary.get("cpu_seconds", 0.0))
         self._write(f"trained for {duration(train_s)} ({train_cpu_s:.0f} CPU seconds)")
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Say on a terminal what is being waited for; what is written meanwhile goes above it."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with self._console.status(what):
+            yield
 
     def close(self) -> None:
         """Take the bar away; also where a run ends with an exception."""
@@ -125,6 +139,13 @@ class RunConsole:
         self._console.print(
             Text(stamp + line, style=style), soft_wrap=not self._console.is_terminal
         )
+
+    def _write_summary(self, cells: list[list[str]]) -> None:
+        if self._console.is_terminal:
+            self._console.print(summary_table(cells))
+        else:
+            for line in aligned(cells):
+                self._write(f"  {line}")
 
     def _write_samples(self, groups: Groups) -> None:
         samples = pick_samples(groups)

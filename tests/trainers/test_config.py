@@ -150,8 +150,31 @@ MISTAKES = {
     "trainer.learning_rat=1": "trainer.learning_rat: unknown key; did you mean learning_rate?",
     "trainr.steps=1": "trainr: unknown key; did you mean trainer?",
     "model.lora.rnk=1": "model.lora.rnk: unknown key; did you mean rank?",
-    "evaluation.zzz=1": "evaluation.zzz: unknown key; there are rows, every_steps, temperature, "
-    "group_size, seed",
+    "evaluation.zzz=1": "evaluation.zzz: unknown key; there are rows, every_steps, group_size, "
+    "pass_reward, by, environments, seed, temperature, ",
+    "evaluation.group_size=0": "evaluation.group_size: must be >= 1, got 0",
+    "evaluation.pass_reward=high": "evaluation.pass_reward: must be a number, got 'high'",
+    "evaluation.pass_reward=.nan": "evaluation.pass_reward: must be a finite number, got nan",
+    "evaluation.top_p=0": "evaluation.top_p: must be > 0, got 0",
+    "evaluation.max_new_tokens=0": "evaluation.max_new_tokens: must be >= 1, got 0",
+    "evaluation.by=operation": "evaluation.by: must be a list of columns, or jmespath expressions "
+    "by name, got 'operation'",
+    "evaluation.by=[3]": "evaluation.by: must be a list of columns, or jmespath expressions by "
+    "name, got [3]",
+    "evaluation.by.size='a >'": "evaluation.by.size: must be a jmespath expression",
+    "evaluation.by=[a b, a_b]": "evaluation.by: names 'a_b' twice",
+    "evaluation.environments={x: {id: 'a:B'}}": "evaluation.environments: is x, and there are no "
+    "rows to evaluate with; set evaluation.rows or data.evaluation",
+    "evaluation={rows: 2, environments: {reward: {id: 'a:B'}}}": "evaluation.environments: a name "
+    "must consist of letters, digits and _ . - and be none of by, environment, ",
+    "evaluation={rows: 2, environments: {x/y: {id: 'a:B'}}}": "evaluation.environments: a name "
+    "must consist of letters, digits and _ . - and be none of by, environment, ",
+    "evaluation.environments={x: {}}": "evaluation.environments.x.id: is required",
+    "evaluation.environments={x: 3}": "evaluation.environments.x: must be a mapping (key: value)",
+    "evaluation.environments={x: {id: 'a:B', rows: 0}}": "evaluation.environments.x.rows: must be "
+    ">= 1, got 0",
+    "evaluation.environments={x: {id: 'a:B', columns: {prompt: a..b}}}": "evaluation.environments."
+    "x.columns: prompt must be a jmespath expression",
     "trainer.kv_budget_bytes=0": "trainer.kv_budget_bytes: must be >= 1, got 0",
     "trainer.rollout_deadline_s=0": "trainer.rollout_deadline_s: must be > 0, got 0",
     "trainer.steps=true": "trainer.steps: must be a whole number, got True",

@@ -1,0 +1,81 @@
+"""An evaluation for people to read: one line, and a table of its environments and divisions.
+
+Both are made of metrics alone; `trainers/evaluation_metrics.py` says what those mean.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from gymnast.trainers.estimates import Estimate
+from gymnast.trainers.evaluation_metrics import PREFIX, Scope, scopes
+
+_OWN = "all rows"
+
+
+def headline(metrics: Mapping[str, float]) -> str:
+    """Reward with its interval, and the first and last pass@k where there are several."""
+    mean = metrics.get(f"{PREFIX}reward/mean")
+    bounds = (metrics.get(f"{PREFIX}reward/{bound}") for bound in ("low", "high"))
+    reward = "-" if mean is None else shown(Estimate(mean, *bounds))
+    parts = [f"reward {reward}", f"std {_number(metrics.get(f'{PREFIX}reward/std'))}"]
+    own = next((scope for scope in scopes(metrics) if not scope.name), None)
+    passes = sorted(own.passes.items()) if own is not None else []
+    if len(passes) > 1:
+        parts += [f"pass@{k} {chance.value:.3f}" for k, chance in (passes[0], passes[-1])]
+    return "  ".join(parts)
+
+
+def summary_cells(metrics: Mapping[str, float]) -> list[list[str]]:
+    """The table's cells, its header first: a line a scope; empty where nothing was measured."""
+    found = scopes(metrics)
+    if not found:
+        return []
+    ks = sorted({k for scope in found for k in scope.passes})
+    header = ["95% intervals", "rows", "reward", *(f"pass@{k}" for k in ks)]
+    return [header, *(_cells(scope, ks) for scope in found)]
+
+
+def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Cells as lines of text whose columns begin below one another; numbers of rows end so."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place == 1 else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in cells
+    ]
+
+
+def summary_table(cells: Sequence[Sequence[str]]) -> Table:
+    """Cells as a table of rich's, each interval below its number, so that it is narrow.
+
+    A tag's value is never read as rich's markup.
+    """
+    table = Table(box=SIMPLE_HEAD)
+    for place, name in enumerate(cells[0]):
+        table.add_column(name, justify="right" if place == 1 else "left", overflow="fold")
+    for name, *numbers in cells[1:]:
+        table.add_row(Text(name), *(Text(number.replace(" [", "\n[")) for number in numbers))
+    return table
+
+
+def shown(estimate: Estimate) -> str:
+    """A number with its interval: 0.500 [0.250, 0.750]."""
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:.3f}"
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def _cells(scope: Scope, ks: Sequence[int]) -> list[str]:
+    environment, _, division = f"/{scope.name}".rpartition("/by/")
+    name = " ".join(filter(None, (environment.strip("/"), division.strip("/")))) or _OWN
+    passes = [shown(scope.passes[k]) if k in scope.passes else "-" for k in ks]
+    return [name, str(scope.rows), shown(scope.reward), *passes]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
