@@ -32,7 +32,7 @@ class EvaluationEnvironmentSection(EnvironmentSection):
     """A further environment to evaluate in; keys as in `environment`, and these.
 
     Attributes:
-        rows: How many; `evaluation.rows` when left out, or all of `data` without that.
+        rows: How many; when left out, all of `data`, or `evaluation.rows` where it makes its own.
         data: A file or hub dataset of rows; the environment's own rows when left out.
         columns: Of `data`, as in the section of that name.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 from gymnast.envs import Environment, make
 from gymnast.envs.registry import check_names, find
-from gymnast.errors import ConfigError, UnknownEnvironment
+from gymnast.errors import ConfigError, DataError, UnknownEnvironment
 from gymnast.trainers.config import RunConfig
 from gymnast.trainers.data import Row, choose, sample_distinct
 from gymnast.trainers.evaluation import HeldOut
@@ -90,29 +90,35 @@ def _rows(
     make_env: Callable[[], Environment],
 ) -> list[Row]:
     """Its held-out rows, in a seeded order."""
-    count = section.rows or evaluation.rows
     env = make_env()
-    own: Sequence[Row]
-    if section.data is not None:
-        own, source = load_rows(section.data, columns=section.columns), f"{place}.data"
-        check_rows(own, env, section.data)
-    elif has_rows(type(env)):
+    if section.data is None and has_rows(type(env)):
+        count = section.rows or evaluation.rows
         if count is None:
             raise ConfigError(
                 f"{place}.rows: is required where evaluation.rows is not set; say how many rows "
                 "the environment is to make, such as 128"
             )
-        return sample_distinct(row_sampler(env), count, seed=evaluation.seed, place=f"{place}.rows")
-    elif env.rows is not None:
-        own, source = env.rows, section.id
-    else:
-        raise ConfigError(
-            f"{place}.data: is required: {type(env).__name__} makes no rows of its own; name a file"
-        )
-    return choose(
-        own,
-        len(own) if count is None else count,
-        seed=evaluation.seed,
-        place=f"{place}.rows",
-        source=source,
-    )
+        sample = row_sampler(env)
+        return sample_distinct(sample, count, seed=evaluation.seed, place=f"{place}.rows")
+    own, source = _loaded(place, section, env)
+    count = section.rows or len(own)
+    return choose(own, count, seed=evaluation.seed, place=f"{place}.rows", source=source)
+
+
+def _loaded(
+    place: str, section: EvaluationEnvironmentSection, env: Environment
+) -> tuple[Sequence[Row], str]:
+    """All rows that there are, and what they are of."""
+    if section.data is None:
+        if env.rows is None:
+            raise ConfigError(
+                f"{place}.data: is required: {type(env).__name__} makes no rows of its own (it has "
+                "neither sample_row nor rows); name a file or a hub dataset"
+            )
+        return env.rows, section.id
+    try:
+        rows = load_rows(section.data, columns=section.columns)
+        check_rows(rows, env, section.data)
+    except DataError as error:
+        raise DataError(f"{place}.data: {error}") from error
+    return rows, f"{place}.data"

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -124,6 +125,30 @@ def test_an_untrained_model_can_be_evaluated(gymnast: CommandLine) -> None:
     assert evaluated.code == 0, evaluated.errors
     assert evaluated.output.count("eval/reward/mean ") == 1
     assert not Path("out").exists()
+
+
+def test_an_evaluation_says_the_whole_first_and_then_every_number(gymnast: CommandLine) -> None:
+    evaluated = gymnast(
+        "eval",
+        "run.yaml",
+        "sampling.temperature=0",
+        "evaluation.group_size=2",
+        "evaluation.by=[operation]",
+        "evaluation.environments.large={id: gymnast/Arithmetic-v0, max_turns: 2, min_operand: 100, "
+        "max_operand: 999}",
+    )
+    assert evaluated.code == 0, evaluated.errors
+    lines = evaluated.output.splitlines()
+    assert re.search(r"evaluation: reward \d\.\d{3} \[.*\]  std .*  pass@1 .*  pass@2 ", lines[0])
+    table = [re.sub(r"^[\d:]{8} +", "", line) for line in lines[1:]]
+    assert table[0].split() == ["95%", "intervals", "rows", "reward", "pass@1", "pass@2"]
+    assert re.match(r"all rows +3  \d\.\d{3} \[", table[1])
+    names = [line.split("  ")[0] for line in table]
+    assert {"operation=add", "large", "large operation=add"} <= set(names)
+    numbers = [line.split() for line in lines if line.startswith("eval/")]
+    assert all(len(number) == 2 for number in numbers)
+    assert {"eval/pass@2/low", "eval/large/by/operation=add/rows"} <= {n for n, _ in numbers}
+    assert lines.index("eval/rows 3") > lines.index(lines[0])
 
 
 def test_environments_are_listed_with_what_they_are(gymnast: CommandLine) -> None:
@@ -251,6 +276,27 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "greedy sampling": (
         ("sampling.temperature=0",),
         "sampling.temperature: must be > 0 while training, got 0",
+    ),
+    "a tag that no row has": (
+        ("evaluation.by=[operatoin]",),
+        'evaluation.by.operatoin: must find something in a held-out row, got "operatoin" (the '
+        "columns: a, answer, b, operation, prompt); did you mean operation?",
+    ),
+    "another environment that nobody registered": (
+        ("evaluation.environments.large.id=gymnast/Arithmetik-v0",),
+        "evaluation.environments.large: there is no environment 'gymnast/Arithmetik-v0'. Did you ",
+    ),
+    "evaluation groups of nobody": (
+        ("evaluation.group_size=0",),
+        "evaluation.group_size: must be >= 1, got 0",
+    ),
+    "a reward to pass that is no number": (
+        ("evaluation.pass_reward=high",),
+        "evaluation.pass_reward: must be a number, got 'high'",
+    ),
+    "another environment's data file that is not there": (
+        ("evaluation.environments.large={id: gymnast/Arithmetic-v0, data: nope.jsonl}",),
+        "evaluation.environments.large.data: nope.jsonl: there is no such file",
     ),
     "nothing to resume": (
         ("--resume",),

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from gymnast.envs import Environment
-from gymnast.errors import ConfigError, DataError, UserCodeError
+from gymnast.errors import ConfigError, DataError, UsageError, UserCodeError
 from gymnast.trainers.config import parse_config
-from gymnast.trainers.run import build_trainer
+from gymnast.trainers.run import build_trainer, evaluation_config
 from gymnast.types import Sampling
 
 SETTINGS: dict[str, Any] = {
@@ -139,3 +139,87 @@ def test_the_config_is_kept_in_the_runs_folder(tmp_path: Path) -> None:
 def test_a_config_that_does_not_hold_never_reaches_a_model() -> None:
     with pytest.raises(ConfigError, match=r"trainer.steps: must be >= 1"):
         build(trainer={"steps": 0})
+
+
+# Evaluation
+
+LARGE: dict[str, Any] = {
+    "id": "gymnast/Arithmetic-v0",
+    "max_turns": 2,
+    "min_operand": 100,
+    "max_operand": 999,
+}
+
+
+def test_evaluation_has_a_sampling_of_its_own_and_training_keeps_its_check() -> None:
+    own = {"top_p": 0.9, "top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1}
+    trainer = build(evaluation=own | {"max_new_tokens": 3})
+    assert trainer.eval_sampling == Sampling(temperature=0.0, max_new_tokens=3, **own)
+    assert trainer.sampling == Sampling(temperature=0.7, max_new_tokens=8)
+    with pytest.raises(ConfigError, match=r"For evaluation alone set evaluation.top_k"):
+        build(sampling={"top_k": 5})
+
+
+def test_an_evaluation_alone_takes_any_sampling(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(json.dumps(changed(evaluation={"temperature": None})))
+    overrides = ["sampling.temperature=0", "sampling.top_p=0.5", "evaluation.top_k=3"]
+    trainer = build_trainer(evaluation_config(tmp_path / "run.yaml", overrides))
+    assert trainer.eval_sampling == Sampling(temperature=0, top_p=0.5, top_k=3, max_new_tokens=8)
+
+
+def test_further_environments_and_tags_are_evaluated_by_name() -> None:
+    evaluation = {"by": {"large": "a > `99`"}, "environments": {"large": LARGE | {"rows": 2}}}
+    metrics = build(evaluation=evaluation).evaluate()
+    assert (metrics["eval/rows"], metrics["eval/large/rows"]) == (5, 2)
+    assert metrics["eval/episodes/finished"] == 15
+    assert metrics["eval/large/episodes/finished"] == 6
+    divisions = {name.split("/reward")[0] for name in metrics if "by/" in name and "mean" in name}
+    assert divisions == {"eval/by/large=false", "eval/large/by/large=true"}
+    assert {"eval/pass@1", "eval/pass@2", "eval/pass@3", "eval/large/pass@3/low"} <= set(metrics)
+
+
+def test_a_further_environment_may_have_a_file_of_rows_none_of_which_is_trained_on(
+    tmp_path: Path,
+) -> None:
+    rows = [{"q": f"What is {n} plus 1?", "answer": n + 1} for n in range(6)]
+    train, exam = tmp_path / "train.jsonl", tmp_path / "exam.json"
+    train.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    exam.write_text(json.dumps(rows[3:]))
+    columns = {"prompt": "q", "answer": "answer"}
+    section = {"id": "gymnast/Arithmetic-v0", "data": str(exam), "columns": columns}
+    trainer = build(
+        data={"train": str(train), "columns": columns},
+        evaluation={"rows": 1, "environments": {"exam": section}, "group_size": 1},
+    )
+    trained = {row["answer"] for row in trainer._rows.batch(0, 60)}
+    assert trained == {1, 2, 3} - {row["answer"] for row in trainer.eval_rows}
+    assert trainer.evaluate()["eval/exam/rows"] == 3
+    with pytest.raises(DataError, match=r"evaluation.environments.exam.rows: must be <= 3, the"):
+        build(evaluation={"environments": {"exam": section | {"rows": 4}}})
+
+
+def test_rows_made_by_a_further_environment_are_not_trained_on() -> None:
+    """Both make rows by one generator; the further environment holds out more of them."""
+    few = {"min_operand": 2, "max_operand": 4}
+    more = {"id": "gymnast/Arithmetic-v0", **few, "rows": 12}
+    trainer = build(environment=few, evaluation={"rows": 3, "environments": {"more": more}})
+    held_out = [row for _, rows in trainer._evaluation.others.values() for row in rows]
+    assert len(held_out) == 12
+    assert not [row for row in trainer._rows.batch(0, 50) if row in held_out]
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"id": "gymnast/Arithmetik-v0"}, "there is no environment 'gymnast/Arithmetik-v0'"),
+        ({"id": "gymnast/Arithmetic-v0", "max_turn": 3}, "Arithmetic has no setting 'max_turn'"),
+        (LARGE | {"context_length": 9999}, "context_length: must be <= 2048, what the model tiny:"),
+        (LARGE | {"max_operand": 102, "rows": 99}, "rows: must be < 18, got 99"),
+        ({"id": "gymnast.envs:Environment"}, "data: is required: Environment makes no rows"),
+    ],
+)
+def test_a_further_environment_that_is_wrong_is_named(section: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        build(evaluation={"environments": {"other": section}})
+    place = "evaluation.environments.other"
+    assert str(caught.value).startswith((f"{place}: {said}", f"{place}.{said}"))
