@@ -1,6 +1,7 @@
 """A trainer that evaluates: groups, tags and further environments, without any config."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,13 @@ class One(Environment):
 
 
 class Shaky(Length):
-    """Every other episode of a row that says so is lost."""
+    """The first episode of a row of kind y is lost, and again when it is tried again."""
 
-    episodes = 0
+    attempts: Counter[str] = Counter()
 
     def setup(self, row: Any) -> None:
-        type(self).episodes += 1
-        if row["kind"] == "y" and self.episodes % 2:
+        self.attempts[row["prompt"]] += 1
+        if row["kind"] == "y" and self.attempts[row["prompt"]] <= 2:
             raise InfrastructureError("no sandbox")
 
 
@@ -120,16 +121,14 @@ def test_given_rows_are_evaluated_alone(tokenizer: Any) -> None:
 
 
 def test_lost_episodes_leave_their_row_out_where_k_needs_them(tokenizer: Any) -> None:
-    Shaky.episodes = 0
-    metrics = make_trainer(
-        tokenizer, Shaky, eval_by=["kind"], eval_group_size=2, concurrency=1
-    ).evaluate()
-    lost = metrics["eval/episodes/left_out"]
-    assert metrics["eval/episodes/finished"] == 12 - lost
-    assert metrics["eval/by/kind=x/rows"] == 3
-    assert "eval/by/kind=x/pass@2/rows_left_out" not in metrics
-    if lost:
-        assert metrics["eval/by/kind=y/pass@2/rows_left_out"] >= 1
+    trainer = make_trainer(tokenizer, Shaky, eval_by=["kind"], eval_group_size=2, concurrency=1)
+    metrics = trainer.evaluate()
+    assert (metrics["eval/episodes/left_out"], metrics["eval/episodes/finished"]) == (3, 9)
+    assert metrics["eval/by/kind=y/rows"] == 3  # each has an episode
+    assert metrics["eval/by/kind=y/pass@2/rows_left_out"] == 3
+    assert "eval/by/kind=y/pass@2" not in metrics
+    assert metrics["eval/pass@2/rows_left_out"] == 3
+    assert metrics["eval/pass@2"] == metrics["eval/by/kind=x/pass@2"]
 
 
 def test_a_further_environment_without_any_episode_is_named(tokenizer: Any) -> None:

@@ -122,6 +122,16 @@ def difference(ours: Path, theirs: Path) -> float:
 # --- Two are as one
 
 
+def test_an_evaluation_is_of_the_rows_of_all_processes(
+    found: Found, scenarios: Any, folder: Path
+) -> None:
+    here, there = (process["evaluated"] for process in found)
+    assert here == there
+    assert (here["eval/rows"], here["eval/other/rows"]) == (5, 2)
+    assert (here["eval/by/half=0/rows"], here["eval/by/half=1/rows"]) == (3, 2)
+    assert here == pytest.approx(scenarios.evaluated(folder))
+
+
 def test_two_processes_play_the_episodes_that_one_would(
     found: Found, one_process: dict[str, Any], folder: Path
 ) -> None:

@@ -152,7 +152,7 @@ LARGE: dict[str, Any] = {
 
 
 def test_evaluation_has_a_sampling_of_its_own_and_training_keeps_its_check() -> None:
-    own = {"top_p": 0.9, "top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1}
+    own: dict[str, Any] = {"top_p": 0.9, "top_k": 5, "min_p": 0.1, "repetition_penalty": 1.1}
     trainer = build(evaluation=own | {"max_new_tokens": 3})
     assert trainer.eval_sampling == Sampling(temperature=0.0, max_new_tokens=3, **own)
     assert trainer.sampling == Sampling(temperature=0.7, max_new_tokens=8)

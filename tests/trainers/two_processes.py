@@ -281,8 +281,22 @@ def sharded_adapters(folder: Path) -> Found:
     return found | {"unsharded": run("adapters")}
 
 
+def evaluated(folder: Path) -> Found:
+    """An evaluation with tags and a further environment, of which one row falls to process 1."""
+    rows = [row | {"half": number % 2} for number, row in enumerate(ROWS)]
+    metrics = make_trainer(
+        eval_rows=rows,
+        eval_group_size=2,
+        eval_pass_reward=0.2,
+        eval_by=["half"],
+        eval_environments={"other": (SmallLetters, rows[:2])},
+    ).evaluate()
+    return {name: value for name, value in metrics.items() if "time/" not in name}
+
+
 SCENARIOS = [
     plain,
+    evaluated,
     lost_in_one,
     lost,
     typo_in_one,
