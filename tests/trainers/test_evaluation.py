@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -35,7 +35,7 @@ class One(Environment):
 class Shaky(Length):
     """The first episode of a row of kind y is lost, and again when it is tried again."""
 
-    attempts: Counter[str] = Counter()
+    attempts: ClassVar[Counter[str]] = Counter()
 
     def setup(self, row: Any) -> None:
         self.attempts[row["prompt"]] += 1
