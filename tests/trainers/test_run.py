@@ -169,7 +169,8 @@ def test_an_evaluation_alone_takes_any_sampling(tmp_path: Path) -> None:
 
 def test_further_environments_and_tags_are_evaluated_by_name() -> None:
     evaluation = {"by": {"large": "a > `99`"}, "environments": {"large": LARGE | {"rows": 2}}}
-    metrics = build(evaluation=evaluation).evaluate()
+    metrics = build(evaluation=evaluation | {"pass_reward": 0.0}).evaluate()
+    assert metrics["eval/pass@1"] == 1  # whatever the reward
     assert (metrics["eval/rows"], metrics["eval/large/rows"]) == (5, 2)
     assert metrics["eval/episodes/finished"] == 15
     assert metrics["eval/large/episodes/finished"] == 6
