@@ -102,6 +102,6 @@ def make_job(overrides: Sequence[str]) -> Job:
 
 def evaluation_of(job: Job, model: Any, tokenizer: Any) -> float:
     """The mean reward of a model on the job's held-out rows, by Gymnast's evaluation."""
-    settings = trainer_settings(job.config, job.task) | {"output_dir": None}
+    settings = trainer_settings(job.config, job.task, {}) | {"output_dir": None}
     trainer = Trainer(model, tokenizer, job.task.make_env, job.task.rows.training, **settings)
     return trainer.evaluate()["eval/reward/mean"]
