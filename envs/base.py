@@ -58,8 +58,8 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
     many tokens may be sampled next: always an int, counted from `2**31 - 1` where there is no
     limit, so `min(max_new_tokens, info["tokens_left"])` holds) and `timings` (seconds by kind);
     that of `step` also `tool_calls`, `errors` and `stop_reason`; that of the last step also
-    `metrics`, `reward_parts` (where `reward` returned several) and, for `StopReason.error`,
-    `failure`.
+    `metrics`, `reward_parts` (where `reward` returned several), `no_reward` (True, where it
+    returned None) and, for `StopReason.error`, `failure`.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]

@@ -51,7 +51,8 @@ class Hooks:
 
         Returns:
             A finite number, or named ones (`{"format": 0.2, "answer": 0.8}`) whose sum is the
-            reward; these are in `info["reward_parts"]` too.
+            reward; these are in `info["reward_parts"]` too. Or None, where nothing can be said
+            of the episode: it is never trained on, and `info["no_reward"]` is True.
         """
         return 0.0
 

@@ -228,12 +228,13 @@ class Toolset(Hooks):
         episode = state.episode
         with state.timings.measure("reward"):
             found = await self._hook("reward", episode)
+            extra |= {"no_reward": True} if found is None else {}
             more = await self._hook("metrics", episode)
         extra["metrics"] = checked_numbers(more, self._blame("metrics"))
         if isinstance(found, Mapping):
             extra["reward_parts"] = checked_numbers(found, self._blame("reward"))
             return sum(extra["reward_parts"].values(), 0.0)
-        return checked_number(found, self._blame("reward"))
+        return 0.0 if found is None else checked_number(found, self._blame("reward"))
 
     def _require_methods(self) -> None:
         """A tool is looked up by its name, which an attribute of the instance would hide."""

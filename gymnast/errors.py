@@ -12,6 +12,7 @@
     |-- UserCodeError             (RuntimeError)  the user's `setup`, `reward`, ... raised
     |-- InfrastructureError       (RuntimeError)  a sandbox died, a server was lost
     |-- TooManyFailures           (RuntimeError)  more episodes failed than the run allows
+    |-- Diverged                  (FloatingPointError)  losses or gradients are no longer finite
     `-- CheckpointError           (RuntimeError)  a checkpoint is torn or does not fit
 
 What the *model* writes never raises: it becomes an observation. Messages name the thing, its
@@ -80,6 +81,10 @@ class InfrastructureError(GymnastError, RuntimeError):
 
 class TooManyFailures(GymnastError, RuntimeError):
     """More episodes failed in one step than `max_failed_episodes` allows."""
+
+
+class Diverged(GymnastError, FloatingPointError):
+    """Too many optimisation steps in a row had a loss or a gradient that is not finite."""
 
 
 class CheckpointError(GymnastError, RuntimeError):

@@ -10,6 +10,7 @@
     evaluation:   {rows: 128, every_steps: 4, group_size: 4, by: [operation]}
     seed:         0
     output_dir:   runs/arithmetic
+    trackers:     [tensorboard]
 
 Only `model.name` and `environment.id` are required. Left out: whether what a config names is there
 (the model, the environment, the data), which `trainers/run.py` checks, and the section
@@ -40,6 +41,7 @@ from gymnast.trainers.evaluation_config import EvaluationSection
 from gymnast.trainers.evaluation_metrics import check_environment_name
 from gymnast.trainers.kl import Kl
 from gymnast.trainers.tags import tag_expressions
+from gymnast.trainers.trackers import read_named
 from gymnast.trainers.yaml_reader import read_yaml, with_overrides
 from gymnast.types import StopReason
 
@@ -225,6 +227,8 @@ class RunConfig(Section):
         seed: Of everything drawn.
         deterministic: Sample in rounds, so that a seeded run repeats bit for bit; slower.
         output_dir: The run's folder; `load_config` puts runs/NAME for NAME.yaml.
+        trackers: What metrics go to besides metrics.jsonl: names, or `{name: settings}`; see
+            `gymnast.trainers.trackers`.
     """
 
     model: ModelSection
@@ -238,6 +242,9 @@ class RunConfig(Section):
     seed: Integer = 0
     deterministic: bool = False
     output_dir: Text | None = None
+    trackers: Annotated[dict[str, dict[str, Any]], BeforeValidator(read_named)] = Field(
+        default_factory=dict
+    )
 
     @model_validator(mode="after")
     def _algorithm_can_be_made(self) -> "RunConfig":

@@ -1,4 +1,10 @@
-"""From rewards to an advantage for every turn."""
+"""From rewards to an advantage for every turn, and metrics of these.
+
+advantage/mean_abs          the mean absolute advantage of a turn
+advantage/std               the standard deviation over all turns
+advantage/groups_alike      the share of groups whose episodes all have one reward
+advantage/episodes          the share of episodes with an advantage in any turn
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -38,6 +44,29 @@ def with_advantages(
         )
     advantages = iter(found)
     return [[Sample(trajectory, next(advantages)) for trajectory in group] for group in groups]
+
+
+def advantage_metrics(samples: Sequence[Sequence[Sample]]) -> dict[str, float]:
+    """Numbers about the advantages of a batch; see the top of this file.
+
+    Args:
+        samples: Of all processes, by group.
+
+    Returns:
+        None where there are no samples.
+    """
+    groups = [group for group in samples if group]
+    if not groups:
+        return {}
+    turns = torch.cat([sample.advantages.float() for group in groups for sample in group])
+    alike = [len({sample.trajectory.reward for sample in group}) == 1 for group in groups]
+    some = [sample.trains for group in groups for sample in group]
+    return {
+        "advantage/mean_abs": turns.abs().mean().item(),
+        "advantage/std": turns.std(correction=0).item(),
+        "advantage/groups_alike": sum(alike) / len(alike),
+        "advantage/episodes": sum(some) / len(some),
+    }
 
 
 def _rewards(trajectory: Trajectory) -> tuple[list[float], dict[str, float]]:

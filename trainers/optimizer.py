@@ -1,7 +1,8 @@
 """AdamW over float32 master weights, whatever dtype the model computes in.
 
 A bfloat16 weight has 8 significant bits: an update of a thousandth of its size is lost. So the
-optimizer keeps float32 copies, updates those, and writes them back rounded.
+optimizer keeps float32 copies, updates those, and writes them back rounded. It also counts the
+steps that were skipped; how many of them end a run is `trainers/divergence.py`.
 """
 
 from collections.abc import Iterable
@@ -23,6 +24,12 @@ class MasterAdamW:
         weight_decay: Decoupled.
         warmup_steps: The learning rate grows linearly over this many steps.
 
+    Attributes:
+        steps: How many were taken.
+        skipped: How many were skipped.
+        skipped_in_a_row: How many of them after the last that was taken.
+        last_skip: Why the last one was skipped, in words.
+
     Raises:
         ModelError: None of them requires gradients.
     """
@@ -43,7 +50,8 @@ class MasterAdamW:
             )
         self.learning_rate = learning_rate
         self.warmup_steps = warmup_steps
-        self.steps = 0
+        self.steps = self.skipped = self.skipped_in_a_row = 0
+        self.last_skip = ""
         self.master = [
             p if p.dtype == torch.float32 else p.detach().float().requires_grad_()
             for p in self.parameters
@@ -67,14 +75,26 @@ class MasterAdamW:
         """Clip the gradients, whose norm this is, update, and round back into the model."""
         torch.nn.utils.clip_grads_with_norm_(self.master, max_norm, norm)
         self.steps += 1
-        share = min(1.0, self.steps / (self.warmup_steps + 1))
+        self.skipped_in_a_row = 0
         for group in self._adamw.param_groups:
-            group["lr"] = self.learning_rate * share
+            group["lr"] = self.last_learning_rate
         self._adamw.step()
         self.zero_grad()
         for weight, master in zip(self.parameters, self.master, strict=True):
             if master is not weight:
                 weight.copy_(master)
+
+    @property
+    def last_learning_rate(self) -> float:
+        """Of the last step that was taken; 0 before the first."""
+        return self.learning_rate * min(1.0, self.steps / (self.warmup_steps + 1))
+
+    def skip(self, why: str) -> None:
+        """Drop the gradients; weights, moments and the learning rate stay as they are."""
+        self.zero_grad()
+        self.skipped += 1
+        self.skipped_in_a_row += 1
+        self.last_skip = why
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
@@ -92,6 +112,8 @@ class MasterAdamW:
             "adamw": adamw | {"state": states},
             "master": [whole(master.detach()) for master in self.master],
             "steps": self.steps,
+            "skipped": self.skipped,
+            "skipped_in_a_row": self.skipped_in_a_row,
         }
 
     @torch.no_grad()
@@ -124,3 +146,5 @@ class MasterAdamW:
             if master is not weight:
                 weight.copy_(master)
         self.steps = state["steps"]
+        self.skipped = state.get("skipped", 0)  # checkpoints of version 0.1 have none
+        self.skipped_in_a_row = state.get("skipped_in_a_row", 0)

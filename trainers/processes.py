@@ -9,13 +9,14 @@ Left out: gradients, which accelerate sums, and sharded weights (`trainers/shard
 
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
+from accelerate.tracking import GeneralTracker
 from accelerate.utils import InitProcessGroupKwargs, gather_object
 
 from gymnast.errors import ConfigError, GymnastError, UserCodeError
@@ -66,10 +67,13 @@ class _Failure:
         return self.kind(text)
 
 
-def launched() -> Accelerator:
+def launched(trackers: Sequence[GeneralTracker] = ()) -> Accelerator:
     """This process among those that a launcher started; the only one, where none did.
 
     Where the machine has no accelerator, several processes are joined by gloo.
+
+    Args:
+        trackers: What metrics go to, in the main process.
 
     Raises:
         ConfigError: The launcher's settings ask for what training does not do.
@@ -81,6 +85,7 @@ def launched() -> Accelerator:
     return Accelerator(
         cpu="LOCAL_RANK" in os.environ and not torch.accelerator.is_available(),
         kwargs_handlers=[InitProcessGroupKwargs(timeout=LONGEST_WAIT)],
+        log_with=list(trackers) or None,
     )
 
 

@@ -29,7 +29,7 @@ from gymnast.envs.user_code import Blame, call_hook, checked_number
 from gymnast.envs.worker import Worker
 from gymnast.errors import ConfigError
 from gymnast.trainers.registry import import_function
-from gymnast.trainers.rollout import PART
+from gymnast.trainers.rollout import NO_REWARD, PART
 from gymnast.types import Trajectory
 
 OWN = "environment"
@@ -69,7 +69,7 @@ def load_rewards(named: Sequence[tuple[str, float]]) -> list[Reward]:
 
 
 async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Trajectory | None:
-    """Score an episode; None where a function returned None.
+    """Score an episode; None where a function, or the environment's `reward`, returned None.
 
     Args:
         trajectory: With the environment's own reward.
@@ -80,6 +80,8 @@ async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Traj
             environment. `hook` is then the function's name, or "environment".
         InfrastructureError: A function raised one.
     """
+    if NO_REWARD in trajectory.metrics:
+        return None
     own = trajectory.reward
     if not math.isfinite(own):
         blame = Blame("rewards", OWN, trajectory.row)

@@ -28,6 +28,9 @@ from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory
 
 # Begins the names of `Trajectory.metrics` that are parts of the reward.
 PART = "reward_parts/"
+# In `Trajectory.metrics` where the environment's `reward` returned None: no number says how good
+# the episode was, and whoever trains leaves it out.
+NO_REWARD = "no_reward"
 _log = logging.getLogger(__name__)
 
 
@@ -68,6 +71,8 @@ class _Record:
             self.metrics[name] = value
         for name, value in info.get("reward_parts", {}).items():
             self.metrics[f"{PART}{name}"] = value
+        if info.get("no_reward"):
+            self.metrics[NO_REWARD] = 1.0
 
     def add(self, name: str, value: float) -> None:
         """Add to a metric."""

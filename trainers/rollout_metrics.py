@@ -11,6 +11,7 @@
     tools/calls/<tool>          how many of them there were
     tools/calls, tools/errors, tools/errors/<kind>, tools/abandoned_threads
     reward_parts/<name>         where `reward` returned several, or there are reward functions
+    no_reward                   1 where the environment's `reward` returned None
     anything else               what the environment's `metrics` returned
 
 Whatever a clock measured begins with `time/`; the rest repeats where a run does. An episode begins
@@ -19,6 +20,7 @@ episodes of each of these (the environment's own begin with `environment/`) and 
 that begin with `tools/`; besides
 
     reward/mean, reward/std, tokens/sampled, tokens/observed
+    time/tool_call/<tool>_s     the mean over all calls of a tool
     episodes/finished           those with a trajectory
     episodes/turns              the mean
     episodes/stop/<reason>      the share of each `StopReason`
@@ -26,9 +28,9 @@ that begin with `tools/`; besides
     episodes/left_out           without a trajectory, for any of these reasons:
     episodes/left_out/deadline        not finished, or not begun, when `deadline_s` was over
     episodes/left_out/infrastructure  broken, and again when tried again
-    episodes/left_out/user_code       the user's code raised
-    episodes/left_out/reward          a reward function raised, or a reward was no finite number
-    episodes/left_out/no_reward       a reward function returned None
+    episodes/left_out/user_code       a hook of the environment raised or returned what it may not
+    episodes/left_out/reward          a reward function raised, or gave no finite number
+    episodes/left_out/no_reward       `reward`, or a reward function, returned None
     episodes/rows_skipped       rows whose prompt is too long; their episodes are not left out
 """
 
@@ -98,7 +100,18 @@ def summarise(trajectories: Sequence[Trajectory], counts: Counts) -> dict[str, f
         else:
             area = "" if "/" in name else "environment/"  # the environment's own
             metrics[area + name] = sum(values) / total
-    return metrics
+    return metrics | _latencies(metrics, total)
+
+
+def _latencies(metrics: Mapping[str, float], episodes: int) -> dict[str, float]:
+    """The mean seconds a call of each tool took."""
+    found = {}
+    for name, calls in metrics.items():
+        tool = name.removeprefix("tools/calls/")
+        seconds = metrics.get(f"time/tool/{tool}_s")
+        if tool != name and calls and seconds is not None:
+            found[f"time/tool_call/{tool}_s"] = seconds * episodes / calls
+    return found
 
 
 def nothing_finished(what: str, episodes: int, metrics: Mapping[str, float]) -> TooManyFailures:
@@ -117,7 +130,10 @@ def nothing_finished(what: str, episodes: int, metrics: Mapping[str, float]) -> 
         "infrastructure": "were broken by the infrastructure, and again when tried again",
         "user_code": "ended when the environment's own code raised",
         "reward": "have no reward: a function of `rewards` raised or gave no finite number",
-        "no_reward": "were left out by a function of `rewards`, which returned None",
+        "no_reward": (
+            "have no reward: the environment's `reward`, or a function of `rewards`, returned None "
+            "(does it lack a `return`?)"
+        ),
     }
     parts = [
         f"{metrics[name]:.0f} {text}"

@@ -26,6 +26,7 @@ from gymnast.trainers.run_folder import COMPLETE
 from gymnast.trainers.settings import check_sampling
 from gymnast.trainers.tags import check_tags, tag_expressions
 from gymnast.trainers.task import Task, chat_template_text, check_environment, prepare_task
+from gymnast.trainers.trackers import make_trackers
 from gymnast.trainers.trainer import Trainer
 from gymnast.types import Sampling
 
@@ -50,6 +51,7 @@ def build_trainer(
     check_evaluation_environments(config)
     check_sampling(Sampling(**config.sampling.model_dump()))
     load_rewards([(reward.function, reward.weight) for reward in config.rewards])
+    make_trackers(config.trackers, config.output_dir)  # whether they can be made
     template = chat_template_text(config.model)
     if config.output_dir is not None:
         check_output_folder(Path(config.output_dir), resume=resume)
@@ -102,6 +104,10 @@ def trainer_settings(
         "output_dir": config.output_dir,
         "seed": config.seed,
         "deterministic": config.deterministic,
+        "trackers": config.trackers,
+        "hyperparameters": config.model_dump(
+            mode="json", exclude_none=True, exclude={"trackers", "output_dir"}
+        ),
     }
 
 
@@ -135,6 +141,7 @@ def evaluation_config(path: str | Path, overrides: list[str]) -> RunConfig:
     sampled = config.evaluation.sampling(config.sampling.model_dump())
     update = {
         "output_dir": None,
+        "trackers": {},
         "evaluation": config.evaluation.model_copy(update=sampled),
         "sampling": SamplingSection(),
     }

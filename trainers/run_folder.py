@@ -41,7 +41,7 @@ class RunFolder:
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
 
-    def add_metrics(self, metrics: Mapping[str, float]) -> None:
+    def add_metrics(self, metrics: Mapping[str, float | None]) -> None:
         """Append one line to metrics.jsonl."""
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(dict(metrics)) + "\n")

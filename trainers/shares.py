@@ -128,3 +128,10 @@ def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> lis
     ours = torch.tensor(values, dtype=torch.float32, device=accelerator.device)
     total: torch.Tensor = accelerator.reduce(ours, reduction="sum")
     return total.tolist()
+
+
+def largest_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
+    """The largest of each number over all processes; NaN where one of them has it."""
+    ours = torch.tensor([list(values)], dtype=torch.float32, device=accelerator.device)
+    everybodys: torch.Tensor = accelerator.gather(ours)  # [processes, values]
+    return everybodys.amax(dim=0).tolist()

@@ -9,6 +9,7 @@ Which algorithm it is, is an advantage estimator and the loss; nothing here depe
 """
 
 import copy
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,12 @@ from gymnast.trainers.advantages import Estimator
 from gymnast.trainers.algorithms import Algorithm, as_algorithm
 from gymnast.trainers.collect import MakeEnvironment, Rollouts
 from gymnast.trainers.data import RowSource, as_row_source
+from gymnast.trainers.divergence import (
+    checkpoints_kept,
+    diverged,
+    raise_if_diverged,
+    skip_message,
+)
 from gymnast.trainers.engine_weights import EngineWeights
 from gymnast.trainers.environments import environment_factory
 from gymnast.trainers.evaluation import Evaluation, played_by
@@ -38,10 +45,12 @@ from gymnast.trainers.settings import check_at_least, check_positive, check_samp
 from gymnast.trainers.sharding import shard, wants_sharding
 from gymnast.trainers.shared_rollouts import SharedRollouts
 from gymnast.trainers.tags import By, tag_expressions
+from gymnast.trainers.trackers import Named, as_json, finite, make_trackers, tracking
 from gymnast.trainers.update import UpdateSettings, update
 from gymnast.types import Sampling
 
 Row = Mapping[str, Any]
+_log = logging.getLogger(__name__)
 
 
 class Trainer:
@@ -95,6 +104,9 @@ class Trainer:
         deterministic: Sample in rounds (`trainers/rounds.py`), so that a seeded run repeats bit
             for bit, unless `rollout_deadline_s` cuts it. Slower where tools are slow.
         observer: Is told what happens.
+        trackers: What the metrics of `train` go to besides metrics.jsonl: names ("tensorboard",
+            "wandb", "trackio", "mlflow"), `{name: settings}`, or trackers of accelerate's.
+        hyperparameters: What trackers show as the run's settings.
 
     Raises:
         ConfigError: A setting does not hold.
@@ -137,6 +149,8 @@ class Trainer:
         seed: int = 0,
         deterministic: bool = False,
         observer: Observer | None = None,
+        trackers: Named = (),
+        hyperparameters: Mapping[str, Any] | None = None,
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.sampling = sampling or Sampling()
@@ -173,7 +187,8 @@ class Trainer:
             reward_weights={reward.name: reward.weight for reward in rewards},
         )
         sharding = wants_sharding()
-        self.accelerator = launched()
+        self.accelerator = launched(make_trackers(trackers, output_dir))
+        self._hyperparameters = hyperparameters or {}
         several = self.accelerator.num_processes > 1
         model.to(self.accelerator.device)
         temperature = self.sampling.temperature
@@ -226,9 +241,16 @@ class Trainer:
             UserCodeError: The environment's own code raised in too many episodes.
             TooManyFailures: No episode of a step could be finished.
             CheckpointError: There is nothing to resume from.
+            Diverged: Ten optimisation steps in a row had no finite loss or gradient; there is a
+                checkpoint, where there is an `output_dir`.
         """
         if resume:
             self._resume()
+        with tracking(self.accelerator, self._hyperparameters, self.step):
+            return self._run_steps()
+
+    def _run_steps(self) -> dict[str, float]:
+        """Take the steps that are left, evaluate, and save; returns a summary."""
         started, cpu_started = time.perf_counter(), time.process_time()
         summary: dict[str, float] = {}
         self._tell("on_start", {"steps": self.steps, "start": self.step})
@@ -244,6 +266,7 @@ class Trainer:
             if self.eval_rows and (last or (every and self.step % every == 0)):
                 summary["after"] = self.evaluate()["eval/reward/mean"]
             self._save_checkpoint()
+            raise_if_diverged(self._optimizer, self.step)
         summary |= {"train/seconds": train_s, "train/cpu_seconds": train_cpu_s}
         summary["seconds"] = time.perf_counter() - started
         summary["cpu_seconds"] = time.process_time() - cpu_started
@@ -311,11 +334,13 @@ class Trainer:
     def _save_checkpoint(self) -> None:
         """After the step's evaluation, so that a run that resumes here owes nothing."""
         every = self.checkpoint_every_steps
-        if self.folder is None or not every or self.step % every:
+        due = diverged(self._optimizer) or (every and self.step % every == 0)
+        if self.folder is None or not due:
             return
         state = {"optimizer": self._optimizer.state_dict()}  # gathers, where weights are sharded
         if self.accelerator.is_main_process:
-            self.folder.save_checkpoint(self.step, state, keep=self.keep_checkpoints)
+            keep = checkpoints_kept(self._optimizer, self.keep_checkpoints)
+            self.folder.save_checkpoint(self.step, state, keep=keep)
 
     def _collect(self, rows: Sequence[Row]) -> Rollouts:
         most = self.max_failed_episodes
@@ -337,8 +362,11 @@ class Trainer:
         self, step: int, name: str, metrics: Mapping[str, float], rollouts: Rollouts
     ) -> None:
         if self.folder is not None and self.accelerator.is_main_process:
-            self.folder.add_metrics({"step": step, **metrics})
+            self.folder.add_metrics(as_json({"step": step, **metrics}))
             self.folder.save_rollouts(name, rollouts)
+        self.accelerator.log(finite(metrics), step=step)
+        if (skipped := metrics.get("updates/skipped", 0)) and self.accelerator.is_main_process:
+            _log.warning(skip_message(self._optimizer, step, skipped))
 
     def _resume(self) -> None:
         if self.folder is None:

@@ -8,6 +8,32 @@
 
 The normaliser is that of all micro-batches and processes. Trajectories without any advantage are
 in it and are not computed: their loss and gradient are zero.
+
+A step whose loss or gradient is not finite is skipped, in all processes. What `update` returns,
+besides the advantages' (`credit.py`):
+
+    loss                        mean over the optimisation steps that were taken; if none, over all
+    grad_norm                   likewise, before it is clipped
+    grad_clipped                the share of optimisation steps whose gradient was longer than
+                                `max_grad_norm`
+    learning_rate               of the last optimisation step that was taken
+    updates/taken, updates/skipped   how many optimisation steps
+    updates/skipped_total       since the run began
+    tokens/trained              action tokens in the normaliser
+    episodes/with_gradient      how many, and not masked
+    episodes/masked             how many ended in a way that `masked_stop_reasons` names
+    clipped                     the share of tokens whose gradient the loss's clip changed
+    kl                          of the policy and the reference, a token; where there is a `Kl`
+    entropy                     of a token's distribution; where there is a bonus on it
+
+and, of the tokens computed in the first optimisation step, whose weights are those that sampled,
+with `difference` = trainer's - engine's log-probability:
+
+    engine/logprob_difference, engine/logprob_difference_max     of |difference|
+    engine/importance_ratio, engine/importance_ratio_max         of exp(difference)
+    engine/kl                   the mean of exp(difference) - 1 - difference, which estimates
+                                KL(engine || trainer) (k3, see `kl.py`)
+    engine/capped               the share of tokens that `importance_cap` capped
 """
 
 import math
@@ -22,13 +48,15 @@ from accelerate.utils import gather_object
 
 from gymnast.trainers.algorithms import Algorithm
 from gymnast.trainers.batch import Sample
-from gymnast.trainers.credit import Groups, with_advantages
-from gymnast.trainers.kl import Kl, Reference
+from gymnast.trainers.credit import Groups, advantage_metrics, with_advantages
+from gymnast.trainers.divergence import diverged
+from gymnast.trainers.kl import Kl, Reference, k3
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.rollout import PART
 from gymnast.trainers.shares import (
     Scored,
     Share,
+    largest_over_processes,
     make_share,
     sum_over_processes,
     with_logprobs,
@@ -72,8 +100,7 @@ def update(
         reference: What `algorithm.kl` compares the policy with.
 
     Returns:
-        Metrics, over all processes; means over the optimisation steps, and of the first alone for
-        `engine/...`, when the weights were those that sampled.
+        Metrics, over all processes; see the top of this file.
     """
     algorithm = settings.algorithm
     policy.eval()
@@ -86,19 +113,22 @@ def update(
         for group in samples
     ]
     shares = _minibatches(policy, kept, settings, accelerator, reference)
-    steps = [
-        _step(policy, optimizer, share, settings, accelerator)
-        for _ in range(algorithm.epochs)
-        for share in shares
-        if share.batches  # else nothing is better than the rest, in any process
-    ]
+    steps: list[dict[str, float]] = []
+    for share in shares * algorithm.epochs:
+        if share.batches:  # else nothing is better than the rest, in any process
+            steps.append(_step(policy, optimizer, share, settings, accelerator))
+            if steps[-1]["updates/skipped"] and diverged(optimizer):
+                break
     masked = sum(len(group) for group in samples) - sum(len(group) for group in kept)
     return {
         "tokens/trained": sum(share.tokens for share in shares),
         "episodes/with_gradient": sum(share.episodes for share in shares),
         "episodes/masked": float(masked),
         **before,
+        **advantage_metrics(samples),
         **_merged(steps),
+        "learning_rate": optimizer.last_learning_rate,
+        "updates/skipped_total": float(optimizer.skipped),
     }
 
 
@@ -194,37 +224,45 @@ def _step(
 ) -> dict[str, float]:
     """Take one optimisation step; returns its metrics."""
     sums = torch.zeros(len(SUMS), device=accelerator.device)
+    largest = torch.zeros(len(LARGEST), device=accelerator.device)
     policy.train()  # dropout of adapters, where there is any
     for scored in share.batches:
         last = scored is share.batches[-1]
         with nullcontext() if last else accelerator.no_sync(policy):
-            sums += _backward(policy, scored, share.normaliser, settings.algorithm, accelerator)
+            found = _backward(policy, scored, share.normaliser, settings.algorithm, accelerator)
+        sums += found[0]
+        largest = torch.maximum(largest, found[1])
     policy.eval()
     norm = optimizer.gather_gradients()
     totals = dict(zip(SUMS, sum_over_processes(accelerator, sums.tolist()), strict=True))
     computed = max(totals.pop("computed"), 1)
     metrics = {name: total / computed for name, total in totals.items()}
-    metrics["loss"] = totals["loss"] / share.normaliser
-    metrics["grad_norm"] = norm.item()
-    finite = math.isfinite(metrics["loss"]) and math.isfinite(metrics["grad_norm"])
+    metrics |= zip(LARGEST, largest_over_processes(accelerator, largest.tolist()), strict=True)
+    metrics["loss"] = loss = totals["loss"] / share.normaliser
+    metrics["grad_norm"] = length = norm.item()
+    finite = math.isfinite(loss) and math.isfinite(length)  # both are those of all processes
     if finite:
         optimizer.step(norm, settings.max_grad_norm)
     else:
-        optimizer.zero_grad()
-    metrics["updates/skipped"] = float(not finite)
+        optimizer.skip(f"loss {loss:g}, gradient norm {length:g}")
+    metrics["grad_clipped"] = float(finite and length > settings.max_grad_norm)
+    metrics["updates/taken"], metrics["updates/skipped"] = float(finite), float(not finite)
     return _worth_telling(metrics, settings.algorithm)
 
 
-# What `_backward` adds up over tokens.
+# What `_backward` adds up over tokens, and what it takes the largest of.
 SUMS = (
     "loss",
     "computed",
     "clipped",
     "engine/logprob_difference",
+    "engine/importance_ratio",
+    "engine/kl",
     "engine/capped",
     "kl",
     "entropy",
 )
+LARGEST = ("engine/logprob_difference_max", "engine/importance_ratio_max")
 
 
 def _backward(
@@ -233,8 +271,8 @@ def _backward(
     normaliser: float,
     algorithm: Algorithm,
     accelerator: Accelerator,
-) -> torch.Tensor:
-    """Add one micro-batch's gradients; returns `SUMS`."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add one micro-batch's gradients; returns `SUMS` and `LARGEST`."""
     batch = scored.batch
     zeros = torch.zeros_like(batch.advantages)
     if algorithm.entropy_bonus:
@@ -252,10 +290,15 @@ def _backward(
     # Data parallelism averages gradients over processes; the loss is a sum over all of them.
     accelerator.backward(total * (accelerator.num_processes / normaliser))
     real = scored.weights > 0
-    difference = (logprobs.detach() - batch.sampled_logprobs).abs()
+    ours, engines = logprobs.detach(), batch.sampled_logprobs
+    difference, ratio = (ours - engines).abs(), torch.exp(ours - engines)
     capped = importance == algorithm.importance_cap if algorithm.importance_cap else zeros
-    told = (result.clipped, difference, capped, divergence.detach(), entropies.detach())
-    return torch.stack([total.detach(), real.sum(), *((values * real).sum() for values in told)])
+    told = (
+        *(result.clipped, difference, ratio, k3(engines, ours), capped),
+        *(divergence.detach(), entropies.detach()),
+    )
+    sums = [total.detach(), real.sum(), *((values * real).sum() for values in told)]
+    return torch.stack(sums), torch.stack([(v * real).amax() for v in (difference, ratio)])
 
 
 def _sampled_by(
@@ -286,8 +329,10 @@ def _worth_telling(metrics: dict[str, float], algorithm: Algorithm) -> dict[str,
 
 def _merged(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The metrics of some optimisation steps as those of one."""
+    counts = ("updates/taken", "updates/skipped")
     if not steps:  # every advantage is zero: there is nothing to learn from this batch
-        return {"loss": 0.0, "grad_norm": 0.0, "updates/skipped": 0.0}
-    merged = {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]}
-    merged["updates/skipped"] = sum(step["updates/skipped"] for step in steps)
+        return dict.fromkeys(("loss", "grad_norm", *counts), 0.0)
+    told = [step for step in steps if step["updates/taken"]] or steps
+    merged = {name: sum(step[name] for step in told) / len(told) for name in steps[0]}
+    merged |= {name: sum(step[name] for step in steps) for name in counts}
     return merged | {name: v for name, v in steps[0].items() if name.startswith("engine/")}

@@ -1,0 +1,50 @@
+"""When losses or gradients are no longer finite: what is said of it, and when a run ends.
+
+An optimisation step without a finite loss and gradient is skipped (`trainers/update.py`), which
+leaves weights and optimizer as they were; `MasterAdamW` counts. Several in a row end the run, with
+a checkpoint. None is removed meanwhile: the last step that was taken may have been the bad one.
+Left out: rewards and advantages, which are checked before (`trainers/rewards.py`).
+"""
+
+import sys
+
+from gymnast.errors import Diverged
+from gymnast.trainers.optimizer import MasterAdamW
+
+# Chance skips a step now and then; ten in a row are none.
+MOST_SKIPPED = 10
+
+
+def diverged(optimizer: MasterAdamW) -> bool:
+    """Whether so many optimisation steps in a row were skipped that the run ends."""
+    return optimizer.skipped_in_a_row >= MOST_SKIPPED
+
+
+def raise_if_diverged(optimizer: MasterAdamW, step: int) -> None:
+    """End the run after a step, where it has to.
+
+    Raises:
+        Diverged: The last optimisation steps were all skipped.
+    """
+    if diverged(optimizer):
+        raise Diverged(
+            f"step {step}: {optimizer.skipped_in_a_row} optimisation steps in a row were skipped, "
+            f"the last for {optimizer.last_skip}; both must be finite. The weights are those of "
+            "the last step that was taken. Look at the loss (algorithm.loss, algorithm.kl), lower "
+            "trainer.learning_rate, or compute in another model.dtype (bfloat16 or float32 in "
+            "place of float16); then go on with --resume, where the run has an output_dir."
+        )
+
+
+def skip_message(optimizer: MasterAdamW, step: int, skipped: float) -> str:
+    """One line about the optimisation steps that a step skipped."""
+    return (
+        f"step {step}: {skipped:.0f} optimisation steps skipped, the last for "
+        f"{optimizer.last_skip} ({optimizer.skipped_in_a_row} in a row, {optimizer.skipped} in "
+        f"all; {MOST_SKIPPED} in a row end the run)"
+    )
+
+
+def checkpoints_kept(optimizer: MasterAdamW, keep: int) -> int:
+    """How many checkpoints are kept: all, while steps are being skipped."""
+    return sys.maxsize if optimizer.skipped_in_a_row else keep

@@ -1,0 +1,271 @@
+"""Trackers: where a run's metrics go besides metrics.jsonl, which is always written.
+
+    trackers: [tensorboard]
+    trackers: {wandb: {project: shop, name: first}, mlflow: {project: shop}}
+
+They are accelerate's own (`accelerate.tracking`), or subclasses of its `GeneralTracker` that
+`Trainer` is given. Each works on a thread of its own, in the main process alone, so that it can
+neither raise into a run nor hold it up: what it does not take is warned of once and counted.
+
+Left out: a tracker that ends the process, or holds Python's global lock; and what waits in a
+tracker when the process is killed, which only metrics.jsonl has then.
+"""
+
+import importlib
+import inspect
+import json
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
+
+from gymnast.errors import ConfigError
+from gymnast.trainers.processes import together
+
+Named = Sequence[str | GeneralTracker] | Mapping[str, Mapping[str, Any] | None]
+
+ALWAYS = "jsonl"
+# What takes the settings of a tracker; its name is also that of its package.
+SETTINGS_OF = {
+    "tensorboard": "torch.utils.tensorboard:SummaryWriter",
+    "wandb": "wandb:init",
+    "trackio": "trackio:init",
+    "mlflow": "accelerate.tracking:MLflowTracker",
+}
+RULE = f"must name {', '.join(SETTINGS_OF)} ({ALWAYS} is always written)"
+PROJECT = "gymnast"  # where `project` is left out
+START_S = 120.0
+FINISH_S = 30.0  # how long the end of a run waits for a tracker
+MOST_WAITING = 100  # logs that a tracker has not taken yet
+_log = logging.getLogger(__name__)
+
+
+class Guarded(GeneralTracker):
+    """A tracker on a thread of its own, which takes what it is given when it can.
+
+    Args:
+        inner: The tracker; all its methods are called on that thread.
+    """
+
+    requires_logging_directory = False
+
+    def __init__(self, inner: GeneralTracker) -> None:
+        self.inner, self.name = inner, inner.name
+        self._jobs: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._failed = self._dropped = 0
+        super().__init__()
+
+    @property
+    def tracker(self) -> Any:
+        """What the tracker wraps, such as wandb's run."""
+        return self.inner.tracker
+
+    def start(self) -> None:
+        """Start it, and wait until it has.
+
+        Raises:
+            ConfigError: It cannot, or does not within `START_S`.
+        """
+        self._jobs, self._failed, self._dropped = SimpleQueue(), 0, 0
+        started: Future[None] = Future()
+        self._thread = Thread(
+            target=self._work, args=(started,), name=f"gymnast-tracker-{self.name}", daemon=True
+        )
+        self._thread.start()
+        try:
+            started.result(START_S)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            if not started.done():
+                problem = f"it has not started within {START_S:g} s"
+            self._thread = None
+            raise ConfigError(
+                f"trackers.{self.name}: cannot be started: {' '.join(problem.split())}. Mend its "
+                "settings, or leave it out"
+            ) from error
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        """Have the run's settings kept."""
+        self._later(partial(self.inner.store_init_configuration, values))
+
+    def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
+        """Have some metrics kept."""
+        self._later(partial(self.inner.log, values, step=step, **kwargs))
+
+    def finish(self) -> None:
+        """End it, and wait until it has, at most for `FINISH_S`."""
+        if self._thread is None:
+            return
+        self._jobs.put(self.inner.finish)
+        self._jobs.put(None)
+        self._thread.join(FINISH_S)
+        if self._thread.is_alive():
+            self._warn(f"still at work {FINISH_S:g} s after the run, and left behind")
+            self._dropped += self._jobs.qsize()
+        self._thread = None
+        if missed := self._failed + self._dropped:
+            _log.warning("tracker %s: did not take %d logs of this run", self.name, missed)
+
+    def _later(self, job: Callable[[], Any]) -> None:
+        if self._jobs.qsize() < MOST_WAITING:
+            self._jobs.put(job)
+        else:
+            self._warn(f"{MOST_WAITING} logs behind, and given no more until it takes some")
+            self._dropped += 1
+
+    def _work(self, started: Future[None]) -> None:
+        try:
+            self.inner.start()
+        except BaseException as error:  # a library may even call sys.exit
+            started.set_exception(
+                error if isinstance(error, Exception) else RuntimeError(repr(error))
+            )
+            return
+        started.set_result(None)
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except BaseException as error:
+                self._warn(f"{type(error).__name__}: {error}")
+                self._failed += 1
+
+    def _warn(self, problem: str) -> None:
+        """Said once a run."""
+        if not self._failed + self._dropped:
+            _log.warning("tracker %s: %s; the run goes on", self.name, problem)
+
+
+def make_trackers(named: Named, output_dir: str | Path | None) -> list[GeneralTracker]:
+    """Trackers that `accelerate.Accelerator(log_with=...)` takes; none of them is started.
+
+    Args:
+        named: Names, with settings or without, or trackers.
+        output_dir: The run's folder.
+
+    Raises:
+        ConfigError: One is unknown, lacks its package, or takes no such setting.
+    """
+    given = named if isinstance(named, Mapping) else dict.fromkeys(named)
+    return [
+        Guarded(_made(tracker, settings, output_dir))
+        for tracker, settings in given.items()
+        if tracker != ALWAYS
+    ]
+
+
+def read_named(value: Any) -> Any:
+    """What a config names: a list of names, or names with settings, as names with settings.
+
+    Raises:
+        ValueError: It is neither, or a name is unknown.
+    """
+    named = isinstance(value, list) and all(isinstance(name, str) for name in value)
+    settings = dict.fromkeys(value) if named else value
+    if not isinstance(settings, dict):
+        raise ValueError("must be a list of names, or a mapping of names to settings")
+    for name in settings:
+        if name not in SETTINGS_OF and name != ALWAYS:
+            raise ValueError(f"{RULE}, not {name!r}")
+    return {name: {} if given is None else given for name, given in settings.items()}
+
+
+@contextmanager
+def tracking(
+    accelerator: Accelerator, hyperparameters: Mapping[str, Any], start: int
+) -> Iterator[None]:
+    """Run the trackers of an accelerator while the block runs; every process calls it.
+
+    Args:
+        accelerator: Made with `log_with=make_trackers(...)`.
+        hyperparameters: The run's settings; nested names are joined by dots.
+        start: The step that a run goes on from, 0 where it begins. In TensorBoard it takes the
+            place of what an earlier process logged after that.
+
+    Raises:
+        ConfigError: A tracker cannot be started.
+    """
+    if not accelerator.log_with:
+        yield
+        return
+    for tracker in accelerator.log_with:
+        if start and tracker.name == "tensorboard" and hasattr(tracker.inner, "init_kwargs"):
+            tracker.inner.init_kwargs |= {"purge_step": start + 1}
+    try:
+        settings = flattened(hyperparameters) or None
+        together(accelerator, lambda: accelerator.init_trackers(PROJECT, settings))
+        yield
+    finally:
+        for tracker in accelerator.trackers:
+            tracker.finish()
+        accelerator.trackers.clear()
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Without NaN and infinity, which some trackers refuse."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def as_json(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """With None in place of NaN and infinity, which JSON does not have."""
+    return {n: value if math.isfinite(value) else None for n, value in metrics.items()}
+
+
+def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one level of numbers and texts: `{"trainer.steps": 12, ...}`."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= flattened(value, f"{prefix}{key}.")
+        elif isinstance(value, bool | int | float | str):
+            found[f"{prefix}{key}"] = value
+        elif value is not None:
+            found[f"{prefix}{key}"] = json.dumps(value, default=str)
+    return found
+
+
+def _made(
+    tracker: str | GeneralTracker, settings: Mapping[str, Any] | None, output_dir: str | Path | None
+) -> GeneralTracker:
+    if isinstance(tracker, GeneralTracker):
+        return tracker
+    if tracker not in SETTINGS_OF:
+        raise ConfigError(f"trackers: {RULE}, got {tracker!r}")
+    given = dict(settings or {})
+    _check_settings(tracker, given)
+    made: GeneralTracker
+    if tracker != "tensorboard":
+        made = LOGGER_TYPE_TO_CLASS[tracker](given.pop("project", PROJECT), **given)
+    elif output_dir is not None:  # which accelerate joins to the name: output_dir/tensorboard
+        made = LOGGER_TYPE_TO_CLASS[tracker](tracker, output_dir, **given)
+    else:
+        raise ConfigError("trackers.tensorboard: needs an output_dir, where its files go")
+    return made
+
+
+def _check_settings(tracker: str, settings: Mapping[str, Any]) -> None:
+    """Whether its package is there, and takes these."""
+    module, _, function = SETTINGS_OF[tracker].partition(":")
+    try:
+        importlib.import_module(tracker)
+        takes = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:  # a folder of that name can be imported too
+        raise ConfigError(
+            f"trackers.{tracker}: needs the package {tracker}: pip install {tracker}  ({error})"
+        ) from error
+    known = {*inspect.signature(takes).parameters} - {"log_dir", "experiment_name"}
+    known |= {"project"} if tracker != "tensorboard" else set()
+    for name in settings:
+        if name not in known:
+            raise ConfigError(
+                f"trackers.{tracker}.{name}: unknown setting; there are {', '.join(sorted(known))}"
+            )
