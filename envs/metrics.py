@@ -8,20 +8,26 @@ from contextlib import contextmanager
 from gymnast.envs.episode import CallRecord, Episode
 
 
+_OF_A_TOOL = ("bad_arguments", "exception", "timeout")  # the model may write any other name
+
+
 def episode_metrics(episode: Episode) -> dict[str, float]:
     """Count an episode's calls and errors.
 
     Returns:
         `tools/calls`, `tools/calls/<tool>` (those that could be run, whether or not the tool then
-        raised or was out of time), `tools/errors` and `tools/errors/<kind>`; a count of one tool
-        or kind is there where it is not 0.
+        raised or was out of time), `tools/failures/<tool>` (those of a tool that there is, and
+        that did not succeed), `tools/errors` and `tools/errors/<kind>`; a count of one tool or
+        kind is there where it is not 0.
     """
     ran = Counter(record.call.name for record in episode.calls if _ran(record))
+    failed = Counter(error.tool for error in episode.errors if error.kind in _OF_A_TOOL)
     kinds = Counter(error.kind for error in episode.errors)
     metrics = {
         "tools/calls": len(episode.calls),
         "tools/errors": len(episode.errors),
         **{f"tools/calls/{name}": count for name, count in ran.items()},
+        **{f"tools/failures/{name}": count for name, count in failed.items()},
         **{f"tools/errors/{kind}": count for kind, count in kinds.items()},
     }
     return {name: float(value) for name, value in metrics.items()}

@@ -9,6 +9,7 @@
     time/environment/<part>_s   setup, parse, tools, render, reward, cleanup
     time/tool/<tool>_s          the calls of one tool, also those that failed
     tools/calls/<tool>          how many of them there were
+    tools/failures/<tool>       how many calls of it did not succeed, for their arguments or in it
     tools/calls, tools/errors, tools/errors/<kind>, tools/abandoned_threads
     reward_parts/<name>         where `reward` returned several, or there are reward functions
     no_reward                   1 where the environment's `reward` returned None
