@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from gymnast.envs.episode import CallRecord, Episode
 
-
 _OF_A_TOOL = ("bad_arguments", "exception", "timeout")  # the model may write any other name
 
 

@@ -14,7 +14,8 @@ class Observer(Protocol):
     Metrics are numbers by name: `reward/mean`, `reward/std`, `tokens/sampled`, `tokens/per_s`,
     `time/step_s`, `time/rollout_s`, `time/train_s`, `loss`, `grad_norm`, `episodes/left_out`,
     `tools/calls`, `tools/errors`, and whatever an environment adds; those of an evaluation begin
-    with `eval/`. No name is always there. `trainers/rollout_metrics.py` lists those of episodes.
+    with `eval/`. No name is always there, and a number may be NaN where a step was skipped.
+    `docs/metrics.md` lists them all.
 
     A complete small observer, which keeps the mean rewards:
 

@@ -124,10 +124,23 @@ def test_a_hook_that_returns_the_wrong_thing_is_named(hook: str, returns: Any, w
     assert env.cleanups == 1
 
 
-def test_a_reward_that_forgets_to_return_is_named() -> None:
-    class Forgot(Environment):
+def test_a_reward_that_returns_none_says_nothing_of_the_episode() -> None:
+    class Judged(Environment):
         def reward(self, episode: Episode) -> Any:
-            episode.answer  # noqa: B018
+            return self.row["score"]
+
+    for score, no_reward in ((None, True), (0.0, False)):
+        env = Judged()
+        env.reset(options={"row": {"prompt": "Go.", "score": score}})
+        outcome = asyncio.run(env.act(ANSWER))
+        assert outcome.reward == 0.0
+        assert outcome.info.get("no_reward", False) is no_reward
+
+
+def test_a_turn_reward_that_forgets_to_return_is_named() -> None:
+    class Forgot(Environment):
+        def turn_reward(self, turn: Turn) -> Any:
+            turn.message  # noqa: B018
 
     env = Forgot()
     env.reset(options={"row": {"prompt": "Go."}})

@@ -1,4 +1,4 @@
-"""Losses and gradients that are not finite: a step is skipped and counted, ten in a row end a run."""
+"""Losses and gradients that are not finite: steps are skipped and counted; ten end a run."""
 
 import json
 import logging
@@ -221,9 +221,9 @@ def test_a_resumed_run_counts_on(tokenizer: Any, tmp_path: Path) -> None:
     broken = breaking(lambda: True)
     often: dict[str, Any] = {"output_dir": tmp_path, "checkpoint_every_steps": 3}
     make_trainer(tokenizer, broken, **often, steps=6).train()
-    with pytest.raises(Diverged, match="^step 10: 10 optimisation steps"):
+    with pytest.raises(Diverged, match=r"^step 10: 10 optimisation steps"):
         make_trainer(tokenizer, broken, **often).train(resume=True)
-    with pytest.raises(Diverged, match="^step 11: 11 optimisation steps"):
+    with pytest.raises(Diverged, match=r"^step 11: 11 optimisation steps"):
         make_trainer(tokenizer, broken, **often).train(resume=True)
     mended = make_trainer(tokenizer, PLAIN, **often, steps=13)
     mended.train(resume=True)
@@ -242,7 +242,7 @@ def test_no_checkpoint_is_removed_while_steps_are_skipped(tokenizer: Any, tmp_pa
         "keep_checkpoints": 2,
         "rows_per_step": 1,
     }
-    with pytest.raises(Diverged, match="^step 14: "):
+    with pytest.raises(Diverged, match=r"^step 14: "):
         make_trainer(tokenizer, broken, **often).train()
     assert checkpoints(tmp_path)[:2] == ["step_00002", "step_00004"]
     assert checkpoints(tmp_path)[-1] == "step_00014"
@@ -253,5 +253,3 @@ def test_no_checkpoint_is_removed_while_steps_are_skipped(tokenizer: Any, tmp_pa
 def test_without_a_folder_it_ends_all_the_same(tokenizer: Any) -> None:
     with pytest.raises(Diverged, match=r"trainer\.learning_rate"):
         make_trainer(tokenizer, breaking(lambda: True)).train()
-
-

@@ -230,6 +230,40 @@ def test_any_error_and_what_cannot_be_sent_reach_all_processes(found: Found) -> 
     assert "pickle" in first["messages"][1]
 
 
+# --- Steps that are skipped
+
+
+def test_all_processes_skip_a_step_that_is_broken_in_one(found: Found) -> None:
+    first, second = (process["skipped_in_one"] for process in found)
+    assert [step["updates/skipped"] for step in first["steps"]] == [0, 1, 0]
+    assert [step["updates/skipped_total"] for step in first["steps"]] == [0, 1, 1]
+    assert first["steps"][2]["grad_norm"] > 0
+    assert first["weights"] == second["weights"]
+
+
+def test_all_processes_end_where_one_diverges_and_a_checkpoint_is_saved(found: Found) -> None:
+    for process in found:
+        assert process["diverged_in_one"]["error"] == "Diverged"
+        assert process["diverged_in_one"]["message"].startswith("step 10: 10 optimisation steps")
+        assert process["diverged_in_one"]["saved"] == ["step_00010"]
+
+
+def test_the_largest_number_is_that_of_all_processes(found: Found) -> None:
+    for process in found:
+        assert process["largest"] == {"found": [1.0, 0.0, 2.0], "broken": "nan"}
+
+
+# --- Trackers
+
+
+def test_only_the_main_process_tracks_and_what_cannot_start_ends_all(found: Found) -> None:
+    first, second = (process["tracked"] for process in found)
+    assert (first["steps"], second["steps"]) == ([1, 2], [])
+    assert first["error"] == second["error"] == "ConfigError"
+    assert "no server" in first["message"]
+    assert second["message"] == f"process 0: {first['message']}"
+
+
 # --- Resume
 
 

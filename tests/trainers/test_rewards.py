@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from gymnast.agents import ScriptedAgent
+from gymnast.agents.tiny import tiny_model
 from gymnast.envs import Environment, Renderer
-from gymnast.errors import ConfigError, InfrastructureError, UserCodeError
+from gymnast.errors import ConfigError, InfrastructureError, TooManyFailures, UserCodeError
 from gymnast.trainers import Reward, Rollouts, Trainer, collect
 from gymnast.trainers.rewards import add_rewards, load_rewards
 from gymnast.types import Sampling, Span, StopReason, Trajectory
@@ -223,6 +224,62 @@ def test_an_environment_whose_reward_is_no_number_never_trains(
     rollouts = gather(make=lambda: Broken(Echo(renderer=renderer)), max_failed_episodes=6)
     assert rollouts.trajectories == []
     assert rollouts.metrics["episodes/left_out/reward"] == 6
+
+
+class Own(Echo):
+    """Its reward is what the test says of the row."""
+
+    values: Mapping[str, Any]
+
+    def reward(self, episode: Any) -> Any:
+        return self.values[self.row["name"]]
+
+
+def own(values: Mapping[str, Any]) -> type[Own]:
+    return type("Own", (Own,), {"values": values})
+
+
+def test_an_environment_that_gives_none_leaves_the_episode_out(
+    gather: Callable[..., Rollouts], renderer: Renderer
+) -> None:
+    make = own({"one": 1.0, "two": None, "three": {"good": 3.0}})
+    called: list[str] = []
+
+    def function(given: Trajectory) -> float:
+        called.append(given.row["name"])
+        return 1.0
+
+    for rewards, plus in (((), 0.0), ((Reward("function", function),), 1.0)):
+        rollouts = gather(*rewards, make=lambda: make(renderer=renderer))
+        assert [[t.reward for t in group] for group in rollouts] == [
+            [1.0 + plus] * 2,
+            [],
+            [3.0 + plus] * 2,
+        ]
+        assert rollouts.metrics["episodes/left_out/no_reward"] == 2
+        assert rollouts.metrics["episodes/left_out"] == 2
+        assert not any("no_reward" in t.metrics for t in rollouts.trajectories)
+    assert "two" not in called
+
+
+def test_an_environment_that_gives_no_number_never_trains_and_its_row_is_reported(
+    gather: Callable[..., Rollouts], renderer: Renderer, caplog: pytest.LogCaptureFixture
+) -> None:
+    make = own({"one": 1.0, "two": np.nan, "three": 3.0})
+    rollouts = gather(make=lambda: make(renderer=renderer), max_failed_episodes=2)
+    assert [len(group) for group in rollouts] == [2, 0, 2]
+    assert rollouts.metrics["episodes/left_out/user_code"] == 2
+    assert caplog.text.count("Own.reward: returned nan; it must return a finite number") == 2
+    assert "{'name': 'two'}" in caplog.text
+    with pytest.raises(UserCodeError, match=r"Own\.reward: returned nan.*'two'"):
+        gather(make=lambda: make(renderer=renderer))
+
+
+def test_a_reward_that_forgets_to_return_ends_the_run_with_a_hint(tokenizer: Any) -> None:
+    make = own(dict.fromkeys(["one", "two", "three"]))
+    trainer = Trainer(tiny_model(), tokenizer, make, ROWS, steps=1, rows_per_step=1, group_size=2)
+    with pytest.raises(TooManyFailures, match=r"2 have no reward.*None \(does it lack a `return`"):
+        trainer.train()
 
 
 # --- By name, and in the trainer

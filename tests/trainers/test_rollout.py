@@ -20,6 +20,7 @@ from gymnast.agents import Agent, ScriptedAgent, TransformersAgent
 from gymnast.agents.tiny import tiny_model
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.trainers import rollout
+from gymnast.trainers.rollout_metrics import Counts, summarise
 from gymnast.types import Completion, Sampling, StopReason, ToolCall, Trajectory
 
 Encode = Callable[[str], list[int]]
@@ -281,6 +282,25 @@ def test_every_tool_has_its_seconds_and_calls_also_where_it_failed(
     assert seconds["time/tool/work_s"] >= 0.04
     assert seconds["time/tool/late_s"] >= 0.004
     assert metrics["tools/errors"] == 4
+    failures = {k: v for k, v in metrics.items() if k.startswith("tools/failures/")}
+    assert failures == {"tools/failures/work": 1, "tools/failures/late": 1}
+
+
+def test_the_latency_of_a_tool_is_the_mean_of_its_calls(
+    renderer: Renderer, encode: Encode, write_call: Write
+) -> None:
+    """One episode calls it twice, for 3 s in all; one once, for 3 s; one not at all."""
+    one = play(Slow(renderer), ScriptedAgent(three_turns(encode, write_call)))
+    seconds, calls = "time/tool/work_s", "tools/calls/work"
+    episodes = [
+        replace(one, metrics={seconds: 3.0, calls: 2.0}),
+        replace(one, metrics={seconds: 3.0, calls: 1.0}),
+        replace(one, metrics={"tools/calls/untimed": 1.0}),
+    ]
+    metrics = summarise(episodes, Counts())
+    assert metrics["time/tool_call/work_s"] == pytest.approx(2.0)
+    assert metrics[seconds] == pytest.approx(2.0) and metrics[calls] == 3
+    assert "time/tool_call/untimed_s" not in metrics
 
 
 # --- What the agent is asked for

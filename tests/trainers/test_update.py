@@ -267,6 +267,68 @@ def test_a_loss_that_is_no_number_skips_the_update_and_the_next_one_works(
     assert all(torch.isfinite(weight).all() for weight in weights(model))
 
 
+# --- What is told of a step
+
+
+def test_the_engines_mismatch_by_hand(accelerator: Accelerator) -> None:
+    model = tiny_model()
+    groups = random_groups(model, [[0.0, 1.0], [0.5, 0.0], [1.0, 1.0]])
+    trained = [t for group in groups[:2] for t in group]  # the third has no gradient
+    differences = torch.cat(
+        [
+            (forward_logprobs(model, t.ids) - torch.tensor(t.logprobs))[
+                torch.tensor(t.action_mask, dtype=torch.bool)
+            ]
+            for t in trained
+        ]
+    ).detach()
+    ratios = differences.exp()
+    expected = {
+        "engine/logprob_difference": differences.abs().mean(),
+        "engine/logprob_difference_max": differences.abs().max(),
+        "engine/importance_ratio": ratios.mean(),
+        "engine/importance_ratio_max": ratios.max(),
+        "engine/kl": (ratios - 1 - differences).mean(),
+    }
+    for tokens in (1, 2048):
+        settings = replace(SETTINGS, tokens_per_microbatch=tokens)
+        metrics, _ = run(accelerator, tiny_model(), groups, settings)
+        told = {name: metrics[name] for name in expected}
+        assert told == pytest.approx({n: v.item() for n, v in expected.items()}, rel=1e-3)
+    assert expected["engine/logprob_difference_max"] > 0.3
+
+
+def test_the_learning_rate_is_that_of_the_last_step_and_clipping_is_told(
+    accelerator: Accelerator,
+) -> None:
+    groups = random_groups(tiny_model(), [[0.0, 1.0]])
+    for max_grad_norm, clipped in ((1e-3, 1.0), (1e6, 0.0)):
+        model = tiny_model()
+        optimizer = MasterAdamW(model.parameters(), learning_rate=1e-4, warmup_steps=3)
+        settings = replace(SETTINGS, max_grad_norm=max_grad_norm)
+        told = [update(Policy(model), optimizer, groups, settings, accelerator) for _ in range(5)]
+        rates = [metrics["learning_rate"] for metrics in told]
+        assert rates == pytest.approx([0.25e-4, 0.5e-4, 0.75e-4, 1e-4, 1e-4])
+        assert [metrics["grad_clipped"] for metrics in told] == [clipped] * 5
+        assert all(metrics["grad_norm"] > 1e-3 for metrics in told), "before clipping"
+        assert all(metrics["updates/taken"] == 1 for metrics in told)
+
+
+def test_advantages_by_hand(accelerator: Accelerator) -> None:
+    """Leave-one-out advantages: -1, 1 / 0, 0 / 2, -1, -1, each for two turns."""
+    groups = random_groups(tiny_model(), [[0.0, 1.0], [0.5, 0.5], [2.0, 0.0, 0.0], []])
+    metrics, _ = run(accelerator, tiny_model(), groups)
+    told = {name: value for name, value in metrics.items() if name.startswith("advantage/")}
+    assert told == pytest.approx(
+        {
+            "advantage/mean_abs": 6 / 7,
+            "advantage/std": math.sqrt(8 / 7),
+            "advantage/groups_alike": 1 / 3,
+            "advantage/episodes": 5 / 7,
+        }
+    )
+
+
 # --- Any algorithm
 
 

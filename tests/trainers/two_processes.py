@@ -11,8 +11,10 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import gymnasium
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.tracking import GeneralTracker
 from torch.distributed.tensor import DTensor
 
 from gymnast.agents import load_model
@@ -28,7 +31,10 @@ from gymnast.envs import Environment
 from gymnast.errors import GymnastError, InfrastructureError
 from gymnast.trainers import Kl, Trainer, make_algorithm
 from gymnast.trainers.advantages import ESTIMATORS
+from gymnast.trainers.algorithms import Algorithm
+from gymnast.trainers.losses import LOSSES, TokenLosses
 from gymnast.trainers.processes import together
+from gymnast.trainers.shares import largest_over_processes
 from gymnast.types import Sampling
 
 warnings.simplefilter("error")
@@ -241,6 +247,69 @@ def exchange(folder: Path) -> Found:
     return {"messages": messages, "results": together(accelerator, lambda: PROCESS)}
 
 
+def broken_in_one(step_is_broken: Callable[[int], bool]) -> Algorithm:
+    """The second process alone has a loss that is no number, in some steps."""
+    calls = count()
+
+    def loss(*arguments: Any) -> TokenLosses:
+        found = LOSSES["clipped"](*arguments)
+        broken = PROCESS == 1 and step_is_broken(next(calls))
+        return replace(found, losses=found.losses * float("nan")) if broken else found
+
+    return replace(make_algorithm("rloo"), loss=loss)
+
+
+def skipped_in_one(folder: Path) -> Found:
+    """The second of three steps; every process has one micro-batch a step."""
+    algorithm = broken_in_one(lambda step: step == 1)
+    return train(algorithm=algorithm, steps=3, rows_per_step=2)[1]
+
+
+def diverged_in_one(folder: Path) -> Found:
+    output_dir = folder / "diverged_in_one"
+    found = error_of(
+        algorithm=broken_in_one(lambda step: True), steps=12, rows_per_step=2, output_dir=output_dir
+    )
+    Accelerator(cpu=True).wait_for_everyone()  # the main process has saved the checkpoint
+    return found | {"saved": sorted(path.name for path in output_dir.glob("checkpoints/*"))}
+
+
+def largest(folder: Path) -> Found:
+    accelerator = Accelerator(cpu=True)
+    values = [float(PROCESS), -float(PROCESS), 2.0]
+    broken = float("nan") if PROCESS == 1 else 5.0
+    found = largest_over_processes(accelerator, [*values, broken])
+    return {"found": found[:3], "broken": str(found[3])}
+
+
+class Kept(GeneralTracker):
+    """A tracker of one's own."""
+
+    name = "kept"
+    requires_logging_directory = False
+    tracker = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[int | None] = []
+
+    def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
+        self.steps.append(step)
+
+
+class CannotStart(Kept):
+    """Its server is gone."""
+
+    def start(self) -> None:
+        raise ConnectionError("no server")
+
+
+def tracked(folder: Path) -> Found:
+    kept = Kept()
+    train(trackers=[kept])
+    return {"steps": kept.steps, **error_of(trackers=[CannotStart()])}
+
+
 def resumed(folder: Path) -> Found:
     """A run that stops amid step 4 and is resumed, beside one that is not stopped."""
     whole, _ = train(output_dir=folder / "whole", **FOUR_STEPS)
@@ -306,6 +375,10 @@ SCENARIOS = [
     estimators_see_all,
     penalised,
     exchange,
+    skipped_in_one,
+    diverged_in_one,
+    largest,
+    tracked,
     resumed,
     sharded,
     sharded_adapters,

@@ -1,0 +1,103 @@
+"""docs/metrics.md describes every name that a run writes."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymnast.agents.tiny import tiny_model
+from gymnast.envs import Environment, tool
+from gymnast.trainers import Kl, Reward, Trainer, make_algorithm
+from gymnast.types import Completion, Sampling
+
+PAGE = Path(__file__).parents[2] / "docs/metrics.md"
+
+
+def described() -> list[re.Pattern[str]]:
+    """The names in the first columns of the page's tables; <...> stands for any name."""
+    first = re.findall(r"^\| (`.*?) \|", PAGE.read_text().partition("## Trackers")[0], re.M)
+    names = [name for cell in first for name in re.findall(r"`([^`]+)`", cell)]
+    return [re.compile("(eval/)?" + re.sub("<[a-z]+>", "[^/]+", name)) for name in names]
+
+
+class Shop(Environment):
+    """A tool that works now and then, a metric, parts of the reward."""
+
+    @tool
+    def price(self, item: int) -> int:
+        """Look up a price.
+
+        Args:
+            item: Its number.
+        """
+        return 100 // item
+
+    def reward(self, episode: Any) -> Any:
+        text = episode.answer
+        return {"length": len(text) / 100, "calls": float(len(episode.tool_calls))}
+
+    def metrics(self, episode: Any) -> Any:
+        return {"words": float(len(episode.answer.split()))}
+
+
+def first_calls_a_tool(trainer: Trainer, calls: list[list[int]]) -> None:
+    """The engine's first answers are calls, so that a run has all metrics of tools."""
+    sample = trainer.agent.generate
+
+    async def generate(context_ids: list[int], sampling: Sampling) -> Completion:
+        if calls:
+            ids = calls.pop()
+            return Completion(ids, [-1.0] * len(ids), "stop")
+        return await sample(context_ids, sampling)
+
+    trainer.agent.generate = generate  # type: ignore[method-assign]
+
+
+@pytest.fixture(scope="module")
+def written(
+    tokenizer: Any,
+    encode: Callable[[str], list[int]],
+    write_call: Callable[..., str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> set[str]:
+    """The names in the metrics.jsonl of a run with everything that has metrics."""
+    folder = tmp_path_factory.mktemp("run")
+    algorithm = make_algorithm("grpo", kl=Kl(0.1), entropy_bonus=0.1, importance_cap=2.0)
+    trainer = Trainer(
+        tiny_model(),
+        tokenizer,
+        Shop,
+        [{"prompt": "Go."}],
+        algorithm=algorithm,
+        rewards=[Reward("brevity", lambda trajectory: -trajectory.action_tokens / 10)],
+        group_size=4,
+        rows_per_step=2,
+        steps=2,
+        sampling=Sampling(max_new_tokens=8),
+        eval_rows=[{"prompt": "Say."}],
+        output_dir=folder,
+    )
+    texts = [write_call("price", item=2), write_call("price", item=0), write_call("prices")]
+    first_calls_a_tool(trainer, [encode(f"{text}<|im_end|>") for text in texts])
+    trainer.train()
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return {name for line in lines for name in json.loads(line)} - {"step"}
+
+
+def test_every_name_that_a_run_writes_is_on_the_page(written: set[str]) -> None:
+    missing = [n for n in sorted(written) if not any(p.fullmatch(n) for p in described())]
+    assert missing == []
+
+
+def test_every_name_on_the_page_is_written_by_a_run(written: set[str]) -> None:
+    unwritten = [p.pattern for p in described() if not any(p.fullmatch(n) for n in written)]
+    assert unwritten == []
+
+
+def test_every_area_is_there(written: set[str]) -> None:
+    areas = {name.partition("/")[0] for name in written}
+    assert areas >= {"reward", "reward_parts", "advantage", "tools", "episodes", "tokens", "time"}
+    assert areas >= {"engine", "grad_norm", "learning_rate", "updates", "eval"}
