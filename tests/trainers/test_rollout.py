@@ -283,7 +283,7 @@ def test_every_tool_has_its_seconds_and_calls_also_where_it_failed(
     assert seconds["time/tool/late_s"] >= 0.004
     assert metrics["tools/errors"] == 4
     failures = {k: v for k, v in metrics.items() if k.startswith("tools/failures/")}
-    assert failures == {"tools/failures/work": 1, "tools/failures/late": 1}
+    assert failures == {"tools/failures/work": 2, "tools/failures/late": 1}
 
 
 def test_the_latency_of_a_tool_is_the_mean_of_its_calls(

@@ -61,7 +61,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-class Kept(GeneralTracker):
+class Kept(GeneralTracker):  # type: ignore[misc]
     """A tracker of one's own: keeps what it is given, and may fail at it."""
 
     name = "kept"

@@ -282,7 +282,7 @@ def largest(folder: Path) -> Found:
     return {"found": found[:3], "broken": str(found[3])}
 
 
-class Kept(GeneralTracker):
+class Kept(GeneralTracker):  # type: ignore[misc]
     """A tracker of one's own."""
 
     name = "kept"
