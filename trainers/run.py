@@ -139,7 +139,7 @@ def evaluation_config(path: str | Path, overrides: list[str]) -> RunConfig:
         )
     # Nothing is trained, so `sampling` may be greedy or filtered too: evaluation takes it over.
     sampled = config.evaluation.sampling(config.sampling.model_dump())
-    update = {
+    update: dict[str, Any] = {
         "output_dir": None,
         "trackers": {},
         "evaluation": config.evaluation.model_copy(update=sampled),

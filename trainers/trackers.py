@@ -16,6 +16,7 @@ import inspect
 import json
 import logging
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -100,6 +101,8 @@ class Guarded(GeneralTracker):
 
     def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
         """Have some metrics kept."""
+        if self.name == "mlflow":
+            values = {mlflow_name(name): value for name, value in values.items()}
         self._later(partial(self.inner.log, values, step=step, **kwargs))
 
     def finish(self) -> None:
@@ -213,6 +216,11 @@ def tracking(
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:
     """Without NaN and infinity, which some trackers refuse."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def mlflow_name(name: str) -> str:
+    """A metric's name as MLflow takes it: eval/pass@1 becomes eval/pass_1."""
+    return re.sub(r"[^\w./: -]", "_", name)
 
 
 def as_json(metrics: Mapping[str, float]) -> dict[str, float | None]:

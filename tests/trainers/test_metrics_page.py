@@ -77,7 +77,8 @@ def written(
         rows_per_step=2,
         steps=2,
         sampling=Sampling(max_new_tokens=8),
-        eval_rows=[{"prompt": "Say."}],
+        eval_rows=[{"prompt": "Say."}, {"prompt": "Tell."}],
+        eval_group_size=2,
         output_dir=folder,
     )
     texts = [write_call("price", item=2), write_call("price", item=0), write_call("prices")]

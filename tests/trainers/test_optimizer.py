@@ -39,7 +39,8 @@ def test_bfloat16_weights_take_updates_too_small_for_bfloat16() -> None:
 
 
 def test_a_model_without_trainable_weights_is_refused() -> None:
-    frozen = parameter([1.0]).requires_grad_(False)
+    frozen = parameter([1.0])
+    frozen.requires_grad_(False)
     with pytest.raises(ModelError, match="no weight of the model requires gradients"):
         MasterAdamW([frozen], learning_rate=1e-4)
 

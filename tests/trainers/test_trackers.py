@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 import threading
 from collections.abc import Mapping
@@ -166,6 +167,15 @@ def test_a_tracker_of_ones_own_gets_settings_steps_and_evaluations(tokenizer: An
     assert kept.finished == 1
     trainer.evaluate()
     assert len(kept.logs) == 4, "only training is tracked"
+
+
+def test_mlflow_gets_names_that_it_takes(tokenizer: Any) -> None:
+    kept = Kept()
+    kept.name = "mlflow"
+    make_trainer(tokenizer, trackers=[kept], eval_rows=ROWS, eval_group_size=2).train()
+    names = {name for _, values in kept.logs for name in values}
+    assert "eval/pass_1/low" in names
+    assert all(re.fullmatch(r"[\w./: -]+", name) for name in names)
 
 
 def test_a_tracker_ends_with_a_run_that_breaks(tokenizer: Any) -> None:
