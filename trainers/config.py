@@ -44,6 +44,7 @@ from gymnast.trainers.config_base import (
     check_expressions,
 )
 from gymnast.trainers.config_errors import sentences
+from gymnast.trainers.durable import write_text
 from gymnast.trainers.evaluation_config import EvaluationSection
 from gymnast.trainers.evaluation_metrics import check_environment_name
 from gymnast.trainers.kl import Kl
@@ -312,4 +313,4 @@ def save_config(config: RunConfig, path: str | Path) -> None:
     """Write a config as YAML that `load_config` reads back as the same."""
     settings = config.model_dump(mode="json", exclude_none=True)
     text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=100)
-    Path(path).write_text(text, encoding="utf-8")
+    write_text(Path(path), text)

@@ -17,7 +17,7 @@ from gymnast.envs import Environment
 from gymnast.envs.worker import Worker
 
 Step = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Driver(Protocol):
@@ -151,4 +151,4 @@ def _attempt(function: Callable[[], None]) -> None:
     try:
         function()
     except Exception:  # nobody waits for it
-        _log.warning("an environment could not be closed after its step", exc_info=True)
+        logger.warning("an environment could not be closed after its step", exc_info=True)

@@ -26,7 +26,7 @@ from gymnast.types import Sampling, StopReason, Trajectory
 
 MakeEnvironment = Callable[[], gymnasium.Env[Any, Any]]
 ATTEMPTS = 2
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Environments:
@@ -108,7 +108,7 @@ class Episodes:
         except PromptTooLong:
             counts.rows_skipped.add(index)
         except UserCodeError as error:
-            _log.warning("row %d, member %d is left out: %s", index, member, error)
+            logger.warning("row %d, member %d is left out: %s", index, member, error)
             counts.user_errors.append(error)
             counts.left_out_for[failing] += 1
         if len(counts.user_errors) > self.max_failed_episodes:
@@ -131,7 +131,7 @@ class Episodes:
         try:
             scored = await add_rewards(trajectory, self.rewards)
         except InfrastructureError as error:
-            _log.warning("an episode is left out, for a reward function: %r", error)
+            logger.warning("an episode is left out, for a reward function: %r", error)
             counts.left_out_for["infrastructure"] += 1
             return None
         counts.left_out_for["no_reward"] += scored is None
@@ -155,6 +155,6 @@ class Episodes:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
                 raise  # this episode is cancelled, not something that it waited for
-            _log.warning("row %d, member %d, attempt %d: %r", index, member, attempt, error)
+            logger.warning("row %d, member %d, attempt %d: %r", index, member, attempt, error)
             return None
         return None if trajectory.stop_reason is StopReason.error else trajectory

@@ -31,7 +31,7 @@ PART = "reward_parts/"
 # In `Trajectory.metrics` where the environment's `reward` returned None: no number says how good
 # the episode was, and whoever trains leaves it out.
 NO_REWARD = "no_reward"
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -139,7 +139,7 @@ async def drive(
         record.turn_rewards.append(float(reward))
         record.note(info, clock() - before)
     if "failure" in info:
-        _log.warning("an episode broke under its environment: %s", info["failure"])
+        logger.warning("an episode broke under its environment: %s", info["failure"])
     record.metrics["time/episode_s"] = clock() - started
     inner = driver.env.unwrapped
     return Trajectory(

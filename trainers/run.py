@@ -1,7 +1,6 @@
 """From a config to a trainer, with everything checked that can be before weights are loaded."""
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,15 @@ from gymnast.trainers.evaluation_environments import (
     prepare_evaluation_environments,
 )
 from gymnast.trainers.observer import Observer
+from gymnast.trainers.resuming import check_output_folder, check_same_run
 from gymnast.trainers.rewards import load_rewards
-from gymnast.trainers.run_folder import COMPLETE
+from gymnast.trainers.run_folder import CONFIG_FILE, MODEL
 from gymnast.trainers.settings import check_sampling
 from gymnast.trainers.tags import check_tags, tag_expressions
 from gymnast.trainers.task import Task, chat_template_text, check_environment, prepare_task
 from gymnast.trainers.trackers import make_trackers
 from gymnast.trainers.trainer import Trainer
 from gymnast.types import Sampling
-
-CONFIG_FILE = "config.yaml"
 
 
 def build_trainer(
@@ -54,7 +52,7 @@ def build_trainer(
     make_trackers(config.trackers, config.output_dir)  # whether they can be made
     template = chat_template_text(config.model)
     if config.output_dir is not None:
-        check_output_folder(Path(config.output_dir), resume=resume)
+        _enter(Path(config.output_dir), config, resume=resume)
     tokenizer = load_tokenizer(config.model.name, chat_template=template)
     length = model_context_length(config.model.name)
     others = prepare_evaluation_environments(config, tokenizer, length)
@@ -78,9 +76,22 @@ def build_trainer(
         **trainer_settings(config, task, others),
         observer=observer,
     )
-    if config.output_dir is not None and trainer.accelerator.is_main_process:
+    if resume and config.output_dir is not None and trainer.accelerator.is_main_process:
         save_config(config, Path(config.output_dir) / CONFIG_FILE)
     return trainer
+
+
+def _enter(folder: Path, config: RunConfig, *, resume: bool) -> None:
+    """Check a run's folder, and write or compare its config.
+
+    The config of a new run is written before anything is loaded, so that one that is killed then
+    can be resumed. That of a resumed run is kept until all of the new one is known to hold.
+    """
+    check_output_folder(folder, resume=resume)
+    if resume:
+        check_same_run(config, folder)
+    elif os.environ.get("RANK", "0") == "0":  # the processes are not joined yet
+        save_config(config, folder / CONFIG_FILE)
 
 
 def trainer_settings(
@@ -125,14 +136,14 @@ def evaluation_config(path: str | Path, overrides: list[str]) -> RunConfig:
     if not folder.is_dir():
         config = load_config(path, overrides)
     else:
-        for name in (CONFIG_FILE, "model"):
+        for name in (CONFIG_FILE, MODEL):
             if not (folder / name).exists():
                 raise ConfigError(
                     f"{path}: has no {name}, so it is not the folder of a run that ended; go on "
                     "with `gymnast train ... --resume`, or name a run's YAML"
                 )
         config = load_config(folder / CONFIG_FILE, overrides)
-        config = config.model_copy(update={"model": _trained(config.model, folder / "model")})
+        config = config.model_copy(update={"model": _trained(config.model, folder / MODEL)})
     if not (config.evaluation.rows or (config.data and config.data.evaluation)):
         raise ConfigError(
             "evaluation.rows: is required to evaluate; add evaluation.rows=128, for example"
@@ -146,35 +157,6 @@ def evaluation_config(path: str | Path, overrides: list[str]) -> RunConfig:
         "sampling": SamplingSection(),
     }
     return config.model_copy(update=update)
-
-
-def check_output_folder(folder: Path, *, resume: bool) -> None:
-    """Make a run's folder, and check that it can be written and holds no other run.
-
-    With `resume`, check that there is a checkpoint to go on from.
-
-    Raises:
-        ConfigError: It cannot, or it does, or there is none.
-    """
-    if resume and not any(folder.glob(f"checkpoints/*/{COMPLETE}")):
-        raise ConfigError(
-            f"output_dir: {folder} holds no complete checkpoint to resume from; start without "
-            "--resume, and set trainer.checkpoint_every_steps to have some"
-        )
-    if (folder / "metrics.jsonl").exists() and not resume:
-        raise ConfigError(
-            f"output_dir: {folder} holds a run already; go on with it by --resume, remove it, or "
-            "name another folder (output_dir=...)"
-        )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder):
-            pass
-    except FileExistsError as error:
-        raise ConfigError(f"output_dir: {folder} is a file; name a folder") from error
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise ConfigError(f"output_dir: {folder} cannot be written: {reason}") from error
 
 
 def _trained(model: ModelSection, folder: Path) -> ModelSection:

@@ -1,33 +1,33 @@
-"""What a run leaves on disk, and how it is written so that a kill leaves nothing torn.
+"""What a run leaves on disk.
 
+    config.yaml              what was run
     metrics.jsonl            one line a step, one an evaluation
     rollouts/step_00001.jsonl  the trajectories of a step; rollouts/eval_00000.jsonl likewise
-    checkpoints/step_00004/  what `train(resume=True)` goes on from
+    checkpoints/step_00004/  what `train(resume=True)` goes on from (`trainers/checkpoints.py`)
     model/                   the trained model, loadable by plain Transformers
 
-Folders are written beside their place and renamed; a checkpoint without its last file is torn
-and passed over.
+A kill may tear the last line of metrics.jsonl and the newest file of rollouts/, both of steps that
+a resumed run makes again, and drops first. All else is there whole or not at all.
 """
 
 import copy
 import json
 import math
 import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from gymnast.agents.quiet import no_progress_bars
-from gymnast.errors import CheckpointError
+from gymnast.trainers.checkpoints import Checkpoints
+from gymnast.trainers.durable import sweep, write_text, written_aside
 from gymnast.types import Trajectory
 
-STATE = "state.pt"
-COMPLETE = "complete"
+CONFIG_FILE = "config.yaml"
+METRICS = "metrics.jsonl"
+MODEL = "model"
 
 
 class RunFolder:
@@ -40,20 +40,40 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
+        self.checkpoints = Checkpoints(self.path / "checkpoints")
+
+    def begin(self) -> None:
+        """Make metrics.jsonl, by which a run that is killed soon is known."""
+        (self.path / METRICS).touch()
 
     def add_metrics(self, metrics: Mapping[str, float | None]) -> None:
-        """Append one line to metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a") as file:
+        """Append one line to metrics.jsonl; it is on the disk before any checkpoint of its step."""
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(dict(metrics)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
-    def drop_metrics_after(self, step: int) -> None:
-        """Remove what a resumed run is going to write again."""
-        path = self.path / "metrics.jsonl"
+    def drop_after(self, step: int) -> None:
+        """Remove the metrics and rollouts that a resumed run is going to write again.
+
+        Args:
+            step: The last one that is kept; -1 keeps none, step 0 being the first evaluation.
+        """
+        path = self.path / METRICS
         if path.exists():
-            lines = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
-            kept = path.with_suffix(".kept")
-            kept.write_text("".join(line + "\n" for line in lines))
-            kept.replace(path)
+            text = path.read_text(encoding="utf-8", errors="replace")
+            kept = [line for line in text.splitlines() if _step_of(line) <= step]
+            write_text(path, "".join(line + "\n" for line in kept))
+        for rollouts in (self.path / "rollouts").glob("*.jsonl"):
+            number = re.search(r"_(\d+)$", rollouts.stem)
+            if number is not None and int(number[1]) > step:
+                rollouts.unlink()
+
+    def sweep(self) -> None:
+        """Clear away what a killed process was writing or removing."""
+        self.checkpoints.sweep()
+        for name in (CONFIG_FILE, METRICS, MODEL):
+            sweep(self.path, name)
 
     def save_rollouts(self, name: str, groups: Sequence[Sequence[Trajectory]]) -> None:
         """Write trajectories to rollouts/NAME.jsonl, one a line."""
@@ -65,37 +85,17 @@ class RunFolder:
                     record = asdict(trajectory) | {"group": number, "reward": trajectory.reward}
                     file.write(json.dumps(record, default=str, ensure_ascii=False) + "\n")
 
-    def save_checkpoint(self, step: int, state: Mapping[str, Any], *, keep: int) -> None:
-        """Write checkpoints/step_N and remove all but the newest `keep` that are complete."""
-        folder = self.path / "checkpoints"
-        with written_aside(folder / f"step_{step:05d}") as temporary:
-            torch.save(dict(state) | {"step": step}, temporary / STATE)
-            (temporary / COMPLETE).touch()
-        kept = self._checkpoints()[-keep:]
-        for path in folder.glob("step_*"):
-            if path not in kept:
-                shutil.rmtree(path)
 
-    def load_checkpoint(self) -> dict[str, Any]:
-        """The newest complete checkpoint.
+def is_begun(path: Path) -> bool:
+    """Whether a folder holds a run, though it may have been killed before its first step."""
+    return any((path / name).exists() for name in (CONFIG_FILE, METRICS))
 
-        Raises:
-            CheckpointError: There is none.
-        """
-        found = self._checkpoints()
-        if not found:
-            raise CheckpointError(
-                f"{self.path / 'checkpoints'} holds no complete checkpoint to resume from. Start "
-                "without --resume, and set trainer.checkpoint_every_steps to have some."
-            )
-        state: dict[str, Any] = torch.load(found[-1] / STATE, map_location="cpu", weights_only=True)
-        return state
 
-    def _checkpoints(self) -> list[Path]:
-        """The complete ones, oldest first."""
-        found = (self.path / "checkpoints").glob("step_*")
-        complete = [path for path in found if (path / COMPLETE).exists()]
-        return sorted(complete, key=lambda path: int(path.name.removeprefix("step_")))
+def holds_results(path: Path) -> bool:
+    """Whether a folder holds what a run has come to: metrics, or a checkpoint."""
+    metrics = path / METRICS
+    written = metrics.exists() and metrics.stat().st_size > 0
+    return written or Checkpoints(path / "checkpoints").any()
 
 
 def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
@@ -107,26 +107,9 @@ def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
         tokenizer.save_pretrained(temporary)
 
 
-@contextmanager
-def written_aside(target: Path) -> Iterator[Path]:
-    """A temporary folder that takes the place of `target` when the block ends well."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.parent / f".{target.name}.{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-        yield temporary
-        if target.exists():
-            shutil.rmtree(target)
-        temporary.rename(target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
 def _step_of(line: str) -> float:
     """The step of a line of metrics; that of a line torn by a kill comes after all others."""
     try:
-        step: int = json.loads(line)["step"]
-    except json.JSONDecodeError:
+        return float(json.loads(line)["step"])
+    except (ValueError, LookupError, TypeError):
         return math.inf
-    return step

@@ -18,7 +18,7 @@ from gymnast.types import Trajectory
 
 # Seconds that a cancelled episode has to clean up, before nobody waits for it any longer.
 CLEANUP_S = 10.0
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Play = Callable[[int, int], Coroutine[Any, Any, Trajectory | None]]
 _Task = asyncio.Task[Trajectory | None]
@@ -238,6 +238,6 @@ class Schedule:
     def _give_up(self) -> None:
         """Cancel once more, for a `cleanup` that hangs, and wait no longer."""
         for task, place in list(self._running.items()):
-            _log.warning("row %d, member %d: cancelled, and did not end", *place)
+            logger.warning("row %d, member %d: cancelled, and did not end", *place)
             task.cancel()
             self._ended(task)

@@ -47,7 +47,7 @@ PROJECT = "gymnast"  # where `project` is left out
 START_S = 120.0
 FINISH_S = 30.0  # how long the end of a run waits for a tracker
 MOST_WAITING = 100  # logs that a tracker has not taken yet
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Guarded(GeneralTracker):
@@ -117,7 +117,7 @@ class Guarded(GeneralTracker):
             self._dropped += self._jobs.qsize()
         self._thread = None
         if missed := self._failed + self._dropped:
-            _log.warning("tracker %s: did not take %d logs of this run", self.name, missed)
+            logger.warning("tracker %s: did not take %d logs of this run", self.name, missed)
 
     def _later(self, job: Callable[[], Any]) -> None:
         if self._jobs.qsize() < MOST_WAITING:
@@ -145,7 +145,7 @@ class Guarded(GeneralTracker):
     def _warn(self, problem: str) -> None:
         """Said once a run."""
         if not self._failed + self._dropped:
-            _log.warning("tracker %s: %s; the run goes on", self.name, problem)
+            logger.warning("tracker %s: %s; the run goes on", self.name, problem)
 
 
 def make_trackers(named: Named, output_dir: str | Path | None) -> list[GeneralTracker]:

@@ -3,12 +3,11 @@
     for step in 1..steps:
         rows     <- the next rows_per_step rows
         groups   <- episodes of all processes                   (trainers/shared_rollouts.py)
-        weights  <- update(policy, optimizer, groups)           (trainers/update.py)
+        weights  <- update(policy, optimizer, groups)           (trainers/learner.py, update.py)
 
 Which algorithm it is, is an advantage estimator and the loss; nothing here depends on it.
 """
 
-import copy
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -16,41 +15,37 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import torch
 
 from gymnast.agents import TransformersAgent
-from gymnast.errors import CheckpointError, ConfigError
+from gymnast.errors import ConfigError
 from gymnast.trainers.advantages import Estimator
 from gymnast.trainers.algorithms import Algorithm, as_algorithm
 from gymnast.trainers.collect import MakeEnvironment, Rollouts
 from gymnast.trainers.data import RowSource, as_row_source
 from gymnast.trainers.divergence import (
-    checkpoints_kept,
     diverged,
     raise_if_diverged,
     skip_message,
 )
-from gymnast.trainers.engine_weights import EngineWeights
 from gymnast.trainers.environments import environment_factory
 from gymnast.trainers.evaluation import Evaluation, played_by
-from gymnast.trainers.kl import Reference
+from gymnast.trainers.learner import Learner
 from gymnast.trainers.observer import Observer
-from gymnast.trainers.optimizer import MasterAdamW
-from gymnast.trainers.policy import Policy
-from gymnast.trainers.processes import launched, together
+from gymnast.trainers.processes import launched
 from gymnast.trainers.rewards import Reward
-from gymnast.trainers.run_folder import RunFolder, save_model
+from gymnast.trainers.run_folder import MODEL, RunFolder, save_model
+from gymnast.trainers.run_state import RunState
 from gymnast.trainers.seeds import derive
 from gymnast.trainers.settings import check_at_least, check_positive, check_sampling
-from gymnast.trainers.sharding import shard, wants_sharding
+from gymnast.trainers.sharding import wants_sharding
 from gymnast.trainers.shared_rollouts import SharedRollouts
 from gymnast.trainers.tags import By, tag_expressions
 from gymnast.trainers.trackers import Named, as_json, finite, make_trackers, tracking
-from gymnast.trainers.update import UpdateSettings, update
+from gymnast.trainers.update import UpdateSettings
 from gymnast.types import Sampling
 
 Row = Mapping[str, Any]
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Trainer:
@@ -97,10 +92,11 @@ class Trainer:
         eval_pass_reward: An evaluation episode passes when its reward reaches this.
         eval_by: Columns of the rows, or jmespath expressions by name; see `trainers/tags.py`.
         eval_environments: Further environments to evaluate in, by name, each with its rows.
-        checkpoint_every_steps: 0 saves none.
+        checkpoint_every_steps: After every so many steps, and after the last; 0 saves none.
         keep_checkpoints: How many of the newest are kept.
         output_dir: Where metrics, rollouts, checkpoints and the model go; None writes nothing.
-        seed: Of everything drawn.
+        seed: Of everything drawn; `train` seeds the global generators of Python, NumPy and torch
+            too, from which environments, rewards and losses may draw.
         deterministic: Sample in rounds (`trainers/rounds.py`), so that a seeded run repeats bit
             for bit, unless `rollout_deadline_s` cuts it. Slower where tools are slow.
         observer: Is told what happens.
@@ -174,42 +170,30 @@ class Trainer:
         self.eval_rows, self.eval_every_steps = eval_rows, eval_every_steps
         self.eval_sampling = eval_sampling or self.sampling
         self.eval_group_size = eval_group_size
-        self.checkpoint_every_steps, self.keep_checkpoints = (
-            checkpoint_every_steps,
-            keep_checkpoints,
-        )
+        self.checkpoint_every_steps = checkpoint_every_steps
         self.seed, self.observer = seed, observer
         self.step = 0
-        self._settings = UpdateSettings(
+        settings = UpdateSettings(
             algorithm=as_algorithm(algorithm),
             max_grad_norm=max_grad_norm,
             tokens_per_microbatch=tokens_per_microbatch,
             reward_weights={reward.name: reward.weight for reward in rewards},
         )
-        sharding = wants_sharding()
+        sharded = wants_sharding()
         self.accelerator = launched(make_trackers(trackers, output_dir))
         self._hyperparameters = hyperparameters or {}
-        several = self.accelerator.num_processes > 1
         model.to(self.accelerator.device)
-        temperature = self.sampling.temperature
-        kl = self._settings.algorithm.kl
-        self._reference = Reference(model, temperature=temperature) if kl is not None else None
-        trained = copy.deepcopy(model) if several and sharding else model
-        self._policy: torch.nn.Module = Policy(
-            trained,
-            temperature=temperature,
+        self._learner = Learner(
+            model,
+            self.accelerator,
+            settings,
+            temperature=self.sampling.temperature,
             gradient_checkpointing=gradient_checkpointing,
-        )
-        if several and sharding:
-            shard(self._policy, trained, self.accelerator)
-        elif several:
-            self._policy = self.accelerator.prepare(self._policy)
-        self._engine_weights = EngineWeights(model, trained)
-        self._optimizer = MasterAdamW(
-            trained.parameters(),
             learning_rate=learning_rate,
             weight_decay=weight_decay,
             warmup_steps=warmup_steps,
+            sharded=sharded,
+            seed=seed,
         )
         self.agent = TransformersAgent(
             model, tokenizer, max_batch=min(concurrency, 64), kv_budget_bytes=kv_budget_bytes
@@ -230,22 +214,34 @@ class Trainer:
         self._evaluation.check(eval_rows)
         self._rows = as_row_source(rows, seed=seed)
         self.folder = RunFolder(output_dir) if output_dir is not None else None
+        self._state = RunState(
+            self.accelerator, self._learner.optimizer, self.folder, seed, keep=keep_checkpoints
+        )
 
     def train(self, *, resume: bool = False) -> dict[str, float]:
         """Run all steps, evaluating before, between and after; returns a summary.
 
         Args:
-            resume: Go on from the newest complete checkpoint in `output_dir`.
+            resume: Go on from the newest complete checkpoint in `output_dir`, or begin again
+                where the run was killed before its first one.
 
         Raises:
             UserCodeError: The environment's own code raised in too many episodes.
             TooManyFailures: No episode of a step could be finished.
-            CheckpointError: There is nothing to resume from.
+            CheckpointError: There is no run to resume, or it is of another model.
+            ConfigError: `output_dir` holds checkpoints of another run, and `resume` is not set.
             Diverged: Ten optimisation steps in a row had no finite loss or gradient; there is a
                 checkpoint, where there is an `output_dir`.
         """
-        if resume:
-            self._resume()
+        if resume or self.step == 0:
+            self.step = self._state.begin(resume=resume)["step"]
+            self._learner.refresh_engine()
+        if resume and self.step >= self.steps:
+            logger.info(
+                "nothing is left to train: step %d of %d is done; more trainer.steps go on from it",
+                self.step,
+                self.steps,
+            )
         with tracking(self.accelerator, self._hyperparameters, self.step):
             return self._run_steps()
 
@@ -266,12 +262,12 @@ class Trainer:
             if self.eval_rows and (last or (every and self.step % every == 0)):
                 summary["after"] = self.evaluate()["eval/reward/mean"]
             self._save_checkpoint()
-            raise_if_diverged(self._optimizer, self.step)
+            raise_if_diverged(self._learner.optimizer, self.step)
         summary |= {"train/seconds": train_s, "train/cpu_seconds": train_cpu_s}
         summary["seconds"] = time.perf_counter() - started
         summary["cpu_seconds"] = time.process_time() - cpu_started
         if self.folder is not None:
-            self.save(self.folder.path / "model")
+            self.save(self.folder.path / MODEL)
         self._tell("on_end", summary)
         return summary
 
@@ -306,19 +302,7 @@ class Trainer:
         started = time.perf_counter()
         rollouts = self._collect(self._rows.batch(self.step, self.rows_per_step))
         collected = time.perf_counter()
-        with torch.random.fork_rng(devices=[]):
-            # Adapter dropout draws from the global generator; a resumed run must draw the same.
-            process = self.accelerator.process_index
-            torch.manual_seed(derive(self.seed, "update", self.step, process))
-            metrics = update(
-                self._policy,
-                self._optimizer,
-                rollouts,
-                self._settings,
-                self.accelerator,
-                self._reference,
-            )
-        self._engine_weights.refresh()
+        metrics = self._learner.update(rollouts, self.step)
         self.step += 1
         ended = time.perf_counter()
         sampled = rollouts.metrics.get("tokens/sampled", 0.0)
@@ -332,15 +316,14 @@ class Trainer:
         self._tell("on_step", self.step, metrics, rollouts)
 
     def _save_checkpoint(self) -> None:
-        """After the step's evaluation, so that a run that resumes here owes nothing."""
-        every = self.checkpoint_every_steps
-        due = diverged(self._optimizer) or (every and self.step % every == 0)
-        if self.folder is None or not due:
-            return
-        state = {"optimizer": self._optimizer.state_dict()}  # gathers, where weights are sharded
-        if self.accelerator.is_main_process:
-            keep = checkpoints_kept(self._optimizer, self.keep_checkpoints)
-            self.folder.save_checkpoint(self.step, state, keep=keep)
+        """After the step's evaluation, so that a run that resumes here owes nothing.
+
+        The last step has one too: a longer run can go on from it.
+        """
+        every, last = self.checkpoint_every_steps, self.step == self.steps
+        due = every and (last or self.step % every == 0)
+        if due or diverged(self._learner.optimizer):
+            self._state.save({"step": self.step})
 
     def _collect(self, rows: Sequence[Row]) -> Rollouts:
         most = self.max_failed_episodes
@@ -366,27 +349,7 @@ class Trainer:
             self.folder.save_rollouts(name, rollouts)
         self.accelerator.log(finite(metrics), step=step)
         if (skipped := metrics.get("updates/skipped", 0)) and self.accelerator.is_main_process:
-            _log.warning(skip_message(self._optimizer, step, skipped))
-
-    def _resume(self) -> None:
-        if self.folder is None:
-            raise ConfigError("resume: the trainer has no output_dir to resume from")
-        steps = together(self.accelerator, self._load_checkpoint)
-        if len(set(steps)) > 1:
-            raise CheckpointError(
-                f"{self.folder.path}: the processes found checkpoints of different steps, {steps}; "
-                "output_dir must be one folder that all of them see"
-            )
-        self._engine_weights.refresh()
-        if self.accelerator.is_main_process:
-            self.folder.drop_metrics_after(self.step)
-
-    def _load_checkpoint(self) -> int:
-        assert self.folder is not None
-        state = self.folder.load_checkpoint()
-        self._optimizer.load_state_dict(state["optimizer"])
-        self.step = state["step"]
-        return self.step
+            logger.warning(skip_message(self._learner.optimizer, step, skipped))
 
     def _tell(self, event: str, *details: Any) -> None:
         if self.observer is not None and self.accelerator.is_main_process:

@@ -300,7 +300,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "nothing to resume": (
         ("--resume",),
-        "output_dir: out holds no complete checkpoint to resume from; start without --resume",
+        "output_dir: out holds no run to resume (no config.yaml, no metrics.jsonl); start without ",
     ),
     "a file for a folder": (("output_dir=run.yaml",), "output_dir: run.yaml is a file"),
     "a folder that cannot be written": (

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from gymnast.agents.tiny import tiny_model
 from gymnast.errors import ConfigError
 from gymnast.trainers import Trainer
+from gymnast.trainers.clocks import without_clocks
 
 SCRIPT = Path(__file__).parent / "two_processes.py"
 LONGEST_S = 150  # for all scenarios; one that hangs fails here
@@ -81,17 +82,14 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def without_clocks(run: Path) -> list[dict[str, Any]]:
-    clocked = ("time/", "eval/time/", "tokens/per_s")
-    return [
-        {name: value for name, value in line.items() if not name.startswith(clocked)}
-        for line in lines(run / "metrics.jsonl")
-    ]
+def written(run: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl without what is measured by a clock."""
+    return [without_clocks(line) for line in lines(run / "metrics.jsonl")]
 
 
 def assert_same_run(ours: Path, theirs: Path) -> None:
     """Equal but for the last bits, which depend on what shares a batch."""
-    mine, others = without_clocks(ours), without_clocks(theirs)
+    mine, others = written(ours), written(theirs)
     assert [line["step"] for line in mine] == [0, 1, 2, 3, 3]
     for one, other in zip(mine, others, strict=True):
         assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
@@ -166,8 +164,7 @@ def test_a_divergence_is_taken_from_the_reward_of_its_own_trajectory(
 ) -> None:
     alone = scenarios.penalised(folder)
     for ours, theirs in zip(found[0]["penalised"]["steps"], alone["steps"], strict=True):
-        clocked = ("time/", "tokens/per_s")
-        told = {name: value for name, value in theirs.items() if not name.startswith(clocked)}
+        told = without_clocks(theirs)
         assert {name: ours[name] for name in told} == pytest.approx(told, rel=1e-3, abs=1e-6)
     assert abs(alone["steps"][-1]["kl"]) > 1e-4, "the policy has left its reference"
     assert alone["steps"][-1]["grad_norm"] > 0
@@ -268,9 +265,11 @@ def test_only_the_main_process_tracks_and_what_cannot_start_ends_all(found: Foun
 
 
 def test_a_resumed_run_of_two_processes_goes_on_exactly(found: Found, folder: Path) -> None:
+    """Each draws from its own global generators, in step 4 of 4 once before it stops."""
+    assert [process["resumed"]["stopped_after"] for process in found] == [3, 3]
     weights = {process["resumed"][name] for process in found for name in ("whole", "resumed")}
     assert len(weights) == 1
-    whole, cut = (without_clocks(folder / name) for name in ("whole", "cut"))
+    whole, cut = (written(folder / name) for name in ("whole", "cut"))
     assert cut == whole
 
 

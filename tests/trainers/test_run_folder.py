@@ -11,98 +11,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gymnast.agents import load_model
 from gymnast.agents.tiny import tiny_model
-from gymnast.errors import CheckpointError
-from gymnast.trainers.run_folder import RunFolder, save_model, written_aside
+from gymnast.trainers.run_folder import RunFolder, save_model
 from gymnast.types import Span, StopReason, Trajectory
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path / "runs" / "first")
-
-
-def checkpoints(folder: RunFolder) -> list[str]:
-    return sorted(path.name for path in (folder.path / "checkpoints").iterdir())
-
-
-def save(folder: RunFolder, *steps: int, keep: int = 2) -> None:
-    for step in steps:
-        folder.save_checkpoint(step, {"weight": torch.full((2,), float(step))}, keep=keep)
-
-
-# --- Checkpoints
-
-
-def test_a_checkpoint_is_read_back_as_it_was_written(folder: RunFolder) -> None:
-    save(folder, 3)
-    state = folder.load_checkpoint()
-    assert state["step"] == 3
-    assert torch.equal(state["weight"], torch.tensor([3.0, 3.0]))
-
-
-def test_the_newest_checkpoint_is_read_and_old_ones_are_removed(folder: RunFolder) -> None:
-    save(folder, 2, 4, 6, 8, keep=2)
-    assert checkpoints(folder) == ["step_00006", "step_00008"]
-    assert folder.load_checkpoint()["step"] == 8
-
-
-def test_checkpoints_are_in_the_order_of_their_numbers(folder: RunFolder) -> None:
-    save(folder, 99_999, 100_000, 100_001, keep=2)
-    assert checkpoints(folder) == ["step_100000", "step_100001"]
-    assert folder.load_checkpoint()["step"] == 100_001
-
-
-def test_a_checkpoint_written_again_replaces_the_first(folder: RunFolder) -> None:
-    save(folder, 2)
-    folder.save_checkpoint(2, {"weight": torch.zeros(1)}, keep=2)
-    assert folder.load_checkpoint()["weight"].tolist() == [0.0]
-
-
-def test_a_torn_checkpoint_is_passed_over(folder: RunFolder) -> None:
-    save(folder, 2, 4)
-    (folder.path / "checkpoints" / "step_00004" / "complete").unlink()
-    assert folder.load_checkpoint()["step"] == 2
-
-
-def test_a_checkpoint_that_fails_half_way_leaves_the_one_before(folder: RunFolder) -> None:
-    save(folder, 2)
-    with pytest.raises(Exception, match="pickle"):
-        folder.save_checkpoint(4, {"weight": lambda: None}, keep=1)
-    assert checkpoints(folder) == ["step_00002"]
-    assert folder.load_checkpoint()["step"] == 2
-
-
-def test_what_a_killed_run_wrote_aside_is_no_checkpoint(folder: RunFolder) -> None:
-    save(folder, 2)
-    aside = folder.path / "checkpoints" / ".step_00004.12345"
-    aside.mkdir()
-    (aside / "state.pt").write_bytes(b"half")
-    assert folder.load_checkpoint()["step"] == 2
-
-
-def test_a_torn_checkpoint_does_not_cost_a_whole_one_its_place(folder: RunFolder) -> None:
-    save(folder, 2, 4, keep=2)
-    (folder.path / "checkpoints" / "step_00004" / "complete").unlink()
-    save(folder, 6, keep=2)
-    (folder.path / "checkpoints" / "step_00006" / "complete").unlink()
-    assert folder.load_checkpoint()["step"] == 2
-
-
-def test_without_a_checkpoint_the_error_says_what_to_do(folder: RunFolder) -> None:
-    with pytest.raises(CheckpointError, match=r"no complete checkpoint.*checkpoint_every_steps"):
-        folder.load_checkpoint()
-
-
-def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    target = tmp_path / "deep" / "model"
-    with written_aside(target) as temporary:
-        (temporary / "a").write_text("first")
-        assert not target.exists()
-    with pytest.raises(ZeroDivisionError), written_aside(target) as temporary:
-        (temporary / "a").write_text("second")
-        raise ZeroDivisionError
-    assert (target / "a").read_text() == "first"
-    assert [path.name for path in target.parent.iterdir()] == ["model"]
 
 
 # --- Metrics
@@ -122,7 +37,7 @@ def test_each_step_is_a_line(folder: RunFolder) -> None:
 def test_a_resumed_run_drops_what_it_will_write_again(folder: RunFolder) -> None:
     for step in (0, 1, 2, 2, 3):
         folder.add_metrics({"step": step})
-    folder.drop_metrics_after(2)
+    folder.drop_after(2)
     assert [line["step"] for line in metrics(folder)] == [0, 1, 2, 2]
     folder.add_metrics({"step": 3})
     assert [line["step"] for line in metrics(folder)] == [0, 1, 2, 2, 3]
@@ -132,16 +47,48 @@ def test_a_line_torn_by_a_kill_is_dropped(folder: RunFolder) -> None:
     folder.add_metrics({"step": 1, "loss": 0.5})
     with (folder.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "lo')
-    folder.drop_metrics_after(1)
+    folder.drop_after(1)
     assert metrics(folder) == [{"step": 1, "loss": 0.5}]
 
 
 def test_without_metrics_there_is_nothing_to_drop(folder: RunFolder) -> None:
-    folder.drop_metrics_after(3)
+    folder.drop_after(3)
     assert not (folder.path / "metrics.jsonl").exists()
 
 
+@pytest.mark.parametrize("torn", ["", "{", '{"step": 2, "lo', '{"step"', "3", "null", "\\0\\0"])
+def test_no_torn_line_is_taken_for_a_line(torn: str, folder: RunFolder) -> None:
+    folder.add_metrics({"step": 1})
+    with (folder.path / "metrics.jsonl").open("a") as file:
+        file.write(torn)
+    folder.drop_after(1)
+    assert (folder.path / "metrics.jsonl").read_text() == '{"step": 1}\n'
+
+
+def test_a_line_without_its_end_is_completed(folder: RunFolder) -> None:
+    (folder.path / "metrics.jsonl").write_text('{"step": 1}')
+    folder.drop_after(1)
+    folder.add_metrics({"step": 2})
+    assert metrics(folder) == [{"step": 1}, {"step": 2}]
+
+
+def test_before_the_first_checkpoint_everything_is_dropped(folder: RunFolder) -> None:
+    folder.add_metrics({"step": 0, "eval/reward/mean": 0.5})
+    folder.save_rollouts("eval_00000", [])
+    folder.drop_after(-1)
+    assert metrics(folder) == []
+    assert list((folder.path / "rollouts").iterdir()) == []
+
+
 # --- Rollouts
+
+
+def test_rollouts_that_will_be_written_again_are_dropped(folder: RunFolder) -> None:
+    for name in ("eval_00000", "step_00002", "eval_00002", "step_00003", "step_100000", "mine"):
+        folder.save_rollouts(name, [])
+    folder.drop_after(2)
+    left = sorted(path.stem for path in (folder.path / "rollouts").iterdir())
+    assert left == ["eval_00000", "eval_00002", "mine", "step_00002"]
 
 
 def test_rollouts_are_written_one_a_line(folder: RunFolder) -> None:

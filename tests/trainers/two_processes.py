@@ -8,11 +8,12 @@ Each process writes what each of its scenarios found to FOLDER/<process>.json.
 import hashlib
 import json
 import os
+import random
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -29,9 +30,8 @@ from gymnast.agents import load_model
 from gymnast.agents.tiny import tiny_model, tiny_tokenizer
 from gymnast.envs import Environment
 from gymnast.errors import GymnastError, InfrastructureError
-from gymnast.trainers import Kl, Trainer, make_algorithm
+from gymnast.trainers import Algorithm, Kl, Trainer, losses, make_algorithm
 from gymnast.trainers.advantages import ESTIMATORS
-from gymnast.trainers.algorithms import Algorithm
 from gymnast.trainers.losses import LOSSES, TokenLosses
 from gymnast.trainers.processes import together
 from gymnast.trainers.shares import largest_over_processes
@@ -310,13 +310,44 @@ def tracked(folder: Path) -> Found:
     return {"steps": kept.steps, **error_of(trackers=[CannotStart()])}
 
 
+class Stopped(Exception):
+    """Takes the place of a kill, which the other scenarios would not outlive."""
+
+
+def drawing(stop_at_step: int) -> Algorithm:
+    """A loss that draws from the global generators, which differ between the processes."""
+    calls: list[float] = []
+
+    def loss(*given: Any) -> losses.TokenLosses:
+        calls.append(random.gauss(1, 0.1) + float(np.random.normal(0, 0.1)))
+        if len(calls) == 2 * stop_at_step:  # two epochs of one micro-batch
+            raise Stopped
+        logprobs, before, advantages, _ = given
+        return losses.clipped(logprobs, before, advantages * calls[-1])
+
+    return make_algorithm("grpo", loss=loss, epochs=2)
+
+
 def resumed(folder: Path) -> Found:
     """A run that stops amid step 4 and is resumed, beside one that is not stopped."""
-    whole, _ = train(output_dir=folder / "whole", **FOUR_STEPS)
-    make_trainer(output_dir=folder / "cut", **(FOUR_STEPS | {"steps": 3})).train()
-    again = make_trainer(output_dir=folder / "cut", **FOUR_STEPS)
+
+    def make(name: str, stop_at_step: int = 0) -> Trainer:
+        random.seed(0)  # neither run begins where the other one left the generators
+        algorithm = drawing(stop_at_step)
+        return make_trainer(output_dir=folder / name, algorithm=algorithm, **FOUR_STEPS)
+
+    whole = make("whole")
+    whole.train()
+    stopped = make("cut", stop_at_step=4)
+    with suppress(Stopped):
+        stopped.train()
+    again = make("cut")
     again.train(resume=True)
-    return {"whole": fingerprint(whole.model), "resumed": fingerprint(again.model)}
+    return {
+        "stopped_after": stopped.step,
+        "whole": fingerprint(whole.model),
+        "resumed": fingerprint(again.model),
+    }
 
 
 def sharded(folder: Path) -> Found:
@@ -327,7 +358,9 @@ def sharded(folder: Path) -> Found:
         make_trainer(output_dir=folder / "sharded_cut", **(TWO_STEPS | {"steps": 1})).train()
         again = make_trainer(output_dir=folder / "sharded_cut", **TWO_STEPS)
         again.train(resume=True)
-    weights = [weight for weight in trainer._policy.parameters() if isinstance(weight, DTensor)]
+    weights = [
+        weight for weight in trainer._learner.policy.parameters() if isinstance(weight, DTensor)
+    ]
     local = sum(weight.to_local().numel() for weight in weights)
     found["share"] = local / sum(weight.numel() for weight in trainer.model.parameters())
     found["whole"], found["resumed"] = fingerprint(whole.model), fingerprint(again.model)
@@ -341,8 +374,8 @@ def sharded_adapters(folder: Path) -> Found:
         model, _ = load_model("tiny:", dtype="bfloat16", lora={"rank": 4}, tokenizer=TOKENIZER)
         before = fingerprint(model)
         trainer, found = train(model=model, output_dir=folder / name, steps=1)
-        names = {type(master).__name__ for master in trainer._optimizer.master}
-        dtypes = {str(master.dtype) for master in trainer._optimizer.master}
+        names = {type(master).__name__ for master in trainer._learner.optimizer.master}
+        dtypes = {str(master.dtype) for master in trainer._learner.optimizer.master}
         return found | {"before": before, "masters": sorted(names | dtypes)}
 
     with fsdp2():

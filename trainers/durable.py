@@ -1,0 +1,98 @@
+"""Files and folders that are there whole or not at all, whenever the process is killed.
+
+    .NAME.new    being written; takes the place of NAME when it is whole and on the disk
+    .NAME.old    what NAME was, until the new one is in its place
+    .NAME.gone   what is being removed
+
+A process that is killed leaves some of these behind; `sweep` puts back what is the only copy, and
+removes the rest. One process at a time writes a name.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def written_aside(target: Path) -> Iterator[Path]:
+    """A new folder that takes the place of `target` when the block ends well.
+
+    It is on the disk before it is renamed. The folder that was there stays until then, under one
+    name or the other.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    new, old = _beside(target, "new"), _beside(target, "old")
+    _recover(target)
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    try:
+        yield new
+        for path in sorted(new.rglob("*")):
+            _sync(path)
+        _sync(new)
+        if target.exists():
+            os.rename(target, old)
+        os.rename(new, target)
+        _sync(target.parent)
+    finally:
+        _recover(target)
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write a file; a reader finds the old text or the new one, never a part."""
+    new = _beside(target, "new")
+    with new.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, target)
+    _sync(target.parent)
+
+
+def remove(target: Path) -> None:
+    """Remove a folder; it is gone from its name at once, however long the files take."""
+    gone = _beside(target, "gone")
+    shutil.rmtree(gone, ignore_errors=True)
+    os.rename(target, gone)
+    shutil.rmtree(gone)
+
+
+def sweep(folder: Path, names: str) -> None:
+    """Clear away what a killed process left of some names.
+
+    Args:
+        folder: Where; it may be missing.
+        names: A glob pattern of names, such as "step_*".
+    """
+    for path in sorted(folder.glob(f".{names}.old")):
+        _recover(folder / path.name.removeprefix(".").removesuffix(".old"))
+    for path in folder.glob(f".{names}.*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _beside(target: Path, what: str) -> Path:
+    return target.with_name(f".{target.name}.{what}")
+
+
+def _recover(target: Path) -> None:
+    """Put the old folder back where no new one took its place; else remove it."""
+    old = _beside(target, "old")
+    if old.exists() and not target.exists():
+        os.rename(old, target)
+    else:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file's bytes, or a folder's names, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,56 @@
+"""The global random generators of a process: Python's, NumPy's and torch's.
+
+Gymnast draws from none of them: its seeds are derived from where they are used
+(`trainers/seeds.py`). A user's environment, reward or loss may, so a run seeds them at its
+beginning and keeps their states in its checkpoints.
+"""
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+from gymnast.trainers.seeds import derive
+
+
+def seed_generators(*place: int | str) -> None:
+    """Seed all of them, each for a place; see `gymnast.trainers.seeds.derive`."""
+    random.seed(derive(*place, "python"))
+    np.random.seed(derive(*place, "numpy") % 2**32)
+    torch.manual_seed(derive(*place, "torch"))  # of the accelerators too
+
+
+def generator_states() -> dict[str, Any]:
+    """Where they are, in lists, numbers and tensors."""
+    version, internal, gauss = random.getstate()
+    numpys: Any = np.random.get_state(legacy=False)
+    states = {
+        "python": {"version": version, "internal": list(internal), "gauss": gauss},
+        "numpy": numpys | {"state": _plain(numpys["state"])},
+        "torch": torch.get_rng_state(),
+    }
+    if torch.accelerator.is_available():
+        states["accelerator"] = _of_accelerator().get_rng_state()
+    return states
+
+
+def restore_generators(states: dict[str, Any]) -> None:
+    """Put them where they were; an accelerator's stays as it is where none was there then."""
+    python = states["python"]
+    random.setstate((python["version"], tuple(python["internal"]), python["gauss"]))
+    key = np.array(states["numpy"]["state"]["key"], dtype=np.uint32)
+    np.random.set_state(states["numpy"] | {"state": states["numpy"]["state"] | {"key": key}})
+    torch.set_rng_state(states["torch"])
+    if "accelerator" in states and torch.accelerator.is_available():
+        _of_accelerator().set_rng_state(states["accelerator"])
+
+
+def _plain(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in state.items()}
+
+
+def _of_accelerator() -> Any:
+    device = torch.accelerator.current_accelerator()
+    assert device is not None
+    return torch.get_device_module(device)

@@ -1,0 +1,103 @@
+"""What learns: the policy with its optimizer, the reference, and the weights that the engine has.
+
+Left out: what one update does (`trainers/update.py`), and what it is of (`trainers/trainer.py`).
+"""
+
+import copy
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from gymnast.trainers.credit import Groups
+from gymnast.trainers.engine_weights import EngineWeights
+from gymnast.trainers.kl import Reference
+from gymnast.trainers.optimizer import MasterAdamW
+from gymnast.trainers.policy import Policy
+from gymnast.trainers.seeds import derive
+from gymnast.trainers.sharding import shard
+from gymnast.trainers.update import UpdateSettings, update
+
+
+class Learner:
+    """Trains a model, of which the engine samples too.
+
+    Args:
+        model: What the engine samples with. It is trained itself, or, with `sharded`, follows a
+            copy that is.
+        accelerator: Of this process.
+        settings: Of each update.
+        temperature: At which the actions are sampled.
+        gradient_checkpointing: See `Policy`.
+        learning_rate: Of AdamW.
+        weight_decay: Of AdamW.
+        warmup_steps: Over which the learning rate grows.
+        sharded: Whether weights are divided over the processes, where there are several.
+        seed: Of dropout.
+
+    Attributes:
+        policy: As the loss sees the model, wrapped for several processes where there are any.
+        optimizer: Over what is trained.
+
+    Raises:
+        ModelError: The model cannot be trained.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        accelerator: Accelerator,
+        settings: UpdateSettings,
+        *,
+        temperature: float,
+        gradient_checkpointing: bool,
+        learning_rate: float,
+        weight_decay: float,
+        warmup_steps: int,
+        sharded: bool,
+        seed: int,
+    ) -> None:
+        self._accelerator, self._settings, self._seed = accelerator, settings, seed
+        several = accelerator.num_processes > 1
+        kl = settings.algorithm.kl
+        self._reference = Reference(model, temperature=temperature) if kl is not None else None
+        trained = copy.deepcopy(model) if several and sharded else model
+        self.policy: torch.nn.Module = Policy(
+            trained, temperature=temperature, gradient_checkpointing=gradient_checkpointing
+        )
+        if several and sharded:
+            shard(self.policy, trained, accelerator)
+        elif several:
+            self.policy = accelerator.prepare(self.policy)
+        self._engine_weights = EngineWeights(model, trained)
+        self.optimizer = MasterAdamW(
+            trained.parameters(),
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            warmup_steps=warmup_steps,
+        )
+
+    def update(self, groups: Groups, step: int) -> dict[str, float]:
+        """Learn from a step's trajectories; a collective call, which returns metrics.
+
+        Args:
+            groups: Of all processes.
+            step: How many steps came before; seeds dropout, so that a resumed run draws the same.
+        """
+        with torch.random.fork_rng(devices=[]):
+            process = self._accelerator.process_index
+            torch.manual_seed(derive(self._seed, "update", step, process))
+            metrics = update(
+                self.policy,
+                self.optimizer,
+                groups,
+                self._settings,
+                self._accelerator,
+                self._reference,
+            )
+        self.refresh_engine()
+        return metrics
+
+    def refresh_engine(self) -> None:
+        """Give the engine the trained weights; a collective call."""
+        self._engine_weights.refresh()

@@ -1,0 +1,121 @@
+"""Whether a run's folder may be written to, and whether a config goes with what is in it.
+
+A run may be resumed with another config: most settings take effect from then on, and each that
+differs is said. Those that make the saved weights meaningless are refused.
+
+Left out: the state itself (`trainers/run_state.py`).
+"""
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gymnast.errors import ConfigError
+from gymnast.trainers.checkpoints import Checkpoints
+from gymnast.trainers.config import RunConfig, load_config
+from gymnast.trainers.run_folder import CONFIG_FILE, holds_results, is_begun
+
+# What the saved weights are weights of.
+FIXED = (
+    "model.name",
+    "model.dtype",
+    "model.lora.rank",
+    "model.lora.alpha",
+    "model.lora.target",
+)
+
+logger = logging.getLogger(__name__)
+
+
+def check_output_folder(folder: Path, *, resume: bool) -> None:
+    """Make a run's folder, and check that it can be written and holds no other run.
+
+    With `resume`, check that there is a run to go on with; it may have been killed before its
+    first checkpoint.
+
+    Raises:
+        ConfigError: It cannot, or it does, or there is none.
+    """
+    if resume and not is_begun(folder):
+        raise ConfigError(
+            f"output_dir: {folder} holds no run to resume (no config.yaml, no metrics.jsonl); "
+            "start without --resume, or name the folder of a run"
+        )
+    if holds_results(folder) and not resume:
+        raise ConfigError(
+            f"output_dir: {folder} holds a run already; go on with it by --resume, remove it, or "
+            "name another folder (output_dir=...)"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            pass
+    except FileExistsError as error:
+        raise ConfigError(f"output_dir: {folder} is a file; name a folder") from error
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise ConfigError(f"output_dir: {folder} cannot be written: {reason}") from error
+
+
+def check_same_run(config: RunConfig, folder: Path) -> None:
+    """Compare a config with that of the run it is to resume; log what differs.
+
+    Args:
+        config: To go on with.
+        folder: Of the run.
+
+    Raises:
+        ConfigError: There are checkpoints, and they are of another model; one line a key.
+    """
+    path = folder / CONFIG_FILE
+    try:
+        before = load_config(path)
+    except ConfigError as error:
+        reason = str(error).splitlines()[0]
+        logger.warning("the settings are not compared with those of the run: %s", reason)
+        return
+    changed = differences(before, config)
+    refused = [
+        f"{key}: is {ours}, and the run in {folder} has {theirs}; set {key}={theirs}, or start "
+        "anew in another folder (output_dir=...)"
+        if theirs != NOT_SET
+        else f"{key}: is {ours}, and the run in {folder} has none; leave it out, or start anew in "
+        "another folder (output_dir=...)"
+        for key, theirs, ours in changed
+        if key in FIXED
+    ]
+    if refused and Checkpoints(folder / "checkpoints").any():
+        raise ConfigError("\n".join(refused))
+    for key, theirs, ours in changed:
+        logger.info("changed since the run began: %s was %s, is %s", key, theirs, ours)
+
+
+NOT_SET = "not set"
+
+
+def differences(before: RunConfig, after: RunConfig) -> list[tuple[str, str, str]]:
+    """(dotted key, value before, value after) of each setting that differs.
+
+    Where the folder lies is no setting of the run.
+    """
+    old, new = (dict(_flat(config.model_dump(mode="json"))) for config in (before, after))
+    return [
+        (key, _shown(old.get(key)), _shown(new.get(key)))
+        for key in dict.fromkeys([*old, *new])
+        if key != "output_dir" and old.get(key) != new.get(key)
+    ]
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _shown(value: Any) -> str:
+    return NOT_SET if value is None else str(value)
