@@ -11,6 +11,10 @@
     |   `-- PromptTooLong                         a row whose prompt leaves no room to act
     |-- UserCodeError             (RuntimeError)  the user's `setup`, `reward`, ... raised
     |-- InfrastructureError       (RuntimeError)  a sandbox died, a server was lost
+    |   `-- SandboxError                          a box, or the backend that makes boxes
+    |       |-- SandboxDead                       a box is closed, was killed, or does not answer
+    |       `-- SandboxUnavailable                a backend cannot make boxes here
+    |-- SandboxFileError          (OSError)       a path in a box: missing, a folder, too large, ...
     |-- TooManyFailures           (RuntimeError)  more episodes failed than the run allows
     |-- Diverged                  (FloatingPointError)  losses or gradients are no longer finite
     `-- CheckpointError           (RuntimeError)  a checkpoint is torn or does not fit
@@ -77,6 +81,35 @@ class UserCodeError(GymnastError, RuntimeError):
 
 class InfrastructureError(GymnastError, RuntimeError):
     """What an episode runs on broke: it ends with `StopReason.error` and is tried again."""
+
+
+class SandboxError(InfrastructureError):
+    """A sandbox, or the backend that makes sandboxes, does not work."""
+
+
+class SandboxDead(SandboxError):
+    """A sandbox cannot be used any more: closed, killed from outside, or without an answer."""
+
+
+class SandboxUnavailable(SandboxError):
+    """A backend cannot make sandboxes here. The message says why, and what would help."""
+
+
+class SandboxFileError(GymnastError, OSError):
+    """A file operation failed inside a sandbox: the path is what is wrong, not the sandbox.
+
+    It is no `InfrastructureError`: the path may be the model's, who is told of it.
+
+    Attributes:
+        errno: The system's number for what is wrong, `errno.ENOENT` say.
+        filename: The path as it was given.
+    """
+
+    def __init__(self, number: int, message: str, path: str) -> None:
+        super().__init__(number, message, path)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 class TooManyFailures(GymnastError, RuntimeError):

@@ -1,1 +1,34 @@
-"""Where untrusted code runs. No backend is here yet, so this package exports no name."""
+"""Where untrusted code runs: the contract, one file a backend, and the worker inside the box.
+
+`docs/` has no page of it yet: read `base.py` (the contract), `spec.py` (the limits), then the
+docstring of a backend, which says what it protects from and what not. `guest/` runs in the box.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from gymnast.sandboxes.base import Sandbox
+from gymnast.sandboxes.open import open_sandbox
+from gymnast.sandboxes.spec import ExecResult, SandboxSpec
+
+if TYPE_CHECKING:
+    from gymnast.sandboxes.docker import DockerSandbox
+    from gymnast.sandboxes.local import LocalSandbox
+
+__all__ = [
+    "DockerSandbox",
+    "ExecResult",
+    "LocalSandbox",
+    "Sandbox",
+    "SandboxSpec",
+    "open_sandbox",
+]
+
+# Imported when first used: the Docker SDK takes a while, and not everyone has an engine.
+_LAZY = {"DockerSandbox": "docker", "LocalSandbox": "local"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'gymnast.sandboxes' has no attribute {name!r}")
+    return getattr(import_module(f"gymnast.sandboxes.{_LAZY[name]}"), name)

@@ -1,0 +1,245 @@
+"""The contract of every sandbox: what code that is not trusted can be asked to do, and where.
+
+Left out: how a box is made and what it protects from, which each backend says in its docstring.
+`tests/sandboxes/test_contract.py` is the contract as tests, run on every backend.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from gymnast.sandboxes.background import in_background
+from gymnast.sandboxes.spec import ExecResult
+
+MAX_FILE_BYTES = 64 << 20
+
+
+class Sandbox(ABC):
+    """A box in which commands and Python code run, with a folder of its own to work in.
+
+    Calls may come from any thread and any event loop; a box runs one at a time. Each has an async
+    twin (`aexec`, `apython`, ...); when its caller is cancelled, the call still runs to its end.
+
+    What breaks the box is the infrastructure's fault or the guest's, and no exception of the call
+    in which it happens: `exec` and `python` return the verdict "dead", or "timeout" where the box
+    had to be thrown away to end the call. Every later call raises `SandboxDead`.
+
+    A complete small subclass, which protects from nothing and keeps no variables:
+
+        class FolderSandbox(Sandbox):
+            def __init__(self):
+                self.folder = tempfile.TemporaryDirectory()
+
+            def exec(self, command, *, stdin=None, cwd=None, env=None, timeout_s=None,
+                     max_output_bytes=None):
+                argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
+                data = stdin.encode() if isinstance(stdin, str) else stdin or b""
+                try:
+                    ended = subprocess.run(
+                        argv, input=data, capture_output=True, timeout=timeout_s,
+                        cwd=Path(self.folder.name, cwd or "."), env={**os.environ, **(env or {})})
+                except subprocess.TimeoutExpired:
+                    return ExecResult(137, "", "", "timeout")
+                out = ended.stdout.decode(errors="replace")[:max_output_bytes]
+                err = ended.stderr.decode(errors="replace")[:max_output_bytes]
+                verdict = "nonzero" if ended.returncode else "ok"
+                return ExecResult(ended.returncode, out, err, verdict)
+
+            def python(self, code, *, timeout_s=None, max_output_bytes=None):
+                return self.exec([sys.executable, "-c", code], timeout_s=timeout_s,
+                                 max_output_bytes=max_output_bytes)
+
+            def read_file(self, path, *, max_bytes=MAX_FILE_BYTES):
+                return Path(self.folder.name, path).read_bytes()
+
+            def write_file(self, path, data):
+                content = data.encode() if isinstance(data, str) else data
+                Path(self.folder.name, path).write_bytes(content)
+
+            def close(self):
+                self.folder.cleanup()
+    """
+
+    @abstractmethod
+    def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: str | bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        max_output_bytes: int | None = None,
+    ) -> ExecResult:
+        """Run a command, and wait until it has ended.
+
+        When it ends, whatever it has started and left behind is killed: a process in the
+        background lives no longer than the command. Output that it writes is read to the end and
+        kept up to `max_output_bytes`, head and tail; one that writes on and on is killed.
+
+        Args:
+            command: An argument vector, or a text for `/bin/sh -c`.
+            stdin: What it reads; None: nothing.
+            cwd: The folder to run in, relative to the working folder; None: that one.
+            env: Variables beside those of the box.
+            timeout_s: Wall time, in seconds, after which it is killed; None: the box's.
+            max_output_bytes: How much of stdout, and of stderr, to keep; None: the box's.
+
+        Returns:
+            How it ended. A command that is not there has exit code 127, as in a shell.
+
+        Raises:
+            SandboxDead: The box was closed, or had broken before this call.
+            UsageError: An argument breaks its rule.
+        """
+
+    @abstractmethod
+    def python(
+        self, code: str, *, timeout_s: float | None = None, max_output_bytes: int | None = None
+    ) -> ExecResult:
+        """Run Python code in the box's session, which keeps its variables.
+
+        As in a notebook, the value of a last expression is printed, unless it is None. An
+        exception has exit code 1 and its traceback in `stderr`, and the session goes on. `input()`
+        meets the end of the file. Threads, and child processes that stay below the session, live
+        on between calls; what detaches itself is killed when the call ends.
+
+        `sys.exit`, a timeout, endless output and whatever else ends the session's process lose
+        its variables; `stderr` says so, and the next call has a new session.
+
+        Args:
+            code: Any number of statements.
+            timeout_s: Wall time, in seconds, after which the session is killed; None: the box's.
+            max_output_bytes: How much of stdout, and of stderr, to keep; None: the box's.
+
+        Raises:
+            SandboxDead: The box was closed, or had broken before this call.
+            UsageError: An argument breaks its rule.
+        """
+
+    @abstractmethod
+    def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """Read a file of the box.
+
+        Args:
+            path: Absolute, or relative to the working folder. Links and ".." mean what they mean
+                inside the box, and lead nowhere else.
+            max_bytes: A larger file is refused.
+
+        Raises:
+            SandboxFileError: It is missing, no regular file, below /proc, too large, or may not be
+                read.
+            SandboxDead: The box is closed or broken.
+        """
+
+    @abstractmethod
+    def write_file(self, path: str, data: str | bytes) -> None:
+        """Write a file of the box; missing folders are made, and what was there is replaced.
+
+        Args:
+            path: As for `read_file`.
+            data: The content; a text is written as UTF-8.
+
+        Raises:
+            SandboxFileError: It may not be written, is no regular file, or does not fit.
+            SandboxDead: The box is closed or broken.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Kill all that runs in the box and delete its files. May be called again.
+
+        A call that another thread has under way ends with the verdict "dead".
+        """
+
+    def upload(self, local: str | Path, path: str) -> None:
+        """Copy a file of the host into the box.
+
+        Raises:
+            OSError: The file of the host cannot be read.
+            SandboxFileError: That of the box cannot be written.
+            SandboxDead: The box is closed or broken.
+        """
+        self.write_file(path, Path(local).read_bytes())
+
+    def download(self, path: str, local: str | Path, *, max_bytes: int = MAX_FILE_BYTES) -> None:
+        """Copy a file of the box to the host. Raises as `upload` does."""
+        Path(local).write_bytes(self.read_file(path, max_bytes=max_bytes))
+
+    async def aexec(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: str | bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        max_output_bytes: int | None = None,
+    ) -> ExecResult:
+        """`exec` without blocking the event loop."""
+        return await in_background(
+            partial(
+                self.exec,
+                command,
+                stdin=stdin,
+                cwd=cwd,
+                env=env,
+                timeout_s=timeout_s,
+                max_output_bytes=max_output_bytes,
+            )
+        )
+
+    async def apython(
+        self, code: str, *, timeout_s: float | None = None, max_output_bytes: int | None = None
+    ) -> ExecResult:
+        """`python` without blocking the event loop."""
+        return await in_background(
+            partial(self.python, code, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
+        )
+
+    async def aread_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """`read_file` without blocking the event loop."""
+        return await in_background(partial(self.read_file, path, max_bytes=max_bytes))
+
+    async def awrite_file(self, path: str, data: str | bytes) -> None:
+        """`write_file` without blocking the event loop."""
+        await in_background(partial(self.write_file, path, data))
+
+    async def aupload(self, local: str | Path, path: str) -> None:
+        """`upload` without blocking the event loop."""
+        await in_background(partial(self.upload, local, path))
+
+    async def adownload(
+        self, path: str, local: str | Path, *, max_bytes: int = MAX_FILE_BYTES
+    ) -> None:
+        """`download` without blocking the event loop."""
+        await in_background(partial(self.download, path, local, max_bytes=max_bytes))
+
+    async def aclose(self) -> None:
+        """`close` without blocking the event loop."""
+        await in_background(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()

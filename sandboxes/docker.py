@@ -1,0 +1,178 @@
+"""Running code in a container of a Docker engine."""
+
+import contextlib
+import logging
+import os
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import docker.errors
+from docker.types import LogConfig, Ulimit
+
+from gymnast.errors import SandboxUnavailable
+from gymnast.sandboxes.docker_engine import (
+    ENGINE_ERRORS,
+    AttachedStream,
+    engine_address,
+    engine_client,
+)
+from gymnast.sandboxes.owner import owner_labels
+from gymnast.sandboxes.program import command
+from gymnast.sandboxes.spec import SandboxSpec
+from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+
+DEFAULT_IMAGE = "python:3.12-slim"
+WORK_FOLDER = "/work"
+USER_ID = 1000
+
+_SHARED_MEMORY_BYTES = 16 << 20
+_OWN_PROCESSES = 2  # the worker and the session
+_INODES = 1 << 16
+
+log = logging.getLogger("gymnast.sandboxes")
+
+
+class DockerSandbox(WorkerSandbox):
+    """A container that answers in a millisecond: a worker is started in it once.
+
+    It has no network but its own loopback, no capability, no way to gain privileges, a user id
+    that is not root's, a read-only root with two writable folders in memory (`/work`, where code
+    runs, and `/tmp`; `disk_bytes` each), and limits on memory (files in memory count, no swap),
+    processes, CPU, open files, wall time and output. System calls are those of `seccomp.json`:
+    none that makes namespaces, mounts, traces, loads programs into the kernel, or opens a socket
+    that is not IP or local. The worker is process 1 of the container: nothing in it can kill it.
+    When the host's process ends, however it ends, the worker does, and the engine removes the
+    container.
+
+    Not protected from: holes in the kernel, which a container shares with the host (`runtime=`
+    "runsc" or "kata" puts another one between); what can be learnt of the machine from /proc and
+    /sys (its CPUs, its memory, its load); use of shared caches and of the memory bus; the image
+    itself. The engine must be trusted, and whoever may use its socket is root on its machine.
+    Code can break its own box: with memory full of files in /work and /tmp the kernel may kill
+    the worker, and the call's verdict is "dead".
+
+    Args:
+        spec: The image, the runtime and the limits.
+        image: Instead of the spec's.
+
+    Raises:
+        SandboxUnavailable: No engine, image, Python or runtime; or the engine refuses a limit.
+    """
+
+    def __init__(self, spec: SandboxSpec | None = None, *, image: str | None = None) -> None:
+        super().__init__(spec or SandboxSpec())
+        self.image = image or self.spec.image or default_image()
+        self._id = ""
+        api = engine_client()
+        try:
+            self._id = _create(api, self.image, self.spec)
+            params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+            # Attached before the start: what is written earlier would be lost.
+            self._attached = AttachedStream(api.attach_socket(self._id, params=params))
+            api.start(self._id)
+        except ENGINE_ERRORS as error:
+            if self._id:
+                _remove(api, self._id)
+            if hasattr(self, "_attached"):
+                self._attached.close()
+            raise SandboxUnavailable(_why_not(error, self.image, self.spec)) from None
+        container, attached = self._id, self._attached
+        self._connect(attached, lambda: _discard(api, container, attached), alone=True)
+
+    @property
+    def container_id(self) -> str:
+        """The engine's id of the container."""
+        return self._id
+
+    def _name(self) -> str:
+        return f"the container {self._id[:12]} of {self.image}"
+
+    def _start_failure(self) -> str:
+        return self._attached.stderr.decode("utf-8", "replace").strip()[-500:]
+
+
+def default_image() -> str:
+    """`$GYMNAST_SANDBOX_IMAGE`, or the official image of Python."""
+    return os.environ.get("GYMNAST_SANDBOX_IMAGE") or DEFAULT_IMAGE
+
+
+def _create(api: Any, image: str, spec: SandboxSpec) -> str:
+    tmpfs = f"rw,nosuid,nodev,mode=1777,size={spec.disk_bytes},nr_inodes={_INODES}"
+    host_config = api.create_host_config(
+        auto_remove=True,
+        network_mode="none",
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges:true", f"seccomp={_seccomp_profile()}"],
+        read_only=True,
+        tmpfs={WORK_FOLDER: f"{tmpfs},exec", "/tmp": f"{tmpfs},noexec"},
+        shm_size=_SHARED_MEMORY_BYTES,
+        mem_limit=spec.memory_bytes,
+        memswap_limit=spec.memory_bytes,
+        pids_limit=spec.processes + _OWN_PROCESSES,
+        nano_cpus=int(spec.cpus * 1e9),
+        ulimits=[
+            Ulimit(name="nofile", soft=1024, hard=1024),
+            Ulimit(name="core", soft=0, hard=0),
+        ],
+        log_config=LogConfig(type=LogConfig.types.NONE),  # else a log of all answers grows on disk
+        runtime=spec.runtime,
+    )
+    created = api.create_container(
+        image,
+        entrypoint=command(spec.python),
+        command=[],
+        user=f"{USER_ID}:{USER_ID}",
+        working_dir=WORK_FOLDER,
+        environment={"HOME": WORK_FOLDER, "LANG": "C.UTF-8", **spec.env},
+        labels=owner_labels(),
+        stdin_open=True,
+        healthcheck={"test": ["NONE"]},
+        host_config=host_config,
+    )
+    return str(created["Id"])
+
+
+@cache
+def _seccomp_profile() -> str:
+    return (Path(__file__).parent / "seccomp.json").read_text("utf-8")
+
+
+def _why_not(error: Exception, image: str, spec: SandboxSpec) -> str:
+    where = f"the Docker engine at {engine_address()}"
+    if isinstance(error, docker.errors.ImageNotFound):
+        return (
+            f"{where} has no image {image!r}: run `docker pull {image}`, or name another with "
+            "image= or GYMNAST_SANDBOX_IMAGE"
+        )
+    said = getattr(error, "explanation", None) or str(error)
+    runtime = f", runtime {spec.runtime!r}" if spec.runtime else ""
+    return f"{where} cannot start a box of image {image!r}{runtime}: {said}"
+
+
+def _discard(api: Any, container: str, attached: AttachedStream) -> None:
+    attached.shutdown()  # wakes whoever waits for an answer; the worker ends, too
+    _remove(api, container)
+    attached.close()
+
+
+def _remove(api: Any, container: str) -> None:
+    """Kill and remove a container, and wait until it is gone."""
+    try:
+        with contextlib.suppress(docker.errors.NotFound):
+            try:
+                api.remove_container(container, force=True, v=True)
+            except docker.errors.APIError as error:
+                if error.status_code != 409:  # the engine is removing it already
+                    raise
+                _wait_until_gone(api, container)
+    except ENGINE_ERRORS as error:
+        log.warning("container %s could not be removed: %s", container[:12], error)
+
+
+def _wait_until_gone(api: Any, container: str) -> None:
+    for _ in range(500):
+        api.inspect_container(container)  # NotFound ends the wait
+        time.sleep(0.01)
+    log.warning("container %s is still being removed", container[:12])

@@ -1,0 +1,109 @@
+"""The connection to a Docker engine: one client a process, and the attached stream of a container.
+
+Left out: what a container may do (`docker.py`).
+"""
+
+import contextlib
+import os
+import socket
+import threading
+from typing import Any
+
+import docker
+import docker.errors
+import requests.exceptions
+
+from gymnast.errors import SandboxUnavailable
+
+ENGINE_ERRORS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
+ENGINE_TIMEOUT_S = 60
+
+_clients: dict[tuple[int, str], Any] = {}
+_clients_lock = threading.Lock()
+
+
+def engine_address() -> str:
+    """What `DOCKER_HOST` says, or the default."""
+    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+
+
+def engine_client() -> Any:
+    """The low-level client of this process for the engine that `DOCKER_HOST` names.
+
+    Raises:
+        SandboxUnavailable: No engine answers there.
+    """
+    key = (os.getpid(), engine_address())
+    with _clients_lock:
+        if key not in _clients:
+            try:
+                client = docker.from_env(timeout=ENGINE_TIMEOUT_S, max_pool_size=64)
+                client.ping()
+            except ENGINE_ERRORS as error:
+                raise SandboxUnavailable(
+                    f"no Docker engine answers at {engine_address()}: {error}. Start one "
+                    "(dockerd), or set DOCKER_HOST to one that runs"
+                ) from None
+            _clients[key] = client.api
+        return _clients[key]
+
+
+class AttachedStream:
+    """The stdin and stdout of a container as one stream, its stderr aside.
+
+    Without a terminal the engine puts 8 bytes before each piece of output: which stream it is of,
+    three zeros, and its length.
+
+    Args:
+        attached: What `attach_socket` gave; it also keeps the response alive that owns the socket.
+    """
+
+    def __init__(self, attached: Any) -> None:
+        self.stderr = bytearray()
+        self._attached = attached
+        self._socket: socket.socket = getattr(attached, "_sock", attached)
+        self._header = bytearray()
+        self._left = 0  # of the piece that is being read
+        self._kind = 0
+
+    def settimeout(self, value: float | None, /) -> None:
+        """See `link.Stream`."""
+        self._socket.settimeout(value)
+
+    def sendall(self, data: bytes, /) -> None:
+        """See `link.Stream`."""
+        self._socket.sendall(data)
+
+    def recv(self, size: int, /) -> bytes:
+        """See `link.Stream`."""
+        while True:
+            if self._left == 0:
+                piece = self._socket.recv(8 - len(self._header))
+                if not piece:
+                    return b""
+                self._header += piece
+                if len(self._header) == 8:
+                    self._kind, self._left = (
+                        self._header[0],
+                        int.from_bytes(self._header[4:], "big"),
+                    )
+                    self._header.clear()
+                continue
+            piece = self._socket.recv(min(self._left, size))
+            self._left -= len(piece)
+            if self._kind == 1 or not piece:
+                return piece
+            self.stderr = (self.stderr + piece)[-4000:]
+
+    def shutdown(self) -> None:
+        """End the connection; whoever waits in `recv` gets b""."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Free the descriptor."""
+        response = getattr(self._attached, "_response", None)
+        for closing in (self._attached, self._socket, response):
+            if closing is not None:
+                with contextlib.suppress(OSError, ValueError):
+                    closing.close()

@@ -1,0 +1,25 @@
+"""What runs inside a box: one worker process, started once, which answers the host's requests.
+
+These files are sent into the box as text (`sandboxes/program.py`) and run there by whatever Python
+it has, from 3.8 on. So they import nothing but the standard library and each other.
+
+    protocol      frames between the host and the worker; the host uses it too
+    worker        the loop: one request in, one answer out
+    processes     the processes below the worker: reaping, finding and killing them
+    capture       output, read with bounded memory
+    session       the Python session, as the worker sees it
+    interpreter   the Python session, from the inside
+    files         reading and writing files
+
+The worker and the code of the guest share a user id, so the guest could write to whatever the
+worker lets it reach. Therefore:
+
+- the worker is not dumpable (`PR_SET_DUMPABLE` 0) before anything else runs in the box: no process
+  of the same user may ptrace it or open its `/proc/PID/fd` or `/proc/PID/mem`;
+- the connection's descriptors are closed on exec, and closed in the Python session, which is a
+  child of its own;
+- each answer carries the nonce of its request, which the host draws and the guest never sees: the
+  session is forked before the request comes.
+
+In a container the worker is process 1, which the kernel lets nobody in the box kill.
+"""

@@ -1,0 +1,70 @@
+"""Reading and writing files for the host, a piece at a time.
+
+The path may be the model's, and links are followed as everywhere in the box. So what is opened is
+looked at before it is read or changed: only a regular file will do, no pipe that would block, and
+nothing below /proc, where the worker may do to itself what the guest may not.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import Tuple
+
+
+def read(path: str, offset: int, most: int) -> Tuple[bytes, int]:
+    """Read a piece of a file.
+
+    Returns:
+        At most `most` bytes from `offset` on, and the size of the file.
+
+    Raises:
+        OSError: There is no such regular file, or it may not be read.
+    """
+    fd = _open_regular(path, os.O_RDONLY)
+    try:
+        size = os.fstat(fd).st_size
+        os.lseek(fd, offset, os.SEEK_SET)
+        pieces = []
+        while most > 0:
+            piece = os.read(fd, most)
+            if not piece:
+                break
+            pieces.append(piece)
+            most -= len(piece)
+        return b"".join(pieces), size
+    finally:
+        os.close(fd)
+
+
+def write(path: str, offset: int, data: bytes) -> None:
+    """Write a piece of a file; the one at offset 0 makes it, and its folders, or empties it.
+
+    Raises:
+        OSError: It is no regular file, may not be written, or does not fit.
+    """
+    if offset == 0:
+        folder = os.path.dirname(path)
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+    fd = _open_regular(path, os.O_WRONLY | (os.O_CREAT if offset == 0 else 0))
+    try:
+        if offset == 0:
+            os.ftruncate(fd, 0)
+        os.lseek(fd, offset, os.SEEK_SET)
+        while data:
+            data = data[os.write(fd, data) :]
+    finally:
+        os.close(fd)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o644)
+    found = os.fstat(fd)
+    if stat.S_ISREG(found.st_mode) and found.st_dev != os.stat("/proc").st_dev:
+        return fd
+    os.close(fd)
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise PermissionError(errno.EACCES, "not a regular file", path)

@@ -1,0 +1,163 @@
+"""The processes below the worker: which there are, how they ended, and killing them.
+
+The worker is a subreaper: whatever forks twice or starts a session of its own becomes its child
+when its parent ends, so that nothing gets out of the tree below it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from typing import Dict, Iterator, List, Optional, Set
+
+KILL_S = 2.0  # how long killing is tried before the box is given up
+
+_SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36
+_OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """Let, or do not let, processes of the same user look into this one."""
+    _prctl(_SET_DUMPABLE, int(dumpable))
+
+
+def become_subreaper() -> None:
+    """Adopt whatever is orphaned below this process."""
+    _prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, "prctl(%d, %d): %s" % (option, value, os.strerror(number)))
+
+
+class Processes:
+    """Everything below the worker.
+
+    Args:
+        alone: Whether the worker has a PID namespace to itself, as process 1 of a container has.
+            Only then may it kill every process that it sees.
+    """
+
+    def __init__(self, alone: bool) -> None:
+        self.ended: Dict[int, int] = {}  # exit codes of the watched
+        self._alone = alone
+        self._watched: Set[int] = set()
+        self._children = "/proc/self/task/%d/children" % os.getpid()
+        # Opened while this process is dumpable: afterwards only root may.
+        self._oom_score = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+        self._own_score = os.read(self._oom_score, 16)
+
+    def watch(self, pid: int) -> None:
+        """Keep the exit code of this child when it ends."""
+        self._watched.add(pid)
+
+    def reap(self) -> None:
+        """Collect children that have ended; not endlessly many, whatever is forking there."""
+        for _ in range(1000):
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self._watched:
+                self._watched.discard(pid)
+                killed = os.WIFSIGNALED(status)
+                self.ended[pid] = 128 + os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)
+
+    @contextlib.contextmanager
+    def first_victims(self) -> Iterator[None]:
+        """What is forked inside is what the kernel kills first when memory runs out."""
+        with contextlib.suppress(OSError):
+            os.pwrite(self._oom_score, b"1000", 0)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._oom_score, self._own_score, 0)
+
+    def tidy(self, session: Optional[int]) -> bool:
+        """Kill what a call has left behind, the session's own processes apart."""
+        self.reap()
+        try:
+            with open(self._children, "rb") as file:
+                left = {int(pid) for pid in file.read().split()} - {session}
+        except OSError:  # a kernel without this file
+            return self.kill(session)
+        return self.kill(session) if left else True
+
+    def kill(self, session: Optional[int] = None) -> bool:
+        """Kill every process below the worker; spare the session and what is below it.
+
+        Returns:
+            Whether none is left. If False, the box is not to be used again.
+        """
+        begun = time.monotonic()
+        while True:
+            self.reap()
+            left = self._freeze(session)
+            if not left:
+                return True
+            late = time.monotonic() - begun
+            if late > KILL_S:
+                return False
+            for pid in left:
+                _send(pid, signal.SIGKILL)
+            if self._alone and late > KILL_S / 2:
+                _send(-1, signal.SIGKILL)  # all at once, so that none can fork in between
+            time.sleep(0.001)
+
+    def _freeze(self, session: Optional[int]) -> Set[int]:
+        """Stop all of them, so that none forks while the others are killed."""
+        seen: Set[int] = set()
+        for _ in range(50):
+            new = set(_descendants(os.getpid(), session)) - seen
+            if not new:
+                break
+            for pid in new:
+                _send(pid, signal.SIGSTOP)
+            seen |= new
+        return seen
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _descendants(root: int, spare: Optional[int]) -> List[int]:
+    children: Dict[int, List[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open("/proc/%s/stat" % name, "rb") as file:
+                    stat = file.read()
+            except OSError:
+                continue  # it has just ended
+            # The name of the command may itself hold parentheses and spaces.
+            parent = int(stat[stat.rindex(b")") + 2 :].split()[1])
+            children.setdefault(parent, []).append(int(name))
+    found: List[int] = []
+    todo = [root]
+    while todo:
+        for pid in children.get(todo.pop(), ()):
+            if pid != spare:
+                found.append(pid)
+                todo.append(pid)
+    return found
+
+
+def oom_kills() -> int:
+    """How many processes of this container the kernel has killed for want of memory."""
+    for path in _OOM_COUNTERS:
+        with contextlib.suppress(OSError), open(path) as file:
+            for line in file:
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+    return 0

@@ -1,0 +1,57 @@
+"""Frames between the host and the worker in a box.
+
+A frame is the length of its header (4 bytes, big-endian), the header (a JSON object in UTF-8) and
+a payload of `header["size"]` raw bytes. The first frame is the program itself. After it the host
+sends one request at a time and reads one answer:
+
+    request   {"nonce", "op": "ping" | "exec" | "python" | "read" | "write", ..., "size"} + payload
+    answer    {"nonce", ..., "size"} + payload,
+              or {"nonce", "error": {"kind": "file" | "worker", "number", "text"}, "size": 0}
+
+What an operation takes and gives stands in `worker.py`. The host takes an answer only with the
+nonce that it drew for the request, and never reads more than the request allows.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Callable, Dict, Tuple
+
+MAX_HEADER_BYTES = 1 << 24
+
+Header = Dict[str, Any]
+
+
+class BrokenFrame(Exception):
+    """What arrived is not a frame, or is larger than it may be."""
+
+
+def pack(header: Header, payload: bytes = b"") -> bytes:
+    """One frame, ready to be sent."""
+    text = json.dumps({**header, "size": len(payload)}).encode()
+    if len(text) > MAX_HEADER_BYTES:
+        raise BrokenFrame("a header of %d bytes is larger than %d" % (len(text), MAX_HEADER_BYTES))
+    return len(text).to_bytes(4, "big") + text + payload
+
+
+def unpack(receive: Callable[[int], bytes], max_payload_bytes: int) -> Tuple[Header, bytes]:
+    """Read one frame.
+
+    Args:
+        receive: Gives exactly as many bytes as it is asked for, or raises.
+        max_payload_bytes: A larger payload is refused before it is read.
+
+    Raises:
+        BrokenFrame: It is no frame, or too large.
+    """
+    length = int.from_bytes(receive(4), "big")
+    if length > MAX_HEADER_BYTES:
+        raise BrokenFrame("a header of %d bytes is larger than %d" % (length, MAX_HEADER_BYTES))
+    try:
+        header = json.loads(receive(length).decode())
+        size = header["size"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BrokenFrame("a header cannot be read: %r" % (error,)) from None
+    if not isinstance(size, int) or not 0 <= size <= max_payload_bytes:
+        raise BrokenFrame("a payload of %r bytes is larger than %d" % (size, max_payload_bytes))
+    return header, receive(size)

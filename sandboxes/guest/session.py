@@ -1,0 +1,99 @@
+"""The Python session as the worker sees it: a child that it hands code to.
+
+Left out: what the child does with it (`interpreter.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import List, Optional
+
+from gymnast.sandboxes.guest import interpreter
+from gymnast.sandboxes.guest.processes import Processes, set_dumpable
+
+
+class Session:
+    """One Python session after another; a new one is forked when the last has ended.
+
+    Attributes:
+        pid: Of the session; None while there is none.
+        stdout: What it prints, to be read.
+        stderr: Likewise.
+        commands: Where code goes.
+        done: Gives a byte, the exit code, when the code has ended; its end if the guest closed it.
+        lost: Whether a session has ended that nobody was told of yet.
+    """
+
+    def __init__(self, processes: Processes) -> None:
+        self.pid: Optional[int] = None
+        self.lost = False
+        self.stdout = self.stderr = self.commands = self.done = -1
+        self._processes = processes
+
+    def ensure(self) -> None:
+        """Fork a session unless there is one. Called before a request is read, see the package."""
+        self._processes.reap()
+        if self.pid is not None and self.pid in self._processes.ended:
+            self.lost = True
+            self.forget()
+        if self.pid is None:
+            self._start()
+
+    def forget(self) -> int:
+        """Let go of a session that has ended.
+
+        Returns:
+            Its exit code, or -1.
+        """
+        code = self._processes.ended.pop(self.pid, -1) if self.pid is not None else -1
+        for fd in (self.stdout, self.stderr, self.commands, self.done):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self.stdout = self.stderr = self.commands = self.done = -1
+        self.pid = None
+        return code
+
+    def _start(self) -> None:
+        pipes = [os.pipe() for _ in range(4)]
+        (code_out, code_in), (done_out, done_in), (stdout, write_1), (stderr, write_2) = pipes
+        try:
+            with self._processes.first_victims():
+                pid = os.fork()
+        except OSError:
+            for fd in [fd for pipe in pipes for fd in pipe]:
+                os.close(fd)
+            raise
+        if pid == 0:
+            _become_session(code_out, done_in, write_1, write_2)
+        for fd in (code_out, done_in, write_1, write_2):
+            os.close(fd)
+        for fd in (code_in, done_out, stdout, stderr):
+            os.set_blocking(fd, False)
+        self.pid, self.stdout, self.stderr, self.commands, self.done = (
+            pid, stdout, stderr, code_in, done_out,
+        )  # fmt: skip
+        self._processes.watch(pid)
+
+
+def _become_session(commands: int, done: int, stdout: int, stderr: int) -> None:
+    """Run the session in this process, which has just been forked. Does not return."""
+    try:
+        signal.set_wakeup_fd(-1)
+        os.setsid()
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        _close_all_but([commands, done])
+        set_dumpable(True)  # nothing of the worker's can be reached from here any more
+        interpreter.serve(commands, done, os.environ.get("PYTHONPATH", ""))
+    finally:
+        os._exit(70)
+
+
+def _close_all_but(kept: List[int]) -> None:
+    low = 3
+    for fd in sorted(kept):
+        os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, max(low, os.sysconf("SC_OPEN_MAX")))

@@ -1,0 +1,267 @@
+"""The worker: one request in, one answer out, until the host closes the connection.
+
+    ping    {}                                              -> {}
+    exec    {argv, cwd, env, timeout_s, max_output_bytes,
+             stdin: bool} + stdin                           -> run
+    python  {timeout_s, max_output_bytes} + code            -> run
+    read    {path, offset, most}                            -> {file_bytes} + a piece of the file
+    write   {path, offset} + a piece of the file            -> {}
+
+    run     {reason: "ended" | "timeout" | "output_limit", exit_code, oom, killed, note,
+             outputs: [[head, tail, missing] for stdout, stderr]} + the heads and tails
+
+`killed` is false where something that had to be killed may still run.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import traceback
+from typing import Any, Dict, List, Tuple
+
+from gymnast.sandboxes.guest import files, processes, protocol
+from gymnast.sandboxes.guest.capture import HostGone, Output, Pump
+from gymnast.sandboxes.guest.processes import Processes
+from gymnast.sandboxes.guest.session import Session
+
+MAX_REQUEST_BYTES = 1 << 30
+_EXIT_BY_KILL = 128 + signal.SIGKILL
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # what a shell says
+
+Answer = Tuple[Dict[str, Any], bytes]
+
+
+class Worker:
+    """Answers requests.
+
+    Args:
+        boot: The first frame's header: `alone`, `rlimits` and `nonce` are used here.
+        requests: The descriptor that requests come from.
+        answers: The descriptor that answers go to.
+    """
+
+    def __init__(self, boot: Dict[str, Any], requests: int, answers: int) -> None:
+        self._requests = requests
+        self._answers = answers
+        self._alone = bool(boot["alone"])
+        self._processes = Processes(self._alone)
+        self._session = Session(self._processes)
+        self._wake, wake = os.pipe()
+        for fd in (self._wake, wake):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        # Handlers, not SIG_IGN: a handler is not inherited by what the guest starts.
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+
+    def serve(self, nonce: str) -> None:
+        """Say that the worker is ready; then answer until the host is gone."""
+        self._send({"nonce": nonce, "pid": os.getpid()}, b"")
+        try:
+            while True:
+                self._session.ensure()
+                request, payload = protocol.unpack(self._receive, MAX_REQUEST_BYTES)
+                answer, data = self._answer(request, payload)
+                self._send({"nonce": request["nonce"], **answer}, data)
+                del request, payload, answer, data
+        except HostGone:
+            self._processes.kill()
+
+    def _answer(self, request: Dict[str, Any], payload: bytes) -> Answer:
+        try:
+            operation = getattr(self, "_op_" + request["op"])
+            return operation(request, payload)  # type: ignore[no-any-return]
+        except OSError as error:
+            text = error.strerror or str(error)
+            return {"error": {"kind": "file", "number": error.errno or 0, "text": text}}, b""
+        except (Exception, MemoryError):
+            text = traceback.format_exc()[-4000:]
+            return {"error": {"kind": "worker", "number": 0, "text": text}}, b""
+
+    def _op_ping(self, request: Dict[str, Any], payload: bytes) -> Answer:
+        return {}, b""
+
+    def _op_read(self, request: Dict[str, Any], payload: bytes) -> Answer:
+        data, size = files.read(request["path"], request["offset"], request["most"])
+        return {"file_bytes": size}, data
+
+    def _op_write(self, request: Dict[str, Any], payload: bytes) -> Answer:
+        files.write(request["path"], request["offset"], payload)
+        return {}, b""
+
+    def _op_exec(self, request: Dict[str, Any], payload: bytes) -> Answer:
+        oom_before = self._oom_kills()
+        try:
+            child = self._spawn(request)
+        except OSError as error:
+            return self._not_started(request, error)
+        assert child.stdout is not None and child.stderr is not None
+        limit = request["max_output_bytes"]
+        outputs = {child.stdout.fileno(): Output(limit), child.stderr.fileno(): Output(limit)}
+        stdin = child.stdin
+        feed = (stdin.fileno(), payload, stdin.close) if stdin is not None else None
+        for fd in [*outputs, *([feed[0]] if feed else [])]:
+            os.set_blocking(fd, False)
+        pump = Pump(outputs, feed, [self._wake], self._requests)
+        reason = pump.run(
+            lambda: self._has_ended(child.pid), request["timeout_s"], _most_output(limit)
+        )
+        if reason == "ended":
+            killed = self._processes.tidy(self._session.pid)
+        else:
+            killed = self._processes.kill(self._session.pid)
+        pump.drain()
+        code = self._processes.ended.pop(child.pid, _EXIT_BY_KILL)
+        child.returncode = code  # or its destructor would wait for it
+        for stream in (child.stdin, child.stdout, child.stderr):
+            if stream is not None:
+                stream.close()
+        oom = code != 0 and self._oom_kills() > oom_before
+        return _run_answer(reason, code, oom, killed, "", list(outputs.values()))
+
+    def _op_python(self, request: Dict[str, Any], payload: bytes) -> Answer:
+        session, oom_before = self._session, self._oom_kills()
+        limit = request["max_output_bytes"]
+        outputs = {session.stdout: Output(limit), session.stderr: Output(limit)}
+        code_frame = len(payload).to_bytes(4, "big") + payload
+        feed = (session.commands, code_frame, lambda: None)
+        pump = Pump(outputs, feed, [self._wake, session.done], self._requests)
+        status: List[int] = []
+        pid = session.pid or 0
+        reason = pump.run(
+            lambda: self._has_answered(pid, status), request["timeout_s"], _most_output(limit)
+        )
+        note = "new Python session: the last one had ended, its variables are gone"
+        notes = [note] if session.lost else []
+        session.lost = False
+        if reason == "ended" and status:
+            code = status[0]
+            killed = self._processes.tidy(pid)
+            pump.drain()
+        else:  # the session has ended, or has to
+            killed = self._processes.kill()
+            pump.drain()
+            code = session.forget()
+            notes.append(_ending(reason, request["timeout_s"], code))
+        oom = code != 0 and self._oom_kills() > oom_before
+        text = "".join("[%s]\n" % note for note in notes)
+        return _run_answer(reason, code, oom, killed, text, list(outputs.values()))
+
+    def _spawn(self, request: Dict[str, Any]) -> "subprocess.Popen[bytes]":
+        with self._processes.first_victims():
+            child = subprocess.Popen(
+                request["argv"],
+                bufsize=0,
+                stdin=subprocess.PIPE if request["stdin"] else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=request["cwd"],
+                env={**os.environ, **request["env"]},
+                start_new_session=True,
+            )
+        self._processes.watch(child.pid)
+        return child
+
+    def _not_started(self, request: Dict[str, Any], error: OSError) -> Answer:
+        """The answer to a command that is not there, as a shell would put it."""
+        name = error.filename if error.filename is not None else request["argv"][0]
+        code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
+        stderr = Output(request["max_output_bytes"])
+        stderr.add(("%s: %s\n" % (name, error.strerror)).encode("utf-8", "replace"))
+        return _run_answer("ended", code, False, True, "", [Output(1), stderr])
+
+    def _has_ended(self, pid: int) -> bool:
+        self._drain_wake()
+        self._processes.reap()
+        return pid in self._processes.ended
+
+    def _has_answered(self, pid: int, status: List[int]) -> bool:
+        """Whether the session has finished its code, or itself."""
+        try:
+            status.extend(os.read(self._session.done, 1))
+            return True  # without a status the guest has closed the pipe
+        except BlockingIOError:
+            return self._has_ended(pid)
+
+    def _drain_wake(self) -> None:
+        try:
+            while os.read(self._wake, 4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _oom_kills(self) -> int:
+        return processes.oom_kills() if self._alone else 0
+
+    def _receive(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            piece = os.read(self._requests, min(size - len(data), 1 << 20))
+            if not piece:
+                raise HostGone
+            data += piece
+        return bytes(data)
+
+    def _send(self, header: Dict[str, Any], payload: bytes) -> None:
+        data = memoryview(protocol.pack(header, payload))
+        try:
+            while data:
+                data = data[os.write(self._answers, data) :]
+        except OSError:
+            raise HostGone from None
+
+
+def _most_output(limit: int) -> int:
+    """How much may be written before it is stopped: enough for a long log, not for endless."""
+    return max(4 * limit, 1 << 24)
+
+
+def _ending(reason: str, timeout_s: float, code: int) -> str:
+    if reason == "timeout":
+        why = "the time limit of %g s was reached" % timeout_s
+    elif reason == "output_limit":
+        why = "it wrote without end"
+    elif code == _EXIT_BY_KILL:
+        why = "it was killed"
+    else:
+        why = "exit code %d" % code
+    return "the Python session has ended, its variables are gone: %s" % why
+
+
+def _run_answer(
+    reason: str, code: int, oom: bool, killed: bool, note: str, outputs: List[Output]
+) -> Answer:
+    parts = [output.parts() for output in outputs]
+    answer = {
+        "reason": reason,
+        "exit_code": code,
+        "oom": oom,
+        "killed": killed,
+        "note": note,
+        "outputs": [[len(head), len(tail), missing] for head, tail, missing in parts],
+    }
+    return answer, b"".join(head + tail for head, tail, _ in parts)
+
+
+def main(boot: Dict[str, Any]) -> None:
+    """Take the connection from stdin and stdout, out of reach of whatever is started, and serve."""
+    requests, answers = os.dup(0), os.dup(1)  # not inherited by what is executed
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1):
+        os.dup2(null, fd)
+    for name, limit in boot["rlimits"].items():
+        number = getattr(resource, name)
+        hard = resource.getrlimit(number)[1]
+        lower = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(number, (lower, lower))
+    worker = Worker(boot, requests, answers)
+    processes.set_dumpable(False)
+    processes.become_subreaper()
+    os.dup2(null, 2)  # what goes wrong up to here may be said
+    os.close(null)
+    worker.serve(boot["nonce"])
+    sys.exit(0)

@@ -1,0 +1,129 @@
+"""Running code on the host itself, in a folder of its own. No isolation."""
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+
+from gymnast.sandboxes.owner import started
+from gymnast.sandboxes.program import command
+from gymnast.sandboxes.spec import SandboxSpec
+from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+
+END_S = 5.0  # for the worker to kill what is left, once its connection is closed
+
+_MARK = "GYMNAST_LOCAL_SANDBOX"
+
+log = logging.getLogger("gymnast.sandboxes")
+
+
+class LocalSandbox(WorkerSandbox):
+    """Runs code as this user, on this machine. For code that is trusted, and for tests.
+
+    It protects from accidents, not from intent. The code has the user's files, network, devices
+    and processes; it can read the files of the run, kill the worker (the box is dead then), leave
+    processes behind by killing it, and forge its answers where it may ptrace the same user or is
+    root. It starts without the host's environment variables but `PATH`, in an own temporary
+    folder, which `close` deletes.
+
+    Limits that hold: wall time, output, and for each single process memory (`RLIMIT_DATA`), the
+    size of a file (`RLIMIT_FSIZE`), open files and no core dumps. Those that do not: processes,
+    CPU, the total of memory and of files, the network. The verdict "oom" does not occur: memory
+    that is refused is an error of the code's.
+
+    Args:
+        spec: The limits; `image`, `runtime` and `python` mean nothing here.
+    """
+
+    def __init__(self, spec: SandboxSpec | None = None) -> None:
+        super().__init__(spec or SandboxSpec())
+        log.warning(
+            "LocalSandbox does not isolate: code runs as this user, with its files and network"
+        )
+        pid = os.getpid()
+        self.folder = Path(tempfile.mkdtemp(prefix=f"gymnast-{pid}-{started(pid)}-"))
+        mark = uuid.uuid4().hex
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                command(sys.executable),
+                stdin=theirs,
+                stdout=theirs,
+                stderr=subprocess.DEVNULL,
+                cwd=self.folder,
+                env=self._environment(mark),
+                start_new_session=True,
+            )
+        folder = self.folder
+        self._connect(
+            ours,
+            lambda: _discard(process, ours, folder, mark),
+            alone=False,
+            rlimits={
+                "RLIMIT_CORE": 0,
+                "RLIMIT_DATA": self.spec.memory_bytes,
+                "RLIMIT_FSIZE": self.spec.disk_bytes,
+                "RLIMIT_NOFILE": 1024,
+            },
+        )
+
+    def _environment(self, mark: str) -> dict[str, str]:
+        path = os.environ.get("PATH", os.defpath)
+        return {
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), path]),
+            "HOME": str(self.folder),
+            "TMPDIR": str(self.folder),
+            "LANG": "C.UTF-8",
+            **self.spec.env,
+            _MARK: mark,
+        }
+
+    def _name(self) -> str:
+        return f"the local sandbox in {self.folder}"
+
+
+def _discard(
+    process: "subprocess.Popen[bytes]", connection: socket.socket, folder: Path, mark: str
+) -> None:
+    """End the worker, what it has started and what outlives it; delete the folder."""
+    with contextlib.suppress(OSError):  # the worker may have closed its end
+        connection.shutdown(socket.SHUT_RDWR)  # wakes whoever waits for an answer
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    connection.close()
+    if process.returncode != 0:
+        _kill_marked(mark)
+    _delete(folder)
+
+
+def _kill_marked(mark: str) -> None:
+    """Kill what still has the box's mark in its environment; a process can have dropped it."""
+    needle = f"{_MARK}={mark}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if needle in (entry / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(entry.name), signal.SIGKILL)
+            except OSError:
+                continue  # it has ended, or is another user's
+
+
+def _delete(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():  # a folder in it may not be entered
+        for path, names, _ in os.walk(folder):
+            for name in names:
+                entry = Path(path, name)
+                if not entry.is_symlink():
+                    entry.chmod(0o700)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,70 @@
+"""Opening a sandbox by the name of its backend."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from gymnast.errors import SandboxUnavailable, UsageError
+from gymnast.sandboxes.base import Sandbox
+from gymnast.sandboxes.spec import SandboxSpec
+
+log = logging.getLogger("gymnast.sandboxes")
+
+
+def open_sandbox(
+    backend: str = "auto", *, spec: SandboxSpec | None = None, **limits: Any
+) -> Sandbox:
+    """Open a box.
+
+    Args:
+        backend: "docker", "local" (no isolation), or "auto": the strongest that works here, which
+            is logged and never is "local".
+        spec: The image and the limits.
+        **limits: Or some of them, by the names of `SandboxSpec`.
+
+    Raises:
+        SandboxUnavailable: The backend does not work here, or none does; it says why.
+        UsageError: There is no such backend or limit, or a limit breaks its rule.
+    """
+    if spec is not None and limits:
+        raise UsageError(f"spec and {', '.join(limits)} were given; name the limits in one place")
+    spec = spec or SandboxSpec.from_limits(limits)
+    if backend == "auto":
+        return _open_strongest(spec)
+    if backend not in _BACKENDS:
+        names = ", ".join(["auto", *_BACKENDS])
+        raise UsageError(f"there is no sandbox backend {backend!r}; there are {names}")
+    return _BACKENDS[backend](spec)
+
+
+def _open_strongest(spec: SandboxSpec) -> Sandbox:
+    reasons = []
+    for name in _STRONGEST_FIRST:
+        try:
+            sandbox = _BACKENDS[name](spec)
+        except SandboxUnavailable as error:
+            reasons.append(f"{name}: {error}")
+        else:
+            log.info("sandbox backend %s, the strongest that works here", name)
+            return sandbox
+    raise SandboxUnavailable(
+        "no backend that isolates works here. "
+        + "; ".join(reasons)
+        + '. Code that is trusted can run without isolation: backend "local"'
+    )
+
+
+def _docker(spec: SandboxSpec) -> Sandbox:
+    from gymnast.sandboxes.docker import DockerSandbox
+
+    return DockerSandbox(spec)
+
+
+def _local(spec: SandboxSpec) -> Sandbox:
+    from gymnast.sandboxes.local import LocalSandbox
+
+    return LocalSandbox(spec)
+
+
+_BACKENDS: dict[str, Callable[[SandboxSpec], Sandbox]] = {"docker": _docker, "local": _local}
+_STRONGEST_FIRST = ("docker",)  # those that isolate

@@ -1,0 +1,63 @@
+"""The worker as a program that can be started in a box which has nothing but Python.
+
+Its command line holds only a loader; the sources of `sandboxes/guest/` come as the first frame.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gymnast.sandboxes.guest.protocol import pack
+
+# Each file after those that it imports.
+_MODULES = ("protocol", "processes", "capture", "files", "interpreter", "session", "worker")
+
+# The boot frame: see `guest/protocol.py`. Read without a buffer: requests follow it.
+_LOADER = """
+import json, sys, types
+stream = open(0, "rb", 0, closefd=False)
+def take(size):
+    data = b""
+    while len(data) < size:
+        piece = stream.read(size - len(data))
+        if not piece: sys.exit("the host has gone")
+        data += piece
+    return data
+boot = json.loads(take(int.from_bytes(take(4), "big")).decode())
+package = "gymnast.sandboxes.guest"
+sys.modules[package] = types.ModuleType(package)
+for name, source in boot.pop("modules"):
+    module = types.ModuleType(package + "." + name)
+    sys.modules[module.__name__] = module
+    setattr(sys.modules[package], name, module)
+    exec(compile(source, module.__name__, "exec"), module.__dict__)
+module.main(boot)
+"""
+
+
+def command(python: str) -> list[str]:
+    """What to run in the box. Isolated (-I): no file of the guest's is ever imported by it.
+
+    Args:
+        python: The command that starts Python there.
+    """
+    return [python, "-I", "-X", "utf8", "-c", _LOADER]
+
+
+def boot_frame(nonce: str, *, alone: bool, rlimits: Mapping[str, int]) -> bytes:
+    """The first frame that the program reads.
+
+    Args:
+        nonce: Comes back when the worker is ready.
+        alone: Whether the worker has a PID namespace to itself.
+        rlimits: Limits, by their names in `resource`, of the worker and all that it starts.
+    """
+    boot: dict[str, Any] = {"nonce": nonce, "alone": alone, "rlimits": dict(rlimits)}
+    return pack({**boot, "modules": _sources()})
+
+
+@cache
+def _sources() -> list[tuple[str, str]]:
+    folder = Path(__file__).parent / "guest"
+    return [(name, (folder / f"{name}.py").read_text("utf-8")) for name in _MODULES]

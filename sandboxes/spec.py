@@ -1,0 +1,150 @@
+"""What a box may use, and what comes back from it: plain data.
+
+Left out: how a limit is enforced, which each backend says in its own docstring.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from gymnast.errors import UsageError
+
+Verdict = Literal["ok", "nonzero", "timeout", "oom", "output_limit", "dead"]
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class SandboxSpec:
+    """The image and the limits of a box. Two boxes of equal specs are interchangeable.
+
+    Attributes:
+        image: The image of a container backend; it needs a Python from 3.8 on, nothing else.
+            None: `$GYMNAST_SANDBOX_IMAGE`, else "python:3.12-slim". Others run the host's Python.
+        runtime: The engine's runtime: "runsc", "kata", ...; None: the engine's default.
+        python: The command that starts Python in an image.
+        memory_bytes: Memory of all processes together, files in memory included.
+        processes: Processes and threads at once.
+        cpus: Cores' worth of CPU time.
+        disk_bytes: Size of each writable folder: the working folder and /tmp.
+        timeout_s: Wall time of one call, in seconds, where the call names none.
+        max_output_bytes: How much of stdout, and of stderr, one call keeps.
+        start_timeout_s: Wall time until a new box must answer, in seconds.
+        env: Environment variables of everything that runs in the box.
+
+    Raises:
+        UsageError: A value breaks its rule.
+    """
+
+    image: str | None = None
+    runtime: str | None = None
+    python: str = "python3"
+    memory_bytes: int = 512 * MIB
+    processes: int = 64
+    cpus: float = 1.0
+    disk_bytes: int = 64 * MIB
+    timeout_s: float = 30.0
+    max_output_bytes: int = MIB
+    start_timeout_s: float = 60.0
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST_BYTES.items():
+            check_whole(name, getattr(self, name), least)
+        check_whole("processes", self.processes, 1)
+        check_seconds("timeout_s", self.timeout_s)
+        check_seconds("start_timeout_s", self.start_timeout_s)
+        if not _is_number(self.cpus) or not 0.01 <= self.cpus < math.inf:
+            raise UsageError(f"cpus is {self.cpus!r}; it must be a number of cores from 0.01 on")
+        for name in ("image", "runtime", "python"):
+            text = getattr(self, name)
+            if text is not None and (not isinstance(text, str) or not text.strip()):
+                raise UsageError(f"{name} is {text!r}; it must be a text with something in it")
+        object.__setattr__(self, "env", dict(check_env_variables(self.env)))
+
+    @classmethod
+    def from_limits(cls, limits: Mapping[str, Any]) -> "SandboxSpec":
+        """Make a spec of keyword arguments.
+
+        Raises:
+            UsageError: A name is not a limit, or a value breaks its rule.
+        """
+        names = [known.name for known in fields(cls)]
+        for name in limits:
+            if name not in names:
+                raise UsageError(f"a sandbox has no limit {name!r}; it has {', '.join(names)}")
+        return cls(**limits)
+
+
+@dataclass(frozen=True)
+class ExecResult:
+    """What a command or a piece of Python did.
+
+    Attributes:
+        exit_code: Of the command; 128 + N where signal N killed it (137: SIGKILL, which is also
+            how a timeout ends it). Of Python code: 0, 1 after an exception, or the code that it
+            exited with. -1: not known, as the box is gone.
+        stdout: Text; bytes that are not UTF-8 become U+FFFD. Where it was longer than
+            `max_output_bytes`, its head and its tail, with a line between them that says how many
+            bytes are missing.
+        stderr: Likewise.
+        verdict: "ok": exit code 0. "nonzero": another. "timeout": out of time, and killed.
+            "oom": out of memory, and killed. "output_limit": more output than
+            `max_output_bytes`; the command was killed if it did not end soon after. "dead": the
+            box broke during the call. Where several hold: dead, timeout, oom, output_limit.
+        truncated: Whether stdout or stderr was cut.
+    """
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    verdict: Verdict
+    truncated: bool = False
+
+
+def check_whole(name: str, value: Any, least: int) -> int:
+    """Return the value if it is a whole number of at least `least`.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise UsageError(f"{name} is {value!r}; it must be a whole number from {least} on")
+    return value
+
+
+def check_seconds(name: str, value: Any) -> float:
+    """Return the value if it is a time above zero, in seconds, and not endless.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if not _is_number(value) or not 0 < value <= MAX_TIMEOUT_S:
+        raise UsageError(
+            f"{name} is {value!r}; it must be a number of seconds above 0, at most {MAX_TIMEOUT_S}"
+        )
+    return float(value)
+
+
+def check_env_variables(env: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the variables if the system can take them.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    for name, value in env.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[^=\0]+", name):
+            raise UsageError(f"env has the name {name!r}; it must be a text without '=' and NUL")
+        if not isinstance(value, str) or "\0" in value:
+            raise UsageError(f"env[{name!r}] is {value!r}; it must be a text without NUL")
+    return env
+
+
+MAX_TIMEOUT_S = 7 * 24 * 3600
+_LEAST_BYTES = {"memory_bytes": 32 * MIB, "disk_bytes": 1 << 16, "max_output_bytes": 1}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,264 @@
+"""A sandbox whose calls a worker answers over a connection; what every backend here has in common.
+
+A backend makes the box and the connection, and can throw the box away. Left out: both of these.
+"""
+
+import logging
+import os
+import threading
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gymnast.errors import SandboxDead, SandboxFileError, SandboxUnavailable, UsageError
+from gymnast.sandboxes.base import MAX_FILE_BYTES, Sandbox
+from gymnast.sandboxes.guest.protocol import BrokenFrame, Header
+from gymnast.sandboxes.link import Link, LinkClosed, LinkTimeout, Stream, new_nonce
+from gymnast.sandboxes.program import boot_frame
+from gymnast.sandboxes.results import exec_result
+from gymnast.sandboxes.spec import (
+    ExecResult,
+    SandboxSpec,
+    check_env_variables,
+    check_seconds,
+    check_whole,
+)
+
+GRACE_S = 5.0  # beyond a call's own time, for the worker to kill and to answer
+FILE_S = 60.0  # for one piece of a file
+_PIECE_BYTES = 1 << 20
+
+log = logging.getLogger("gymnast.sandboxes")
+
+
+class WorkerSandbox(Sandbox):
+    """A box with a worker inside.
+
+    A backend calls this constructor, then `_connect` with what it has made.
+
+    Attributes:
+        spec: The image and the limits.
+    """
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        self.spec = spec
+        self._link: Link | None = None
+        self._lock = threading.Lock()  # one call at a time
+        self._why_dead: str | None = None
+        self._discard: Callable[[], object] = lambda: None
+
+    def _connect(
+        self,
+        stream: Stream,
+        discard: Callable[[], object],
+        *,
+        alone: bool,
+        rlimits: Mapping[str, int] | None = None,
+    ) -> None:
+        """Start the worker over a connection that is made.
+
+        Args:
+            stream: The connection to what runs `program.command`.
+            discard: Ends the box and the connection, a waiting `recv` included. Called once: at
+                the end, when the box breaks, when the sandbox is garbage, or at exit. So it must
+                not refer to the sandbox.
+            alone: Whether the worker has a PID namespace to itself.
+            rlimits: See `boot_frame`.
+
+        Raises:
+            SandboxUnavailable: No worker answers; the box is discarded.
+        """
+        self._discard = weakref.finalize(self, discard)
+        nonce = new_nonce()
+        link = Link(stream)
+        try:
+            frame = boot_frame(nonce, alone=alone, rlimits=rlimits or {})
+            link.boot(frame, nonce, timeout_s=self.spec.start_timeout_s)
+        except (LinkTimeout, LinkClosed) as error:
+            reason = self._start_failure() or str(error)
+            self._break(f"the worker did not start: {reason}")
+            raise SandboxUnavailable(
+                f"{self._name()}: the worker did not start: {reason}. The box must have Python "
+                f"3.8 or newer as {self.spec.python!r}"
+            ) from None
+        self._link = link
+
+    @abstractmethod
+    def _name(self) -> str:
+        """How messages call the box."""
+
+    def _start_failure(self) -> str:
+        """What the box has said of why it does not start."""
+        return ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the box is open and was well when it was last asked."""
+        return self._link is not None and self._why_dead is None
+
+    def ping(self, *, timeout_s: float = 5.0) -> bool:
+        """Ask the worker for a sign of life; a box that gives none is discarded.
+
+        Args:
+            timeout_s: How long to wait, in seconds.
+        """
+        if not self.alive:
+            return False
+        try:
+            self._request({"op": "ping"}, b"", check_seconds("timeout_s", timeout_s), 0)
+        except (LinkTimeout, LinkClosed, SandboxDead):
+            return False
+        return True
+
+    def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: str | bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        max_output_bytes: int | None = None,
+    ) -> ExecResult:
+        """See `Sandbox.exec`."""
+        header = {
+            "op": "exec",
+            "argv": _argv(command),
+            "cwd": None if cwd is None else _text("cwd", cwd),
+            "env": dict(check_env_variables(env or {})),
+            "stdin": stdin is not None,
+        }
+        return self._run(header, _bytes(stdin or b""), timeout_s, max_output_bytes)
+
+    def python(
+        self, code: str, *, timeout_s: float | None = None, max_output_bytes: int | None = None
+    ) -> ExecResult:
+        """See `Sandbox.python`."""
+        return self._run({"op": "python"}, _bytes(code), timeout_s, max_output_bytes)
+
+    def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """See `Sandbox.read_file`."""
+        check_whole("max_bytes", max_bytes, 0)
+        data = b""
+        while True:
+            most = min(_PIECE_BYTES, max_bytes + 1 - len(data))
+            header = {"op": "read", "path": _text("path", path), "offset": len(data), "most": most}
+            answer, piece = self._file_request(path, header, b"", most)
+            data += piece
+            if max(len(data), answer["file_bytes"]) > max_bytes:
+                raise SandboxFileError(
+                    27,  # EFBIG
+                    f"{path}: the file has {answer['file_bytes']} bytes, more than max_bytes "
+                    f"({max_bytes}); read a part of it with exec, or allow more",
+                    path,
+                )
+            if len(piece) < most:
+                return data
+
+    def write_file(self, path: str, data: str | bytes) -> None:
+        """See `Sandbox.write_file`."""
+        content = memoryview(_bytes(data))
+        for offset in range(0, max(1, len(content)), _PIECE_BYTES):
+            header = {"op": "write", "path": _text("path", path), "offset": offset}
+            piece = bytes(content[offset : offset + _PIECE_BYTES])
+            self._file_request(path, header, piece, 0)
+
+    def close(self) -> None:
+        """See `Sandbox.close`."""
+        self._break("it was closed")
+
+    def _run(
+        self,
+        header: Header,
+        payload: bytes,
+        timeout_s: float | None,
+        max_output_bytes: int | None,
+    ) -> ExecResult:
+        spec = self.spec
+        seconds = check_seconds("timeout_s", spec.timeout_s if timeout_s is None else timeout_s)
+        limit = check_whole(
+            "max_output_bytes",
+            spec.max_output_bytes if max_output_bytes is None else max_output_bytes,
+            1,
+        )
+        limits = {"timeout_s": seconds, "max_output_bytes": limit}
+        try:
+            answer, data = self._request(
+                {**header, **limits}, payload, seconds + GRACE_S, 2 * limit
+            )
+            if error := answer.get("error"):
+                raise LinkClosed(f"the worker failed: {error.get('text')}")
+            result = exec_result(answer, data)
+            if not answer["killed"]:
+                self._break("something in it could not be killed")
+            return result
+        except LinkTimeout as error:
+            return ExecResult(-1, "", f"[the box was thrown away: {error}]\n", "timeout")
+        except (LinkClosed, KeyError, TypeError, ValueError) as error:
+            self._break(f"its worker broke: {error}")
+            return ExecResult(-1, "", f"[the box broke: {error}]\n", "dead")
+
+    def _file_request(
+        self, path: str, header: Header, payload: bytes, most: int
+    ) -> tuple[Header, bytes]:
+        try:
+            answer, data = self._request(header, payload, FILE_S, most)
+        except (LinkTimeout, LinkClosed) as error:
+            raise SandboxDead(f"{self._name()} broke: {error}") from None
+        error = answer.get("error")
+        if error is None:
+            return answer, data
+        if error.get("kind") != "file":
+            self._break(f"its worker failed: {error.get('text')}")
+            raise SandboxDead(f"{self._name()} broke: {error.get('text')}")
+        raise SandboxFileError(int(error["number"]), f"{path}: {error['text']}", path)
+
+    def _request(
+        self, header: Header, payload: bytes, timeout_s: float, max_answer_bytes: int
+    ) -> tuple[Header, bytes]:
+        with self._lock:
+            if self._link is None or self._why_dead is not None:
+                raise SandboxDead(
+                    f"{self._name()} cannot be used: {self._why_dead}; open another sandbox"
+                )
+            try:
+                return self._link.request(
+                    header, payload, timeout_s=timeout_s, max_answer_bytes=max_answer_bytes
+                )
+            except BrokenFrame as error:  # nothing has been sent
+                raise UsageError(f"command, env or path are too long: {error}") from None
+            except (LinkTimeout, LinkClosed) as error:
+                self._break(str(error))
+                raise
+
+    def _break(self, why: str) -> None:
+        """Throw the box away, and remember the first reason."""
+        if self._why_dead is None:
+            self._why_dead = why
+            if why != "it was closed":
+                log.warning("%s was thrown away: %s", self._name(), why)
+        self._discard()
+
+
+def _argv(command: str | Sequence[str]) -> list[str]:
+    if isinstance(command, str):
+        return ["/bin/sh", "-c", _text("command", command)]
+    argv = [_text("command", part) for part in command]
+    if not argv:
+        raise UsageError("command is empty; it must be a text or name a program")
+    return argv
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise UsageError(f"{name} is {value!r}; it must be a text without NUL")
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        raise UsageError(f"{name} is {value!r}; it must be a text that has bytes") from None
+    return value
+
+
+def _bytes(data: str | bytes) -> bytes:
+    return data.encode("utf-8", "surrogatepass") if isinstance(data, str) else bytes(data)
