@@ -99,7 +99,9 @@ def default_image() -> str:
 
 
 def _create(api: Any, image: str, spec: SandboxSpec) -> str:
-    tmpfs = f"rw,nosuid,nodev,mode=1777,size={spec.disk_bytes},nr_inodes={_INODES}"
+    # The owner is given, as the mode does not hold where the image has a folder of that name.
+    owner = f"uid={USER_ID},gid={USER_ID},mode=1777"
+    tmpfs = f"rw,nosuid,nodev,{owner},size={spec.disk_bytes},nr_inodes={_INODES}"
     host_config = api.create_host_config(
         auto_remove=True,
         network_mode="none",

@@ -41,12 +41,12 @@ def serve(commands: int, done: int, path: str) -> None:
     sys.argv = [""]
     sys.path[:0] = ["", *filter(None, path.split(os.pathsep))]
     owner, output = os.getpid(), (os.dup(1), os.dup(2))
-    number = 0
+    calls = 0
     while True:
         code = _read(commands, int.from_bytes(_read(commands, 4), "big"))
-        number += 1
+        calls += 1
         _restore(output)
-        status = _run(code, "<python %d>" % number, main.__dict__)
+        status = _run(code, "<python %d>" % calls, main.__dict__)
         _flush()
         if os.getpid() != owner:  # the code has forked, and this is the child
             os._exit(status)
@@ -96,7 +96,7 @@ def _run(code: bytes, filename: str, namespace: Dict[str, Any]) -> int:
 
 
 def _execute(source: str, filename: str, namespace: Dict[str, Any]) -> None:
-    module = compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    module: Any = compile(source, filename, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     last: Optional[ast.Expression] = None
     if module.body and isinstance(module.body[-1], ast.Expr):
         last = ast.Expression(module.body.pop().value)
