@@ -54,8 +54,8 @@ class LocalSandbox(WorkerSandbox):
         with theirs:
             process = subprocess.Popen(
                 command(sys.executable),
-                stdin=theirs,
-                stdout=theirs,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
                 cwd=self.folder,
                 env=self._environment(mark),

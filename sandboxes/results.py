@@ -45,8 +45,10 @@ def join(head: bytes, tail: bytes, missing: int) -> str:
     kept_head = head[: len(head) - _begun_bytes(head)]
     kept_tail = tail[_continued_bytes(tail) :]
     missing += len(head) - len(kept_head) + len(tail) - len(kept_tail)
-    line = f"\n[... {missing} bytes left out ...]\n"
-    return kept_head.decode("utf-8", "replace") + line + kept_tail.decode("utf-8", "replace")
+    line = f"[... {missing} bytes left out ...]\n"
+    before = "" if not kept_head or kept_head.endswith(b"\n") else "\n"
+    texts = kept_head.decode("utf-8", "replace"), kept_tail.decode("utf-8", "replace")
+    return f"{texts[0]}{before}{line}{texts[1]}"
 
 
 def _begun_bytes(data: bytes) -> int:

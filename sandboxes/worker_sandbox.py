@@ -187,8 +187,8 @@ class WorkerSandbox(Sandbox):
             answer, data = self._request(
                 {**header, **limits}, payload, seconds + GRACE_S, 2 * limit
             )
-            if error := answer.get("error"):
-                raise LinkClosed(f"the worker failed: {error.get('text')}")
+            if wrong := answer.get("error"):
+                raise LinkClosed(f"the worker failed: {wrong.get('text')}")
             result = exec_result(answer, data)
             if not answer["killed"]:
                 self._break("something in it could not be killed")
@@ -206,13 +206,13 @@ class WorkerSandbox(Sandbox):
             answer, data = self._request(header, payload, FILE_S, most)
         except (LinkTimeout, LinkClosed) as error:
             raise SandboxDead(f"{self._name()} broke: {error}") from None
-        error = answer.get("error")
-        if error is None:
+        wrong = answer.get("error")
+        if wrong is None:
             return answer, data
-        if error.get("kind") != "file":
-            self._break(f"its worker failed: {error.get('text')}")
-            raise SandboxDead(f"{self._name()} broke: {error.get('text')}")
-        raise SandboxFileError(int(error["number"]), f"{path}: {error['text']}", path)
+        if wrong.get("kind") != "file":
+            self._break(f"its worker failed: {wrong.get('text')}")
+            raise SandboxDead(f"{self._name()} broke: {wrong.get('text')}")
+        raise SandboxFileError(int(wrong["number"]), f"{path}: {wrong['text']}", path)
 
     def _request(
         self, header: Header, payload: bytes, timeout_s: float, max_answer_bytes: int
