@@ -35,11 +35,21 @@ class Session:
     def ensure(self) -> None:
         """Fork a session unless there is one. Called before a request is read, see the package."""
         self._processes.reap()
-        if self.pid is not None and self.pid in self._processes.ended:
+        if self.pid is not None and (self.pid in self._processes.ended or self._out_of_step()):
+            if not self._processes.kill():
+                raise RuntimeError("a Python session cannot be killed")
             self.lost = True
             self.forget()
         if self.pid is None:
             self._start()
+
+    def _out_of_step(self) -> bool:
+        """Whether the session says that code has ended while there is none: the guest's doing."""
+        try:
+            os.read(self.done, 1)
+        except BlockingIOError:
+            return False
+        return True
 
     def forget(self) -> int:
         """Let go of a session that has ended.

@@ -64,7 +64,7 @@ def test_a_signal_is_an_exit_code_of_128_and_more(box: Sandbox) -> None:
 def test_what_no_system_could_take_is_refused_by_name(box: Sandbox) -> None:
     with pytest.raises(UsageError, match="command is empty"):
         box.exec([])
-    with pytest.raises(UsageError, match="command is 'a.x00'.*without NUL"):
+    with pytest.raises(UsageError, match=r"command is 'a.x00'.*without NUL"):
         box.exec("a\0")
     with pytest.raises(UsageError, match="timeout_s is 0; it must be a number of seconds above 0"):
         box.exec("true", timeout_s=0)
