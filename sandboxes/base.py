@@ -1,7 +1,7 @@
 """The contract of every sandbox: what code that is not trusted can be asked to do, and where.
 
 Left out: how a box is made and what it protects from, which each backend says in its docstring.
-`tests/sandboxes/test_contract.py` is the contract as tests, run on every backend.
+`tests/sandboxes/test_contract_*.py` are the contract as tests, run on every backend.
 """
 
 from abc import ABC, abstractmethod
@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from gymnast.errors import SandboxDead
 from gymnast.sandboxes.background import in_background
 from gymnast.sandboxes.spec import ExecResult
 
@@ -154,6 +155,17 @@ class Sandbox(ABC):
 
         A call that another thread has under way ends with the verdict "dead".
         """
+
+    def ping(self, *, timeout_s: float = 5.0) -> bool:
+        """Whether the box is open and gives a sign of life.
+
+        Args:
+            timeout_s: How long to wait for it, in seconds.
+        """
+        try:
+            return self.exec(["true"], timeout_s=timeout_s).verdict == "ok"
+        except SandboxDead:
+            return False
 
     def upload(self, local: str | Path, path: str) -> None:
         """Copy a file of the host into the box.

@@ -37,6 +37,7 @@ def engine_client() -> Any:
     with _clients_lock:
         if key not in _clients:
             try:
+                _knock(key[1])
                 client = docker.from_env(timeout=ENGINE_TIMEOUT_S, max_pool_size=64)
                 client.ping()
             except ENGINE_ERRORS as error:
@@ -46,6 +47,14 @@ def engine_client() -> Any:
                 ) from None
             _clients[key] = client.api
         return _clients[key]
+
+
+def _knock(address: str) -> None:
+    """Raise OSError where nobody listens; the SDK would leave its socket open."""
+    if address.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(ENGINE_TIMEOUT_S)
+            probe.connect(address.removeprefix("unix://"))
 
 
 class AttachedStream:

@@ -98,11 +98,7 @@ class WorkerSandbox(Sandbox):
         return self._link is not None and self._why_dead is None
 
     def ping(self, *, timeout_s: float = 5.0) -> bool:
-        """Ask the worker for a sign of life; a box that gives none is discarded.
-
-        Args:
-            timeout_s: How long to wait, in seconds.
-        """
+        """See `Sandbox.ping`; a box that gives no sign is thrown away."""
         if not self.alive:
             return False
         try:

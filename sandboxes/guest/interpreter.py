@@ -20,6 +20,7 @@ import traceback
 import types
 from typing import Any, Dict, Optional
 
+_LIBC = ctypes.CDLL(None)
 _KEPT_SOURCES = 1000  # for the lines in tracebacks
 
 
@@ -77,7 +78,7 @@ def _flush() -> None:
         with contextlib.suppress(Exception):
             stream.flush()
     with contextlib.suppress(Exception):
-        ctypes.CDLL(None).fflush(None)  # what C code has printed
+        _LIBC.fflush(None)  # what C code has printed
 
 
 def _run(code: bytes, filename: str, namespace: Dict[str, Any]) -> int:

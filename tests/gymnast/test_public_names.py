@@ -15,6 +15,7 @@ PROMISED = {
     "gymnast.errors": "GymnastError",
     "gymnast.envs": "Environment tool Renderer make register check_env",
     "gymnast.agents": "Agent TransformersAgent ScriptedAgent load_model",
+    "gymnast.sandboxes": "Sandbox SandboxSpec ExecResult DockerSandbox LocalSandbox open_sandbox",
     "gymnast.trainers": "rollout collect stream Trainer load_config advantages losses",
 }
 

@@ -1,0 +1,99 @@
+"""The connection to a worker takes an answer for the answer only if it is one."""
+
+import ast
+import json
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gymnast.sandboxes.program as program
+from gymnast.sandboxes.guest.protocol import BrokenFrame, pack, unpack
+from gymnast.sandboxes.link import Link, LinkClosed, LinkTimeout
+
+
+def reader(data: bytes) -> Callable[[int], bytes]:
+    position = 0
+
+    def receive(size: int) -> bytes:
+        nonlocal position
+        if position + size > len(data):
+            raise EOFError
+        position += size
+        return data[position - size : position]
+
+    return receive
+
+
+@given(st.dictionaries(st.text(), st.text() | st.integers()), st.binary())
+def test_a_frame_is_read_as_it_was_written(header: dict[str, Any], payload: bytes) -> None:
+    got, data = unpack(reader(pack(header, payload)), len(payload))
+    assert got == {**header, "size": len(payload)}
+    assert data == payload
+
+
+@given(st.binary(max_size=200))
+def test_anything_else_is_refused(data: bytes) -> None:
+    with pytest.raises((BrokenFrame, EOFError)):
+        unpack(reader(data), 10)
+
+
+def test_a_payload_above_the_limit_is_refused_before_it_is_read() -> None:
+    frame = pack({}, b"12345")
+    with pytest.raises(BrokenFrame, match="5 bytes is larger than 4"):
+        unpack(reader(frame[:-5]), 4)
+
+
+def answer_with(reply: Callable[[dict[str, Any]], bytes], timeout_s: float = 5) -> Any:
+    """What a link makes of a worker that replies so to a request."""
+    ours, theirs = socket.socketpair()
+
+    def work() -> None:
+        length = int.from_bytes(theirs.recv(4, socket.MSG_WAITALL), "big")
+        theirs.sendall(reply(json.loads(theirs.recv(length, socket.MSG_WAITALL))))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    with ours, theirs:
+        try:
+            return Link(ours).request({"op": "ping"}, timeout_s=timeout_s, max_answer_bytes=8)
+        finally:
+            thread.join()
+
+
+def test_the_answer_with_the_nonce_is_taken() -> None:
+    header, payload = answer_with(lambda request: pack({"nonce": request["nonce"]}, b"ok"))
+    assert (header["size"], payload) == (2, b"ok")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        lambda request: pack({"nonce": "guessed"}, b""),
+        lambda request: pack({}, b""),
+        lambda request: pack({"nonce": request["nonce"]}, b"too long a payload"),
+        lambda request: b"\xff" * 100,
+        lambda request: (2).to_bytes(4, "big") + b"[]",
+    ],
+)
+def test_other_answers_are_not(reply: Callable[[dict[str, Any]], bytes]) -> None:
+    with pytest.raises(LinkClosed):
+        answer_with(reply)
+
+
+def test_no_answer_is_waited_for_as_long_as_allowed() -> None:
+    with pytest.raises(LinkTimeout, match=r"within 0\.1 s"):
+        answer_with(lambda request: pack(request)[:9], timeout_s=0.1)
+
+
+def test_the_program_is_for_any_python_from_3_8_on() -> None:
+    sources = dict(program._sources())
+    on_disk = {path.stem for path in Path(program.__file__).parent.glob("guest/*.py")}
+    assert set(sources) == on_disk - {"__init__"}
+    for source in [*sources.values(), program._LOADER]:
+        ast.parse(source, feature_version=(3, 8))

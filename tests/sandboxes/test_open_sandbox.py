@@ -1,0 +1,102 @@
+"""Backends by name; what isolates nothing is never chosen for anyone."""
+
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gymnast.sandboxes
+from gymnast.errors import SandboxUnavailable, UsageError
+from gymnast.sandboxes import LocalSandbox, Sandbox, SandboxSpec, open_sandbox
+
+
+def test_every_name_is_there() -> None:
+    for name in gymnast.sandboxes.__all__:
+        assert getattr(gymnast.sandboxes, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'Sandbocks'"):
+        gymnast.sandboxes.Sandbocks  # noqa: B018
+
+
+def test_the_docker_sdk_is_imported_by_those_who_use_it() -> None:
+    program = "import sys, gymnast.sandboxes; sys.exit('docker' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_local_warns(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), open_sandbox("local") as box:
+        assert isinstance(box, LocalSandbox)
+    assert "does not isolate" in caplog.text
+
+
+def test_local_deletes_its_folder_whatever_is_in_it() -> None:
+    with LocalSandbox() as box:
+        box.exec("mkdir -p a/b; touch a/b/c; ln -s / a/root; chmod 0 a/b a")
+        assert box.folder.exists()
+    assert not box.folder.exists()
+    assert Path("/etc").exists()
+
+
+def test_local_kills_what_outlives_its_worker(tmp_path: Path) -> None:
+    with LocalSandbox() as box:
+        survivor = f"setsid sleep 987 >&- 2>&- & echo $! > {tmp_path}/pid; kill -9 $PPID; sleep 9"
+        assert box.exec(survivor).verdict == "dead"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_local_ends_with_its_owner() -> None:
+    program = (
+        "import os, signal\nfrom gymnast.sandboxes import LocalSandbox\nbox = LocalSandbox()\n"
+        "print(box.python('import os; os.getppid()').stdout, box.folder, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
+    worker, folder = shown.split()
+    os.rmdir(folder)
+    for _ in range(1000):
+        if not Path(f"/proc/{worker}").exists():
+            break
+        subprocess.run(["sleep", "0.01"])
+    assert not Path(f"/proc/{worker}").exists()
+
+
+def test_auto_is_never_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    with pytest.raises(SandboxUnavailable, match=r"docker: no Docker engine.*backend \"local\""):
+        open_sandbox()
+
+
+def test_an_unknown_backend_is_told_the_known_ones() -> None:
+    with pytest.raises(
+        UsageError, match=r"no sandbox backend 'jail'; there are auto, docker, .*local"
+    ):
+        open_sandbox("jail")
+
+
+def test_limits_are_named_in_one_place() -> None:
+    with pytest.raises(UsageError, match="spec and timeout_s were given"):
+        open_sandbox("local", spec=SandboxSpec(), timeout_s=1)
+
+
+def test_the_subclass_in_the_contracts_docstring_works() -> None:
+    text = Sandbox.__doc__ or ""
+    source = textwrap.dedent(text[text.index("    class FolderSandbox") :])
+    names: dict[str, Any] = {}
+    imports = (
+        "import os, subprocess, sys, tempfile\nfrom pathlib import Path\n"
+        "from gymnast.sandboxes import ExecResult, Sandbox\n"
+        "from gymnast.sandboxes.base import MAX_FILE_BYTES\n"
+    )
+    exec(imports + source, names)
+    with names["FolderSandbox"]() as box:
+        assert box.exec("cat; exit 2", stdin="x").stdout == "x"
+        assert box.exec("sleep 5", timeout_s=0.1).verdict == "timeout"
+        assert box.python("print(1)").stdout == "1\n"
+        box.write_file("a", "text")
+        assert box.read_file("a") == b"text"
+        assert box.ping()

@@ -1,0 +1,45 @@
+"""Limits are checked where they are named."""
+
+import pickle
+from typing import Any
+
+import pytest
+
+from gymnast.errors import UsageError
+from gymnast.sandboxes import SandboxSpec, open_sandbox
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"memory_bytes": 1}, "memory_bytes is 1; it must be a whole number from 33554432 on"),
+        ({"processes": 0}, "processes is 0; it must be a whole number from 1 on"),
+        ({"processes": True}, "processes is True"),
+        ({"cpus": 0}, "cpus is 0; it must be a number of cores from 0.01 on"),
+        ({"cpus": float("nan")}, "cpus is nan"),
+        ({"timeout_s": -1}, "timeout_s is -1; it must be a number of seconds above 0"),
+        ({"timeout_s": float("inf")}, "timeout_s is inf"),
+        ({"timeout_s": "5"}, "timeout_s is '5'"),
+        ({"disk_bytes": 1.5}, "disk_bytes is 1.5"),
+        ({"image": " "}, "image is ' '; it must be a text with something in it"),
+        ({"env": {"A": 1}}, r"env\['A'\] is 1"),
+        ({"memory_mb": 5}, "a sandbox has no limit 'memory_mb'; it has image, runtime"),
+    ],
+)
+def test_a_wrong_limit_is_named_with_its_rule(limits: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        open_sandbox("local", **limits)
+
+
+def test_specs_are_keys_and_travel() -> None:
+    one, same = SandboxSpec(env={"A": "1"}), SandboxSpec(env={"A": "1"})
+    assert {one: 1}[same] == 1
+    assert SandboxSpec() not in {one}
+    assert pickle.loads(pickle.dumps(one)) == one
+
+
+def test_a_spec_does_not_change_with_what_it_was_made_of() -> None:
+    env = {"A": "1"}
+    spec = SandboxSpec(env=env)
+    env["A"] = "2"
+    assert spec.env == {"A": "1"}
