@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from pathlib import Path
 
@@ -109,13 +110,25 @@ def _discard(
 def _kill_marked(mark: str) -> None:
     """Kill what still has the box's mark in its environment; a process can have dropped it."""
     needle = f"{_MARK}={mark}".encode()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if needle in (entry / "environ").read_bytes().split(b"\0"):
-                    os.kill(int(entry.name), signal.SIGKILL)
-            except OSError:
-                continue  # it has ended, or is another user's
+    for turn in range(20):  # one that is just being executed shows no environment
+        found = [pid for pid in _processes() if needle in _environment_of(pid)]
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not found and turn > 0:
+            return
+        time.sleep(0.01)
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _environment_of(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []  # it has ended, or is another user's
 
 
 def _delete(folder: Path) -> None:
