@@ -27,7 +27,6 @@ DEFAULT_IMAGE = "python:3.12-slim"
 WORK_FOLDER = "/work"
 USER_ID = 1000
 
-_SHARED_MEMORY_BYTES = 16 << 20
 _OWN_PROCESSES = 2  # the worker and the session
 _INODES = 1 << 16
 
@@ -39,19 +38,19 @@ class DockerSandbox(WorkerSandbox):
 
     It has no network but its own loopback, no capability, no way to gain privileges, a user id
     that is not root's, a read-only root with two writable folders in memory (`/work`, where code
-    runs, and `/tmp`; `disk_bytes` each), and limits on memory (files in memory count, no swap),
-    processes, CPU, open files, wall time and output. System calls are those of `seccomp.json`:
-    none that makes namespaces, mounts, traces, loads programs into the kernel, or opens a socket
-    that is not IP or local. The worker is process 1 of the container: nothing in it can kill it.
-    When the host's process ends, however it ends, the worker does, and the engine removes the
-    container.
+    runs, and `/tmp`; `disk_bytes` each, a quarter of the memory at most), and limits on memory
+    (files in memory count, no swap), processes, CPU, open files, wall time and output. System
+    calls are those of `seccomp.json`: none that makes namespaces, mounts, traces, loads programs
+    into the kernel, or opens a socket that is not IP or local. The worker is process 1 of the
+    container: nothing in it can kill it. When the host's process ends, however it ends, the worker
+    does, and the engine removes the container.
 
     Not protected from: holes in the kernel, which a container shares with the host (`runtime=`
     "runsc" or "kata" puts another one between); what can be learnt of the machine from /proc and
     /sys (its CPUs, its memory, its load); use of shared caches and of the memory bus; the image
     itself. The engine must be trusted, and whoever may use its socket is root on its machine.
-    Code can break its own box: with memory full of files in /work and /tmp the kernel may kill
-    the worker, and the call's verdict is "dead".
+    Code can break its own box: with its memory full the kernel kills the guest's processes first,
+    but may come to the worker, and the call's verdict is "dead".
 
     Args:
         spec: The image, the runtime and the limits.
@@ -98,10 +97,15 @@ def default_image() -> str:
     return os.environ.get("GYMNAST_SANDBOX_IMAGE") or DEFAULT_IMAGE
 
 
+def folder_bytes(spec: SandboxSpec) -> int:
+    """The size of a writable folder: files are in memory, and must leave some for what runs."""
+    return min(spec.disk_bytes, spec.memory_bytes // 4)
+
+
 def _create(api: Any, image: str, spec: SandboxSpec) -> str:
     # The owner is given, as the mode does not hold where the image has a folder of that name.
     owner = f"uid={USER_ID},gid={USER_ID},mode=1777"
-    tmpfs = f"rw,nosuid,nodev,{owner},size={spec.disk_bytes},nr_inodes={_INODES}"
+    tmpfs = f"rw,nosuid,nodev,{owner},size={folder_bytes(spec)},nr_inodes={_INODES}"
     host_config = api.create_host_config(
         auto_remove=True,
         network_mode="none",
@@ -109,7 +113,7 @@ def _create(api: Any, image: str, spec: SandboxSpec) -> str:
         security_opt=["no-new-privileges:true", f"seccomp={_seccomp_profile()}"],
         read_only=True,
         tmpfs={WORK_FOLDER: f"{tmpfs},exec", "/tmp": f"{tmpfs},noexec"},
-        shm_size=_SHARED_MEMORY_BYTES,
+        shm_size=min(16 << 20, folder_bytes(spec)),
         mem_limit=spec.memory_bytes,
         memswap_limit=spec.memory_bytes,
         pids_limit=spec.processes + _OWN_PROCESSES,

@@ -48,7 +48,8 @@ class Processes:
         self.ended: Dict[int, int] = {}  # exit codes of the watched
         self._alone = alone
         self._watched: Set[int] = set()
-        self._children = "/proc/self/task/%d/children" % os.getpid()
+        self._pid = os.getpid()
+        self._children = "/proc/self/task/%d/children" % self._pid
         # Opened while this process is dumpable: afterwards only root may.
         self._oom_score = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
         self._own_score = os.read(self._oom_score, 16)
@@ -79,8 +80,9 @@ class Processes:
         try:
             yield
         finally:
-            with contextlib.suppress(OSError):
-                os.pwrite(self._oom_score, self._own_score, 0)
+            if os.getpid() == self._pid:  # what was forked would set it too, at any later time
+                with contextlib.suppress(OSError):
+                    os.pwrite(self._oom_score, self._own_score, 0)
 
     def tidy(self, session: Optional[int]) -> bool:
         """Kill what a call has left behind, the session's own processes apart."""

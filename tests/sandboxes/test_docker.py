@@ -109,10 +109,27 @@ def test_writable_folders_have_their_size(open_container: OpenContainer, folder:
     assert box.exec(f"rm {folder}/fill").verdict == "ok"
 
 
-def test_files_in_memory_count_as_memory(open_container: OpenContainer) -> None:
-    box = open_container(memory_bytes=64 * MIB, disk_bytes=1024 * MIB)
-    ended = box.exec("head -c 500000000 /dev/zero > /work/fill")
-    assert ended.verdict in ("oom", "dead")  # files are not freed by killing
+def test_files_leave_memory_for_what_runs(open_container: OpenContainer) -> None:
+    box = open_container(memory_bytes=96 * MIB, disk_bytes=1024 * MIB)
+    for folder in ("/work", "/tmp"):
+        ended = box.exec(f"head -c 500000000 /dev/zero > {folder}/fill; wc -c < {folder}/fill")
+        assert int(ended.stdout) == 24 * MIB
+    assert box.python("len(bytearray(4 << 20))").stdout == "4194304\n"
+
+
+def test_when_memory_runs_out_the_worker_is_the_last_to_go(open_container: OpenContainer) -> None:
+    box = open_container(memory_bytes=64 * MIB)
+    many_small_ones = """
+import os, time
+for _ in range(40):
+    if not os.fork():
+        held = bytearray(4 << 20)
+        time.sleep(1)
+        os._exit(0)
+raise SystemExit(any(os.wait()[1] for _ in range(40)))
+"""
+    assert box.exec(["python3", "-c", many_small_ones]).verdict == "oom"
+    assert box.python("1").stdout == "1\n"
 
 
 def test_cpu_is_limited(open_container: OpenContainer) -> None:
@@ -127,6 +144,8 @@ while time.process_time() - cpu < 0.3: pass
 
 
 def test_the_root_is_read_only(container: DockerSandbox) -> None:
+    root = container.exec("grep ' / ' /proc/mounts").stdout.split()
+    assert root[3].split(",")[0] == "ro"
     for folder in ("/", "/etc", "/usr/bin", "/proc/sys/kernel", "/sys/fs/cgroup/memory"):
         ended = container.exec(f"touch {folder}/new || echo 1 > {folder}/new")
         assert ended.verdict == "nonzero", folder
