@@ -5,7 +5,7 @@ Left out: how the connection is made (each backend), and what is asked (`worker_
 
 import secrets
 import time
-from typing import Any, Protocol
+from typing import Protocol
 
 from gymnast.sandboxes.guest.protocol import BrokenFrame, Header, pack, unpack
 
@@ -106,9 +106,3 @@ class Link:
 def new_nonce() -> str:
     """A text that nobody can guess."""
     return secrets.token_hex(16)
-
-
-def worker_error(answer: Header) -> dict[str, Any] | None:
-    """What went wrong in the worker, or None."""
-    error: dict[str, Any] | None = answer.get("error")
-    return error
