@@ -16,7 +16,7 @@ from typing import Any
 from gymnast.errors import ConfigError
 from gymnast.trainers.checkpoints import Checkpoints
 from gymnast.trainers.config import RunConfig, load_config
-from gymnast.trainers.run_folder import CONFIG_FILE, holds_results, is_begun
+from gymnast.trainers.run_folder import CONFIG_FILE, OVER, holds_results, is_begun, is_over
 
 # What the saved weights are weights of.
 FIXED = (
@@ -44,6 +44,8 @@ def check_output_folder(folder: Path, *, resume: bool) -> None:
             f"output_dir: {folder} holds no run to resume (no config.yaml, no metrics.jsonl); "
             "start without --resume, or name the folder of a run"
         )
+    if resume and is_over(folder):
+        raise ConfigError(f"output_dir: {folder} {OVER}")
     if holds_results(folder) and not resume:
         raise ConfigError(
             f"output_dir: {folder} holds a run already; go on with it by --resume, remove it, or "

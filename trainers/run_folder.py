@@ -98,6 +98,17 @@ def holds_results(path: Path) -> bool:
     return written or Checkpoints(path / "checkpoints").any()
 
 
+def is_over(path: Path) -> bool:
+    """Whether a folder holds a run that has ended and cannot be gone on with."""
+    return (path / MODEL).exists() and not Checkpoints(path / "checkpoints").any()
+
+
+OVER = (
+    "holds a run that has ended, and no checkpoint to go on from; name another folder, and set "
+    "trainer.checkpoint_every_steps to have some"
+)
+
+
 def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
     """Save a model so that plain Transformers loads it; adapters are merged into a copy."""
     if hasattr(model, "merge_and_unload"):

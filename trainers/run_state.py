@@ -25,7 +25,7 @@ from gymnast.trainers.divergence import checkpoints_kept
 from gymnast.trainers.generators import generator_states, restore_generators, seed_generators
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.processes import together
-from gymnast.trainers.run_folder import RunFolder, is_begun
+from gymnast.trainers.run_folder import OVER, RunFolder, is_begun, is_over
 
 T = TypeVar("T")
 
@@ -60,7 +60,8 @@ class RunState:
 
         Raises:
             ConfigError: There is no folder to resume from, or there is a run in it already.
-            CheckpointError: The folder holds no run, or its checkpoint is of another model.
+            CheckpointError: The folder holds no run, or one that has ended without a checkpoint, or
+                its checkpoint is of another model.
         """
         step = self._on_main_process(partial(self._first_step, resume))
         if step is None:
@@ -117,6 +118,8 @@ class RunState:
                 f"{self.folder.path} holds no run to resume: there is neither config.yaml nor "
                 "metrics.jsonl. Start without --resume, or name the folder of a run."
             )
+        if is_over(self.folder.path):
+            raise CheckpointError(f"{self.folder.path} {OVER}")
         self.folder.sweep()
         step = self.folder.checkpoints.newest()
         if step is None:

@@ -331,6 +331,15 @@ def test_a_run_that_is_done_says_so_and_saves_a_model_that_is_missing(runs: Runs
     assert (model / "model.safetensors").exists()
 
 
+def test_a_run_that_ended_without_a_checkpoint_is_not_begun_again(runs: Runs) -> None:
+    none = ("trainer.checkpoint_every_steps=0", "trainer.steps=1")
+    assert runs.play("over", *none) == 0, runs.log("over")
+    before = metrics(runs.folder / "over")
+    assert runs.play("over", *none, resume=True) != 0
+    assert "holds a run that has ended, and no checkpoint to go on from" in runs.log("over")
+    assert metrics(runs.folder / "over") == before
+
+
 def test_what_the_weights_depend_on_must_not_change_and_other_settings_may(runs: Runs) -> None:
     assert runs.play("changed", "trainer.steps=1") == 0, runs.log("changed")
     run = runs.folder / "changed"

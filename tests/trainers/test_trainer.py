@@ -357,6 +357,16 @@ def test_there_must_be_something_to_resume_from(tokenizer: Any, tmp_path: Path) 
         make_trainer(tokenizer, output_dir=tmp_path).train(resume=True)
 
 
+def test_a_run_that_ended_without_a_checkpoint_is_not_thrown_away(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    make_trainer(tokenizer, output_dir=tmp_path).train()
+    before = (tmp_path / "metrics.jsonl").read_text()
+    with pytest.raises(CheckpointError, match="has ended, and no checkpoint to go on from"):
+        make_trainer(tokenizer, output_dir=tmp_path, steps=4).train(resume=True)
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+
+
 def test_a_checkpoint_of_another_model_is_refused(tokenizer: Any, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"output_dir": tmp_path, "checkpoint_every_steps": 1, "steps": 1}
     make_trainer(tokenizer, **settings).train()
