@@ -65,7 +65,7 @@ class RunFolder:
             kept = [line for line in text.splitlines() if _step_of(line) <= step]
             write_text(path, "".join(line + "\n" for line in kept))
         for rollouts in (self.path / "rollouts").glob("*.jsonl"):
-            number = re.search(r"_(\d+)$", rollouts.stem)
+            number = re.match(r"(?:step|eval)_(\d+)(?:_|$)", rollouts.stem)
             if number is not None and int(number[1]) > step:
                 rollouts.unlink()
 

@@ -83,6 +83,17 @@ def test_before_the_first_checkpoint_everything_is_dropped(folder: RunFolder) ->
 # --- Rollouts
 
 
+def test_rollouts_of_further_environments_go_by_their_step_not_by_their_name(
+    folder: RunFolder,
+) -> None:
+    for name in ("eval_00004_exam", "eval_00004_exam_2", "eval_00002_exam_9"):
+        folder.save_rollouts(name, [])
+    folder.drop_after(2)
+    assert [path.name for path in (folder.path / "rollouts").iterdir()] == [
+        "eval_00002_exam_9.jsonl"
+    ]
+
+
 def test_rollouts_that_will_be_written_again_are_dropped(folder: RunFolder) -> None:
     for name in ("eval_00000", "step_00002", "eval_00002", "step_00003", "step_100000", "mine"):
         folder.save_rollouts(name, [])
