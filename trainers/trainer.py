@@ -22,11 +22,7 @@ from gymnast.trainers.advantages import Estimator
 from gymnast.trainers.algorithms import Algorithm, as_algorithm
 from gymnast.trainers.collect import MakeEnvironment, Rollouts
 from gymnast.trainers.data import RowSource, as_row_source
-from gymnast.trainers.divergence import (
-    diverged,
-    raise_if_diverged,
-    skip_message,
-)
+from gymnast.trainers.divergence import diverged, raise_if_diverged, skip_message
 from gymnast.trainers.environments import environment_factory
 from gymnast.trainers.evaluation import Evaluation, played_by
 from gymnast.trainers.learner import Learner
