@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from gymnast.envs import Renderer
+from gymnast.envs.markers import is_markup
 from gymnast.errors import TemplateError
 from template_cases import answers, conversations, turns_with_calls
 from template_messages import (
@@ -163,10 +164,18 @@ def appended(
         return f"prompt {_from_user(prompt)!r}, the template {_from_user(cut.context)!r}"
     whole = reference.tokenizer.encode(_from_user(cut.whole), add_special_tokens=False)
     opening = reference.tokenizer.encode(_from_user(cut.context), add_special_tokens=False)
-    if cut.preserved and cut.stop == cut.close != "" and whole[: len(opening)] == opening:
+    comparable = cut.preserved and cut.stop == cut.close != "" and whole[: len(opening)] == opening
+    if comparable and not _spells_added_token(reference, after):
         ids = [*opening, *sampled, *observed]
         return None if ids == whole else "the text is right, the ids differ"
     return None
+
+
+def _spells_added_token(reference: Reference, messages: Messages) -> bool:
+    """Whether encoding the template's rendering would make an added token of somebody's text."""
+    texts = [str(message["content"]) for message in messages]
+    tokens = filter(is_markup, reference.tokenizer.get_added_vocab())
+    return any(token in text for token in tokens for text in texts)
 
 
 def _from_user(text: str) -> str:

@@ -188,6 +188,14 @@ def test_whatever_a_user_says_next_is_written_as_the_template_does(
     assert not failing(subjects, "appended", [check(*one) for one in drawn])
 
 
+def test_a_user_who_spells_an_added_token_gets_its_letters(subjects: dict[str, Subject]) -> None:
+    def check(subject: Subject) -> str | None:
+        after = [NEXT | {"content": "Wqnext <eos>"}]
+        return checks.appended(subject.renderer, subject.reference, ANSWER, after=after)
+
+    assert not failing(subjects, "appended", [check])
+
+
 # --- Whatever a policy writes
 
 CUTS = st.tuples(
