@@ -50,6 +50,7 @@ from gymnast.trainers.algorithms import Algorithm
 from gymnast.trainers.batch import Sample
 from gymnast.trainers.credit import Groups, advantage_metrics, with_advantages
 from gymnast.trainers.divergence import diverged
+from gymnast.trainers.freed_memory import give_back_freed_memory
 from gymnast.trainers.kl import Kl, Reference, k3
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.rollout import PART
@@ -233,6 +234,7 @@ def _step(
         sums += found[0]
         largest = torch.maximum(largest, found[1])
     policy.eval()
+    give_back_freed_memory(accelerator.device)
     norm = optimizer.gather_gradients()
     totals = dict(zip(SUMS, sum_over_processes(accelerator, sums.tolist()), strict=True))
     computed = max(totals.pop("computed"), 1)
@@ -279,6 +281,7 @@ def _backward(
         logprobs, entropies = policy(batch, entropy=True)
     else:
         logprobs, entropies = policy(batch), zeros
+    give_back_freed_memory(accelerator.device)
     before, importance = _sampled_by(scored, logprobs, algorithm.importance_cap)
     result = algorithm.loss(logprobs, before, batch.advantages, batch.sequences)
     losses = result.losses * importance - algorithm.entropy_bonus * entropies
