@@ -5,6 +5,7 @@
     rollouts/step_00001.jsonl  the trajectories of a step; rollouts/eval_00000.jsonl likewise
     checkpoints/step_00004/  what `train(resume=True)` goes on from (`trainers/checkpoints.py`)
     model/                   the trained model, loadable by plain Transformers
+    .lock                    held by the process that writes here
 
 A kill may tear the last line of metrics.jsonl and the newest file of rollouts/, both of steps that
 a resumed run makes again, and drops first. All else is there whole or not at all.
@@ -15,12 +16,16 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from gymnast.agents.quiet import no_progress_bars
+from gymnast.errors import ConfigError
 from gymnast.trainers.checkpoints import Checkpoints
 from gymnast.trainers.durable import sweep, write_text, written_aside
 from gymnast.types import Trajectory
@@ -28,6 +33,7 @@ from gymnast.types import Trajectory
 CONFIG_FILE = "config.yaml"
 METRICS = "metrics.jsonl"
 MODEL = "model"
+LOCK = ".lock"
 
 
 class RunFolder:
@@ -41,6 +47,26 @@ class RunFolder:
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
         self.checkpoints = Checkpoints(self.path / "checkpoints")
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Let no other run write here meanwhile; a process that is killed lets go.
+
+        Raises:
+            ConfigError: Another run does.
+        """
+        lock = FileLock(self.path / LOCK, timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise ConfigError(
+                f"output_dir: another run is writing to {self.path}; wait for it, or name another "
+                "folder"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def begin(self) -> None:
         """Make metrics.jsonl, by which a run that is killed soon is known."""

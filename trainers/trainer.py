@@ -11,6 +11,8 @@ Which algorithm it is, is an advantage estimator and the loss; nothing here depe
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from gymnast.trainers.environments import environment_factory
 from gymnast.trainers.evaluation import Evaluation, played_by
 from gymnast.trainers.learner import Learner
 from gymnast.trainers.observer import Observer
-from gymnast.trainers.processes import launched
+from gymnast.trainers.processes import launched, together
 from gymnast.trainers.rewards import Reward
 from gymnast.trainers.run_folder import MODEL, RunFolder, save_model
 from gymnast.trainers.run_state import RunState
@@ -225,10 +227,18 @@ class Trainer:
             UserCodeError: The environment's own code raised in too many episodes.
             TooManyFailures: No episode of a step could be finished.
             CheckpointError: There is no run to resume, or it is of another model.
-            ConfigError: `output_dir` holds checkpoints of another run, and `resume` is not set.
+            ConfigError: `output_dir` holds checkpoints of another run, and `resume` is not set; or
+                another run is writing to it now.
             Diverged: Ten optimisation steps in a row had no finite loss or gradient; there is a
                 checkpoint, where there is an `output_dir`.
         """
+        with ExitStack() as stack:
+            if self.folder is not None:
+                claim = partial(stack.enter_context, self.folder.claimed())
+                together(self.accelerator, claim if self.accelerator.is_main_process else int)
+            return self._train(resume)
+
+    def _train(self, resume: bool) -> dict[str, float]:
         if resume or self.step == 0:
             self.step = self._state.begin(resume=resume)["step"]
             self._learner.refresh_engine()

@@ -1,6 +1,9 @@
 """What a run leaves on disk: nothing torn, nothing doubled, a model that others load."""
 
 import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gymnast.agents import load_model
 from gymnast.agents.tiny import tiny_model
+from gymnast.errors import ConfigError
 from gymnast.trainers.run_folder import RunFolder, save_model
 from gymnast.types import Span, StopReason, Trajectory
 
@@ -78,6 +82,39 @@ def test_before_the_first_checkpoint_everything_is_dropped(folder: RunFolder) ->
     folder.drop_after(-1)
     assert metrics(folder) == []
     assert list((folder.path / "rollouts").iterdir()) == []
+
+
+# --- One run at a time
+
+HOLDING = """
+import sys, time
+from pathlib import Path
+from gymnast.trainers.run_folder import RunFolder
+with RunFolder(sys.argv[1]).claimed():
+    Path(sys.argv[1], "held").touch()
+    time.sleep(600)
+"""
+
+
+def test_two_live_runs_cannot_write_to_one_folder(folder: RunFolder) -> None:
+    other = subprocess.Popen([sys.executable, "-c", HOLDING, str(folder.path)])
+    try:
+        while not (folder.path / "held").exists():
+            assert other.poll() is None
+            time.sleep(0.05)
+        with pytest.raises(ConfigError, match="another run is writing to"), folder.claimed():
+            pass
+    finally:
+        other.kill()  # as a run that is killed
+        other.wait()
+    with folder.claimed():
+        pass
+
+
+def test_a_folder_is_free_again_after_its_run(folder: RunFolder) -> None:
+    for _ in range(2):
+        with folder.claimed():
+            pass
 
 
 # --- Rollouts
