@@ -13,11 +13,13 @@ from gymnast.sandboxes.spec import ExecResult, SandboxSpec
 
 if TYPE_CHECKING:
     from gymnast.sandboxes.docker import DockerSandbox
+    from gymnast.sandboxes.landlock import LandlockSandbox
     from gymnast.sandboxes.local import LocalSandbox
 
 __all__ = [
     "DockerSandbox",
     "ExecResult",
+    "LandlockSandbox",
     "LocalSandbox",
     "Sandbox",
     "SandboxSpec",
@@ -25,7 +27,7 @@ __all__ = [
 ]
 
 # Imported when first used: the Docker SDK takes a while, and not everyone has an engine.
-_LAZY = {"DockerSandbox": "docker", "LocalSandbox": "local"}
+_LAZY = {"DockerSandbox": "docker", "LandlockSandbox": "landlock", "LocalSandbox": "local"}
 
 
 def __getattr__(name: str) -> Any:

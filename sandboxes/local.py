@@ -3,24 +3,20 @@
 import contextlib
 import logging
 import os
-import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from pathlib import Path
 
+from gymnast.sandboxes.leftovers import MARK, delete_folder, kill_marked
 from gymnast.sandboxes.owner import started
 from gymnast.sandboxes.program import command
 from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 
 END_S = 5.0  # for the worker to kill what is left, once its connection is closed
-
-_MARK = "GYMNAST_LOCAL_SANDBOX"
 
 log = logging.getLogger("gymnast.sandboxes")
 
@@ -83,7 +79,7 @@ class LocalSandbox(WorkerSandbox):
             "TMPDIR": str(self.folder),
             "LANG": "C.UTF-8",
             **self.spec.env,
-            _MARK: mark,
+            MARK: mark,
         }
 
     def _name(self) -> str:
@@ -103,40 +99,5 @@ def _discard(
         process.wait()
     connection.close()
     if process.returncode != 0:
-        _kill_marked(mark)
-    _delete(folder)
-
-
-def _kill_marked(mark: str) -> None:
-    """Kill what still has the box's mark in its environment; a process can have dropped it."""
-    needle = f"{_MARK}={mark}".encode()
-    for turn in range(20):  # one that is just being executed shows no environment
-        found = [pid for pid in _processes() if needle in _environment_of(pid)]
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        if not found and turn > 0:
-            return
-        time.sleep(0.01)
-
-
-def _processes() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-
-
-def _environment_of(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []  # it has ended, or is another user's
-
-
-def _delete(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():  # a folder in it may not be entered
-        for path, names, _ in os.walk(folder):
-            for name in names:
-                entry = Path(path, name)
-                if not entry.is_symlink():
-                    entry.chmod(0o700)
-        shutil.rmtree(folder, ignore_errors=True)
+        kill_marked(mark)
+    delete_folder(folder)

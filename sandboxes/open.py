@@ -17,7 +17,7 @@ def open_sandbox(
     """Open a box.
 
     Args:
-        backend: "docker", "local" (no isolation), or "auto": the strongest that works here, which
+        backend: "docker", "landlock", "local" (no isolation), or "auto": the strongest that works here, which
             is logged and never is "local".
         spec: The image and the limits.
         **limits: Or some of them, by the names of `SandboxSpec`.
@@ -60,11 +60,21 @@ def _docker(spec: SandboxSpec) -> Sandbox:
     return DockerSandbox(spec)
 
 
+def _landlock(spec: SandboxSpec) -> Sandbox:
+    from gymnast.sandboxes.landlock import LandlockSandbox
+
+    return LandlockSandbox(spec)
+
+
 def _local(spec: SandboxSpec) -> Sandbox:
     from gymnast.sandboxes.local import LocalSandbox
 
     return LocalSandbox(spec)
 
 
-_BACKENDS: dict[str, Callable[[SandboxSpec], Sandbox]] = {"docker": _docker, "local": _local}
-_STRONGEST_FIRST = ("docker",)  # those that isolate
+_BACKENDS: dict[str, Callable[[SandboxSpec], Sandbox]] = {
+    "docker": _docker,
+    "landlock": _landlock,
+    "local": _local,
+}
+_STRONGEST_FIRST = ("docker", "landlock")  # those that isolate

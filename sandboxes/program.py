@@ -11,7 +11,7 @@ from typing import Any
 from gymnast.sandboxes.guest.protocol import pack
 
 # Each file after those that it imports.
-_MODULES = ("protocol", "processes", "capture", "files", "interpreter", "session", "worker")
+_MODULES = ("protocol", "processes", "capture", "files", "confine", "interpreter", "session", "worker")
 
 # The boot frame: see `guest/protocol.py`. Read without a buffer: requests follow it.
 _LOADER = """
@@ -45,15 +45,25 @@ def command(python: str) -> list[str]:
     return [python, "-I", "-X", "utf8", "-c", _LOADER]
 
 
-def boot_frame(nonce: str, *, alone: bool, rlimits: Mapping[str, int]) -> bytes:
+def boot_frame(
+    nonce: str,
+    *,
+    alone: bool,
+    rlimits: Mapping[str, int],
+    seccomp: bytes = b"",
+    scoped: bool = False,
+) -> bytes:
     """The first frame that the program reads.
 
     Args:
         nonce: Comes back when the worker is ready.
         alone: Whether the worker has a PID namespace to itself.
         rlimits: Limits, by their names in `resource`, of the worker and all that it starts.
+        seccomp: A filter of system calls for all of them; see `seccomp_filter`.
+        scoped: Whether to keep what it starts from signalling the worker, by Landlock.
     """
     boot: dict[str, Any] = {"nonce": nonce, "alone": alone, "rlimits": dict(rlimits)}
+    boot.update({"seccomp": seccomp.hex(), "scoped": scoped})
     return pack({**boot, "modules": _sources()})
 
 

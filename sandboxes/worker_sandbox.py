@@ -55,6 +55,8 @@ class WorkerSandbox(Sandbox):
         *,
         alone: bool,
         rlimits: Mapping[str, int] | None = None,
+        seccomp: bytes = b"",
+        scoped: bool = False,
     ) -> None:
         """Start the worker over a connection that is made.
 
@@ -64,7 +66,7 @@ class WorkerSandbox(Sandbox):
                 the end, when the box breaks, when the sandbox is garbage, or at exit. So it must
                 not refer to the sandbox.
             alone: Whether the worker has a PID namespace to itself.
-            rlimits: See `boot_frame`.
+            rlimits, seccomp, scoped: See `boot_frame`.
 
         Raises:
             SandboxUnavailable: No worker answers; the box is discarded.
@@ -73,7 +75,9 @@ class WorkerSandbox(Sandbox):
         nonce = new_nonce()
         link = Link(stream)
         try:
-            frame = boot_frame(nonce, alone=alone, rlimits=rlimits or {})
+            frame = boot_frame(
+                nonce, alone=alone, rlimits=rlimits or {}, seccomp=seccomp, scoped=scoped
+            )
             link.boot(frame, nonce, timeout_s=self.spec.start_timeout_s)
         except (LinkTimeout, LinkClosed) as error:
             reason = self._start_failure() or str(error)

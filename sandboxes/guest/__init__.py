@@ -10,6 +10,7 @@ it has, from 3.8 on. So they import nothing but the standard library and each ot
     session       the Python session, as the worker sees it
     interpreter   the Python session, from the inside
     files         reading and writing files
+    confine       what it forbids itself and what it starts, where no container does
 
 The worker and the code of the guest share a user id, so the guest could write to whatever the
 worker lets it reach. Therefore:

@@ -50,9 +50,11 @@ class Processes:
         self._watched: Set[int] = set()
         self._pid = os.getpid()
         self._children = "/proc/self/task/%d/children" % self._pid
-        # Opened while this process is dumpable: afterwards only root may.
-        self._oom_score = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
-        self._own_score = os.read(self._oom_score, 16)
+        self._oom_score, self._own_score = -1, b""
+        # Opened while this process is dumpable: afterwards only root may. Some boxes let nobody.
+        with contextlib.suppress(OSError):
+            self._oom_score = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+            self._own_score = os.read(self._oom_score, 16)
 
     def watch(self, pid: int) -> None:
         """Keep the exit code of this child when it ends."""

@@ -10,12 +10,16 @@ import os
 import signal
 from typing import List, Optional
 
-from gymnast.sandboxes.guest import interpreter
+from gymnast.sandboxes.guest import confine, interpreter
 from gymnast.sandboxes.guest.processes import Processes, set_dumpable
 
 
 class Session:
     """One Python session after another; a new one is forked when the last has ended.
+
+    Args:
+        processes: What is below the worker.
+        scoped: Whether a session is kept from signalling the worker.
 
     Attributes:
         pid: Of the session; None while there is none.
@@ -26,11 +30,12 @@ class Session:
         lost: Whether a session has ended that nobody was told of yet.
     """
 
-    def __init__(self, processes: Processes) -> None:
+    def __init__(self, processes: Processes, scoped: bool = False) -> None:
         self.pid: Optional[int] = None
         self.lost = False
         self.stdout = self.stderr = self.commands = self.done = -1
         self._processes = processes
+        self._scoped = scoped
 
     def ensure(self) -> None:
         """Fork a session unless there is one. Called before a request is read, see the package."""
@@ -76,7 +81,7 @@ class Session:
                 os.close(fd)
             raise
         if pid == 0:
-            _become_session(code_out, done_in, write_1, write_2)
+            _become_session(code_out, done_in, write_1, write_2, self._scoped)
         for fd in (code_out, done_in, write_1, write_2):
             os.close(fd)
         for fd in (code_in, done_out, stdout, stderr):
@@ -87,7 +92,7 @@ class Session:
         self._processes.watch(pid)
 
 
-def _become_session(commands: int, done: int, stdout: int, stderr: int) -> None:
+def _become_session(commands: int, done: int, stdout: int, stderr: int, scoped: bool) -> None:
     """Run the session in this process, which has just been forked. Does not return."""
     try:
         signal.set_wakeup_fd(-1)
@@ -95,7 +100,10 @@ def _become_session(commands: int, done: int, stdout: int, stderr: int) -> None:
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
         _close_all_but([commands, done])
-        set_dumpable(True)  # nothing of the worker's can be reached from here any more
+        if scoped:
+            confine.signal_own_processes_only()
+        else:
+            set_dumpable(True)  # nothing of the worker's can be reached from here any more
         interpreter.serve(commands, done, os.environ.get("PYTHONPATH", ""))
     finally:
         os._exit(70)

@@ -23,7 +23,7 @@ import sys
 import traceback
 from typing import Any, Dict, List, Tuple
 
-from gymnast.sandboxes.guest import files, processes, protocol
+from gymnast.sandboxes.guest import confine, files, processes, protocol
 from gymnast.sandboxes.guest.capture import HostGone, Output, Pump
 from gymnast.sandboxes.guest.processes import Processes
 from gymnast.sandboxes.guest.session import Session
@@ -39,7 +39,7 @@ class Worker:
     """Answers requests.
 
     Args:
-        boot: The first frame's header: `alone`, `rlimits` and `nonce` are used here.
+        boot: The first frame's header; see `program.boot_frame`.
         requests: The descriptor that requests come from.
         answers: The descriptor that answers go to.
     """
@@ -49,7 +49,8 @@ class Worker:
         self._answers = answers
         self._alone = bool(boot["alone"])
         self._processes = Processes(self._alone)
-        self._session = Session(self._processes)
+        self._scoped = bool(boot.get("scoped"))
+        self._session = Session(self._processes, self._scoped)
         self._wake, wake = os.pipe()
         for fd in (self._wake, wake):
             os.set_blocking(fd, False)
@@ -162,6 +163,7 @@ class Worker:
                 cwd=request["cwd"],
                 env={**os.environ, **request["env"]},
                 start_new_session=True,
+                preexec_fn=confine.signal_own_processes_only if self._scoped else None,
             )
         self._processes.watch(child.pid)
         return child
@@ -258,8 +260,11 @@ def main(boot: Dict[str, Any]) -> None:
         hard = resource.getrlimit(number)[1]
         lower = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(number, (lower, lower))
+    if boot.get("seccomp"):
+        confine.refuse_calls(bytes.fromhex(boot["seccomp"]))
     worker = Worker(boot, requests, answers)
-    processes.set_dumpable(False)
+    if not boot.get("scoped"):  # which keeps the guest out by itself
+        processes.set_dumpable(False)
     processes.become_subreaper()
     os.dup2(null, 2)  # what goes wrong up to here may be said
     os.close(null)

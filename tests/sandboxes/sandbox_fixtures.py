@@ -16,9 +16,13 @@ OpenBox = Callable[..., WorkerSandbox]
 BASE_IMAGE = "gymnast-base:debian"
 
 # Where code is kept away from the host, and from the worker that serves it.
-ISOLATING = frozenset({"docker"})
+ISOLATING = frozenset({"docker", "landlock"})
 
-BACKENDS = [pytest.param("local"), pytest.param("docker", marks=pytest.mark.docker)]
+BACKENDS = [
+    pytest.param("local"),
+    pytest.param("landlock"),
+    pytest.param("docker", marks=pytest.mark.docker),
+]
 
 
 @pytest.fixture(scope="session")
@@ -36,12 +40,24 @@ def docker_image() -> str:
     return image
 
 
+def skip_without_landlock() -> None:
+    """Skip with the reason where the kernel or the package does not do."""
+    from gymnast.sandboxes.landlock import check_works
+
+    try:
+        check_works()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture(scope="module", params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
     """The name of a backend that works here."""
     name: str = request.param
     if name == "docker":
         request.getfixturevalue("docker_image")
+    if name == "landlock":
+        skip_without_landlock()
     return name
 
 
