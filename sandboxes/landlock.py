@@ -122,7 +122,7 @@ def _why_not(pid: int) -> str:
 _PROBE = """
 import os, socket, sys
 leaks = []
-for path in sys.argv[1:]:
+for path in sys.argv[2:]:
     try:
         open(path).close()
         leaks.append("could read " + path)
@@ -134,11 +134,10 @@ try:
 except PermissionError:
     pass
 try:
-    socket.create_connection(("127.0.0.1", 1), 1)
-except PermissionError:
-    pass
+    socket.create_connection(("127.0.0.1", int(sys.argv[1])), 5)
+    leaks.append("could connect to the host")
 except OSError:
-    leaks.append("could use the network")
+    pass
 open("made", "w").close()
 print("; ".join(leaks) or "held")
 """
@@ -148,11 +147,13 @@ def _try() -> str:
     """Start a process in a box; the reason why that does not do, or nothing."""
     user_id = _new_user_id()
     folder = _make_folder(user_id)
+    listener = socket.create_server(("127.0.0.1", 0))
     try:
         secret = folder / "secret"
         secret.write_text("")
+        port = str(listener.getsockname()[1])
         plan = _plan(SandboxSpec(), folder, user_id, "")
-        plan.argv = [plan.argv[0], "-I", "-c", _PROBE, str(secret), "/etc/passwd"]
+        plan.argv = [plan.argv[0], "-I", "-c", _PROBE, port, str(secret), "/etc/passwd"]
         frame = _frame(plan)
         ended = subprocess.run(
             _launcher_command(), input=frame, capture_output=True, timeout=PROBE_S, env={}
@@ -168,6 +169,7 @@ def _try() -> str:
     except OSError as error:
         return str(error)
     finally:
+        listener.close()
         delete_folder(folder)
 
 

@@ -21,8 +21,10 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 CLEAR_S = 2.0
 
@@ -31,6 +33,7 @@ _NEW_MOUNTS, _NEW_USER = 0x00020000, 0x10000000
 _NOSUID, _NODEV, _BIND, _RECURSIVE, _PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _INODES = 1 << 16
 _EMPTY_BYTES = 1 << 16
+_FORKS = frozenset({"clone", "clone3", "fork", "vfork"})
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -92,12 +95,33 @@ def main() -> None:
         cwd=plan.work,
         clean_env=True,
         env=plan.env,
+        net_deny=["0.0.0.0/0", "::/0"],  # with a policy, sandlock allows what no rule denies
+        policy_fn=_keep_worker_hidden(),
     )
     result = box.popen(plan.argv).wait()
     _clear()
     if result.error:
         sys.exit(f"sandlock: {result.error}")
     sys.exit(result.exit_code if result.exit_code >= 0 else 128 + signal.SIGKILL)
+
+
+def _keep_worker_hidden() -> Callable[[Any, Any], bool]:
+    """A policy that refuses everyone the worker's folder in /proc.
+
+    sandlock opens what is below /proc for the caller, so that a domain of Landlock's own would not
+    keep code away from the worker's memory. The worker is the first process of the box; until it
+    forks for the first time it is alone, and opens there what it needs.
+    """
+    hidden = False
+
+    def policy(event: Any, context: Any) -> bool:
+        nonlocal hidden
+        if not hidden and event.syscall in _FORKS:
+            context.deny_path(f"/proc/{event.pid}")
+            hidden = True
+        return False  # allowed, as far as this policy is concerned
+
+    return policy
 
 
 def _take(size: int) -> bytes:

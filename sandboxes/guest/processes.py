@@ -49,7 +49,11 @@ class Processes:
         self._alone = alone
         self._watched: Set[int] = set()
         self._pid = os.getpid()
-        self._children = "/proc/self/task/%d/children" % self._pid
+        # Kept open: some boxes hide the worker's folder from all, once there is somebody else.
+        self._children = -1
+        with contextlib.suppress(OSError):  # a kernel without this file
+            children = "/proc/self/task/%d/children" % self._pid
+            self._children = os.open(children, os.O_RDONLY | os.O_CLOEXEC)
         self._oom_score, self._own_score = -1, b""
         # Opened while this process is dumpable: afterwards only root may. Some boxes let nobody.
         with contextlib.suppress(OSError):
@@ -89,11 +93,11 @@ class Processes:
     def tidy(self, session: Optional[int]) -> bool:
         """Kill what a call has left behind, the session's own processes apart."""
         self.reap()
-        try:
-            with open(self._children, "rb") as file:
-                left = {int(pid) for pid in file.read().split()} - {session}
-        except OSError:  # a kernel without this file
+        if self._children < 0:
             return self.kill(session)
+        most = 1 << 16
+        found = os.pread(self._children, most, 0)
+        left = len(found) == most or {int(pid) for pid in found.split()} - {session}
         return self.kill(session) if left else True
 
     def kill(self, session: Optional[int] = None) -> bool:

@@ -58,6 +58,8 @@ class Worker:
         # Handlers, not SIG_IGN: a handler is not inherited by what the guest starts.
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
+            # Python repeats few of the calls that a signal interrupts; the kernel repeats all.
+            signal.siginterrupt(number, False)
 
     def serve(self, nonce: str) -> None:
         """Say that the worker is ready; then answer until the host is gone."""

@@ -267,7 +267,7 @@ for name in ("fd/0", "fd/3", "mem", "environ", "maps", "cwd/x", "root/x", "fd"):
     except PermissionError:
         refused.append(name)
 libc = ctypes.CDLL(None, use_errno=True)
-worker, refused, libc.ptrace(16, worker, 0, 0), ctypes.get_errno()
+refused, libc.ptrace(16, worker, 0, 0), ctypes.get_errno()
 """
-    shown = "(1, ['fd/0', 'fd/3', 'mem', 'environ', 'maps', 'cwd/x', 'root/x', 'fd'], -1, 1)\n"
+    shown = "(['fd/0', 'fd/3', 'mem', 'environ', 'maps', 'cwd/x', 'root/x', 'fd'], -1, 1)\n"
     assert box.python(code).stdout == shown

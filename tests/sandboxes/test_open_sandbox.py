@@ -75,7 +75,9 @@ def ends(pid: int) -> bool:
 
 def test_auto_is_never_local(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
-    with pytest.raises(SandboxUnavailable, match=r"docker: no Docker engine.*backend \"local\""):
+    monkeypatch.setattr("gymnast.sandboxes.landlock._why_not", lambda pid: "the kernel is too old")
+    reasons = r"docker: no Docker engine.*landlock: .*the kernel is too old.*backend \"local\""
+    with pytest.raises(SandboxUnavailable, match=reasons):
         open_sandbox()
 
 

@@ -1,0 +1,108 @@
+"""Attacks on a box: a victim, what must hold afterwards, and what is known not to hold.
+
+Each test of `test_attacks_*.py` is one attack, named by the first line of its docstring, and runs
+on every backend that isolates. `docs/isolation.md` has the same attacks as a table.
+"""
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymnast.sandboxes import ExecResult
+from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from sandbox_fixtures import OpenBox
+
+ATTACKED = [pytest.param("landlock"), pytest.param("docker", marks=pytest.mark.docker)]
+
+on_every_isolating_backend = pytest.mark.parametrize(
+    "backend", ATTACKED, indirect=True, scope="module"
+)
+
+MIB = 1 << 20
+LIMITS: dict[str, Any] = {
+    "memory_bytes": 256 * MIB,
+    "processes": 24,
+    "disk_bytes": 8 * MIB,
+    "timeout_s": 20.0,
+}
+
+
+@pytest.fixture
+def victim(open_box: OpenBox) -> Iterator[WorkerSandbox]:
+    """A box with small limits. Afterwards it works or says that it is dead; another one works."""
+    box = open_box(**LIMITS)
+    yield box
+    if box.alive:
+        assert box.python("6 * 7").stdout == "42\n"
+        assert box.exec("echo still there").stdout == "still there\n"
+    with open_box(**LIMITS) as after:
+        assert after.python("6 * 7").stdout == "42\n"
+        assert after.exec("ls").stdout == ""
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    """A text for command lines; afterwards no process of the host has it in its own."""
+    text = "attack" + secrets.token_hex(8)
+    yield text
+    deadline = time.monotonic() + 5
+    while left := processes_with(text):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def processes_with(text: str) -> list[int]:
+    """The processes of this machine that have a text in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and text.encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+RunCode = Callable[..., ExecResult]
+
+
+def run_python(box: WorkerSandbox, code: str, *arguments: str, **limits: Any) -> ExecResult:
+    """Run a program in a process of its own."""
+    return box.exec(["python3", "-c", code, *arguments], **limits)
+
+
+def tries(box: WorkerSandbox, attempts: dict[str, str]) -> dict[str, str]:
+    """Evaluate each attempt in the box's session.
+
+    Returns:
+        For each: the name of the exception that it raised, or the repr of its value.
+    """
+    code = f"""
+import json
+def _attempt(text):
+    try:
+        return repr(eval(text))
+    except Exception as error:
+        return type(error).__name__
+print(json.dumps({{name: _attempt(text) for name, text in {attempts!r}.items()}}))
+"""
+    ended = box.python(code)
+    assert ended.verdict == "ok", ended
+    outcome: dict[str, str] = json.loads(ended.stdout)
+    return outcome
+
+
+# For the session: `call(number, ...)` makes a system call and gives its result and its errno.
+SYSCALL = """
+import ctypes, os, socket, struct
+_libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    ctypes.set_errno(0)
+    return _libc.syscall(*map(ctypes.c_long, arguments)), ctypes.get_errno()
+"""

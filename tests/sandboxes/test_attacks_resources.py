@@ -1,0 +1,218 @@
+"""Attacks that use things up: processes, memory, disk, output, descriptors, time."""
+
+import time
+
+import pytest
+
+from attack_fixtures import LIMITS, MIB, on_every_isolating_backend, run_python
+from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+
+pytestmark = on_every_isolating_backend
+
+FORK_BOMB = """
+import os
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass
+"""
+
+
+def test_fork_bomb(victim: WorkerSandbox, mark: str) -> None:
+    """Fork bomb"""
+    ended = run_python(victim, FORK_BOMB, mark, timeout_s=2)
+    assert ended.verdict != "ok"
+    victim.exec("true") if victim.alive else None
+
+
+def test_fork_bomb_in_the_session(victim: WorkerSandbox) -> None:
+    """Fork bomb in the Python session"""
+    assert victim.python(FORK_BOMB, timeout_s=2).verdict != "ok"
+
+
+def test_processes_are_limited(victim: WorkerSandbox) -> None:
+    """More processes than allowed"""
+    code = """
+import subprocess
+held = []
+try:
+    for _ in range(200): held.append(subprocess.Popen(["sleep", "30"]))
+except OSError:
+    pass
+print(len([process for process in held if process.poll() is None]))
+"""
+    ended = run_python(victim, code)
+    alive = int(ended.stdout) if ended.stdout else 0
+    assert alive <= LIMITS["processes"]
+
+
+def test_thread_bomb(victim: WorkerSandbox) -> None:
+    """Thread bomb"""
+    code = """
+import threading, time
+threading.stack_size(32768)
+count = 0
+try:
+    while count < 5000:
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        count += 1
+except RuntimeError:
+    pass
+print(count, flush=True)
+import os
+os._exit(0)
+"""
+    ended = run_python(victim, code)
+    assert int(ended.stdout or 0) < 200, ended
+
+
+def test_memory_bomb(victim: WorkerSandbox, mark: str) -> None:
+    """Memory bomb, one process"""
+    ended = run_python(victim, "held = bytearray(1 << 30); print(len(held))", mark)
+    assert ended.verdict in ("oom", "nonzero")
+    assert ended.stdout == ""
+
+
+def test_memory_bomb_of_many(victim: WorkerSandbox, mark: str) -> None:
+    """Memory bomb, many processes"""
+    code = """
+import os, time
+for _ in range(16):
+    if not os.fork():
+        held = bytearray(48 << 20)
+        print("held", flush=True)
+        time.sleep(1)
+        os._exit(0)
+raise SystemExit(any(os.wait()[1] for _ in range(16)))
+"""
+    ended = run_python(victim, code, mark)
+    assert ended.stdout.count("held") * 48 * MIB <= LIMITS["memory_bytes"] + 32 * MIB
+    assert ended.verdict != "ok"
+
+
+def test_shared_memory_bomb(victim: WorkerSandbox) -> None:
+    """Memory bomb in anonymous files (memfd)"""
+    code = """
+import os
+held = 0
+for _ in range(64):
+    fd = os.memfd_create("bomb")
+    for _ in range(16):
+        held += os.write(fd, bytes(1 << 20))
+    print(held, flush=True)
+"""
+    ended = run_python(victim, code)
+    last = int(ended.stdout.split()[-1]) if ended.stdout else 0
+    assert last <= LIMITS["memory_bytes"]
+
+
+@pytest.mark.parametrize("folder", [".", "/tmp", "/dev/shm"])
+def test_disk_bomb(victim: WorkerSandbox, folder: str) -> None:
+    """File system bomb: many large files"""
+    code = f"""
+import os
+for number in range(32):
+    with open(f"{folder}/fill{{number}}", "wb", 0) as file:
+        for _ in range(4):
+            file.write(bytes(1 << 20))
+"""
+    ended = run_python(victim, code)
+    assert ended.verdict == "nonzero"
+    shown = victim.exec(f"cat {folder}/fill* | wc -c; rm -f {folder}/fill*").stdout
+    assert int(shown) <= 2 * LIMITS["disk_bytes"]
+
+
+def test_inode_bomb(victim: WorkerSandbox) -> None:
+    """File system bomb: endlessly many empty files"""
+    code = "for n in range(200_000): open(f'/tmp/{n}', 'w').close()"
+    ended = run_python(victim, code, timeout_s=15)
+    assert ended.verdict in ("nonzero", "timeout", "oom")
+
+
+def test_endless_output(victim: WorkerSandbox, mark: str) -> None:
+    """Endless output"""
+    ended = victim.exec(["yes", mark], max_output_bytes=1000)
+    assert ended.verdict == "output_limit"
+    assert len(ended.stdout) < 1200
+
+
+def test_endless_output_of_the_session(victim: WorkerSandbox) -> None:
+    """Endless output of the Python session"""
+    ended = victim.python("while True: print('x' * 9999)", max_output_bytes=1000)
+    assert ended.verdict == "output_limit"
+    assert len(ended.stdout) < 1200
+
+
+def test_a_line_of_a_gigabyte(victim: WorkerSandbox) -> None:
+    """A line of 1 GB"""
+    ended = victim.exec("head -c 1000000000 /dev/zero | tr '\\0' x")
+    assert ended.verdict == "output_limit"
+    assert len(ended.stdout) < 1.1 * MIB
+
+
+def test_output_that_is_no_text(victim: WorkerSandbox) -> None:
+    """Output that is not UTF-8"""
+    ended = victim.exec(r"printf 'a\377\300\200\355\240\200b' | tee /dev/stderr")
+    assert ended.verdict == "ok"
+    assert ended.stdout.startswith("a\ufffd") and ended.stdout.endswith("b")
+    assert ended.stdout == ended.stderr
+
+
+def test_descriptors(victim: WorkerSandbox) -> None:
+    """Filling all descriptors"""
+    code = """
+import os, socket
+held = []
+try:
+    while len(held) < 100_000: held.extend(socket.socketpair())
+except OSError:
+    pass
+print(len(held))
+"""
+    ended = victim.python(code)
+    assert ended.stdout and int(ended.stdout) <= 1024
+    assert victim.python("held.clear(); len(os.listdir('/proc/self/fd')) < 20").stdout == "True\n"
+
+
+def test_sleeping_past_the_limit(victim: WorkerSandbox, mark: str) -> None:
+    """Sleeping past the time limit"""
+    begun = time.monotonic()
+    assert run_python(victim, "import time; time.sleep(999)", mark, timeout_s=0.5).verdict == (
+        "timeout"
+    )
+    assert victim.python("import time; time.sleep(999)", timeout_s=0.5).verdict == "timeout"
+    assert time.monotonic() - begun < 15
+
+
+def test_spinning_past_the_limit(victim: WorkerSandbox, mark: str) -> None:
+    """Spinning past the time limit, all signals blocked"""
+    code = """
+import signal, threading
+signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
+def spin():
+    while True: pass
+for _ in range(4): threading.Thread(target=spin).start()
+"""
+    assert run_python(victim, code, mark, timeout_s=1).verdict == "timeout"
+
+
+def test_more_cpus_than_allowed(victim: WorkerSandbox) -> None:
+    """More CPUs than allowed"""
+    code = """
+import os, time
+try: os.sched_setaffinity(0, range(os.cpu_count()))
+except OSError: pass
+begun = time.monotonic()
+children = []
+for _ in range(4):
+    pid = os.fork()
+    if not pid:
+        while time.monotonic() - begun < 1.5: pass
+        os._exit(0)
+    children.append(pid)
+for pid in children: os.waitpid(pid, 0)
+used = os.times()
+print((used.children_user + used.children_system) / (time.monotonic() - begun))
+"""
+    assert float(run_python(victim, code).stdout) < 1.5 * victim.spec.cpus
