@@ -221,7 +221,9 @@ def _some_cores(cpus: float) -> list[int] | None:
     """Cores for a box, drawn so that many boxes share all; None: it may use every core."""
     cores = sorted(os.sched_getaffinity(0))
     wanted = math.ceil(cpus)
-    return random.Random(secrets.randbits(64)).sample(cores, wanted) if wanted < len(cores) else None
+    return (
+        random.Random(secrets.randbits(64)).sample(cores, wanted) if wanted < len(cores) else None
+    )
 
 
 def _rlimits(spec: SandboxSpec, user_id: int | None) -> dict[str, int]:

@@ -11,7 +11,16 @@ from typing import Any
 from gymnast.sandboxes.guest.protocol import pack
 
 # Each file after those that it imports.
-_MODULES = ("protocol", "processes", "capture", "files", "confine", "interpreter", "session", "worker")
+_MODULES = (
+    "protocol",
+    "processes",
+    "capture",
+    "files",
+    "confine",
+    "interpreter",
+    "session",
+    "worker",
+)
 
 # The boot frame: see `guest/protocol.py`. Read without a buffer: requests follow it.
 _LOADER = """

@@ -40,8 +40,8 @@ class Processes:
     """Everything below the worker.
 
     Args:
-        alone: Whether the worker has a PID namespace to itself, as process 1 of a container has.
-            Only then may it kill every process that it sees.
+        alone: Whether the worker can signal nothing but what is in its box. Only then may it kill
+            all that it can signal.
     """
 
     def __init__(self, alone: bool) -> None:
@@ -95,10 +95,18 @@ class Processes:
         self.reap()
         if self._children < 0:
             return self.kill(session)
-        most = 1 << 16
-        found = os.pread(self._children, most, 0)
-        left = len(found) == most or {int(pid) for pid in found.split()} - {session}
-        return self.kill(session) if left else True
+        return self.kill(session) if self._own_children() - {session} else True
+
+    def _own_children(self) -> Set[int]:
+        """Children of this process, orphans from below among them; empty where they are unknown."""
+        if self._children < 0:
+            return set()
+        found = b""
+        while True:  # not from one reading: there may be more than it gives at a time
+            piece = os.pread(self._children, 1 << 16, len(found))
+            if not piece:
+                return {int(pid) for pid in found.split()}
+            found += piece
 
     def kill(self, session: Optional[int] = None) -> bool:
         """Kill every process below the worker; spare the session and what is below it.
@@ -107,26 +115,32 @@ class Processes:
             Whether none is left. If False, the box is not to be used again.
         """
         begun = time.monotonic()
+        until = begun + KILL_S
+        tried_all = not self._alone
         while True:
             self.reap()
             left = self._freeze(session)
             if not left:
                 return True
-            late = time.monotonic() - begun
-            if late > KILL_S:
+            now = time.monotonic()
+            if now > until and tried_all:
                 return False
             for pid in left:
                 _send(pid, signal.SIGKILL)
-            if self._alone and late > KILL_S / 2:
+            if self._alone and now - begun > KILL_S / 4:
                 _send(-1, signal.SIGKILL)  # all at once, so that none can fork in between
+                until, tried_all = (until, True) if tried_all else (now + KILL_S, True)
             time.sleep(0.001)
 
     def _freeze(self, session: Optional[int]) -> Set[int]:
         """Stop all of them, so that none forks while the others are killed."""
         seen: Set[int] = set()
+        until = time.monotonic() + KILL_S / 4
         for _ in range(50):
-            new = set(_descendants(os.getpid(), session)) - seen
-            if not new:
+            # Its children from the kernel itself: some boxes list a new process a little late.
+            below = set(_descendants(os.getpid(), session)) | self._own_children()
+            new = below - {session} - seen
+            if not new or time.monotonic() > until:
                 break
             for pid in new:
                 _send(pid, signal.SIGSTOP)

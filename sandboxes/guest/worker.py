@@ -48,8 +48,8 @@ class Worker:
         self._requests = requests
         self._answers = answers
         self._alone = bool(boot["alone"])
-        self._processes = Processes(self._alone)
         self._scoped = bool(boot.get("scoped"))
+        self._processes = Processes(self._alone or self._scoped)
         self._session = Session(self._processes, self._scoped)
         self._wake, wake = os.pipe()
         for fd in (self._wake, wake):
@@ -265,7 +265,9 @@ def main(boot: Dict[str, Any]) -> None:
     if boot.get("seccomp"):
         confine.refuse_calls(bytes.fromhex(boot["seccomp"]))
     worker = Worker(boot, requests, answers)
-    if not boot.get("scoped"):  # which keeps the guest out by itself
+    if boot.get("scoped"):  # what is started gets a domain below this one
+        confine.signal_own_processes_only()
+    else:
         processes.set_dumpable(False)
     processes.become_subreaper()
     os.dup2(null, 2)  # what goes wrong up to here may be said

@@ -107,7 +107,9 @@ def test_names(victim: WorkerSandbox) -> None:
 
 def test_sockets_of_other_kinds(victim: WorkerSandbox) -> None:
     """Sockets of other families: vsock, netlink, packet, Bluetooth, crypto, raw IP"""
-    code = SYSCALL + """
+    code = (
+        SYSCALL
+        + """
 import json
 wanted = {"vsock": (40, 1, 0), "netlink": (16, 3, 0), "netlink audit": (16, 3, 9),
           "packet": (17, 3, 0), "bluetooth": (31, 3, 0), "alg": (38, 5, 0), "raw": (2, 3, 1),
@@ -115,6 +117,7 @@ wanted = {"vsock": (40, 1, 0), "netlink": (16, 3, 0), "netlink audit": (16, 3, 9
           "rds": (21, 5, 0), "qipcrtr": (42, 2, 0), "key": (15, 3, 2)}
 print(json.dumps({name: call(41, *kind)[0] for name, kind in wanted.items()}))
 """
+    )
     opened = json.loads(victim.python(code).stdout)
     assert set(opened.values()) == {-1}, opened
 
@@ -129,9 +132,7 @@ def test_abstract_sockets(victim: WorkerSandbox) -> None:
                 listener.listen()
             with socket.socket(socket.AF_UNIX, kind) as here:
                 here.connect(name)
-            connect = (
-                f"__import__('socket').socket(1, {int(kind)}).connect({name!r})"
-            )
+            connect = f"__import__('socket').socket(1, {int(kind)}).connect({name!r})"
             refused = tries(victim, {"connect": connect})["connect"]
             assert refused in ("PermissionError", "ConnectionRefusedError")
 
