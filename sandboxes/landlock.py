@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import uuid
 from dataclasses import asdict
 from pathlib import Path
@@ -51,6 +50,34 @@ _DEVICES = ("/dev/null",)
 
 class LandlockSandbox(WorkerSandbox):
     """Runs code on this machine without an engine, a daemon or root.
+
+    All of a box is in one Landlock domain, below which each call has its own. It reads /usr, the
+    folders of the Python that runs Gymnast, a few single files, and /proc, where it sees its own
+    processes. It writes to its working folder, /tmp and /dev/shm. It has no socket but local ones,
+    can signal, trace and look into nothing outside (nor the worker inside), and seccomp refuses it
+    the calls of `seccomp_filter.BOX_RULES` and of sandlock's own list. Nothing of the host's
+    environment is passed on, and no privilege can be gained.
+
+    Root is not needed, and given up: where the run is root's, every box runs as a user of its own
+    that nobody else is, so that what it started is found by its user. Otherwise it runs as the
+    run's user. A small launcher lives beside each box, started by the same Python.
+
+    Limits that hold: wall time, output, processes, memory, the size of a file, open files, CPU
+    (`cpus` below 1 as a share; above, whole cores). The writable folders are in memory,
+    `disk_bytes` each and gone with the box, as root and where the kernel lets users have user
+    namespaces. As root, threads are limited, too.
+
+    What does not hold, or differs:
+
+    - Without user namespaces, or as another user than root where they are off, the working folder
+      and a folder in $TMPDIR are on disk: each file is limited, not their sum; /tmp and /dev/shm
+      are not there. Threads are limited by memory alone.
+    - Memory is counted as it is asked for, not as it is used, and a fork counts it again. Beyond
+      the limit a process gets an error or is killed (exit code 137). The verdict "oom" does not
+      occur, as sandlock does not say why it killed. It may come to the worker: verdict "dead".
+    - What does not depend on a process can be learnt of the machine from /proc: its CPUs, memory,
+      load.
+    - Holes in the kernel, which the box shares with the host.
 
     Args:
         spec: The limits; `image`, `runtime` and `python` mean nothing here.
@@ -297,7 +324,7 @@ def _discard(
         process.wait()
     connection.close()
     errors.close()
-    if user_id in _USER_IDS:
+    if user_id is not None and user_id in _USER_IDS:
         kill_all_of_user(user_id)
     elif process.returncode != 0:
         kill_marked(mark)

@@ -25,6 +25,11 @@ def kill_all_of_user(user_id: int) -> None:
     _kill_all(lambda pid: _user_of(pid) == user_id)
 
 
+def processes_of_user(user_id: int) -> list[int]:
+    """The processes of a user."""
+    return [pid for pid in _processes() if _user_of(pid) == user_id]
+
+
 def delete_folder(folder: Path) -> None:
     """Delete a folder and all in it, whatever its modes are; no link is followed."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -64,4 +69,6 @@ def _user_of(pid: int) -> int | None:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return None
+    if "\nState:\tZ" in status:
+        return None  # it has ended; nobody has collected it yet
     return int(status.partition("\nUid:\t")[2].split(maxsplit=1)[0])

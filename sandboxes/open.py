@@ -17,8 +17,8 @@ def open_sandbox(
     """Open a box.
 
     Args:
-        backend: "docker", "landlock", "local" (no isolation), or "auto": the strongest that works here, which
-            is logged and never is "local".
+        backend: "docker", "landlock", "local" (no isolation), or "auto": the strongest that works
+            here, which is logged and never is "local".
         spec: The image and the limits.
         **limits: Or some of them, by the names of `SandboxSpec`.
 

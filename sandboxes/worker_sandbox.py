@@ -66,7 +66,9 @@ class WorkerSandbox(Sandbox):
                 the end, when the box breaks, when the sandbox is garbage, or at exit. So it must
                 not refer to the sandbox.
             alone: Whether the worker has a PID namespace to itself.
-            rlimits, seccomp, scoped: See `boot_frame`.
+            rlimits: See `boot_frame`.
+            seccomp: See `boot_frame`.
+            scoped: See `boot_frame`.
 
         Raises:
             SandboxUnavailable: No worker answers; the box is discarded.

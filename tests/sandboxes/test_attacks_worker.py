@@ -179,7 +179,7 @@ def test_the_hosts_own_descriptors(victim: WorkerSandbox) -> None:
     os.set_inheritable(write, True)
     try:
         listed = victim.exec("ls -l /proc/self/fd").stdout
-        assert "pipe:[%d]" % os.fstat(write).st_ino not in listed
+        assert f"pipe:[{os.fstat(write).st_ino}]" not in listed
     finally:
         os.close(read)
         os.close(write)
