@@ -1,7 +1,8 @@
 """Where untrusted code runs: the contract, one file a backend, and the worker inside the box.
 
-`docs/` has no page of it yet: read `base.py` (the contract), `spec.py` (the limits), then the
-docstring of a backend, which says what it protects from and what not. `guest/` runs in the box.
+`docs/isolation.md` says which attacks each backend stops. To read the code: `base.py` (the
+contract), `spec.py` (the limits), then the docstring of a backend, which says what it protects from
+and what not. `guest/` runs in the box.
 """
 
 from importlib import import_module

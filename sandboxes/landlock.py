@@ -32,6 +32,7 @@ END_S = 5.0  # for the worker and its launcher to end, once the connection is cl
 PROBE_S = 30.0
 
 _LAUNCHER = Path(__file__).parent / "landlock_launcher.py"
+_LAUNCHER_ENV = {"HOME": "/nonexistent"}  # sandlock wants one
 _OWN_PROCESSES = 2  # the worker and the session
 _OWN_THREADS = 32  # the launcher's
 _OWN_MEMORY = 32 * MIB  # the worker and the session, as sandlock counts
@@ -64,8 +65,8 @@ class LandlockSandbox(WorkerSandbox):
 
     Limits that hold: wall time, output, processes, memory, the size of a file, open files, CPU
     (`cpus` below 1 as a share; above, whole cores). The writable folders are in memory,
-    `disk_bytes` each and gone with the box, as root and where the kernel lets users have user
-    namespaces. As root, threads are limited, too.
+    `disk_bytes` each and gone with the box, and threads are limited, too, as root and where the
+    kernel lets users have user namespaces.
 
     What does not hold, or differs:
 
@@ -100,7 +101,7 @@ class LandlockSandbox(WorkerSandbox):
             ours,
             lambda: _discard(process, ours, errors, folder, user_id, mark),
             alone=False,
-            rlimits=_rlimits(self.spec, user_id),
+            rlimits=_rlimits(self.spec),
             seccomp=assemble(BOX_RULES, platform.machine()),
             scoped=True,
         )
@@ -183,7 +184,11 @@ def _try() -> str:
         plan.argv = [plan.argv[0], "-I", "-c", _PROBE, port, str(secret), "/etc/passwd"]
         frame = _frame(plan)
         ended = subprocess.run(
-            _launcher_command(), input=frame, capture_output=True, timeout=PROBE_S, env={}
+            _launcher_command(),
+            input=frame,
+            capture_output=True,
+            timeout=PROBE_S,
+            env=_LAUNCHER_ENV,
         )
         said = ended.stdout.decode("utf-8", "replace").strip()
         if ended.returncode == 0:
@@ -237,6 +242,7 @@ def _plan(spec: SandboxSpec, folder: Path, user_id: int | None, mark: str) -> Pl
         folder_bytes=spec.disk_bytes,
         readable=readable,
         devices=list(_DEVICES),
+        threads=spec.processes + _OWN_PROCESSES + _OWN_THREADS,
         memory_bytes=spec.memory_bytes + _OWN_MEMORY,
         processes=spec.processes + _OWN_PROCESSES,
         cores=_some_cores(spec.cpus),
@@ -253,16 +259,13 @@ def _some_cores(cpus: float) -> list[int] | None:
     )
 
 
-def _rlimits(spec: SandboxSpec, user_id: int | None) -> dict[str, int]:
-    limits = {
+def _rlimits(spec: SandboxSpec) -> dict[str, int]:
+    return {
         "RLIMIT_CORE": 0,
         "RLIMIT_DATA": spec.memory_bytes,
         "RLIMIT_FSIZE": spec.disk_bytes,
         "RLIMIT_NOFILE": 1024,
     }
-    if user_id in _USER_IDS:  # counted by user: threads, too
-        limits["RLIMIT_NPROC"] = spec.processes + _OWN_PROCESSES + _OWN_THREADS
-    return limits
 
 
 def _launcher_command() -> list[str]:
@@ -283,7 +286,7 @@ def _launch(plan: Plan) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
             stdout=theirs.fileno(),
             stderr=subprocess.PIPE,
             cwd="/",
-            env={},
+            env=_LAUNCHER_ENV,
             start_new_session=True,
         )
     ours.sendall(_frame(plan))

@@ -18,6 +18,7 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -51,6 +52,8 @@ class Plan:
         folder_bytes: The size of each writable folder, where there are mounts.
         readable: Files and folders that the box may read and run.
         devices: Those that it may write to.
+        threads: How many of them and of processes there may be, the launcher's own included,
+            where the kernel can count those of the box.
         memory_bytes, processes, cores, cpu_percent: Limits that sandlock enforces.
     """
 
@@ -62,6 +65,7 @@ class Plan:
     folder_bytes: int
     readable: list[str]
     devices: list[str]
+    threads: int
     memory_bytes: int
     processes: int
     cores: list[int] | None
@@ -76,7 +80,8 @@ def main() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     Path("/proc/self/oom_score_adj").write_text("1000")  # before the run itself, if it comes to it
     writable = [plan.work, plan.temporary]
-    if _make_mounts(plan):
+    own_view = _make_mounts(plan)
+    if own_view:
         writable = [plan.work, "/tmp", "/dev/shm"]
         plan.env.setdefault("TMPDIR", "/tmp")
     plan.env.setdefault("TMPDIR", plan.temporary)
@@ -84,6 +89,9 @@ def main() -> None:
         os.setgroups([])
         os.setresgid(plan.user_id, plan.user_id, plan.user_id)
         os.setresuid(plan.user_id, plan.user_id, plan.user_id)
+    if plan.user_id is not None or own_view:
+        # Counted by user and user namespace: here the box's alone.
+        resource.setrlimit(resource.RLIMIT_NPROC, (plan.threads, plan.threads))
     _prctl(_PR_SET_DUMPABLE, 1)  # sandlock looks into /proc/self; the box can look into neither
     box = sandlock.Sandbox(
         fs_readable=plan.readable,

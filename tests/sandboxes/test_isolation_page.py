@@ -1,4 +1,4 @@
-"""docs/isolation.md names the attacks of the suite, and says of each backend what the suite says."""
+"""docs/isolation.md names the attacks of the suite, and says of each backend what it says."""
 
 import ast
 from pathlib import Path

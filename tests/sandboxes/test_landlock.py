@@ -1,7 +1,9 @@
 """What a Landlock box adds to the contract: refusals with reasons, and nothing left behind."""
 
 import ctypes
+import importlib.util
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -58,7 +60,7 @@ def test_what_is_missing_is_named(
     if name == "_try":
         skip_without_landlock()
         landlock._why_not.cache_clear()
-    owners = {"machine": landlock.platform, "find_spec": landlock.importlib.util, "CDLL": ctypes}
+    owners = {"machine": platform, "find_spec": importlib.util, "CDLL": ctypes}
     monkeypatch.setattr(owners.get(name, landlock), name, value)
     with pytest.raises(SandboxUnavailable, match=reason + ".*Another backend"):
         open_sandbox("landlock")
