@@ -5,6 +5,8 @@
     gymnast eval runs/arithmetic                 evaluate a trained model on its held-out rows
     gymnast envs                                 the environments that are registered
     gymnast check my_envs:Shop                   whether an environment keeps the contract
+    gymnast sandboxes                            the sandbox backends, and which work here
+    gymnast sandboxes sweep                      remove what killed runs have left
 
     accelerate launch --config_file examples/accelerate/cpu.yaml -m gymnast.cli train RUN.yaml
 
@@ -24,6 +26,8 @@ import typer
 
 from gymnast import __version__
 from gymnast.errors import GymnastError, UsageError, UserCodeError
+from gymnast.sandbox_commands import sandboxes
+from gymnast.sandboxes.signals import close_boxes_on_sigterm
 
 app = typer.Typer(
     add_completion=False,
@@ -31,6 +35,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train language models to use tools.",
 )
+
+app.add_typer(sandboxes, name="sandboxes")
 
 INTERRUPTED = 130  # the exit code of what Ctrl-C ended, as in a shell
 
@@ -66,6 +72,7 @@ def train(
 ) -> None:
     """Train a model as a YAML file says."""
     _log_to_stderr()
+    close_boxes_on_sigterm()
     with _waiting(f"loading {run}"):
         from gymnast.trainers.config import load_config
         from gymnast.trainers.console import RunConsole
@@ -98,6 +105,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model on a run's held-out rows."""
     _log_to_stderr()
+    close_boxes_on_sigterm()
     with _waiting(f"loading {run}"):
         from gymnast.trainers.console import RunConsole
         from gymnast.trainers.run import build_trainer, evaluation_config

@@ -14,6 +14,7 @@
     |   `-- SandboxError                          a box, or the backend that makes boxes
     |       |-- SandboxDead                       a box is closed, was killed, or does not answer
     |       `-- SandboxUnavailable                a backend cannot make boxes here
+    |           `-- SandboxTemporarilyUnavailable     or only not now: its engine is down, say
     |-- SandboxFileError          (OSError)       a path in a box: missing, a folder, too large, ...
     |-- TooManyFailures           (RuntimeError)  more episodes failed than the run allows
     |-- Diverged                  (FloatingPointError)  losses or gradients are no longer finite
@@ -93,6 +94,14 @@ class SandboxDead(SandboxError):
 
 class SandboxUnavailable(SandboxError):
     """A backend cannot make sandboxes here. The message says why, and what would help."""
+
+
+class SandboxTemporarilyUnavailable(SandboxUnavailable):
+    """A backend makes no sandboxes now, and may again: trying later makes sense.
+
+    Its engine does not answer, or fails by its own fault; or the machine has no processes or
+    descriptors left.
+    """
 
 
 class SandboxFileError(GymnastError, OSError):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gymnast.sandboxes.docker import DockerSandbox
     from gymnast.sandboxes.landlock import LandlockSandbox
     from gymnast.sandboxes.local import LocalSandbox
+    from gymnast.sandboxes.pool import SandboxPool
 
 __all__ = [
     "DockerSandbox",
@@ -23,12 +24,18 @@ __all__ = [
     "LandlockSandbox",
     "LocalSandbox",
     "Sandbox",
+    "SandboxPool",
     "SandboxSpec",
     "open_sandbox",
 ]
 
 # Imported when first used: the Docker SDK takes a while, and not everyone has an engine.
-_LAZY = {"DockerSandbox": "docker", "LandlockSandbox": "landlock", "LocalSandbox": "local"}
+_LAZY = {
+    "DockerSandbox": "docker",
+    "LandlockSandbox": "landlock",
+    "LocalSandbox": "local",
+    "SandboxPool": "pool",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,7 @@
 """Running code in a container of a Docker engine."""
 
-import contextlib
-import logging
 import os
-import time
+import uuid
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,13 +9,15 @@ from typing import Any
 import docker.errors
 from docker.types import LogConfig, Ulimit
 
-from gymnast.errors import SandboxUnavailable
+from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.docker_engine import (
     ENGINE_ERRORS,
     AttachedStream,
     engine_address,
     engine_client,
+    may_pass,
 )
+from gymnast.sandboxes.docker_removal import remove_left, remove_some_time
 from gymnast.sandboxes.owner import owner_labels
 from gymnast.sandboxes.program import command
 from gymnast.sandboxes.spec import SandboxSpec
@@ -29,8 +29,6 @@ USER_ID = 1000
 
 _OWN_PROCESSES = 2  # the worker and the session
 _INODES = 1 << 16
-
-log = logging.getLogger("gymnast.sandboxes")
 
 
 class DockerSandbox(WorkerSandbox):
@@ -57,28 +55,32 @@ class DockerSandbox(WorkerSandbox):
         image: Instead of the spec's.
 
     Raises:
-        SandboxUnavailable: No engine, image, Python or runtime; or the engine refuses a limit.
+        SandboxTemporarilyUnavailable: No engine answers now, or it fails.
+        SandboxUnavailable: No image, Python or runtime; or the engine refuses a limit.
     """
 
     def __init__(self, spec: SandboxSpec | None = None, *, image: str | None = None) -> None:
         super().__init__(spec or SandboxSpec())
         self.image = image or self.spec.image or default_image()
-        self._id = ""
+        # Known before it is made: the engine may fail between making it and answering.
+        self._container = f"gymnast-{uuid.uuid4().hex}"
         api = engine_client()
         try:
-            self._id = _create(api, self.image, self.spec)
+            self._id = _create(api, self._container, self.image, self.spec)
             params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
             # Attached before the start: what is written earlier would be lost.
             self._attached = AttachedStream(api.attach_socket(self._id, params=params))
             api.start(self._id)
         except ENGINE_ERRORS as error:
-            if self._id:
-                _remove(api, self._id)
             if hasattr(self, "_attached"):
                 self._attached.close()
-            raise SandboxUnavailable(_why_not(error, self.image, self.spec)) from None
-        container, attached = self._id, self._attached
+            if not isinstance(error, docker.errors.ImageNotFound):
+                remove_some_time(api, self._container)
+            kind = SandboxTemporarilyUnavailable if may_pass(error) else SandboxUnavailable
+            raise kind(_why_not(error, self.image, self.spec)) from None
+        container, attached = self._container, self._attached
         self._connect(attached, lambda: _discard(api, container, attached), alone=True)
+        remove_left()
 
     @property
     def container_id(self) -> str:
@@ -102,7 +104,7 @@ def folder_bytes(spec: SandboxSpec) -> int:
     return min(spec.disk_bytes, spec.memory_bytes // 4)
 
 
-def _create(api: Any, image: str, spec: SandboxSpec) -> str:
+def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
     # The owner is given, as the mode does not hold where the image has a folder of that name.
     owner = f"uid={USER_ID},gid={USER_ID},mode=1777"
     tmpfs = f"rw,nosuid,nodev,{owner},size={folder_bytes(spec)},nr_inodes={_INODES}"
@@ -127,6 +129,7 @@ def _create(api: Any, image: str, spec: SandboxSpec) -> str:
     )
     created = api.create_container(
         image,
+        name=name,
         entrypoint=command(spec.python),
         command=[],
         user=f"{USER_ID}:{USER_ID}",
@@ -159,26 +162,5 @@ def _why_not(error: Exception, image: str, spec: SandboxSpec) -> str:
 
 def _discard(api: Any, container: str, attached: AttachedStream) -> None:
     attached.shutdown()  # wakes whoever waits for an answer; the worker ends, too
-    _remove(api, container)
+    remove_some_time(api, container)
     attached.close()
-
-
-def _remove(api: Any, container: str) -> None:
-    """Kill and remove a container, and wait until it is gone."""
-    try:
-        with contextlib.suppress(docker.errors.NotFound):
-            try:
-                api.remove_container(container, force=True, v=True)
-            except docker.errors.APIError as error:
-                if error.status_code != 409:  # the engine is removing it already
-                    raise
-                _wait_until_gone(api, container)
-    except ENGINE_ERRORS as error:
-        log.warning("container %s could not be removed: %s", container[:12], error)
-
-
-def _wait_until_gone(api: Any, container: str) -> None:
-    for _ in range(500):
-        api.inspect_container(container)  # NotFound ends the wait
-        time.sleep(0.01)
-    log.warning("container %s is still being removed", container[:12])

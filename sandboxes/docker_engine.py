@@ -11,9 +11,10 @@ from typing import Any
 
 import docker
 import docker.errors
+import docker.utils
 import requests.exceptions
 
-from gymnast.errors import SandboxUnavailable
+from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 
 ENGINE_ERRORS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
 ENGINE_TIMEOUT_S = 60
@@ -31,22 +32,59 @@ def engine_client() -> Any:
     """The low-level client of this process for the engine that `DOCKER_HOST` names.
 
     Raises:
-        SandboxUnavailable: No engine answers there.
+        SandboxTemporarilyUnavailable: No engine answers there now.
+        SandboxUnavailable: Nor can any, as the address is wrong, say.
     """
     key = (os.getpid(), engine_address())
     with _clients_lock:
         if key not in _clients:
             try:
                 _knock(key[1])
-                client = docker.from_env(timeout=ENGINE_TIMEOUT_S, max_pool_size=64)
+                client = _Client(key[1])
                 client.ping()
             except ENGINE_ERRORS as error:
-                raise SandboxUnavailable(
+                kind = SandboxTemporarilyUnavailable if may_pass(error) else SandboxUnavailable
+                raise kind(
                     f"no Docker engine answers at {engine_address()}: {error}. Start one "
                     "(dockerd), or set DOCKER_HOST to one that runs"
                 ) from None
-            _clients[key] = client.api
+            _clients[key] = client
         return _clients[key]
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether what an engine could not do may succeed later.
+
+    Its own failures (5xx), a conflict, a container that vanished, and a connection that broke may.
+    What it refuses will not: an image it does not have, a limit it does not take, a user who may
+    not use its socket.
+    """
+    if isinstance(error, docker.errors.APIError):
+        if isinstance(error, docker.errors.ImageNotFound):
+            return False
+        status = error.status_code
+        return status is None or status >= 500 or status in (404, 409, 429)
+    if isinstance(error, docker.errors.DockerException):
+        return str(error).startswith("Error while fetching server API version")
+    return not isinstance(error, PermissionError)
+
+
+class _Client(docker.APIClient):  # type: ignore[misc]
+    """The SDK's client, which knocks before every request: the engine may have gone."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        settings = docker.utils.kwargs_from_env()
+        super().__init__(timeout=ENGINE_TIMEOUT_S, max_pool_size=64, **settings)
+
+    def send(self, request: Any, **settings: Any) -> Any:
+        """Send a request.
+
+        Raises:
+            OSError: Nobody listens.
+        """
+        _knock(self._address)
+        return super().send(request, **settings)
 
 
 def _knock(address: str) -> None:

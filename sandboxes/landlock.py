@@ -14,17 +14,18 @@ import socket
 import subprocess
 import sys
 import tempfile
-import uuid
 from dataclasses import asdict
 from pathlib import Path
 
 from gymnast.errors import SandboxUnavailable
+from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.landlock_launcher import Plan
-from gymnast.sandboxes.leftovers import MARK, delete_folder, kill_all_of_user, kill_marked
-from gymnast.sandboxes.owner import started
+from gymnast.sandboxes.marked import kill_marked
+from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
 from gymnast.sandboxes.program import command
 from gymnast.sandboxes.seccomp_filter import BOX_RULES, assemble, has_machine
 from gymnast.sandboxes.spec import MIB, SandboxSpec
+from gymnast.sandboxes.users import kill_all_of_user
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 
 LEAST_ABI = 6  # Landlock's: scopes for signals and for abstract sockets
@@ -92,14 +93,13 @@ class LandlockSandbox(WorkerSandbox):
         check_works()
         self._user_id = _new_user_id()
         self.folder = _make_folder(self._user_id)
-        mark = uuid.uuid4().hex
-        plan = _plan(self.spec, self.folder, self._user_id, mark)
+        plan = _plan(self.spec, self.folder, self._user_id)
         ours, process = _launch(plan)
         self._errors = _Errors(process)
         folder, user_id, errors = self.folder, self._user_id, self._errors
         self._connect(
             ours,
-            lambda: _discard(process, ours, errors, folder, user_id, mark),
+            lambda: _discard(process, ours, errors, folder, user_id),
             alone=False,
             rlimits=_rlimits(self.spec),
             seccomp=assemble(BOX_RULES, platform.machine()),
@@ -180,7 +180,7 @@ def _try() -> str:
         secret = folder / "secret"
         secret.write_text("")
         port = str(listener.getsockname()[1])
-        plan = _plan(SandboxSpec(), folder, user_id, "")
+        plan = _plan(SandboxSpec(), folder, user_id)
         plan.argv = [plan.argv[0], "-I", "-c", _PROBE, port, str(secret), "/etc/passwd"]
         frame = _frame(plan)
         ended = subprocess.run(
@@ -218,8 +218,7 @@ def _new_user_id() -> int | None:
 
 
 def _make_folder(user_id: int | None) -> Path:
-    pid = os.getpid()
-    folder = Path(tempfile.mkdtemp(prefix=f"gymnast-{pid}-{started(pid)}-"))
+    folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
     for path in (folder, folder / "work", folder / "tmp"):
         path.mkdir(mode=0o700, exist_ok=True)
         if user_id is not None:
@@ -227,7 +226,7 @@ def _make_folder(user_id: int | None) -> Path:
     return folder
 
 
-def _plan(spec: SandboxSpec, folder: Path, user_id: int | None, mark: str) -> Plan:
+def _plan(spec: SandboxSpec, folder: Path, user_id: int | None) -> Plan:
     pythons = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     readable = [path for path in (*_READABLE, *sorted(pythons)) if Path(path).exists()]
     path = [os.path.dirname(os.path.abspath(sys.executable)), "/usr/local/bin", "/usr/bin", "/bin"]
@@ -235,7 +234,7 @@ def _plan(spec: SandboxSpec, folder: Path, user_id: int | None, mark: str) -> Pl
     own = {"PATH": ":".join(path), "HOME": work, "LANG": "C.UTF-8"}
     return Plan(
         argv=command(os.path.abspath(sys.executable)),
-        env={**own, **spec.env, MARK: mark},
+        env={**own, **spec.env, MARK_VARIABLE: folder.name},
         user_id=user_id,
         work=work,
         temporary=str(folder / "tmp"),
@@ -315,7 +314,6 @@ def _discard(
     errors: _Errors,
     folder: Path,
     user_id: int | None,
-    mark: str,
 ) -> None:
     """End the worker and its launcher, and what outlives them; delete the folder."""
     with contextlib.suppress(OSError):  # the worker may have closed its end
@@ -330,5 +328,5 @@ def _discard(
     if user_id is not None and user_id in _USER_IDS:
         kill_all_of_user(user_id)
     elif process.returncode != 0:
-        kill_marked(mark)
+        kill_marked(lambda mark: mark == folder.name)
     delete_folder(folder)

@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import uuid
+from functools import cache
 from pathlib import Path
 
-from gymnast.sandboxes.leftovers import MARK, delete_folder, kill_marked
-from gymnast.sandboxes.owner import started
+from gymnast.errors import SandboxTemporarilyUnavailable
+from gymnast.sandboxes.folder import delete_folder
+from gymnast.sandboxes.marked import kill_marked
+from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
 from gymnast.sandboxes.program import command
 from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
@@ -41,27 +43,24 @@ class LocalSandbox(WorkerSandbox):
 
     def __init__(self, spec: SandboxSpec | None = None) -> None:
         super().__init__(spec or SandboxSpec())
-        log.warning(
-            "LocalSandbox does not isolate: code runs as this user, with its files and network"
-        )
-        pid = os.getpid()
-        self.folder = Path(tempfile.mkdtemp(prefix=f"gymnast-{pid}-{started(pid)}-"))
-        mark = uuid.uuid4().hex
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = subprocess.Popen(
-                command(sys.executable),
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=subprocess.DEVNULL,
-                cwd=self.folder,
-                env=self._environment(mark),
-                start_new_session=True,
-            )
+        _warn_once()
+        try:
+            self.folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
+        except OSError as error:
+            raise SandboxTemporarilyUnavailable(
+                f"no folder can be made in {tempfile.gettempdir()}: {error}"
+            ) from None
+        try:
+            process, ours = self._start()
+        except OSError as error:
+            delete_folder(self.folder)
+            raise SandboxTemporarilyUnavailable(
+                f"this machine cannot start one more process: {error}"
+            ) from None
         folder = self.folder
         self._connect(
             ours,
-            lambda: _discard(process, ours, folder, mark),
+            lambda: _discard(process, ours, folder),
             alone=False,
             rlimits={
                 "RLIMIT_CORE": 0,
@@ -71,7 +70,26 @@ class LocalSandbox(WorkerSandbox):
             },
         )
 
-    def _environment(self, mark: str) -> dict[str, str]:
+    def _start(self) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+        """The process that will be the worker, and our end of the connection to it."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                process = subprocess.Popen(
+                    command(sys.executable),
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.DEVNULL,
+                    cwd=self.folder,
+                    env=self._environment(),
+                    start_new_session=True,
+                )
+        except OSError:
+            ours.close()
+            raise
+        return process, ours
+
+    def _environment(self) -> dict[str, str]:
         path = os.environ.get("PATH", os.defpath)
         return {
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), path]),
@@ -79,16 +97,19 @@ class LocalSandbox(WorkerSandbox):
             "TMPDIR": str(self.folder),
             "LANG": "C.UTF-8",
             **self.spec.env,
-            MARK: mark,
+            MARK_VARIABLE: self.folder.name,
         }
 
     def _name(self) -> str:
         return f"the local sandbox in {self.folder}"
 
 
-def _discard(
-    process: "subprocess.Popen[bytes]", connection: socket.socket, folder: Path, mark: str
-) -> None:
+@cache
+def _warn_once() -> None:
+    log.warning("LocalSandbox does not isolate: code runs as this user, with its files and network")
+
+
+def _discard(process: "subprocess.Popen[bytes]", connection: socket.socket, folder: Path) -> None:
     """End the worker, what it has started and what outlives it; delete the folder."""
     with contextlib.suppress(OSError):  # the worker may have closed its end
         connection.shutdown(socket.SHUT_RDWR)  # wakes whoever waits for an answer
@@ -99,5 +120,5 @@ def _discard(
         process.wait()
     connection.close()
     if process.returncode != 0:
-        kill_marked(mark)
+        kill_marked(lambda mark: mark == folder.name)
     delete_folder(folder)

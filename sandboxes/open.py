@@ -37,6 +37,11 @@ def open_sandbox(
     return _BACKENDS[backend](spec)
 
 
+def backends() -> tuple[str, ...]:
+    """The names of all backends, whether or not they work here."""
+    return tuple(_BACKENDS)
+
+
 def _open_strongest(spec: SandboxSpec) -> Sandbox:
     reasons = []
     for name in _STRONGEST_FIRST:

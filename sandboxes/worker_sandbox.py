@@ -6,15 +6,21 @@ A backend makes the box and the connection, and can throw the box away. Left out
 import logging
 import os
 import threading
-import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gymnast.errors import SandboxDead, SandboxFileError, SandboxUnavailable, UsageError
+from gymnast.errors import (
+    SandboxDead,
+    SandboxFileError,
+    SandboxTemporarilyUnavailable,
+    SandboxUnavailable,
+    UsageError,
+)
 from gymnast.sandboxes.base import MAX_FILE_BYTES, Sandbox
 from gymnast.sandboxes.guest.protocol import BrokenFrame, Header
 from gymnast.sandboxes.link import Link, LinkClosed, LinkTimeout, Stream, new_nonce
+from gymnast.sandboxes.living import when_gone
 from gymnast.sandboxes.program import boot_frame
 from gymnast.sandboxes.results import exec_result
 from gymnast.sandboxes.spec import (
@@ -73,7 +79,7 @@ class WorkerSandbox(Sandbox):
         Raises:
             SandboxUnavailable: No worker answers; the box is discarded.
         """
-        self._discard = weakref.finalize(self, discard)
+        self._discard = when_gone(self, discard)
         nonce = new_nonce()
         link = Link(stream)
         try:
@@ -84,7 +90,8 @@ class WorkerSandbox(Sandbox):
         except (LinkTimeout, LinkClosed) as error:
             reason = self._start_failure() or str(error)
             self._break(f"the worker did not start: {reason}")
-            raise SandboxUnavailable(
+            late = isinstance(error, LinkTimeout)  # on a busy machine, say
+            raise (SandboxTemporarilyUnavailable if late else SandboxUnavailable)(
                 f"{self._name()}: the worker did not start: {reason}. The box must have Python "
                 f"3.8 or newer as {self.spec.python!r}"
             ) from None

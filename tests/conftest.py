@@ -13,7 +13,13 @@ from gymnast.agents.tiny import tiny_tokenizer
 from gymnast.envs import Environment, Outcome, Renderer
 
 # Not a conftest.py of its own: mypy takes no two.
-pytest_plugins = ["sandbox_fixtures", "attack_fixtures", "template_fixtures"]
+pytest_plugins = [
+    "engine_fixtures",
+    "pool_fixtures",
+    "sandbox_fixtures",
+    "attack_fixtures",
+    "template_fixtures",
+]
 
 # Threads gain a tiny model nothing, and wait for one another wherever cores are shared: twenty
 # times as long as the test itself.

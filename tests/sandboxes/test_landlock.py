@@ -17,7 +17,7 @@ import pytest
 import gymnast.sandboxes.landlock as landlock
 from gymnast.errors import SandboxUnavailable
 from gymnast.sandboxes import LandlockSandbox, SandboxSpec, open_sandbox
-from gymnast.sandboxes.leftovers import processes_of_user
+from gymnast.sandboxes.users import processes_of_user
 from sandbox_fixtures import skip_without_landlock
 
 

@@ -1,0 +1,62 @@
+"""The command line's part about sandboxes: which work here, and removing what was left behind."""
+
+from typing import Annotated
+
+import typer
+
+sandboxes = typer.Typer(
+    invoke_without_command=True,
+    help="Which sandbox backends work here; sweep removes what killed runs have left.",
+)
+
+
+@sandboxes.callback()
+def backends(context: typer.Context) -> None:
+    """List the sandbox backends: each opens a box here, or says why it cannot."""
+    if context.invoked_subcommand is not None:
+        return
+    from gymnast.errors import SandboxUnavailable
+    from gymnast.sandboxes.open import backends, open_sandbox
+
+    names = backends()
+    width = max(len(name) for name in names)
+    for name in names:
+        try:
+            open_sandbox(name).close()
+            said = "works, without isolation" if name == "local" else "works"
+        except SandboxUnavailable as error:
+            said = f"does not work: {error}"
+        typer.echo(f"{name:{width}}  {said}")
+
+
+@sandboxes.command()
+def sweep(
+    all_hosts: Annotated[
+        bool,
+        typer.Option(
+            "--all-hosts",
+            help="Also boxes whose owners ran on another host, in another container, or before "
+            "this machine was started last: nobody can tell whether they live.",
+        ),
+    ] = False,
+) -> None:
+    """Remove containers, folders and processes of boxes whose owners are gone.
+
+    Boxes of runs that live are never touched.
+    """
+    from gymnast.sandboxes.sweep import sweep as sweep_boxes
+
+    swept = sweep_boxes(all_hosts=all_hosts)
+    typer.echo(
+        f"removed: {swept.containers} containers, {swept.folders} folders, "
+        f"{swept.processes} processes"
+    )
+    if swept.elsewhere:
+        typer.echo(
+            f"left: {swept.elsewhere} boxes of owners on another host, in another container, or "
+            "from before this machine was started last; --all-hosts removes them, too"
+        )
+    for line in swept.failed:
+        typer.echo(f"failed: {line}", err=True)
+    if swept.failed:
+        raise typer.Exit(1)

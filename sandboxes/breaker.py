@@ -1,0 +1,62 @@
+"""When opening a box may be tried: at once, after a pause, or by one alone. No threads, no clock.
+
+Left out: who tries, and who waits for it (`stock.py`).
+"""
+
+import random
+
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 5.0
+OPENS_AFTER = 3  # failures in a row
+
+
+class Breaker:
+    """A circuit breaker with exponential, jittered back-off.
+
+    While all goes well any number may try at once. Before the first success, and from a failure to
+    the next success, one tries at a time, after a pause that doubles with every failure in a row.
+    After `OPENS_AFTER` of them the breaker is open: the backend counts as lost.
+
+    Attributes:
+        proven: Whether any try has succeeded yet.
+        reason: Why the latest try failed; None after a success.
+    """
+
+    def __init__(self) -> None:
+        self.proven = False
+        self.reason: str | None = None
+        self._failures = 0  # in a row
+        self._next_try = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether so many tries in a row have failed that the backend counts as lost."""
+        return self._failures >= OPENS_AFTER
+
+    def pause_s(self, now: float, under_way: int) -> float | None:
+        """How long to wait before another try, in seconds.
+
+        Args:
+            now: A time, in seconds, of the clock that `failed` is told.
+            under_way: How many tries have begun and not ended.
+
+        Returns:
+            Seconds, 0.0 for at once; None: until one of those under way has ended.
+        """
+        if self.proven and not self._failures:
+            return 0.0
+        return None if under_way else max(0.0, self._next_try - now)
+
+    def succeeded(self) -> None:
+        """A try has succeeded."""
+        self.proven = True
+        self.reason = None
+        self._failures = 0
+        self._next_try = 0.0
+
+    def failed(self, now: float, reason: str) -> None:
+        """A try has failed, in a way that may pass."""
+        self.reason = reason
+        self._failures += 1
+        longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 30))
+        self._next_try = now + random.uniform(longest / 2, longest)

@@ -1,0 +1,46 @@
+"""The boxes of this process that have not been closed, and closing them all when it must end.
+
+Left out: pools, which open more (`stock.py`); what outlives a process (`sweep.py`).
+"""
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+_lock = threading.Lock()
+_living: list[tuple["weakref.finalize[..., Any]", threading.Event]] = []
+
+
+def when_gone(box: object, discard: Callable[[], object]) -> "weakref.finalize[..., Any]":
+    """Discard a box when it is garbage, at exit, or when the result is called: once.
+
+    A fork of this process does nothing: the box is not its own.
+    """
+    done = threading.Event()
+    finalizer = weakref.finalize(box, _discard, os.getpid(), discard, done)
+    with _lock:
+        _living[:] = [other for other in _living if not other[1].is_set()]
+        _living.append((finalizer, done))
+    return finalizer
+
+
+def discard_living(*, timeout_s: float) -> None:
+    """Discard every box of this process, all at once, and wait for it at most so long."""
+    with _lock:
+        boxes = list(_living)
+    for finalizer, _ in boxes:
+        threading.Thread(target=finalizer, daemon=True).start()
+    deadline = time.monotonic() + timeout_s
+    for _, done in boxes:  # also what another thread has begun to discard
+        done.wait(max(0.0, deadline - time.monotonic()))
+
+
+def _discard(process: int, discard: Callable[[], object], done: threading.Event) -> None:
+    try:
+        if os.getpid() == process:
+            discard()
+    finally:
+        done.set()

@@ -1,0 +1,245 @@
+"""Boxes that are ready before they are needed, and never used twice.
+
+Left out: how the stock is kept (`stock.py`), who is served when (`line.py`), when to try again
+after a failure (`breaker.py`), and what removes the boxes of runs that were killed (`sweep.py`).
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import wait
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from gymnast.errors import SandboxUnavailable
+from gymnast.sandboxes.base import Sandbox
+from gymnast.sandboxes.line import Ticket
+from gymnast.sandboxes.open import open_sandbox
+from gymnast.sandboxes.pooled import PooledSandbox
+from gymnast.sandboxes.spec import SandboxSpec, check_seconds, check_whole
+from gymnast.sandboxes.stock import Stock
+from gymnast.sandboxes.sweep import sweep_in_background
+
+
+@dataclass(frozen=True)
+class PoolStatistics:
+    """What a pool has and has done.
+
+    Attributes:
+        living: Boxes that are being opened, warm, or taken: never more than `max_boxes`.
+        warm: Boxes that are ready.
+        taken: Boxes that are with takers.
+        waiting: Takers that wait for a box.
+        opened: Boxes that have been opened so far.
+        failures: Openings that have failed.
+        dropped: Warm boxes that were found dead.
+        waited_s: How long takers have waited for the boxes they got, in seconds, all together.
+    """
+
+    living: int
+    warm: int
+    taken: int
+    waiting: int
+    opened: int
+    failures: int
+    dropped: int
+    waited_s: float
+
+
+class SandboxPool:
+    """Lends a fresh box to every taker, from a stock that a few threads fill ahead.
+
+        with SandboxPool("docker", warm=8) as pool:
+            with pool.take() as box:  # closing the box frees its place
+                box.python("print(1)")
+
+    A box is lent once: nobody sees another's files, processes or variables. It was asked for a sign
+    of life when it was taken. One that is dropped without `close` is closed when it is garbage.
+    Calls may come from any thread and any event loop; who asks first is served first.
+
+    Nothing is opened before the first `take`. From then on as many boxes are kept ahead as were
+    taken in the last minute, at least 1 and at most `warm`: episodes that end together are followed
+    by as many that begin together. What is warm stays warm until it is taken. Openings are spread
+    by some milliseconds, so that many processes do not open in step.
+
+    What can never work is raised at once. While opening fails for a reason that may pass
+    (`SandboxTemporarilyUnavailable`; after the first box any `SandboxUnavailable`), takers wait,
+    and one opening at a time is tried, at growing intervals of at most 5 s, until one succeeds.
+    Warm boxes that died along with their engine are closed. "auto" chooses with the first box, and
+    the pool stays with that backend.
+
+    Args:
+        backend: As for `open_sandbox`.
+        spec: The image and the limits; None: the defaults.
+        warm: How many boxes to keep ahead at most.
+        max_boxes: How many boxes may live at once, those that are warm or being opened included.
+        wait_s: How long a taker waits for a box, in seconds.
+        open_box: Opens a box, instead of `open_sandbox(backend, spec=spec)`.
+
+    Raises:
+        UsageError: A number breaks its rule.
+    """
+
+    def __init__(
+        self,
+        backend: str = "auto",
+        *,
+        spec: SandboxSpec | None = None,
+        warm: int = 4,
+        max_boxes: int = 64,
+        wait_s: float = 600.0,
+        open_box: Callable[[], Sandbox] | None = None,
+    ) -> None:
+        check_whole("warm", warm, 1)
+        check_whole("max_boxes", max_boxes, 1)
+        self._wait_s = check_seconds("wait_s", wait_s)
+        self._may_use_docker = open_box is None and backend in ("auto", "docker")
+        self._stock = Stock(open_box or _Opener(backend, spec or SandboxSpec()), warm, max_boxes)
+        # A garbage collection must not wait for locks: a thread of the stock closes it.
+        weakref.finalize(self, self._stock.later.put, self._stock.close).atexit = False
+
+    def take(self) -> Sandbox:
+        """A fresh box that is alive; closing it frees its place.
+
+        Raises:
+            SandboxUnavailable: The backend cannot make boxes here, none came within `wait_s` (the
+                message has the backend's reason), or the pool is closed.
+            UsageError: There is no such backend, or a limit breaks its rule.
+        """
+        ticket, box = self._ask()
+        try:
+            self._stock.hand_over(ticket, box)
+            wait([ticket], self._left_s(ticket))
+            return self._outcome(ticket)
+        except BaseException:
+            self._stock.later.put(partial(self._stock.step_out, ticket))
+            raise
+
+    async def atake(self) -> Sandbox:
+        """`take` without blocking the event loop; cancelled, it leaves its place to the next."""
+        ticket, box = self._ask()
+        try:
+            if box is not None:
+                hand_over = partial(self._stock.hand_over, ticket, box)
+                threading.Thread(target=hand_over, name="gymnast-pool", daemon=True).start()
+            await _settled(ticket, self._left_s(ticket))
+            return self._outcome(ticket)
+        except BaseException:  # GeneratorExit, too, which may come from a garbage collection
+            self._stock.later.put(partial(self._stock.step_out, ticket))
+            raise
+
+    def statistics(self) -> PoolStatistics:
+        """What the pool has, and has done so far."""
+        stock = self._stock
+        return PoolStatistics(
+            living=stock.living,
+            warm=stock.warm,
+            taken=stock.taken,
+            waiting=stock.waiting,
+            opened=stock.opened,
+            failures=stock.failures,
+            dropped=stock.dropped,
+            waited_s=stock.waited_s,
+        )
+
+    def close(self) -> None:
+        """Close what is warm, and turn away who waits; boxes that are taken stay with their takers.
+
+        May be called again. At exit it is called for every pool.
+        """
+        self._stock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _ask(self) -> tuple[Ticket, Sandbox | None]:
+        asked = self._stock.ask()
+        sweep_in_background(containers=self._may_use_docker)
+        return asked
+
+    def _left_s(self, ticket: Ticket) -> float:
+        return max(0.0, ticket.came + self._wait_s - time.monotonic())
+
+    def _outcome(self, ticket: Ticket) -> Sandbox:
+        """The box, or the error, of a ticket whose time is over."""
+        if self._stock.withdraw(ticket):
+            why = self._stock.why_waiting()
+            raise SandboxUnavailable(f"no sandbox within {self._wait_s:g} s: {why}")
+        box = ticket.result()
+        return PooledSandbox(box, partial(self._stock.end, box), self._stock.later)
+
+
+async def _settled(ticket: Ticket, timeout_s: float) -> None:
+    """Wait until a ticket has its outcome, or time is over."""
+    loop, settled = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake(_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            loop.call_soon_threadsafe(settled.set)
+
+    ticket.add_done_callback(wake)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await settled.wait()
+
+
+class _Opener:
+    """Opens boxes of one backend; "auto" is whichever the first box is of."""
+
+    def __init__(self, backend: str, spec: SandboxSpec) -> None:
+        self._spec = spec
+        self._open: Callable[[], Sandbox] = partial(open_sandbox, backend, spec=spec)
+        self._choose = backend == "auto"
+
+    def __call__(self) -> Sandbox:
+        box = self._open()
+        if self._choose:
+            kind: Callable[[SandboxSpec], Sandbox] = type(box)
+            self._open = partial(kind, self._spec)
+            self._choose = False
+        return box
+
+
+_shared: dict[tuple[str, SandboxSpec], SandboxPool] = {}
+_shared_lock = threading.Lock()
+
+
+def shared_pool(backend: str = "auto", spec: SandboxSpec | None = None) -> SandboxPool:
+    """The pool of this process for boxes of this kind, made when first asked for.
+
+    It is closed at exit. A fork of the process has pools of its own.
+
+    Args:
+        backend: As for `open_sandbox`.
+        spec: The image and the limits; None: the defaults.
+    """
+    key = backend, spec or SandboxSpec()
+    with _shared_lock:
+        if key not in _shared:
+            _shared[key] = SandboxPool(backend, spec=key[1])
+        return _shared[key]
+
+
+def _forget_shared() -> None:
+    """In a fork: the pools are the parent's, and a thread of it may have held the lock."""
+    global _shared_lock
+    _shared_lock = threading.Lock()
+    _shared.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_shared)

@@ -1,0 +1,48 @@
+"""Ending cleanly on SIGTERM, which by default ends Python before anything is closed.
+
+Installed by the command line's train and eval, never on import. Left out: SIGKILL, after which
+the next run sweeps (`sweep.py`).
+"""
+
+import os
+import signal
+import threading
+from types import FrameType
+
+CLOSE_S = 10.0  # at most, before the process ends without having closed all
+
+
+def close_boxes_on_sigterm() -> None:
+    """From now on SIGTERM closes this process's boxes, then does what it did before.
+
+    Does nothing where SIGTERM is ignored, and in threads other than the main one, which alone can
+    install handlers.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    if before in (None, signal.SIG_IGN):
+        return
+    if threading.current_thread() is not threading.main_thread():
+        return
+    owner = os.getpid()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, before)  # a second one does not wait
+        if os.getpid() == owner:
+            # On a thread: the line that was interrupted may hold a lock that closing needs.
+            closing = threading.Thread(target=_close_all, daemon=True)
+            closing.start()
+            closing.join(CLOSE_S)
+        if callable(before):
+            before(number, frame)
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, handle)
+
+
+def _close_all() -> None:
+    from gymnast.sandboxes.living import discard_living
+    from gymnast.sandboxes.stock import close_stocks
+
+    close_stocks()  # else they open new boxes
+    discard_living(timeout_s=CLOSE_S)

@@ -1,0 +1,1 @@
+../../gymnast/sandbox_commands.py
