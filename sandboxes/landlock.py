@@ -17,7 +17,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from gymnast.errors import SandboxUnavailable
+from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.landlock_launcher import Plan
 from gymnast.sandboxes.marked import kill_marked
@@ -94,7 +94,13 @@ class LandlockSandbox(WorkerSandbox):
         self._user_id = _new_user_id()
         self.folder = _make_folder(self._user_id)
         plan = _plan(self.spec, self.folder, self._user_id)
-        ours, process = _launch(plan)
+        try:
+            ours, process = _launch(plan)
+        except OSError as error:
+            delete_folder(self.folder)
+            raise SandboxTemporarilyUnavailable(
+                f"this machine cannot start one more process: {error}"
+            ) from None
         self._errors = _Errors(process)
         folder, user_id, errors = self.folder, self._user_id, self._errors
         self._connect(
