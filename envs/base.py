@@ -53,6 +53,9 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         episode_timeout_s: Seconds from `reset` after which the episode ends; None is no limit.
         system_prompt: Put first where the row's (or `setup`'s) messages have no system message.
         stop_tools: Names of tools that end the episode, as `@tool(stop=True)` does.
+        sandbox: Where the boxes of a class with a `sandbox_spec` come from: a backend's name, or
+            `{"backend": "docker", "image": ..., "memory_bytes": ...}`, whose other fields replace
+            those of the spec; None: the strongest backend that works here ("auto").
 
     `info` of `reset` and `step` has `stop_ids` (what an action may end with), `tokens_left` (how
     many tokens may be sampled next: always an int, counted from `2**31 - 1` where there is no
@@ -74,6 +77,7 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         episode_timeout_s: float | None = None,
         system_prompt: str | None = None,
         stop_tools: Iterable[str] = (),
+        sandbox: str | Mapping[str, Any] | None = None,
     ) -> None:
         self.renderer = renderer
         self.rows = rows
@@ -83,7 +87,7 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         self.episode_timeout_s = episode_timeout_s
         self.system_prompt = system_prompt
         _check_settings(self)
-        Toolset.__init__(self, stop_tools)
+        Toolset.__init__(self, stop_tools, sandbox)
         self._stop_ids = tuple(renderer.stop_ids) if renderer else ()
         self.action_space = TokenSpace.of(renderer)
         self.observation_space = TokenSpace.of(renderer)
@@ -114,7 +118,7 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
 
     def close(self) -> None:
         """End the episode, if one is running, and let the worker thread go."""
-        if self._needs_cleanup:
+        if self._needs_cleanup or self._box is not None:
             run_blocking(self.aclose())
         else:
             self._worker.stop()

@@ -1,7 +1,7 @@
 """Running the tool calls of one action.
 
 Whatever the policy wrote, each call gets a record and a text that says what came of it. Only
-`InfrastructureError` gets out: then the episode itself cannot go on. Which calls end an episode is
+`InfrastructureError` gets out, as the episode itself cannot go on, and `UserCodeError`. Which calls end an episode is
 decided in `base.py`.
 """
 
@@ -20,7 +20,7 @@ from gymnast.envs.messages import encodable
 from gymnast.envs.results import cut_middle, result_text, shortened
 from gymnast.envs.tools import Tool, no_such_tool
 from gymnast.envs.worker import Overrun, Worker
-from gymnast.errors import InfrastructureError
+from gymnast.errors import InfrastructureError, UserCodeError
 from gymnast.types import Message, ToolCall
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,7 @@ class CallRunner:
 
         Raises:
             InfrastructureError: What a tool runs on broke.
+            UserCodeError: A tool used a box that its class does not declare.
         """
         records: list[CallRecord] = []
         for together, group in itertools.groupby(calls, key=self._concurrent):
@@ -131,7 +132,7 @@ class CallRunner:
                 return await _within(function(**arguments), timeout_s)
             result = await self.worker.run(lambda: function(**arguments), timeout_s=timeout_s)
             return await _within(result, timeout_s) if inspect.isawaitable(result) else result
-        except InfrastructureError:
+        except (InfrastructureError, UserCodeError):
             raise
         except Overrun:
             message = f"{tool.name} was given up after {timeout_s:.3g} s"

@@ -12,6 +12,7 @@ import numpy as np
 
 from gymnast.envs.episode import Episode, Turn
 from gymnast.envs.rows import pick_row
+from gymnast.sandboxes.base import Sandbox
 
 
 class Hooks:
@@ -34,6 +35,16 @@ class Hooks:
     """
 
     rows: Sequence[Mapping[str, Any]] | None
+
+    def prepare_sandbox(self, sandbox: Sandbox) -> None:
+        """Put into a fresh box what an episode finds there. Not `async def`.
+
+        Called before `setup`, where the class has a `sandbox_spec`, and again for the box that
+        replaces one which the policy's code has broken. It runs on any thread.
+
+        Args:
+            sandbox: The box; `self.row` is the episode's row.
+        """
 
     def setup(self, row: Mapping[str, Any]) -> Any:
         """Prepare an episode.

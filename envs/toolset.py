@@ -6,14 +6,16 @@ out. Nothing here knows tokens; `base.py` puts them around it.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from contextlib import nullcontext
 from typing import Any, ClassVar, NamedTuple, Self
 
 from gymnasium.error import ResetNeeded
 
+from gymnast.envs.box import BoxSettings, EpisodeBox, box_settings
 from gymnast.envs.calls import CallRunner, answer, approximate_tokens
 from gymnast.envs.ending import first_reason
-from gymnast.envs.episode import Episode, Turn
+from gymnast.envs.episode import CallRecord, Episode, Turn
 from gymnast.envs.functions import environment_class
 from gymnast.envs.hooks import Hooks
 from gymnast.envs.messages import json_message, read_calls
@@ -29,8 +31,16 @@ from gymnast.envs.user_code import (
     checked_numbers,
 )
 from gymnast.envs.worker import Worker
-from gymnast.errors import InfrastructureError, ToolDefinitionError, UserCodeError
-from gymnast.types import Message, StopReason
+from gymnast.errors import (
+    GymnastError,
+    InfrastructureError,
+    SandboxDead,
+    ToolDefinitionError,
+    UserCodeError,
+)
+from gymnast.sandboxes.base import Sandbox
+from gymnast.sandboxes.spec import SandboxSpec
+from gymnast.types import Message, StopReason, ToolCall
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +61,7 @@ class Outcome(NamedTuple):
 class Toolset(Hooks):
     """Tools and hooks, driven message by message. Users subclass `Environment`, not this."""
 
+    sandbox_spec: ClassVar[SandboxSpec | None] = None
     system_prompt: str | None
     max_turns: int
     _class_tools: ClassVar[Mapping[str, Tool]] = {}
@@ -59,7 +70,11 @@ class Toolset(Hooks):
         super().__init_subclass__(**kwargs)
         cls._class_tools = tools_of_class(cls)
 
-    def __init__(self, stop_tools: Iterable[str]) -> None:
+    def __init__(
+        self, stop_tools: Iterable[str], sandbox: str | Mapping[str, Any] | None = None
+    ) -> None:
+        self._boxes = box_settings(type(self).__name__, self.sandbox_spec, sandbox)
+        self._box: EpisodeBox | None = None
         self._all_tools = with_stop_tools(self._class_tools, stop_tools)
         self._worker = Worker(f"gymnast-{type(self).__name__}")
         self._forget_episode()
@@ -91,6 +106,26 @@ class Toolset(Hooks):
     def row(self) -> Mapping[str, Any]:
         """The row of the current episode."""
         return self._state.row
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The episode's box, from before `setup` until after `cleanup`; a fresh one each episode.
+
+        Raises:
+            UserCodeError: The class declares no `sandbox_spec`.
+            SandboxDead: No episode is running.
+        """
+        if self._boxes is None:
+            owner = type(self).__name__
+            raise UserCodeError(
+                "sandbox",
+                self._state.row or None,
+                f"{owner} uses self.sandbox, but asks for no box. Declare on the class: "
+                "sandbox_spec = SandboxSpec() (from gymnast.sandboxes import SandboxSpec).",
+            )
+        if self._box is None:
+            raise SandboxDead(f"{type(self).__name__} has no box: no episode is running")
+        return self._box
 
     @property
     def tools(self) -> list[dict[str, Any]]:
@@ -152,6 +187,9 @@ class Toolset(Hooks):
             abandoned_before=self._worker.abandoned,
         )
         self._require_methods()
+        if self._boxes is not None:
+            with state.timings.measure("sandbox"):
+                await self._take_box(self._boxes)
         self._needs_cleanup = True
         with state.timings.measure("setup"):
             found = await self._hook("setup", row)
@@ -174,7 +212,7 @@ class Toolset(Hooks):
         score = 0.0
         try:
             with state.timings.measure("tools"):
-                records = await self._call_runner().run(calls)
+                records = await self._run_calls(calls)
             for record in records:
                 if record.call.name in state.tools:
                     state.timings.add(f"tool/{record.call.name}", record.seconds)
@@ -207,6 +245,8 @@ class Toolset(Hooks):
             extra["metrics"] = episode_metrics(state.episode) | extra.get("metrics", {})
             given_up = self._worker.abandoned - state.abandoned_before
             extra["metrics"]["tools/abandoned_threads"] = float(given_up)
+            if self._box is not None:
+                extra["metrics"]["sandbox/replaced"] = float(self._box.replaced)
             self._running = False
             with state.timings.measure("cleanup"):
                 await self._clean_up()
@@ -245,6 +285,24 @@ class Toolset(Hooks):
                 f"self.{hidden[0]}. Rename one of them."
             )
 
+    async def _take_box(self, boxes: BoxSettings) -> None:
+        blame = self._blame("prepare_sandbox")
+
+        def prepare(box: Sandbox) -> None:
+            try:
+                self.prepare_sandbox(box)
+            except GymnastError:
+                raise
+            except Exception as error:
+                raise blame.error(f"{type(error).__name__}: {error}") from error
+
+        self._box = EpisodeBox(boxes, prepare)
+        await self._box.fill()
+
+    async def _run_calls(self, calls: Sequence[ToolCall]) -> list[CallRecord]:
+        with self._box.tools_run() if self._box is not None else nullcontext():
+            return await self._call_runner().run(calls)
+
     def _call_runner(self) -> CallRunner:
         state = self._state
         return CallRunner(
@@ -281,14 +339,17 @@ class Toolset(Hooks):
             )
 
     async def _clean_up(self) -> None:
-        """Run `cleanup` if the last episode still needs it."""
-        if not self._needs_cleanup:
-            return
-        self._needs_cleanup = False
+        """Run `cleanup` if the last episode still needs it, and close its box."""
+        needed, self._needs_cleanup = self._needs_cleanup, False
         try:
-            await self._hook("cleanup")
+            if needed:
+                await self._hook("cleanup")
         except InfrastructureError:
             logger.warning("%s.cleanup failed", type(self).__name__, exc_info=True)
+        finally:
+            box, self._box = self._box, None
+            if box is not None:
+                await box.aclose()
 
     async def _abort(self) -> None:
         """Clean up behind an exception, which matters more than one in `cleanup`."""

@@ -156,6 +156,11 @@ class Sandbox(ABC):
         A call that another thread has under way ends with the verdict "dead".
         """
 
+    @property
+    def alive(self) -> bool:
+        """Whether the box is open and, as far as is known, well."""
+        return self.ping()
+
     def ping(self, *, timeout_s: float = 5.0) -> bool:
         """Whether the box is open and gives a sign of life.
 

@@ -1,0 +1,233 @@
+"""The box of an episode: which one an environment asks for, and what happens when it breaks.
+
+Left out: how boxes are made (`gymnast.sandboxes`), and when an episode takes and closes its own
+(`toolset.py`).
+"""
+
+import dataclasses
+import difflib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from gymnast.errors import ConfigError, SandboxDead, UsageError
+from gymnast.sandboxes.background import in_background
+from gymnast.sandboxes.base import MAX_FILE_BYTES, Sandbox
+from gymnast.sandboxes.open import backend_names
+from gymnast.sandboxes.pool import SandboxPool, shared_pool
+from gymnast.sandboxes.spec import ExecResult, SandboxSpec
+
+T = TypeVar("T")
+
+REPLACED = "[the box broke; a new one is used from here on: files and variables are gone]\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class BoxSettings:
+    """Where an environment's boxes come from.
+
+    Attributes:
+        backend: A name that `open_sandbox` knows.
+        spec: The image and the limits.
+    """
+
+    backend: str
+    spec: SandboxSpec
+
+    @property
+    def pool(self) -> SandboxPool:
+        """The pool of this process for such boxes."""
+        return shared_pool(self.backend, self.spec)
+
+
+def box_settings(
+    owner: str, spec: SandboxSpec | None, given: str | Mapping[str, Any] | None
+) -> BoxSettings | None:
+    """Read the setting `sandbox` of an environment.
+
+    Args:
+        owner: The environment's class, for messages.
+        spec: What the class declares; None: it uses no box.
+        given: A backend, or `{"backend": ..., **fields of the spec}`; None: "auto".
+
+    Returns:
+        Where boxes come from, or None where the class uses none.
+
+    Raises:
+        ConfigError: It names no backend, no field of a spec, or a value that breaks its rule.
+    """
+    if spec is None:
+        if given is not None:
+            raise ConfigError(
+                f"{owner}: sandbox is {given!r:.100}, but {owner} uses no box. Remove the setting, "
+                "or declare sandbox_spec = SandboxSpec(...) on the class."
+            )
+        return None
+    if given is None or isinstance(given, str):
+        given = {"backend": "auto" if given is None else given}
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"{owner}: sandbox must be a backend's name or a mapping such as {{backend: docker, "
+            f"image: ...}}, got {given!r:.100}."
+        )
+    fields = dict(given)
+    backend = fields.pop("backend", "auto")
+    if backend not in backend_names():
+        raise ConfigError(
+            f"{owner}: sandbox.backend must be one of {', '.join(backend_names())}, got "
+            f"{backend!r:.100}."
+        )
+    known = [field.name for field in dataclasses.fields(SandboxSpec)]
+    for name in fields:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(
+                f"{owner}: sandbox has no field {name!r}.{hint} It has: backend, "
+                f"{', '.join(known)}."
+            )
+    try:
+        return BoxSettings(backend, dataclasses.replace(spec, **fields))
+    except UsageError as error:
+        raise ConfigError(f"{owner}: sandbox: {error}") from error
+    except (TypeError, AttributeError) as error:
+        raise ConfigError(f"{owner}: sandbox: {error}, got {fields!r:.200}") from error
+
+
+class EpisodeBox(Sandbox):
+    """The box that an episode sees, whichever real one is behind it.
+
+    Code that the policy runs can break its box. That is no fault of the infrastructure, and must
+    not cost the policy's other members of the group their comparison. So: while tools run, a box
+    that breaks during `exec` or `python` is replaced by a fresh one at the next call, and the
+    result says so. A box that is found broken between two calls, or that breaks in a file call,
+    was broken from outside: `SandboxDead`, an infrastructure error. So it is, too, at the call
+    after one of a hook's that broke it.
+
+    Attributes:
+        replaced: How many boxes the episode's own code has broken.
+
+    Args:
+        settings: Where boxes come from.
+        prepare: Called with every box that is put behind it, before anything else runs there.
+    """
+
+    def __init__(self, settings: BoxSettings, prepare: Callable[[Sandbox], object]) -> None:
+        self.replaced = 0
+        self._settings = settings
+        self._prepare = prepare
+        self._box: Sandbox | None = None
+        self._closed = False
+        self._tools_run = False
+        self._changing = threading.Lock()
+
+    @contextmanager
+    def tools_run(self) -> Iterator[None]:
+        """Inside, what runs is the policy's doing."""
+        self._tools_run = True
+        try:
+            yield
+        finally:
+            self._tools_run = False
+
+    async def fill(self) -> None:
+        """Take the first box.
+
+        Raises:
+            SandboxError: There is none to be had.
+        """
+        box = await self._settings.pool.atake()
+        await in_background(lambda: self._put(box))
+
+    def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: str | bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        max_output_bytes: int | None = None,
+    ) -> ExecResult:
+        """See `Sandbox.exec`."""
+        return self._run(
+            lambda box: box.exec(
+                command,
+                stdin=stdin,
+                cwd=cwd,
+                env=env,
+                timeout_s=timeout_s,
+                max_output_bytes=max_output_bytes,
+            )
+        )
+
+    def python(
+        self, code: str, *, timeout_s: float | None = None, max_output_bytes: int | None = None
+    ) -> ExecResult:
+        """See `Sandbox.python`."""
+        return self._run(
+            lambda box: box.python(code, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
+        )
+
+    def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """See `Sandbox.read_file`."""
+        return self._real().read_file(path, max_bytes=max_bytes)
+
+    def write_file(self, path: str, data: str | bytes) -> None:
+        """See `Sandbox.write_file`."""
+        self._real().write_file(path, data)
+
+    @property
+    def alive(self) -> bool:
+        """See `Sandbox.alive`."""
+        return not self._closed and (self._box is None or self._box.alive)
+
+    def ping(self, *, timeout_s: float = 5.0) -> bool:
+        """See `Sandbox.ping`."""
+        return self._real().ping(timeout_s=timeout_s)
+
+    def close(self) -> None:
+        """See `Sandbox.close`."""
+        with self._changing:
+            self._closed = True
+            box, self._box = self._box, None
+        if box is not None:
+            box.close()
+
+    def _run(self, call: Callable[[Sandbox], ExecResult]) -> ExecResult:
+        policys = self._tools_run
+        box = self._real()
+        result = call(box)
+        if not policys or (result.verdict != "dead" and box.alive):
+            return result
+        with self._changing:
+            ours = self._box is box  # else it was closed meanwhile, or replaced by another call
+            if ours:
+                self._box = None
+                self.replaced += 1
+        if ours:
+            box.close()
+        return dataclasses.replace(result, stderr=result.stderr + REPLACED)
+
+    def _real(self) -> Sandbox:
+        """The box behind; a fresh one where the last was broken."""
+        box = self._box
+        if box is None:
+            if self._closed:
+                raise SandboxDead("the episode's box was closed: the episode is over")
+            box = self._put(self._settings.pool.take())
+        return box
+
+    def _put(self, box: Sandbox) -> Sandbox:
+        try:
+            self._prepare(box)
+        except BaseException:
+            box.close()
+            raise
+        with self._changing:
+            if not self._closed:
+                self._box = box
+                return box
+        box.close()
+        raise SandboxDead("the episode's box was closed: the episode is over")
