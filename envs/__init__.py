@@ -25,6 +25,7 @@ from gymnast.envs.tools import tool
 from gymnast.envs.toolset import Outcome
 
 register("gymnast/Arithmetic-v0", "gymnast.envs.arithmetic:Arithmetic")
+register("gymnast/Code-v0", "gymnast.envs.code:Code")
 
 __all__ = [
     "CallRecord",

@@ -1,0 +1,170 @@
+"""Code: write a Python function, which tests that cannot be seen grade in boxes.
+
+Left out: the formats of rows (`code_rows.py`), own tasks (`code_tasks.py`), how tests and code are
+kept apart (`grading.py`).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gymnast.envs.base import Environment
+from gymnast.envs.code_rows import code_task
+from gymnast.envs.code_tasks import LEVELS, WORKED, tasks
+from gymnast.envs.episode import Episode
+from gymnast.envs.grading import Grade, GradingLimits, grade
+from gymnast.envs.result_words import in_words
+from gymnast.envs.tools import tool
+from gymnast.errors import ConfigError, UserCodeError
+from gymnast.sandboxes.base import Sandbox
+from gymnast.sandboxes.spec import SandboxSpec
+from gymnast.types import Message
+
+_BLOCK = re.compile(r"```[ \t]*(\w*)[^\n]*\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
+
+
+class Code(Environment):
+    """Write a Python function. The reward is the share of the hidden tests that it passes.
+
+    Code is handed in with the tool `submit`, or in a fenced block of an answer. It can be tried
+    out with the tool `python`. Rows are HumanEval's, MBPP's or of the same fields; without rows,
+    the environment has short tasks of its own, a task of `level` 1 being as easy as "the sum of a
+    and b".
+
+    The tests run in a box of their own, and only plain values pass between them and the code, so
+    functions that take or return other objects, or change their arguments, cannot be graded.
+    Each `assert` of HumanEval's `check` (each statement that has one) and each entry of MBPP's
+    `test_list` is a test; where `check` cannot be parted, it is a single one.
+
+    `metrics` gives `solved` (1 where all tests passed), `loaded` (1 where the code ran and defines
+    the function) and `submitted` (1 where there was any code).
+
+    Args:
+        level: The hardest of the own tasks, 1 to 3.
+        worked_turns: How many solved tasks the prompt carries before the question, 0 to 4.
+        offer: The tools that are offered: of "python" and "submit"; () for code in the answer only.
+        call_timeout_s: Wall time of one call of the function in a test, in seconds.
+        tests_timeout_s: Wall time of all tests of an episode, in seconds.
+        **settings: Those of `Environment`.
+    """
+
+    sandbox_spec: ClassVar[SandboxSpec | None] = SandboxSpec(timeout_s=10.0)
+
+    def __init__(
+        self,
+        *arguments: Any,
+        level: int = 3,
+        worked_turns: int = 0,
+        offer: Sequence[str] = ("python", "submit"),
+        call_timeout_s: float = 4.0,
+        tests_timeout_s: float = 30.0,
+        **settings: Any,
+    ) -> None:
+        super().__init__(*arguments, **settings)
+        if level not in LEVELS:
+            raise ConfigError(f"Code: level must be 1, 2 or 3, got {level!r}.")
+        if worked_turns not in range(len(WORKED) + 1):
+            raise ConfigError(
+                f"Code: worked_turns must be 0 to {len(WORKED)}, got {worked_turns!r}."
+            )
+        unknown = [name for name in offer if name not in self._all_tools]
+        if isinstance(offer, str) or unknown:
+            raise ConfigError(
+                f"Code: offer must be a list of some of {', '.join(self._all_tools)}, got {offer!r}."
+            )
+        for name, value in (("call_timeout_s", call_timeout_s), ("tests_timeout_s", tests_timeout_s)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise ConfigError(f"Code: {name} must be a number of seconds > 0, got {value!r}.")
+        self._all_tools = {n: made for n, made in self._all_tools.items() if n in offer}
+        self._worked = WORKED[:worked_turns]
+        self._own = tasks(level)
+        self._limits = GradingLimits(call_timeout_s, tests_timeout_s)
+
+    @tool(max_output_tokens=400)
+    async def python(self, code: str) -> str:
+        """Run Python code and return what it prints. Variables are kept.
+
+        Args:
+            code: Any number of statements.
+        """
+        return in_words(await self.sandbox.apython(code))
+
+    @tool(stop=True)
+    def submit(self, code: str) -> str:
+        """Hand in the final code, which ends the task.
+
+        Args:
+            code: Python that defines the function.
+        """
+        self._submitted = code
+        return "Submitted."
+
+    def sample_row(self, rng: np.random.Generator) -> Mapping[str, Any]:
+        """A row of `rows` where there are any, else one of the own tasks."""
+        if self.rows is not None:
+            row: Mapping[str, Any] = super().sample_row(rng)
+            return row
+        return self._own[int(rng.integers(len(self._own)))].row
+
+    def setup(self, row: Mapping[str, Any]) -> list[Message]:
+        """The worked turns, then the task."""
+        self._submitted: str | None = None
+        self._grade = Grade(0, 1, False)
+        self._task = code_task(row)
+        messages: list[Message] = []
+        for task in self._worked:
+            messages.append({"role": "user", "content": task.question})
+            messages.append({"role": "assistant", "content": f"```python\n{task.solution}\n```"})
+        return [*messages, {"role": "user", "content": self._task.question}]
+
+    async def reward(self, episode: Episode) -> float:
+        """The share of the tests that the code passes."""
+        code = self._code(episode)
+        self._grade = Grade(0, self._task.tests.total, False)
+        if code.strip():
+            self._grade = await self._graded(code)
+        return self._grade.share
+
+    def metrics(self, episode: Episode) -> dict[str, float]:
+        """See the class."""
+        found = self._grade
+        return {
+            "solved": float(found.total > 0 and found.passed == found.total),
+            "loaded": float(found.loaded),
+            "submitted": float(bool(self._code(episode).strip())),
+        }
+
+    async def _graded(self, code: str) -> Grade:
+        assert self._boxes is not None
+        task, take = self._task, self._boxes.pool.atake
+        try:
+            return await grade(task.tests, task.context, code, self.sandbox, take, self._limits)
+        except UserCodeError as error:  # name the row
+            raise UserCodeError("tests", self.row, f"{error} (row: {dict(self.row)!r:.500})") from None
+
+    def _code(self, episode: Episode) -> str:
+        if self._submitted is not None:
+            return self._submitted
+        return code_in(episode.answer, self._task.name)
+
+
+def code_in(answer: str, name: str) -> str:
+    """The code of an answer.
+
+    Of its fenced blocks the last that defines the function, else the last that is not marked as
+    another language; without any block, the whole answer. A block that is not closed goes on to
+    the end.
+
+    Args:
+        answer: The text.
+        name: The function.
+    """
+    found = _BLOCK.findall(answer)
+    if not found:
+        return answer
+    blocks = [text for mark, text in found if mark.lower() in ("", "python", "py", "python3")]
+    defining = [text for text in blocks if f"def {name}(" in text]
+    return (defining or blocks or [""])[-1]
+

@@ -1,0 +1,257 @@
+"""Grading code by tests that it can neither read nor change: the host between two boxes.
+
+The tests run in a box of their own, the code in another. When a test calls a function of the
+code's, the host carries the arguments over and the result back, as texts of plain values
+(`judging/wire.py`). The code never sees more of a test than arguments, and cannot answer more than
+values. Neither runs on the host, which does not even decode what the code sent.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gymnast.envs.judging import wire
+from gymnast.errors import SandboxDead, UserCodeError
+from gymnast.sandboxes.base import Sandbox
+from gymnast.sandboxes.spec import ExecResult
+
+Take = Callable[[], Awaitable[Sandbox]]
+
+_LEAST_S = 0.05  # that a call is given, however late it is
+_OUTPUT_BYTES = 3 * wire.MAX_CHARACTERS
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Tests:
+    """What code is graded by.
+
+    Attributes:
+        context: Python that is run before the tests, beside them.
+        names: The functions that they call and the code must define.
+        steps: Python, and whether it is a test that counts; what is none prepares those after it.
+    """
+
+    __test__ = False  # no class of tests for pytest
+
+    context: str
+    names: tuple[str, ...]
+    steps: tuple[tuple[str, bool], ...]
+
+    @property
+    def total(self) -> int:
+        """How many tests there are."""
+        return sum(counts for _, counts in self.steps)
+
+
+@dataclass(frozen=True)
+class Grade:
+    """What the tests found.
+
+    Attributes:
+        passed: How many passed.
+        total: Of how many.
+        loaded: Whether the code ran, and defines what it must.
+        why: What the first test that failed, or loading, came to; "" where all passed.
+    """
+
+    passed: int
+    total: int
+    loaded: bool
+    why: str = ""
+
+    @property
+    def share(self) -> float:
+        """The share of the tests that passed, 0 to 1."""
+        return self.passed / self.total if self.total else 0.0
+
+
+@dataclass(frozen=True)
+class GradingLimits:
+    """How long the code may take.
+
+    Attributes:
+        call_s: Wall time of one call of it, and of loading it, in seconds.
+        total_s: Wall time of all tests of an episode, in seconds; those left over have failed.
+    """
+
+    call_s: float = 4.0
+    total_s: float = 30.0
+
+
+async def grade(
+    tests: Tests, context: str, code: str, box: Sandbox, take: Take, limits: GradingLimits
+) -> Grade:
+    """Run the tests on the code.
+
+    Args:
+        tests: The tests.
+        context: Python that the code may rely on, run before it.
+        code: What the policy wrote.
+        box: Where the code runs; its session is given up.
+        take: Takes a fresh box: for the tests, and for the code if it breaks its own.
+        limits: How long it may take.
+
+    Raises:
+        UserCodeError: The tests do not run, whatever the code.
+        SandboxError: The box of the tests broke, or there is none to be had.
+    """
+    deadline = time.monotonic() + limits.total_s
+    candidate = _CandidateSide(tests, context, code, box, take, limits.call_s, deadline)
+    try:
+        said = await candidate.load()
+        if said != _LOADED:
+            return Grade(0, tests.total, False, said[:300])
+        judge = await take()
+        try:
+            return await _run(tests, judge, candidate, deadline)
+        finally:
+            await judge.aclose()
+    finally:
+        await candidate.close()
+
+
+async def _run(
+    tests: Tests, judge: Sandbox, candidate: "_CandidateSide", deadline: float
+) -> Grade:
+    arguments = (tests.context, list(tests.names), list(tests.steps))
+    program = _program("judge") + f"_judge = judge.Judge(*{arguments!r})\n_judge.start()\n"
+    event: dict[str, Any] = {"passed": [], "why": {}}
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return _grade(tests, event, "out of time")
+        result = await judge.apython(program, timeout_s=left, max_output_bytes=_OUTPUT_BYTES)
+        if result.verdict == "dead":
+            raise SandboxDead(f"the box of the tests broke: {result.stderr[-300:]}")
+        line = _last_line(result)
+        if line is None:
+            return _grade(tests, event, f"the tests ended early ({result.verdict})")
+        event = json.loads(line)
+        if "broken" in event:
+            raise UserCodeError("tests", None, f"the tests cannot be run: {event['broken']}")
+        if "done" in event:
+            return _grade(tests, event, "")
+        answer = await candidate.call(event["call"])
+        program = f"_judge.resume({answer!r})"
+
+
+def _grade(tests: Tests, event: dict[str, Any], why: str) -> Grade:
+    passed = len(event["passed"])
+    first = next(iter(event["why"].values()), why)
+    return Grade(passed, tests.total, True, first if passed < tests.total else "")
+
+
+_TWICE = "the code broke two boxes"
+_LOADED = wire.encode(["loaded"])
+
+
+class _CandidateSide:
+    """The code in its box, loaded again when its process or its box has ended."""
+
+    def __init__(
+        self,
+        tests: Tests,
+        context: str,
+        code: str,
+        box: Sandbox,
+        take: Take,
+        call_s: float,
+        deadline: float,
+    ) -> None:
+        arguments = (context, code, list(tests.names))
+        self._program = _program("candidate") + f"_code = candidate.Candidate(*{arguments!r})\n"
+        self._box, self._own_box = box, False
+        self._take = take
+        self._call_s, self._deadline = call_s, deadline
+        self._loaded = False
+        self._given_up = False
+
+    async def load(self) -> str:
+        """Load the code in a new session; what it said."""
+        await self._box.apython("import os; os._exit(0)")
+        said = await self._asked(self._program)
+        self._loaded = said == _LOADED
+        return said
+
+    async def call(self, request: str) -> str:
+        """What a call came to, as a text for the judge."""
+        if self._given_up:
+            return _no_answer(_TWICE)
+        if not self._loaded:
+            said = await self.load()
+            if not self._loaded:
+                return said
+        return await self._asked(f"_code.call({request!r})")
+
+    async def close(self) -> None:
+        if self._own_box:
+            await self._box.aclose()
+
+    async def _asked(self, program: str) -> str:
+        """Run something; once more in a fresh box where the box broke, which may be an accident."""
+        result = await self._python(program)
+        if not self._broken(result):
+            return self._answer(result)
+        log.info("the box of graded code broke; once more in a fresh one: %s", result.stderr[-300:])
+        await self.close()
+        self._box, self._own_box = await self._take(), True
+        if program != self._program:
+            result = await self._python(self._program)
+        if program == self._program or self._answer(result) == _LOADED:
+            result = await self._python(program)
+        if not self._broken(result):
+            return self._answer(result)
+        self._given_up = True
+        return _no_answer(_TWICE)
+
+    async def _python(self, program: str) -> ExecResult:
+        left = max(_LEAST_S, min(self._call_s, self._deadline - time.monotonic()))
+        return await self._box.apython(program, timeout_s=left, max_output_bytes=_OUTPUT_BYTES)
+
+    def _broken(self, result: ExecResult) -> bool:
+        return result.verdict == "dead" or not self._box.alive
+
+    def _answer(self, result: ExecResult) -> str:
+        line = _last_line(result)
+        if line is not None and result.verdict == "ok" and line.isascii():
+            return line
+        self._loaded = False
+        why = "out of time" if result.verdict == "timeout" else f"it ended ({result.verdict})"
+        return _no_answer(why)
+
+
+def _last_line(result: ExecResult) -> str | None:
+    """What a program of `judging/` said: the last line, if nothing was cut."""
+    lines = result.stdout.rstrip("\n").rsplit("\n", 1)
+    return None if result.truncated or not lines[-1] or result.exit_code != 0 else lines[-1]
+
+
+def _no_answer(why: str) -> str:
+    return wire.encode(["nothing", "no answer", why])
+
+
+@cache
+def _program(last: str) -> str:
+    """Python that defines the modules of `judging/`, for a box that has none of Gymnast's."""
+    folder = Path(__file__).parent / "judging"
+    package = "gymnast.envs.judging"
+    lines = ["import sys, types"]
+    parts = package.split(".")
+    for count in range(1, len(parts) + 1):
+        name = ".".join(parts[:count])
+        lines.append(f"sys.modules[{name!r}] = types.ModuleType({name!r})")
+    for name in ("wire", last):
+        source = (folder / f"{name}.py").read_text("utf-8")
+        lines += [
+            f"{name} = types.ModuleType({package + '.' + name!r})",
+            f"sys.modules[{name}.__name__] = sys.modules[{package!r}].{name} = {name}",
+            f"exec(compile({source!r}, {name}.__name__, 'exec', dont_inherit=True), vars({name}))",
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,65 @@
+"""Beside the policy's code: loads it, and calls its functions with values that came as text.
+
+The process belongs to that code, so nothing that this file says of it can be relied on. It only
+ever gets the arguments of a call, and all that it can answer is a text of `wire.py`.
+"""
+
+import os
+import sys
+import types
+from typing import Any, Sequence
+
+from gymnast.envs.judging import wire
+
+
+class Candidate:
+    """The loaded code.
+
+    Args:
+        context: What it may rely on: imports, helpers. Run first, in the same module.
+        code: What the policy wrote.
+        names: The functions that must be there.
+    """
+
+    def __init__(self, context: str, code: str, names: Sequence[str]) -> None:
+        self._answers = os.dup(1)
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # what it prints is nobody's
+        self._module = types.ModuleType("solution")
+        sys.modules["solution"] = self._module
+        try:
+            for text in (context, code):
+                exec(compile(text, "<solution>", "exec", dont_inherit=True), vars(self._module))
+            for name in names:
+                if not callable(getattr(self._module, name, None)):
+                    raise NameError("there is no function %s" % name)
+        except BaseException as error:
+            self._raised(error)
+        else:
+            self._say(["loaded"])
+
+    def call(self, request: str) -> None:
+        """Call a function, and say what came of it.
+
+        Args:
+            request: A text of `wire.py`: `[name, [argument, ...], {name: argument, ...}]`.
+        """
+        try:
+            name, arguments, named = wire.decode(request)
+            result = getattr(self._module, name)(*arguments, **named)
+            text = wire.encode(result)
+        except BaseException as error:
+            self._raised(error)
+        else:
+            self._say(["value", text])
+
+    def _raised(self, error: BaseException) -> None:
+        try:
+            said = str(error)[:500]
+        except BaseException:
+            said = ""
+        self._say(["raised", type(error).__name__[:100], said])
+
+    def _say(self, answer: Any) -> None:
+        data = b"\n" + wire.encode(answer).encode() + b"\n"
+        while data:
+            data = data[os.write(self._answers, data) :]

@@ -1,0 +1,131 @@
+"""Beside the tests: runs them, one after another, on a thread that stops at every call.
+
+A call of one of the policy's functions becomes a question, which `start` or `resume` hands to the
+host; the answer, a text of `wire.py`, comes with the next `resume`. No code of the policy's runs
+here, so what the tests find is what counts.
+"""
+
+import builtins
+import json
+import os
+import queue
+import sys
+import threading
+import traceback
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from gymnast.envs.judging import wire
+
+Event = Dict[str, Any]
+
+
+class NoAnswer(BaseException):
+    """A call came to nothing: out of time, say. No `except Exception` of a test can swallow it."""
+
+
+class CodeRaised(Exception):
+    """The code raised something whose name is no exception of Python's own."""
+
+
+class Judge:
+    """One run of some tests.
+
+    Args:
+        context: Run before the tests; it is trusted, as they are.
+        names: The policy's functions.
+        steps: Source and whether it is a test: what is none prepares those after it.
+    """
+
+    def __init__(
+        self, context: str, names: Sequence[str], steps: Sequence[Tuple[str, bool]]
+    ) -> None:
+        self._events: "queue.Queue[Event]" = queue.Queue()
+        self._answers: "queue.Queue[str]" = queue.Queue()
+        self._calling = threading.Lock()
+        self._output = os.dup(1)
+        self._context, self._names, self._steps = context, names, steps
+        self._passed: List[int] = []
+        self._why: Dict[int, str] = {}
+        sys.stdout = open(os.devnull, "w")
+
+    def start(self) -> None:
+        """Run up to the first call, or to the end, and say which."""
+        threading.Thread(target=self._run, daemon=True).start()
+        self._say()
+
+    def resume(self, answer: str) -> None:
+        """Go on with the answer to the last call."""
+        self._answers.put(answer)
+        self._say()
+
+    def _say(self) -> None:
+        event = {"passed": self._passed, "why": self._why, **self._events.get()}
+        data = b"\n" + json.dumps(event).encode() + b"\n"
+        while data:
+            data = data[os.write(self._output, data) :]
+
+    def _run(self) -> None:
+        functions = {name: self._function(name) for name in self._names}
+        namespace: Dict[str, Any] = {"__name__": "tests", **functions}
+        try:
+            exec(compile(self._context, "<context>", "exec", dont_inherit=True), namespace)
+            codes = [compile(step, "<test>", "exec", dont_inherit=True) for step, _ in self._steps]
+        except BaseException:
+            self._events.put({"broken": traceback.format_exc()[-2000:]})
+            return
+        namespace.update(functions)
+        number = 0
+        for code, (_, counts) in zip(codes, self._steps):
+            error = _error_of(code, namespace)
+            if counts:
+                if error is None:
+                    self._passed.append(number)
+                else:
+                    self._why[number] = error
+                number += 1
+        self._events.put({"done": True})
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            request = wire.encode([name, list(arguments), named])
+            with self._calling:
+                self._events.put({"call": request})
+                answer = self._answers.get()
+            return _outcome(answer)
+
+        call.__name__ = call.__qualname__ = name
+        return call
+
+
+def _error_of(code: Any, namespace: Dict[str, Any]) -> Optional[str]:
+    """What running a step raised; None if nothing."""
+    try:
+        exec(code, namespace)
+    except BaseException as error:
+        try:
+            return ("%s: %s" % (type(error).__name__, error))[:300]
+        except BaseException:
+            return type(error).__name__
+    return None
+
+
+def _outcome(answer: str) -> Any:
+    """Return or raise what the code did."""
+    try:
+        said = wire.decode(answer)
+        kind = said[0]
+        if kind == "value":
+            return wire.decode(said[1])
+        name, text = str(said[1]), str(said[2])
+    except (wire.WireError, TypeError, LookupError):
+        raise NoAnswer("the code's process gave no answer that can be read") from None
+    if kind != "raised":
+        raise NoAnswer("%s: %s" % (name, text))
+    known = getattr(builtins, name, None)
+    if isinstance(known, type) and issubclass(known, Exception):
+        try:
+            error = known(text)
+        except Exception:  # UnicodeDecodeError wants five arguments
+            error = CodeRaised("%s: %s" % (name, text))
+        raise error
+    raise CodeRaised("%s: %s" % (name, text))
