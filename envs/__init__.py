@@ -14,6 +14,8 @@ overrides), `toolset.py` (one turn in messages), `base.py` (the same in tokens),
       writing   turns (where they end), following (what comes then), skeletons, turn_ends
       safety    safe_text, markers (no added token from text)
     by name     registry, check
+    boxes       box (the episode's), result_words, python, shell, code
+      grading   code_rows, code_tasks, grading; judging/ runs in the boxes
 """
 
 from gymnast.envs.base import Environment
@@ -26,6 +28,8 @@ from gymnast.envs.toolset import Outcome
 
 register("gymnast/Arithmetic-v0", "gymnast.envs.arithmetic:Arithmetic")
 register("gymnast/Code-v0", "gymnast.envs.code:Code")
+register("gymnast/Python-v0", "gymnast.envs.python:Python")
+register("gymnast/Shell-v0", "gymnast.envs.shell:Shell")
 
 __all__ = [
     "CallRecord",

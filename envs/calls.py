@@ -1,8 +1,8 @@
 """Running the tool calls of one action.
 
 Whatever the policy wrote, each call gets a record and a text that says what came of it. Only
-`InfrastructureError` gets out, as the episode itself cannot go on, and `UserCodeError`. Which calls end an episode is
-decided in `base.py`.
+`InfrastructureError` gets out, as the episode itself cannot go on, and `UserCodeError`. Which calls
+end an episode is decided in `base.py`.
 """
 
 import asyncio

@@ -18,7 +18,6 @@ from gymnast.envs.grading import Grade, GradingLimits, grade
 from gymnast.envs.result_words import in_words
 from gymnast.envs.tools import tool
 from gymnast.errors import ConfigError, UserCodeError
-from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.types import Message
 
@@ -72,14 +71,19 @@ class Code(Environment):
         unknown = [name for name in offer if name not in self._all_tools]
         if isinstance(offer, str) or unknown:
             raise ConfigError(
-                f"Code: offer must be a list of some of {', '.join(self._all_tools)}, got {offer!r}."
+                f"Code: offer must be a list of some of {', '.join(self._all_tools)}, got "
+                f"{offer!r:.100}."
             )
-        for name, value in (("call_timeout_s", call_timeout_s), ("tests_timeout_s", tests_timeout_s)):
+        for name, value in (
+            ("call_timeout_s", call_timeout_s),
+            ("tests_timeout_s", tests_timeout_s),
+        ):
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise ConfigError(f"Code: {name} must be a number of seconds > 0, got {value!r}.")
         self._all_tools = {n: made for n, made in self._all_tools.items() if n in offer}
         self._worked = WORKED[:worked_turns]
         self._own = tasks(level)
+        self._submitted: str | None = None
         self._limits = GradingLimits(call_timeout_s, tests_timeout_s)
 
     @tool(max_output_tokens=400)
@@ -110,7 +114,7 @@ class Code(Environment):
 
     def setup(self, row: Mapping[str, Any]) -> list[Message]:
         """The worked turns, then the task."""
-        self._submitted: str | None = None
+        self._submitted = None
         self._grade = Grade(0, 1, False)
         self._task = code_task(row)
         messages: list[Message] = []
@@ -142,7 +146,9 @@ class Code(Environment):
         try:
             return await grade(task.tests, task.context, code, self.sandbox, take, self._limits)
         except UserCodeError as error:  # name the row
-            raise UserCodeError("tests", self.row, f"{error} (row: {dict(self.row)!r:.500})") from None
+            raise UserCodeError(
+                "tests", self.row, f"{error} (row: {dict(self.row)!r:.500})"
+            ) from None
 
     def _code(self, episode: Episode) -> str:
         if self._submitted is not None:
@@ -167,4 +173,3 @@ def code_in(answer: str, name: str) -> str:
     blocks = [text for mark, text in found if mark.lower() in ("", "python", "py", "python3")]
     defining = [text for text in blocks if f"def {name}(" in text]
     return (defining or blocks or [""])[-1]
-

@@ -117,9 +117,7 @@ async def grade(
         await candidate.close()
 
 
-async def _run(
-    tests: Tests, judge: Sandbox, candidate: "_CandidateSide", deadline: float
-) -> Grade:
+async def _run(tests: Tests, judge: Sandbox, candidate: "_CandidateSide", deadline: float) -> Grade:
     arguments = (tests.context, list(tests.names), list(tests.steps))
     program = _program("judge") + f"_judge = judge.Judge(*{arguments!r})\n_judge.start()\n"
     event: dict[str, Any] = {"passed": [], "why": {}}

@@ -23,7 +23,9 @@ class Candidate:
 
     def __init__(self, context: str, code: str, names: Sequence[str]) -> None:
         self._answers = os.dup(1)
-        sys.stdout = sys.stderr = open(os.devnull, "w")  # what it prints is nobody's
+        sys.stdout = sys.stderr = os.fdopen(
+            os.open(os.devnull, os.O_WRONLY), "w"
+        )  # what it prints is nobody's
         self._module = types.ModuleType("solution")
         sys.modules["solution"] = self._module
         try:

@@ -46,7 +46,7 @@ class Judge:
         self._context, self._names, self._steps = context, names, steps
         self._passed: List[int] = []
         self._why: Dict[int, str] = {}
-        sys.stdout = open(os.devnull, "w")
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
     def start(self) -> None:
         """Run up to the first call, or to the end, and say which."""
@@ -69,13 +69,16 @@ class Judge:
         namespace: Dict[str, Any] = {"__name__": "tests", **functions}
         try:
             exec(compile(self._context, "<context>", "exec", dont_inherit=True), namespace)
-            codes = [compile(step, "<test>", "exec", dont_inherit=True) for step, _ in self._steps]
+            steps = [
+                (compile(step, "<test>", "exec", dont_inherit=True), counts)
+                for step, counts in self._steps
+            ]
         except BaseException:
             self._events.put({"broken": traceback.format_exc()[-2000:]})
             return
         namespace.update(functions)
         number = 0
-        for code, (_, counts) in zip(codes, self._steps):
+        for code, counts in steps:
             error = _error_of(code, namespace)
             if counts:
                 if error is None:

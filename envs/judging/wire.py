@@ -100,7 +100,7 @@ def _dict(parts: List[Any]) -> Dict[Any, Any]:
     return {_unpacked(key): _unpacked(item) for key, item in parts}
 
 
-_SEQUENCES: Tuple[Tuple[type, str], ...] = (
+_SEQUENCES: Tuple[Tuple[Any, str], ...] = (
     (list, "list"),
     (tuple, "tuple"),
     (frozenset, "frozenset"),

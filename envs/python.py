@@ -1,0 +1,101 @@
+"""Python: a question, and a Python session to find the answer with."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gymnast.envs.arithmetic import last_number
+from gymnast.envs.base import Environment
+from gymnast.envs.episode import Episode
+from gymnast.envs.result_words import in_words
+from gymnast.envs.tools import tool
+from gymnast.errors import DataError
+from gymnast.sandboxes.spec import SandboxSpec
+
+_END = re.compile(r"[\s.!*`\"')\]]+$")
+
+
+class Python(Environment):
+    """Answer a question with a Python session at hand, which keeps its variables.
+
+    The reward is 1.0 where the last turn's text gives the row's `answer`: for a number, where the
+    last number in it is that number; for another text, where it ends with it, case and closing
+    punctuation apart. Rows have `prompt` and `answer`; without rows, the environment asks for
+    sums and counts that take a program.
+
+    `metrics` gives `right_answer` (0 or 1) and `ran_code` (1 where some code ended without an
+    error).
+    """
+
+    sandbox_spec: ClassVar[SandboxSpec | None] = SandboxSpec(timeout_s=10.0)
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._ran = False
+
+    @tool(max_output_tokens=400)
+    async def python(self, code: str) -> str:
+        """Run Python code and return what it prints. Variables are kept.
+
+        Args:
+            code: Any number of statements; the value of a last expression is printed.
+        """
+        result = await self.sandbox.apython(code)
+        self._ran = self._ran or result.verdict == "ok"
+        return in_words(result)
+
+    def sample_row(self, rng: np.random.Generator) -> Mapping[str, Any]:
+        """A row of `rows` where there are any, else a question about a range of numbers."""
+        if self.rows is not None:
+            row: Mapping[str, Any] = super().sample_row(rng)
+            return row
+        what, among = list(_QUESTIONS.items())[int(rng.integers(len(_QUESTIONS)))]
+        first = int(rng.integers(1, 50))
+        last = first + int(rng.integers(10, 100))
+        prompt = f"{what} from {first} to {last}, both included?"
+        return {"prompt": prompt, "answer": among(range(first, last + 1))}
+
+    def setup(self, row: Mapping[str, Any]) -> None:
+        """Require an answer to compare with."""
+        self._ran = False
+        if row.get("answer") is None:
+            raise DataError(f"Python: the row {dict(row)!r:.300} has no 'answer'.")
+
+    def reward(self, episode: Episode) -> float:
+        """Whether the answer is right; see the class."""
+        return float(gives(episode.answer, str(episode.row["answer"])))
+
+    def metrics(self, episode: Episode) -> dict[str, float]:
+        """See the class."""
+        return {"right_answer": self.reward(episode), "ran_code": float(self._ran)}
+
+
+def gives(text: str, expected: str) -> bool:
+    """Whether a text ends in the expected answer; see `Python`."""
+    number = last_number(expected)
+    if number is not None and _is_number(expected):
+        return last_number(text) == number
+    wanted = _END.sub("", " ".join(expected.split())).casefold()
+    found = _END.sub("", " ".join(text.split())).casefold()
+    before = found[: len(found) - len(wanted)][-1:]
+    return bool(wanted) and found.endswith(wanted) and not before.isalnum()
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[-+]?[\d,]+(\.\d+)?", text.strip()) is not None
+
+
+def _is_prime(number: int) -> bool:
+    return number > 1 and all(number % d for d in range(2, int(number**0.5) + 1))
+
+
+_QUESTIONS: dict[str, Callable[[range], int]] = {
+    "What is the sum of the numbers": sum,
+    "What is the sum of the squares of the numbers": lambda among: sum(n * n for n in among),
+    "How many primes are among the numbers": lambda among: sum(map(_is_prime, among)),
+    "What is the sum of all digits of the numbers": lambda among: sum(
+        sum(map(int, str(n))) for n in among
+    ),
+}
