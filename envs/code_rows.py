@@ -9,6 +9,7 @@ The tests are parsed here, on the host, to count them; they are never run here.
 
 import ast
 import builtins
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +58,7 @@ def _of_asserts(row: Mapping[str, Any]) -> CodeTask:
     if isinstance(listed, str) or not isinstance(listed, Sequence) or not listed:
         raise _error(row, f"'test_list' is {listed!r:.100}; it must be a list of Python texts")
     tests = [_parsed(row, "test_list", text) for text in listed]
-    imports = "\n".join(row.get("test_imports") or [])
+    imports = "\n".join([*(row.get("test_imports") or []), *_modules(tests)])
     setup = row.get("test_setup_code") or ""
     before = [_parsed(row, "test_imports", imports), _parsed(row, "test_setup_code", setup)]
     names = _called(row, before, tests)
@@ -85,11 +86,37 @@ def _called(
         )
     names = list(dict.fromkeys(n for tree in tests for n in _read(tree) if n not in bound))
     given = row.get("entry_point")
-    if given is not None and given in names:
+    if given is None and not names:  # it has the name of one of Python's own functions
+        given = _called_by_all(tests)
+    if given is not None:
         names = [given, *(name for name in names if name != given)]
     if not names:
         raise _error(row, "'test_list' calls no function that the solution would define")
     return tuple(names)
+
+
+def _modules(tests: Sequence[ast.AST]) -> list[str]:
+    """Imports of modules that tests use as if the solution had imported them."""
+    bases = [
+        node.value.id
+        for tree in tests
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    ]
+    return [f"import {name}" for name in dict.fromkeys(bases) if name in sys.stdlib_module_names]
+
+
+def _called_by_all(tests: Sequence[ast.AST]) -> str | None:
+    """The outermost function that every test calls."""
+    called = [
+        [
+            node.func.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        ]
+        for tree in tests
+    ]
+    return next((name for name in called[0] if all(name in other for other in called)), None)
 
 
 def _of_check(row: Mapping[str, Any]) -> CodeTask:

@@ -48,7 +48,7 @@ class Candidate:
         try:
             name, arguments, named = wire.decode(request)
             result = getattr(self._module, name)(*arguments, **named)
-            text = wire.encode(result)
+            text = _text(result)
         except BaseException as error:
             self._raised(error)
         else:
@@ -65,3 +65,10 @@ class Candidate:
         data = b"\n" + wire.encode(answer).encode() + b"\n"
         while data:
             data = data[os.write(self._answers, data) :]
+
+
+def _text(result: Any) -> str:
+    try:
+        return wire.encode(result)
+    except wire.NotPlain:
+        return wire.opaque(result)

@@ -23,11 +23,26 @@ class WireError(ValueError):
     """A value cannot be sent, or a text is none of a value."""
 
 
+class NotPlain(WireError):
+    """A value is, or holds, something else than plain values."""
+
+
+class Opaque:
+    """Stands for an object that is no plain value: all that came over is whether it is true."""
+
+    def __init__(self, true: bool) -> None:
+        self._true = true
+
+    def __bool__(self) -> bool:
+        return self._true
+
+
 def encode(value: Any) -> str:
     """The text of a value.
 
     Raises:
-        WireError: It is, or holds, something else than plain values; or it is too large.
+        NotPlain: It is, or holds, something else than plain values.
+        WireError: It is too large.
     """
     try:
         text = json.dumps(_packed(value))
@@ -36,6 +51,11 @@ def encode(value: Any) -> str:
     if len(text) > MAX_CHARACTERS:
         raise WireError("a value has %d characters, more than %d" % (len(text), MAX_CHARACTERS))
     return text
+
+
+def opaque(value: Any) -> str:
+    """The text that stands for an object which is no plain value."""
+    return json.dumps(["opaque", bool(value)])
 
 
 def decode(text: str) -> Any:
@@ -79,7 +99,7 @@ def _packed(value: Any) -> Any:
         if len(items) > MAX_ITEMS:
             raise WireError("an iterator has more than %d items" % MAX_ITEMS)
         return ["iterator", *map(_packed, items)]
-    raise WireError(
+    raise NotPlain(
         "a value of type %s cannot be passed; plain values can" % type(value).__name__[:100]
     )
 
@@ -111,6 +131,7 @@ _SEQUENCES: Tuple[Tuple[Any, str], ...] = (
     (type({}.items()), "list"),
 )
 _MAKE: Dict[str, Callable[[List[Any]], Any]] = {
+    "opaque": lambda parts: Opaque(bool(parts[0])),
     "int": lambda parts: int(parts[0], 16),
     "float": lambda parts: float.fromhex(parts[0]),
     "complex": lambda parts: complex(float.fromhex(parts[0]), float.fromhex(parts[1])),
