@@ -9,6 +9,7 @@ The tests are parsed here, on the host, to count them; they are never run here.
 
 import ast
 import builtins
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def _of_asserts(row: Mapping[str, Any]) -> CodeTask:
     before = [_parsed(row, "test_imports", imports), _parsed(row, "test_setup_code", setup)]
     names = _called(row, before, tests)
     example = _first_call(tests, names[0])
-    if names[0] not in question:
+    if not re.search(rf"`{names[0]}`|\b{names[0]}\(", question):
         question += f"\nThe function is called `{names[0]}`"
         question += f", as in `{example}`." if example else "."
     steps = tuple((text, True) for text in listed)

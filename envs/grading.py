@@ -136,8 +136,10 @@ async def _run(tests: Tests, judge: Sandbox, candidate: "_CandidateSide", deadli
             raise UserCodeError("tests", None, f"the tests cannot be run: {event['broken']}")
         if "done" in event:
             return _grade(tests, event, "")
-        answer = await candidate.call(event["call"])
-        program = f"_judge.resume({answer!r})"
+        if "call" in event:
+            program = f"_judge.resume({await candidate.call(event['call'])!r})"
+        else:
+            program = "_judge.wait()"
 
 
 def _grade(tests: Tests, event: dict[str, Any], why: str) -> Grade:

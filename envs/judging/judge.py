@@ -1,7 +1,7 @@
 """Beside the tests: runs them, one after another, on a thread that stops at every call.
 
-A call of one of the policy's functions becomes a question, which `start` or `resume` hands to the
-host; the answer, a text of `wire.py`, comes with the next `resume`. No code of the policy's runs
+A call of one of the policy's functions becomes a question, which `start`, `resume` or `wait` hands
+to the host; the answer, a text of `wire.py`, comes with `resume`. No code of the policy's runs
 here, so what the tests find is what counts.
 """
 
@@ -49,16 +49,17 @@ class Judge:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
     def start(self) -> None:
-        """Run up to the first call, or to the end, and say which."""
+        """Run up to the first call, the end of a test or of all, and say which."""
         threading.Thread(target=self._run, daemon=True).start()
-        self._say()
+        self.wait()
 
     def resume(self, answer: str) -> None:
         """Go on with the answer to the last call."""
         self._answers.put(answer)
-        self._say()
+        self.wait()
 
-    def _say(self) -> None:
+    def wait(self) -> None:
+        """Go on after a test."""
         event = {"passed": self._passed, "why": self._why, **self._events.get()}
         data = b"\n" + json.dumps(event).encode() + b"\n"
         while data:
@@ -86,6 +87,7 @@ class Judge:
                 else:
                     self._why[number] = error
                 number += 1
+                self._events.put({})  # so that it counts, whatever becomes of the next one
         self._events.put({"done": True})
 
     def _function(self, name: str) -> Callable[..., Any]:

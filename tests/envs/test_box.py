@@ -61,7 +61,9 @@ def test_a_box_is_there_in_setup_tools_reward_and_cleanup_and_closed_after(
             self.said.append(self.sandbox.exec(["cat", "start.txt"]).stdout)
 
     env = Everywhere()
-    first, last = play(env, calls(("python", {"code": "x = 41"}), ("later", {"code": "x + 1"})), ANSWER)
+    first, last = play(
+        env, calls(("python", {"code": "x = 41"}), ("later", {"code": "x + 1"})), ANSWER
+    )
     assert first.messages[1]["content"] == "ok 42\n"
     assert (last.reward, last.info["metrics"]["sandbox/replaced"]) == (1.0, 0.0)
     assert env.said == ["Go.", "Go."]
@@ -152,7 +154,9 @@ def test_a_box_is_closed_when_the_episode_is_cancelled(calls: Calls) -> None:
     async def run() -> Boxed:
         env = Boxed()
         await env.areset(options={"row": {"prompt": "Go."}})
-        act = asyncio.create_task(env.act(calls(("later", {"code": "import time; time.sleep(60)"}))))
+        act = asyncio.create_task(
+            env.act(calls(("later", {"code": "import time; time.sleep(60)"})))
+        )
         await asyncio.sleep(0.3)
         act.cancel()
         with pytest.raises(asyncio.CancelledError):

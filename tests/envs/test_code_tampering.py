@@ -244,7 +244,9 @@ def rewards(
     """The rewards of episodes, one after another in one environment."""
 
     async def run() -> list[float]:
-        env = Code(sandbox=settings, call_timeout_s=call_timeout_s, tests_timeout_s=8 * call_timeout_s)
+        env = Code(
+            sandbox=settings, call_timeout_s=call_timeout_s, tests_timeout_s=8 * call_timeout_s
+        )
         found = []
         for messages in episodes:
             await env.areset(options={"row": row})

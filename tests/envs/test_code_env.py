@@ -1,0 +1,218 @@
+"""Code-v0: from an answer to its reward, on the local backend."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gymnast.envs import Renderer, check_env, make
+from gymnast.envs.code import Code, code_in
+from gymnast.envs.code_tasks import LEVELS, WORKED, tasks
+from gymnast.envs.grading import GradingLimits, Tests, grade
+from gymnast.errors import ConfigError, DataError, SandboxDead, UserCodeError
+from gymnast.sandboxes import Sandbox, open_sandbox
+
+ROW = {"prompt": "Write half(n).", "test_list": ["assert half(4) == 2", "assert half(1) == 0.5"]}
+
+
+def answer(code: str) -> Mapping[str, Any]:
+    return {"role": "assistant", "content": f"Here:\n```python\n{code}\n```\nDone."}
+
+
+def test_check_env_passes(renderer: Renderer) -> None:
+    check_env(make("gymnast/Code-v0", renderer, sandbox="local", worked_turns=1))
+
+
+def test_the_reward_is_the_share_of_tests(play: Callable[..., Any]) -> None:
+    env = Code(sandbox="local")
+    for code, share in (("n / 2", 1.0), ("n // 2", 0.5), ("n", 0.0), ("", 0.0)):
+        (outcome,) = play(env, answer(f"def half(n): return {code}"), row=ROW)
+        assert outcome.reward == share
+        assert outcome.info["metrics"]["solved"] == float(share == 1.0)
+    (outcome,) = play(env, answer("def half(n) return"), row=ROW)
+    assert (outcome.reward, outcome.info["metrics"]["loaded"]) == (0.0, 0.0)
+    (outcome,) = play(env, {"role": "assistant", "content": ""}, row=ROW)
+    assert (outcome.reward, outcome.info["metrics"]["submitted"]) == (0.0, 0.0)
+
+
+def test_code_is_tried_out_and_submitted(play: Callable[..., Any], calls: Any) -> None:
+    code = "def half(n): return n / 2"
+    tried, ended = play(
+        Code(sandbox="local"),
+        calls(("python", {"code": f"{code}\nhalf(3)"})),
+        calls(("submit", {"code": code})),
+        row=ROW,
+    )
+    assert tried.messages[0]["content"] == "1.5"
+    assert (ended.reward, ended.info["stop_reason"]) == (1.0, "stop_tool")
+
+
+def test_variables_of_the_session_are_not_there_when_code_is_graded(
+    play: Callable[..., Any], calls: Any
+) -> None:
+    *_, ended = play(
+        Code(sandbox="local"),
+        calls(("python", {"code": "two = 2"})),
+        calls(("submit", {"code": "def half(n): return n / two"})),
+        row=ROW,
+    )
+    assert ended.reward == 0.0
+
+
+def test_tools_are_offered_as_asked(play: Callable[..., Any]) -> None:
+    env = Code(sandbox="local", offer=[])
+    env.reset(options={"row": ROW})
+    assert env.tools == []
+    env.close()
+
+
+def test_worked_turns_show_solved_tasks_that_are_never_asked() -> None:
+    env = Code(sandbox="local", worked_turns=2)
+    env.reset(options={"row": ROW})
+    assert [m["role"] for m in env.messages] == ["user", "assistant"] * 2 + ["user"]
+    assert env.messages[1]["content"] == f"```python\n{WORKED[0].solution}\n```"
+    env.close()
+    assert not {task.name for task in WORKED} & {task.name for task in tasks(3)}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_own_rows_are_those_up_to_the_level_and_differ(level: int) -> None:
+    env, rng = Code(sandbox="local", level=level), np.random.default_rng(0)
+    rows = [env.sample_row(rng) for _ in range(2000)]
+    assert {row["level"] for row in rows} == set(range(1, level + 1))
+    assert len({row["prompt"] for row in rows}) == len(tasks(level))
+
+
+def test_every_own_task_is_solved_by_its_solution_and_by_no_constant() -> None:
+    async def run() -> None:
+        with open_sandbox("local") as box, open_sandbox("local") as other:
+            for task in tasks(3)[::6]:  # the others differ in a number
+                tests = _tests_of(task.row)
+                found = await grade(tests, "", task.solution, box, _lend(other), GradingLimits())
+                assert found.share == 1.0, (task, found)
+                code = f"def {task.signature}: return None"
+                found = await grade(tests, "", code, box, _lend(other), GradingLimits())
+                assert found.share == 0.0, (task, found)
+
+    asyncio.run(run())
+
+
+def _tests_of(row: Mapping[str, Any]) -> Tests:
+    return Tests("", (row["entry_point"],), tuple((text, True) for text in row["test_list"]))
+
+
+def _lend(box: Sandbox) -> Any:
+    """Gives one box again and again, in an empty session."""
+
+    class Lent:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(box, name)
+
+        async def aclose(self) -> None:
+            await box.apython("import os; os._exit(0)")
+
+    async def take() -> Any:
+        return Lent()
+
+    return take
+
+
+@pytest.fixture
+def box() -> Iterator[Sandbox]:
+    with open_sandbox("local") as box:
+        yield box
+
+
+async def _open() -> Sandbox:
+    return open_sandbox("local")
+
+
+def test_a_function_may_raise_what_a_test_expects(box: Sandbox) -> None:
+    expects = "try:\n    f(0)\nexcept ZeroDivisionError:\n    pass\nelse:\n    raise AssertionError"
+    tests = Tests("", ("f",), ((expects, True),))
+    for code, passed in (("1 / n", 1), ("n", 0), ("__import__('time').sleep(60)", 0)):
+        found = asyncio.run(
+            grade(tests, "", f"def f(n): return {code}", box, _open, GradingLimits(0.5, 20.0))
+        )
+        assert found.passed == passed
+
+
+@pytest.mark.parametrize(("breaks", "passed"), [("once", 2), ("always", 0)])
+def test_a_call_in_which_the_box_broke_is_made_once_more(
+    breaks: str, passed: int, box: Sandbox, tmp_path: Path
+) -> None:
+    """It may have been an accident; where it breaks another box, it is the code's doing."""
+    mark = tmp_path / "broken"
+    code = f"""
+import os, signal
+def f(n):
+    if os.path.exists({str(mark)!r}) and {breaks == "once"}:
+        return n
+    open({str(mark)!r}, "w").close()
+    os.kill(os.getppid(), signal.SIGKILL)
+"""
+    tests = Tests("", ("f",), (("assert f(1) == 1", True), ("assert f(2) == 2", True)))
+    found = asyncio.run(grade(tests, "", code, box, _open, GradingLimits()))
+    assert found.passed == passed
+    assert passed or "broke two boxes" in found.why
+
+
+def test_broken_tests_are_the_users_to_mend(box: Sandbox) -> None:
+    tests = Tests("import no_such_module", ("f",), (("assert f(1) == 1", True),))
+    with pytest.raises(UserCodeError, match="no_such_module"):
+        asyncio.run(grade(tests, "", "def f(n): return n", box, _open, GradingLimits()))
+
+
+def test_a_broken_box_of_the_tests_is_infrastructure(box: Sandbox) -> None:
+    kill = "import os, signal; os.kill(os.getppid(), signal.SIGKILL)"
+    tests = Tests(kill, ("f",), (("assert f(1) == 1", True),))
+    with pytest.raises(SandboxDead):
+        asyncio.run(grade(tests, "", "def f(n): return n", box, _open, GradingLimits()))
+
+
+def test_tests_out_of_time_have_failed_and_those_before_count(box: Sandbox) -> None:
+    tests = Tests("", ("f",), (("assert f(1) == 1", True), ("while True: pass", True)))
+    limits = GradingLimits(1.0, 2.0)
+    found = asyncio.run(grade(tests, "", "def f(n): return n", box, _open, limits))
+    assert (found.passed, found.total) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("```python\ndef f(): pass\n```", "def f(): pass"),
+        ("```\ndef f(): pass\n```\nUse:\n```python\nf()\n```", "def f(): pass"),
+        ("```python\ndef f(): 1\n```\nor\n```py\ndef f(): 2\n```", "def f(): 2"),
+        ("```python\ng = 1\n```\n```bash\nls\n```", "g = 1"),
+        ("```python\ndef f():\n    pass", "def f():\n    pass"),
+        ("def f(): pass", "def f(): pass"),
+        ("", ""),
+    ],
+)
+def test_the_code_of_an_answer(text: str, code: str) -> None:
+    assert code_in(text, "f") == code
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"level": 4}, "level must be"),
+        ({"worked_turns": 5}, "worked_turns must be 0 to 4"),
+        ({"offer": ["bash"]}, "offer must be"),
+        ({"call_timeout_s": 0}, "call_timeout_s must be"),
+        ({"sandbox": "nowhere"}, "sandbox.backend must be"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Code(**settings)
+
+
+def test_a_row_without_tests_is_named() -> None:
+    env = Code(sandbox="local")
+    with pytest.raises(DataError, match="neither 'test_list' nor 'test'"):
+        env.reset(options={"row": {"prompt": "Hi."}})
+    env.close()

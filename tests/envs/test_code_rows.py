@@ -1,0 +1,98 @@
+"""Rows of programming tasks: both formats, and what is said of those that cannot be read."""
+
+from typing import Any
+
+import pytest
+
+from gymnast.envs.code_rows import code_task
+from gymnast.errors import DataError
+
+HUMANEVAL = {
+    "task_id": "Test/0",
+    "prompt": 'import math\n\ndef helper(n):\n    return n + 1\n\ndef up(n):\n    """n rounded up."""\n',
+    "entry_point": "up",
+    "test": """
+METADATA = {"author": "nobody"}
+
+def check(candidate):
+    "Tests."
+    assert True, "This prints if this assert fails 1"
+    assert candidate(1.5) == 2
+    value = candidate(2.5)
+    assert value == helper(2)
+    for n in range(3):
+        assert candidate(n) == n, "whole"
+    assert True
+""",
+}
+MBPP = {
+    "task_id": 7,
+    "text": "Write a function to find the shared elements.",
+    "code": "...",
+    "test_list": ["assert set(shared((3, 4), (4, 5))) == {4}", "assert shared((), ()) == ()"],
+    "test_setup_code": "",
+}
+
+
+def test_humaneval_has_a_test_for_each_statement_that_asserts_something() -> None:
+    task = code_task(HUMANEVAL)
+    assert (task.name, task.tests.names, task.tests.total) == ("up", ("up",), 3)
+    assert [source for source, counts in task.tests.steps if not counts] == [
+        "candidate = up", "value = candidate(2.5)",
+    ]  # fmt: skip
+    assert "n rounded up." in task.question and "assert" not in task.question
+    assert "METADATA" in task.tests.context and "def helper" in task.tests.context
+
+
+@pytest.mark.parametrize(
+    "body", ["    if candidate(1) == 1:\n        return\n    assert False", "    candidate(1)"]
+)
+def test_a_check_that_cannot_be_parted_is_one_test(body: str) -> None:
+    task = code_task({**HUMANEVAL, "test": f"def check(candidate):\n{body}"})
+    assert task.tests.total == 1
+    assert task.tests.steps[-1] == ("check(up)", True)
+
+
+def test_mbpp_has_a_test_for_each_entry_and_tells_the_name() -> None:
+    task = code_task(MBPP)
+    assert (task.name, task.tests.total) == ("shared", 2)
+    assert "`shared`, as in `shared((3, 4), (4, 5))`" in task.question
+    assert "{4}" not in task.question
+
+
+def test_sanitized_mbpp_with_imports_and_a_module_that_only_the_solution_imports() -> None:
+    row = {
+        "prompt": "Write half(n).",
+        "test_imports": ["import math"],
+        "test_list": ["assert math.isclose(half(3), 1.5)", "assert sys.getsizeof(half(2)) > 1"],
+    }
+    task = code_task(row)
+    assert task.tests.names == ("half",)
+    assert task.question == "Write half(n)."
+    assert "import math" in task.context and "import sys" in task.context
+
+
+def test_a_function_may_have_the_name_of_one_of_pythons_own() -> None:
+    assert code_task({"text": "Add.", "test_list": ["assert sum(1, 2) == 3"]}).name == "sum"
+    row = {"text": "Add.", "test_list": ["assert max(1, 2) == 3"], "entry_point": "max"}
+    assert code_task(row).tests.names == ("max",)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"prompt": "Hi."}, "neither 'test_list' nor 'test'"),
+        ({**HUMANEVAL, "entry_point": None}, "Test/0.*'entry_point' is None"),
+        ({**HUMANEVAL, "test": "assert 1"}, "Test/0.*no function check"),
+        ({**HUMANEVAL, "test": "def check(:"}, "Test/0.*'test' is no Python"),
+        ({**MBPP, "text": None}, "the row 7.*'prompt' is None"),
+        ({**MBPP, "test_list": []}, "the row 7.*'test_list' is"),
+        ({**MBPP, "test_list": "assert f()"}, "'test_list' is"),
+        ({**MBPP, "test_list": ["assert 1"]}, "calls no function"),
+        ({**MBPP, "test_list": ["assert ("]}, "'test_list' is no Python"),
+        ({**MBPP, "test_setup_code": "root = Node(1)"}, "uses Node"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_named(row: dict[str, Any], words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        code_task(row)
