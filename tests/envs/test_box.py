@@ -135,7 +135,7 @@ def test_a_box_that_breaks_in_a_hook_is_not_replaced(play: Play) -> None:
 @pytest.mark.parametrize("where", ["setup", "reward", "cleanup", "prepare_sandbox"])
 def test_a_box_is_closed_when_a_hook_raises(play: Play, where: str) -> None:
     class Raises(Boxed):
-        pass
+        box: Sandbox
 
     def raises(self: Any, *arguments: Any) -> Any:
         self.box = arguments[0] if where == "prepare_sandbox" else self.sandbox

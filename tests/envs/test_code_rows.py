@@ -9,7 +9,14 @@ from gymnast.errors import DataError
 
 HUMANEVAL = {
     "task_id": "Test/0",
-    "prompt": 'import math\n\ndef helper(n):\n    return n + 1\n\ndef up(n):\n    """n rounded up."""\n',
+    "prompt": """import math
+
+def helper(n):
+    return n + 1
+
+def up(n):
+    'n rounded up.'
+""",
     "entry_point": "up",
     "test": """
 METADATA = {"author": "nobody"}
