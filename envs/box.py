@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from gymnast.errors import ConfigError, SandboxDead, UsageError
 from gymnast.sandboxes.background import in_background
 from gymnast.sandboxes.base import MAX_FILE_BYTES, Sandbox
-from gymnast.sandboxes.open import backend_names
+from gymnast.sandboxes.open import backends
 from gymnast.sandboxes.pool import SandboxPool, shared_pool
 from gymnast.sandboxes.spec import ExecResult, SandboxSpec
 
@@ -73,10 +73,10 @@ def box_settings(
         )
     fields = dict(given)
     backend = fields.pop("backend", "auto")
-    if backend not in backend_names():
+    names = ("auto", *backends())
+    if backend not in names:
         raise ConfigError(
-            f"{owner}: sandbox.backend must be one of {', '.join(backend_names())}, got "
-            f"{backend!r:.100}."
+            f"{owner}: sandbox.backend must be one of {', '.join(names)}, got {backend!r:.100}."
         )
     known = [field.name for field in dataclasses.fields(SandboxSpec)]
     for name in fields:

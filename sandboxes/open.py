@@ -32,7 +32,7 @@ def open_sandbox(
     if backend == "auto":
         return _open_strongest(spec)
     if backend not in _BACKENDS:
-        names = ", ".join(backend_names())
+        names = ", ".join(["auto", *_BACKENDS])
         raise UsageError(f"there is no sandbox backend {backend!r}; there are {names}")
     return _BACKENDS[backend](spec)
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gymnast.agents.tiny import tiny_model
-from gymnast.envs import Environment, tool
+from gymnast.envs import Environment, Renderer, tool
+from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import Kl, Reward, Trainer, make_algorithm
 from gymnast.types import Completion, Sampling
 
@@ -24,7 +25,9 @@ def described() -> list[re.Pattern[str]]:
 
 
 class Shop(Environment):
-    """A tool that works now and then, a metric, parts of the reward."""
+    """A tool that works now and then, a box, a metric, parts of the reward."""
+
+    sandbox_spec = SandboxSpec()
 
     @tool
     def price(self, item: int) -> int:
@@ -69,7 +72,7 @@ def written(
     trainer = Trainer(
         tiny_model(),
         tokenizer,
-        Shop,
+        lambda: Shop(Renderer(tokenizer), sandbox="local"),
         [{"prompt": "Go."}],
         algorithm=algorithm,
         rewards=[Reward("brevity", lambda trajectory: -trajectory.action_tokens / 10)],
