@@ -175,7 +175,13 @@ class _CandidateSide:
 
     async def load(self) -> str:
         """Load the code in a new session; what it said."""
-        await self._box.apython("import os; os._exit(0)")
+        try:
+            ended = await self._box.apython("import os; os._exit(0)")
+        except SandboxDead:  # of what the policy left in it, perhaps; nothing in it is needed
+            await self._replace()
+        else:
+            if self._broken(ended):
+                await self._replace()
         said = await self._asked(self._program)
         self._loaded = said == _LOADED
         return said
@@ -200,8 +206,7 @@ class _CandidateSide:
         if not self._broken(result):
             return self._answer(result)
         log.info("the box of graded code broke; once more in a fresh one: %s", result.stderr[-300:])
-        await self.close()
-        self._box, self._own_box = await self._take(), True
+        await self._replace()
         if program != self._program:
             result = await self._python(self._program)
         if program == self._program or self._answer(result) == _LOADED:
@@ -210,6 +215,12 @@ class _CandidateSide:
             return self._answer(result)
         self._given_up = True
         return _no_answer(_TWICE)
+
+    async def _replace(self) -> None:
+        await self.close()
+        self._own_box = False
+        self._box = await self._take()
+        self._own_box = True
 
     async def _python(self, program: str) -> ExecResult:
         left = max(_LEAST_S, min(self._call_s, self._deadline - time.monotonic()))

@@ -91,6 +91,8 @@ def _packed(value: Any) -> Any:
         return ["dict", *[[_packed(key), _packed(item)] for key, item in value.items()]]
     if isinstance(value, range):
         return ["range", *[hex(number) for number in (value.start, value.stop, value.step)]]
+    if isinstance(value, type) and _TYPES.get(value.__name__) is value:
+        return ["type", value.__name__]
     for kind, name in _SEQUENCES:
         if isinstance(value, kind):
             return [name, *map(_packed, value)]
@@ -130,7 +132,12 @@ _SEQUENCES: Tuple[Tuple[Any, str], ...] = (
     (type({}.values()), "list"),
     (type({}.items()), "list"),
 )
+_TYPES: Dict[str, type] = {
+    kind.__name__: kind
+    for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
+}
 _MAKE: Dict[str, Callable[[List[Any]], Any]] = {
+    "type": lambda parts: _TYPES[parts[0]],
     "opaque": lambda parts: Opaque(bool(parts[0])),
     "int": lambda parts: int(parts[0], 16),
     "float": lambda parts: float.fromhex(parts[0]),

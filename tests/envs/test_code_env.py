@@ -140,6 +140,23 @@ def test_a_function_may_raise_what_a_test_expects(box: Sandbox) -> None:
         assert found.passed == passed
 
 
+def test_a_box_that_breaks_after_the_last_tool_call_is_not_needed(calls: Any) -> None:
+    later = "import os, threading\n"
+    later += "threading.Timer(0.1, os.kill, (os.getppid(), 9)).start()"
+    answered = {"role": "assistant", "content": "```python\ndef half(n): return n / 2\n```"}
+
+    async def run() -> float:
+        env = Code(sandbox="local")
+        await env.areset(options={"row": ROW})
+        await env.act(calls(("python", {"code": later})))
+        await asyncio.sleep(0.6)
+        outcome = await env.act(answered)
+        await env.aclose()
+        return float(outcome.reward)
+
+    assert asyncio.run(run()) == 1.0
+
+
 @pytest.mark.parametrize(("breaks", "passed"), [("once", 2), ("always", 0)])
 def test_a_call_in_which_the_box_broke_is_made_once_more(
     breaks: str, passed: int, box: Sandbox, tmp_path: Path

@@ -100,6 +100,12 @@ def test_subclasses_become_the_plain_type(given: Any, plain: Any) -> None:
     assert type(found) is type(plain) and found == plain
 
 
+def test_pythons_own_types_pass() -> None:
+    assert wire.decode(wire.encode([int, str])) == [int, str]
+    with pytest.raises(wire.NotPlain):
+        wire.encode(Point)
+
+
 def test_an_iterator_stays_one_and_a_deque_too() -> None:
     found = wire.decode(wire.encode(n * n for n in range(3)))
     assert found != [0, 1, 4] and list(found) == [0, 1, 4]
