@@ -104,7 +104,7 @@ import gc
 def add(a, b):
     for found in gc.get_objects():
         for text in (found if isinstance(found, (list, tuple)) else ()):
-            if isinstance(text, str) and text.startswith("assert add("):
+            if isinstance(text, str) and text.startswith("assert add(") and "==" in text:
                 return eval(text.split("==")[1])
 """,
     "looks for files": """
