@@ -6,7 +6,7 @@ overrides), `toolset.py` (one turn in messages), `base.py` (the same in tokens),
 
     tokens      base, ending (the limits), spaces, blocking (sync over async)
     messages    toolset, hooks, user_code (calls them), rows, state, episode, messages, metrics
-    tools       tools, schema, functions, arguments, calls, results, worker (the thread)
+    tools       tools, schema, functions, schema_tools, arguments, calls, results, worker (a thread)
     renderer    renderer, chat_template, probes (what is rendered to find out), plain_protocol
       calls     derivation, markup, parsing; what a call can look like: payloads, json_payloads,
                 parameters, keyword_calls; values: argument_types, literals
@@ -15,6 +15,7 @@ overrides), `toolset.py` (one turn in messages), `base.py` (the same in tokens),
       safety    safe_text, markers (no added token from text)
     by name     registry, check
     boxes       box (the episode's), result_words, python, shell, code
+      images    container (tools in an image), tool_program
       grading   code_rows, code_tasks, grading; judging/ runs in the boxes
 """
 
@@ -28,6 +29,7 @@ from gymnast.envs.toolset import Outcome
 
 register("gymnast/Arithmetic-v0", "gymnast.envs.arithmetic:Arithmetic")
 register("gymnast/Code-v0", "gymnast.envs.code:Code")
+register("gymnast/Container-v0", "gymnast.envs.container:Container")
 register("gymnast/Python-v0", "gymnast.envs.python:Python")
 register("gymnast/Shell-v0", "gymnast.envs.shell:Shell")
 

@@ -31,6 +31,8 @@ _SIMPLE = {
     "object": "dict",
 }
 
+_NOT_SHOWN = ("title", "$defs", "definitions", "$schema", "discriminator")
+
 
 class _Quiet(GenerateJsonSchema):
     """Without warnings about defaults that JSON cannot hold: these are left out."""
@@ -44,8 +46,18 @@ def json_schema(adapter: TypeAdapter[Any]) -> Schema:
     Raises:
         pydantic.errors.PydanticInvalidForJsonSchema: JSON has no such type.
     """
-    raw = adapter.json_schema(schema_generator=_Quiet)
-    return _simplify(raw, raw.get("$defs", {}), ())
+    return simplified(adapter.json_schema(schema_generator=_Quiet))
+
+
+def simplified(schema: Schema) -> Schema:
+    """A schema as chat templates can follow it; see the top of this file.
+
+    Raises:
+        KeyError: It refers to what it does not define.
+    """
+    definitions = schema.get("definitions", {}) | schema.get("$defs", {})
+    found: Schema = _simplify(schema, definitions, ())
+    return found
 
 
 def _simplify(schema: Any, definitions: Schema, inside: tuple[str, ...]) -> Any:
@@ -61,7 +73,7 @@ def _simplify(schema: Any, definitions: Schema, inside: tuple[str, ...]) -> Any:
         return target | _simplify(own, definitions, inside)
     out: Schema = {}
     for key, value in schema.items():
-        if key in ("title", "$defs", "discriminator") or (key == "default" and value is None):
+        if key in _NOT_SHOWN or (key == "default" and value is None):
             continue
         if key in ("properties", "patternProperties"):
             out[key] = {name: _simplify(sub, definitions, inside) for name, sub in value.items()}
@@ -71,6 +83,8 @@ def _simplify(schema: Any, definitions: Schema, inside: tuple[str, ...]) -> Any:
             out[key] = _simplify(value, definitions, inside)
         elif key == "const":
             out["enum"] = [value]
+        elif key == "type" and isinstance(value, list):
+            out["anyOf"] = [{"type": kind} for kind in value]
         else:
             out[key] = value
     return _without_null(out)

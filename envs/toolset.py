@@ -307,11 +307,16 @@ class Toolset(Hooks):
         state = self._state
         return CallRunner(
             state.tools,
-            lambda name: getattr(self, name),
+            self._function,
             self._worker,
             state.deadline,
             self._encode,
         )
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        """What runs a tool's calls."""
+        function: Callable[..., Any] = getattr(self, name)
+        return function
 
     def _encode(self, text: str) -> Sized:
         """Measure a text in tokens."""

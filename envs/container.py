@@ -1,0 +1,147 @@
+"""Container: tools that live inside an image, run by a program in it.
+
+The program's side is in docs/container.md; `tool_program.py` speaks to it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gymnast.envs.base import Environment
+from gymnast.envs.episode import Episode
+from gymnast.envs.rows import pick_row
+from gymnast.envs.spaces import TokenIds
+from gymnast.envs.tool_program import ToolProgram, described
+from gymnast.envs.tools import with_stop_tools
+from gymnast.envs.toolset import Info
+from gymnast.errors import ConfigError
+from gymnast.sandboxes.background import in_background
+from gymnast.sandboxes.base import Sandbox
+from gymnast.sandboxes.spec import SandboxSpec
+
+DEFAULT_PROGRAM = "/gymnast/tools"
+
+
+class Container(Environment):
+    """Whatever tools an image offers, through a program in it.
+
+    The program describes the tools and runs their calls; it may also prepare an episode from its
+    row and score it. Each runs in the episode's box, in the working folder, whose files are the
+    only state between two of them:
+
+        PROGRAM describe              -> {"protocol": 1, "tools": [...]}, and which of these it has:
+        PROGRAM call NAME < arguments -> the result, as text; an error where the exit code is not 0
+        PROGRAM rows                  -> rows as JSON lines
+        PROGRAM setup < beginning     -> nothing, or {"messages": [...]}
+        PROGRAM reward < episode      -> 0.5, or {"name": 0.5}
+
+    So an image and a YAML file are all that a training run needs:
+
+        environment:
+          id: gymnast/Container-v0
+          sandbox: {backend: docker, image: "team/tools:1"}
+
+    Without `reward` in the image every episode's own reward is 0.0, and reward functions of the
+    run score it. What the tools let the policy do in the box, it can do to
+    what `reward` reads there, too; the image itself is read-only in a container.
+
+    Args:
+        *arguments: As for `Environment`.
+        program: What to run: a path in the box, or an argument vector.
+        stop_tools: Names of the image's tools that end the episode, besides those that it marks.
+        **settings: As for `Environment`; `sandbox` names backend, image and limits.
+
+    Raises:
+        ConfigError: `program` is empty.
+    """
+
+    sandbox_spec: ClassVar[SandboxSpec | None] = SandboxSpec()
+
+    def __init__(
+        self,
+        *arguments: Any,
+        program: str | Sequence[str] = DEFAULT_PROGRAM,
+        stop_tools: Iterable[str] = (),
+        **settings: Any,
+    ) -> None:
+        super().__init__(*arguments, **settings)
+        argv = (program,) if isinstance(program, str) else tuple(program)
+        if not argv or not all(isinstance(part, str) and part for part in argv):
+            raise ConfigError(
+                f"Container: program is {program!r:.200}; it must be a path in the box, or a list "
+                "of texts that begins with one."
+            )
+        self._argv, self._stop_tools = argv, stop_tools
+        self._program: ToolProgram | None = None
+        self._seed: int | None = None
+        self._messages: Any = None
+
+    async def areset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[TokenIds, Info]:
+        """See `Environment.areset`; the first one asks the program what tools there are."""
+        await in_background(self._ask)
+        self._seed = self._messages = None
+        return await super().areset(seed=seed, options=options)
+
+    def prepare_sandbox(self, sandbox: Sandbox) -> None:
+        """Let the program prepare the episode."""
+        if self._known_program.has_setup:
+            self._messages = self._known_program.setup(sandbox, self._beginning())
+
+    def setup(self, row: Mapping[str, Any]) -> Any:
+        """The messages of the program's `setup`; without any, the row's prompt."""
+        return self._messages
+
+    async def reward(self, episode: Episode) -> Any:
+        """What the program's `reward` says; 0.0 where it has none."""
+        if not self._known_program.has_reward:
+            return 0.0
+        told = {
+            "messages": episode.messages,
+            "answer": episode.answer,
+            "stop_reason": str(episode.stop_reason),
+        }
+        return await self._known_program.areward(self.sandbox, self._beginning() | told)
+
+    async def sample_row(self, rng: np.random.Generator) -> Mapping[str, Any]:
+        """A row of `rows` where there are any, else one that the program brings."""
+        if self.rows is None:
+            await in_background(self._ask)
+        rows = self._known_program.rows if self.rows is None else self.rows
+        return pick_row(rows or None, rng, type(self).__name__)
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """See `Environment.tools`; before the first episode the program is asked."""
+        self._ask()
+        return super().tools
+
+    def _ask(self) -> None:
+        """Ask the program what there is, unless it has been asked."""
+        if self._program is None:
+            assert self._boxes is not None
+            program = described(self._boxes, self._argv)
+            self._all_tools = with_stop_tools(program.tools, self._stop_tools)
+            self._forget_episode()
+            self._program = program
+
+    @property
+    def _known_program(self) -> ToolProgram:
+        assert self._program is not None  # since it was asked
+        return self._program
+
+    def _beginning(self) -> dict[str, Any]:
+        if self._seed is None:
+            self._seed = int(self.np_random.integers(2**31))
+        return {"row": dict(self.row), "seed": self._seed}
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        async def call(**arguments: Any) -> str:
+            return await self._known_program.acall(self.sandbox, name, arguments)
+
+        return call
+
+    def _require_methods(self) -> None:
+        """The image's tools are no methods, so no attribute can hide them."""

@@ -1,0 +1,114 @@
+"""Tools described by JSON schemas instead of Python functions: what somebody else's program offers.
+
+The shape is OpenAI's: `{"name": ..., "description": ..., "parameters": {"type": "object", ...}}`,
+bare or as the `function` of `{"type": "function", "function": {...}}`. Beside it may stand the
+fields of `ToolOptions` but for `concurrent`. Left out: who runs a call (`container.py`).
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, best_match
+from pydantic import AfterValidator, TypeAdapter
+from pydantic_core import PydanticCustomError
+
+from gymnast.envs.schema import Schema, simplified
+from gymnast.envs.tools import Parameter, Tool, ToolOptions
+from gymnast.errors import ToolDefinitionError
+
+_OPTIONS = ("stop", "timeout_s", "max_output_tokens")
+_FIELDS = ("name", "description", "parameters", *_OPTIONS)
+_MAX_SHOWN = 200
+
+
+def tool_of_schema(given: Any) -> Tool:
+    """Read one tool.
+
+    Args:
+        given: Its description; see the top of this file.
+
+    Raises:
+        ToolDefinitionError: A field is missing, unknown or breaks its rule.
+    """
+    function = given.get("function", given) if isinstance(given, Mapping) else given
+    if not isinstance(function, Mapping):
+        raise ToolDefinitionError(f"a tool is {given!r:.200}; it must be a JSON object.")
+    name, description = function.get("name"), function.get("description")
+    if not isinstance(name, str) or not name:
+        raise ToolDefinitionError(f"the tool {dict(function)!r:.200} has no name.")
+    for field in function:
+        if field not in _FIELDS:
+            raise ToolDefinitionError(
+                f"tool {name!r} has the field {field!r}; a tool has {', '.join(_FIELDS)}."
+            )
+    if not isinstance(description, str) or not description.strip():
+        raise ToolDefinitionError(
+            f"tool {name!r} has no description: it is what the policy is told about the tool."
+        )
+    return Tool(name, description, _parameters(name, function), _options(name, function))
+
+
+def _options(name: str, function: Mapping[str, Any]) -> ToolOptions:
+    given = {field: function[field] for field in _OPTIONS if function.get(field) is not None}
+    kinds = {"stop": bool, "timeout_s": int | float, "max_output_tokens": int}
+    for field, value in given.items():
+        kind = kinds[field]
+        if not isinstance(value, kind) or (field != "stop" and isinstance(value, bool)):
+            what = {"stop": "true or false", "timeout_s": "a number of seconds"}
+            raise ToolDefinitionError(
+                f"tool {name!r}: {field} is {value!r}; it must be "
+                f"{what.get(field, 'a whole number')}."
+            )
+    return ToolOptions(**given)
+
+
+def _parameters(name: str, function: Mapping[str, Any]) -> tuple[Parameter, ...]:
+    schema = function.get("parameters") or {"type": "object", "properties": {}}
+    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
+        raise ToolDefinitionError(
+            f"tool {name!r}: parameters is {schema!r:.200}; it must be the JSON schema of an "
+            'object: {"type": "object", "properties": {...}, "required": [...]}.'
+        )
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        raise ToolDefinitionError(
+            f"tool {name!r}: parameters is no valid JSON schema: {error.message:.200}"
+        ) from error
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    for wanted in required:
+        if wanted not in properties:
+            raise ToolDefinitionError(
+                f"tool {name!r}: required names {wanted!r}, which is none of its properties "
+                f"({', '.join(properties) or 'none'})."
+            )
+    definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    return tuple(
+        _parameter(name, key, sub, definitions, key in required) for key, sub in properties.items()
+    )
+
+
+def _parameter(
+    tool_name: str, name: str, schema: Any, definitions: Schema, required: bool
+) -> Parameter:
+    if not isinstance(schema, Mapping):  # `true`: anything
+        schema = {}
+    try:
+        shown = simplified({**schema, **definitions})
+    except KeyError as error:
+        raise ToolDefinitionError(
+            f"tool {tool_name!r}: parameter {name!r} refers to {error}, which is not in $defs."
+        ) from error
+    validator = Draft202012Validator({**schema, **definitions})
+
+    def fits(value: Any) -> Any:
+        wrong = best_match(validator.iter_errors(value))
+        if wrong is not None:
+            where = wrong.json_path.removeprefix("$")
+            text = f"{where}: {wrong.message}" if where else wrong.message
+            raise PydanticCustomError("schema", "{text}", {"text": text[:_MAX_SHOWN]})
+        return value
+
+    adapter: TypeAdapter[Any] = TypeAdapter(Annotated[Any, AfterValidator(fits)])
+    return Parameter(name, required, shown, adapter, schema.get("default"))

@@ -1,0 +1,208 @@
+"""The program in an image that describes tools and runs them, seen from outside the box.
+
+What it gets and must say is in docs/container.md. Left out: when it is asked (`container.py`).
+"""
+
+import dataclasses
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from gymnast.envs.box import BoxSettings
+from gymnast.envs.schema_tools import tool_of_schema
+from gymnast.envs.tools import Tool
+from gymnast.errors import SandboxDead, ToolDefinitionError, UserCodeError
+from gymnast.sandboxes.base import Sandbox
+from gymnast.sandboxes.spec import ExecResult
+
+PROTOCOL = 1
+_MAX_SHOWN = 400
+_MAX_ROWS_BYTES = 64 << 20
+_OPERATIONS = ("rows", "setup", "reward")  # those that a program need not have
+
+
+class ToolFailed(Exception):
+    """A call ended with an error; the policy is told the message."""
+
+
+@dataclass(frozen=True)
+class ToolProgram:
+    """A program, and what it has said of itself.
+
+    Attributes:
+        argv: How it is started.
+        tools: By name, in its order. Their time limits are in `timeouts_s`, as they hold inside.
+        timeouts_s: Of the tools that have one.
+        has_setup: Whether it prepares episodes.
+        has_reward: Whether it scores them.
+        rows: Those that it brings; empty where it brings none.
+    """
+
+    argv: tuple[str, ...]
+    tools: Mapping[str, Tool]
+    timeouts_s: Mapping[str, float]
+    has_setup: bool
+    has_reward: bool
+    rows: Sequence[Mapping[str, Any]] = ()
+
+    async def acall(self, sandbox: Sandbox, name: str, arguments: Mapping[str, Any]) -> str:
+        """Run a tool.
+
+        Raises:
+            ToolFailed: It could not do what it was asked for.
+        """
+        timeout_s = self.timeouts_s.get(name)
+        result = await sandbox.aexec(
+            [*self.argv, "call", name], stdin=_json(arguments), timeout_s=timeout_s
+        )
+        if result.exit_code != 0 or result.verdict not in ("ok", "output_limit"):
+            raise ToolFailed(_ended(result))
+        return result.stdout.removesuffix("\n")
+
+    def setup(self, sandbox: Sandbox, beginning: Mapping[str, Any]) -> Any:
+        """Prepare an episode; returns its messages, or None where the program gives none.
+
+        Args:
+            sandbox: A fresh box.
+            beginning: The row and the seed.
+
+        Raises:
+            UserCodeError: The program failed, or said something else.
+            SandboxDead: The box broke.
+        """
+        row = beginning["row"]
+        result = sandbox.exec([*self.argv, "setup"], stdin=_json(beginning))
+        text = _said(self.argv, "setup", result, row)
+        found = _read(self.argv, "setup", text, row) if text.strip() else {}
+        if not isinstance(found, dict) or not found.keys() <= {"messages"}:
+            _blame(self.argv, "setup", f'printed {text!r:.200}, not {{"messages": [...]}}', row)
+        return found.get("messages")
+
+    async def areward(self, sandbox: Sandbox, told: Mapping[str, Any]) -> Any:
+        """The reward of an episode: a number, or numbers by name.
+
+        Args:
+            sandbox: The episode's box.
+            told: The row, the seed, the messages, the answer and the stop reason.
+
+        Raises:
+            UserCodeError: The program failed, or printed no JSON.
+            SandboxDead: The box broke.
+        """
+        result = await sandbox.aexec([*self.argv, "reward"], stdin=_json(told))
+        row = told["row"]
+        return _read(self.argv, "reward", _said(self.argv, "reward", result, row), row)
+
+
+_known: dict[tuple[BoxSettings, tuple[str, ...]], ToolProgram] = {}
+_asking = threading.Lock()
+
+
+def described(boxes: BoxSettings, argv: tuple[str, ...]) -> ToolProgram:
+    """The program of an image; it is asked once a process, in a box of its own.
+
+    Raises:
+        UserCodeError: It is not there, failed, or said something else than a description.
+        ToolDefinitionError: A tool's description breaks a rule.
+        SandboxError: There is no box to be had.
+    """
+    with _asking:
+        if (boxes, argv) not in _known:
+            with boxes.pool.take() as box:
+                _known[boxes, argv] = describe(box, argv)
+        return _known[boxes, argv]
+
+
+def describe(sandbox: Sandbox, argv: tuple[str, ...]) -> ToolProgram:
+    """Ask a program in a box what it offers; raises as `described` does."""
+    text = _said(argv, "describe", sandbox.exec([*argv, "describe"]))
+    found = _read(argv, "describe", text)
+    if not isinstance(found, dict) or found.get("protocol") != PROTOCOL:
+        _blame(argv, "describe", f'printed {text!r:.200}, which has no "protocol": {PROTOCOL}')
+    if unknown := found.keys() - {"protocol", "tools", *_OPERATIONS}:
+        _blame(argv, "describe", f"has the field {min(unknown)!r}, which protocol 1 has not")
+    if not isinstance(found.get("tools"), list):
+        _blame(argv, "describe", f"tools is {found.get('tools')!r:.200}, not a list")
+    for field in _OPERATIONS:
+        if not isinstance(found.get(field, False), bool):
+            _blame(argv, "describe", f"{field} is {found[field]!r:.200}, not true or false")
+    tools: dict[str, Tool] = {}
+    for given in found["tools"]:
+        tool = tool_of_schema(given)
+        if tool.name in tools:
+            raise ToolDefinitionError(f"{_shown(argv)} describes two tools {tool.name!r}.")
+        tools[tool.name] = tool
+    limits = {name: tool.options.timeout_s for name, tool in tools.items()}
+    return ToolProgram(
+        argv,
+        {name: _without_timeout(tool) for name, tool in tools.items()},
+        {name: limit for name, limit in limits.items() if limit is not None},
+        found.get("setup", False),
+        found.get("reward", False),
+        _rows(sandbox, argv) if found.get("rows", False) else (),
+    )
+
+
+def _rows(sandbox: Sandbox, argv: tuple[str, ...]) -> tuple[Mapping[str, Any], ...]:
+    result = sandbox.exec([*argv, "rows"], max_output_bytes=_MAX_ROWS_BYTES)
+    lines = [line for line in _said(argv, "rows", result).splitlines() if line.strip()]
+    rows = tuple(_read(argv, "rows", line) for line in lines)
+    for row in rows:
+        if not isinstance(row, dict):
+            _blame(argv, "rows", f"printed the row {row!r:.200}, not a JSON object")
+    if not rows:
+        _blame(argv, "rows", "printed none")
+    return rows
+
+
+def _without_timeout(tool: Tool) -> Tool:
+    return dataclasses.replace(tool, options=dataclasses.replace(tool.options, timeout_s=None))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _said(argv: tuple[str, ...], operation: str, result: ExecResult, row: Any = None) -> str:
+    """What the program printed, if it ended well."""
+    if result.verdict == "dead":
+        raise SandboxDead(f"the box broke while {_shown(argv)} {operation} ran")
+    if result.verdict != "ok":
+        _blame(argv, operation, _ended(result), row)
+    return result.stdout
+
+
+def _read(argv: tuple[str, ...], operation: str, text: str, row: Any = None) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        _blame(argv, operation, f"printed {text!r:.200}, which is no JSON ({error})", row)
+
+
+def _blame(argv: tuple[str, ...], operation: str, problem: str, row: Any = None) -> NoReturn:
+    about = "" if row is None else f" (row: {row!r:.300})"
+    raise UserCodeError(
+        operation,
+        row,
+        f"Container: {_shown(argv)} {operation}: {problem}{about}. See docs/container.md for what "
+        "the program in the image must do, and `program` for which one is run.",
+    )
+
+
+def _ended(result: ExecResult) -> str:
+    """How a run that did not succeed ended, with the last that it said."""
+    ways = {
+        "timeout": "out of time, and killed",
+        "oom": "out of memory, and killed",
+        "output_limit": "too much output, and killed",
+        "dead": "its box broke",
+    }
+    said = (result.stderr.strip() or result.stdout.strip())[-_MAX_SHOWN:]
+    how = ways.get(result.verdict, f"exit code {result.exit_code}")
+    return f"{how}: {said}" if said else how
+
+
+def _shown(argv: tuple[str, ...]) -> str:
+    return repr(" ".join(argv))

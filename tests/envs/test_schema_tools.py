@@ -1,0 +1,76 @@
+"""Tools from JSON schemas: what is shown to the policy, and what its arguments must be."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gymnast.envs.arguments import BadArguments, bind_arguments
+from gymnast.envs.schema_tools import tool_of_schema
+
+
+def described(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, **more}
+    return {"name": "go", "description": "Go.", "parameters": parameters}
+
+
+def test_the_shape_of_openai_is_taken_bare_or_wrapped() -> None:
+    function = described({"n": {"type": "integer"}}, required=["n"])
+    bare, wrapped = tool_of_schema(function), tool_of_schema({"function": function})
+    assert bare.schema == wrapped.schema == {"type": "function", "function": function}
+    assert bare.signature == "go(n: int)"
+
+
+def test_references_are_replaced_by_what_they_mean() -> None:
+    point = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
+    tool = tool_of_schema(
+        described({"at": {"$ref": "#/$defs/Point"}}, **{"$defs": {"Point": point}})
+    )
+    assert tool.schema["function"]["parameters"]["properties"] == {"at": point}
+    assert bind_arguments(tool, {"at": {"x": 1.5}}) == {"at": {"x": 1.5}}
+    with pytest.raises(BadArguments, match=r"argument .at.: \.x: 'far' is not of type"):
+        bind_arguments(tool, {"at": {"x": "far"}})
+
+
+def test_a_list_of_types_is_shown_as_templates_can_follow_it() -> None:
+    tool = tool_of_schema(described({"n": {"type": ["integer", "null"]}}))
+    shown = tool.schema["function"]["parameters"]["properties"]["n"]
+    assert shown == {"type": "integer", "nullable": True}
+    assert bind_arguments(tool, {"n": None}) == {"n": None}
+
+
+def test_what_is_missing_unexpected_or_wrong_is_said() -> None:
+    tool = tool_of_schema(described({"n": {"type": "integer", "minimum": 1}}, required=["n"]))
+    for arguments, what in (
+        ({}, '"n" is missing'),
+        ({"n": 1, "m": 2}, 'unexpected argument "m"'),
+        ({"n": 0}, "0 is less than the minimum of 1"),
+    ):
+        with pytest.raises(BadArguments, match=what):
+            bind_arguments(tool, arguments)
+
+
+@given(st.integers(), st.text(), st.lists(st.booleans()))
+def test_what_fits_comes_as_it_was_written(n: int, s: str, flags: list[bool]) -> None:
+    tool = tool_of_schema(
+        described(
+            {
+                "n": {"type": "integer"},
+                "s": {"type": "string"},
+                "flags": {"type": "array", "items": {"type": "boolean"}},
+            }
+        )
+    )
+    arguments = {"n": n, "s": s, "flags": flags}
+    assert bind_arguments(tool, arguments) == arguments
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=4), lambda v: st.lists(v)))
+def test_no_argument_raises_anything_else(value: Any) -> None:
+    tool = tool_of_schema(described({"n": {"type": "integer"}}))
+    try:
+        bound = bind_arguments(tool, {"n": value})
+    except BadArguments:
+        return
+    assert isinstance(bound["n"], int | float)
