@@ -77,6 +77,7 @@ make_image() {
             --exclude './usr/share/locale/*'
     done
     ln -sf dash "$root/usr/bin/sh"
+    ln -sf python3 "$root/usr/bin/python"
     printf 'root:x:0:0::/:/bin/sh\nsandbox:x:1000:1000::/work:/bin/sh\n' >"$root/etc/passwd"
     printf 'root:x:0:\nsandbox:x:1000:\n' >"$root/etc/group"
     ldconfig -r "$root"

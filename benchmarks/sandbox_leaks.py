@@ -1,0 +1,83 @@
+"""What is held of boxes, counted before and after: to show that nothing is left behind."""
+
+import gc
+import os
+import tempfile
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from gymnast.errors import SandboxUnavailable
+
+SETTLE_S = 15.0  # for what is being removed to be gone
+
+
+@dataclass(frozen=True)
+class Held:
+    """How many there are.
+
+    Attributes:
+        processes: Workers and sessions on this machine, those in containers included.
+        containers: Of this process's boxes, on the engine, in any state.
+        descriptors: Of this process.
+        files: Of Gymnast, in the temporary folder.
+    """
+
+    processes: int
+    containers: int
+    descriptors: int
+    files: int
+
+    def more_than(self, before: "Held") -> dict[str, int]:
+        """What there is more of, and by how many."""
+        grown = {
+            each.name: getattr(self, each.name) - getattr(before, each.name)
+            for each in fields(self)
+        }
+        return {name: count for name, count in grown.items() if count > 0}
+
+
+def held() -> Held:
+    """Count."""
+    gc.collect()
+    return Held(
+        processes=sum(1 for pid in _pids() if _is_worker(pid)),
+        containers=_containers(),
+        descriptors=len(os.listdir("/proc/self/fd")),
+        files=sum(1 for _ in Path(tempfile.gettempdir()).glob("gymnast-*")),
+    )
+
+
+def settled(before: Held) -> Held:
+    """Count, once there is no more than before, or time is up."""
+    deadline = time.monotonic() + SETTLE_S
+    while (now := held()).more_than(before) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return now
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _is_worker(pid: int) -> bool:
+    """Whether it is a worker or a session of one: their command line holds the loader."""
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"gymnast.sandboxes.guest" in line
+
+
+def _containers() -> int:
+    from gymnast.sandboxes.docker_engine import engine_client
+    from gymnast.sandboxes.owner import RUN_LABEL, run_id
+
+    try:
+        return len(
+            engine_client().containers(
+                all=True, filters={"label": f"{RUN_LABEL}={run_id(os.getpid())}"}
+            )
+        )
+    except SandboxUnavailable:
+        return 0
