@@ -17,7 +17,7 @@ class Held:
     """How many there are.
 
     Attributes:
-        processes: Workers and sessions on this machine, those in containers included.
+        processes: Workers of this process, and orphaned ones; those in containers go with them.
         containers: Of this process's boxes, on the engine, in any state.
         descriptors: Of this process.
         files: Of Gymnast, in the temporary folder.
@@ -61,12 +61,14 @@ def _pids() -> list[int]:
 
 
 def _is_worker(pid: int) -> bool:
-    """Whether it is a worker or a session of one: their command line holds the loader."""
+    """Whether it is a worker below this process, or one that nobody is above any more."""
     try:
         line = Path(f"/proc/{pid}/cmdline").read_bytes()
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return False
-    return b"gymnast.sandboxes.guest" in line
+    parent = int(stat[stat.rindex(b")") + 2 :].split()[1])
+    return b"gymnast.sandboxes.guest" in line and parent in (1, os.getpid())
 
 
 def _containers() -> int:

@@ -24,7 +24,8 @@ def test_a_peer_that_does_not_run_here_is_told_with_its_reason() -> None:
     assert other.startswith("docker exec")
 
 
-def test_what_is_left_behind_is_counted() -> None:
+def test_what_is_left_behind_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = held()
     with tempfile.TemporaryDirectory(prefix="gymnast-"), Path("/dev/null").open("rb"):
         assert held().more_than(before) == {"descriptors": 1, "files": 1}
