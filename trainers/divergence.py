@@ -1,7 +1,7 @@
 """When losses or gradients are no longer finite: what is said of it, and when a run ends.
 
 An optimisation step without a finite loss and gradient is skipped (`trainers/update.py`), which
-leaves weights and optimizer as they were; `MasterAdamW` counts. Several in a row end the run, with
+leaves weights and optimizer as they were; `Optimizer` counts. Several in a row end the run, with
 a checkpoint. None is removed meanwhile: the last step that was taken may have been the bad one.
 Left out: rewards and advantages, which are checked before (`trainers/rewards.py`).
 """
@@ -9,18 +9,18 @@ Left out: rewards and advantages, which are checked before (`trainers/rewards.py
 import sys
 
 from gymnast.errors import Diverged
-from gymnast.trainers.optimizer import MasterAdamW
+from gymnast.trainers.optimizer import Optimizer
 
 # Chance skips a step now and then; ten in a row are none.
 MOST_SKIPPED = 10
 
 
-def diverged(optimizer: MasterAdamW) -> bool:
+def diverged(optimizer: Optimizer) -> bool:
     """Whether so many optimisation steps in a row were skipped that the run ends."""
     return optimizer.skipped_in_a_row >= MOST_SKIPPED
 
 
-def raise_if_diverged(optimizer: MasterAdamW, step: int) -> None:
+def raise_if_diverged(optimizer: Optimizer, step: int) -> None:
     """End the run after a step, where it has to.
 
     Raises:
@@ -36,7 +36,7 @@ def raise_if_diverged(optimizer: MasterAdamW, step: int) -> None:
         )
 
 
-def skip_message(optimizer: MasterAdamW, step: int, skipped: float) -> str:
+def skip_message(optimizer: Optimizer, step: int, skipped: float) -> str:
     """One line about the optimisation steps that a step skipped."""
     return (
         f"step {step}: {skipped:.0f} optimisation steps skipped, the last for "
@@ -45,6 +45,6 @@ def skip_message(optimizer: MasterAdamW, step: int, skipped: float) -> str:
     )
 
 
-def checkpoints_kept(optimizer: MasterAdamW, keep: int) -> int:
+def checkpoints_kept(optimizer: Optimizer, keep: int) -> int:
     """How many checkpoints are kept: all, while steps are being skipped."""
     return sys.maxsize if optimizer.skipped_in_a_row else keep

@@ -12,11 +12,13 @@ from accelerate import Accelerator
 from gymnast.trainers.credit import Groups
 from gymnast.trainers.engine_weights import EngineWeights
 from gymnast.trainers.kl import Reference
-from gymnast.trainers.optimizer import MasterAdamW
+from gymnast.trainers.optimizer import MasterAdamW, Optimizer
 from gymnast.trainers.policy import Policy
 from gymnast.trainers.seeds import derive
 from gymnast.trainers.sharding import shard
 from gymnast.trainers.update import UpdateSettings, update
+from gymnast.trainers.zero import ZeroAdamW
+from gymnast.trainers.zero_settings import Zero
 
 
 class Learner:
@@ -32,7 +34,8 @@ class Learner:
         learning_rate: Of AdamW.
         weight_decay: Of AdamW.
         warmup_steps: Over which the learning rate grows.
-        sharded: Whether weights are divided over the processes, where there are several.
+        sharded: Whether weights are divided over the processes (FSDP2), where there are several.
+        zero: What DeepSpeed shares out, where there are several.
         seed: Of dropout.
 
     Attributes:
@@ -55,27 +58,37 @@ class Learner:
         weight_decay: float,
         warmup_steps: int,
         sharded: bool,
+        zero: Zero | None,
         seed: int,
     ) -> None:
         self._accelerator, self._settings, self._seed = accelerator, settings, seed
-        several = accelerator.num_processes > 1
         kl = settings.algorithm.kl
         self._reference = Reference(model, temperature=temperature) if kl is not None else None
-        trained = copy.deepcopy(model) if several and sharded else model
-        self.policy: torch.nn.Module = Policy(
+        several = accelerator.num_processes > 1
+        zero, sharded = (zero, sharded) if several else (None, False)
+        divided = sharded or (zero is not None and zero.stage == 3)
+        trained = copy.deepcopy(model) if divided else model
+        policy = Policy(
             trained, temperature=temperature, gradient_checkpointing=gradient_checkpointing
         )
-        if several and sharded:
-            shard(self.policy, trained, accelerator)
-        elif several:
-            self.policy = accelerator.prepare(self.policy)
+        adamw: dict[str, Any] = {
+            "learning_rate": learning_rate,
+            "weight_decay": weight_decay,
+            "warmup_steps": warmup_steps,
+        }
+        self.policy: torch.nn.Module
+        self.optimizer: Optimizer
+        if zero is not None:
+            max_norm, device = settings.max_grad_norm, accelerator.device
+            self.optimizer = ZeroAdamW(policy, zero, max_norm=max_norm, device=device, **adamw)
+            self.policy = self.optimizer.policy
+        else:
+            if sharded:
+                self.policy = shard(policy, trained, accelerator)
+            else:
+                self.policy = accelerator.prepare(policy) if several else policy
+            self.optimizer = MasterAdamW(trained.parameters(), **adamw)
         self._engine_weights = EngineWeights(model, trained)
-        self.optimizer = MasterAdamW(
-            trained.parameters(),
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            warmup_steps=warmup_steps,
-        )
 
     def update(self, groups: Groups, step: int) -> dict[str, float]:
         """Learn from a step's trajectories; a collective call, which returns metrics.

@@ -3,8 +3,12 @@
 A bfloat16 weight has 8 significant bits: an update of a thousandth of its size is lost. So the
 optimizer keeps float32 copies, updates those, and writes them back rounded. It also counts the
 steps that were skipped; how many of them end a run is `trainers/divergence.py`.
+
+Left out: the same in DeepSpeed's hands (`trainers/zero.py`).
 """
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,17 +18,39 @@ from gymnast.errors import CheckpointError, ModelError
 from gymnast.trainers.sharding import divided_like, whole
 
 
-class MasterAdamW:
-    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) on float32 copies of the weights.
+class Optimizer(ABC):
+    """What updates the weights of a policy: counts steps, and knows their learning rate.
+
+        class Descent(Optimizer):
+            def __init__(self, weight, **settings):
+                super().__init__([weight], **settings)
+                self.weight = weight
+
+            def step_if_finite(self, loss, max_norm):
+                norm = self.weight.grad.norm().item()
+                if why := not_finite(loss, norm):
+                    self.count_skipped(why)
+                else:
+                    scale = self.next_learning_rate * min(1, max_norm / norm)
+                    self.weight.data -= scale * self.weight.grad
+                    self.count_taken()
+                self.weight.grad = None
+                return norm
+
+            def state_dict(self):
+                return {"weight": self.weight.detach(), **self.counts()}
+
+            def load_state_dict(self, state):
+                self.weight.data.copy_(state["weight"])
+                self.restore_counts(state)
 
     Args:
-        parameters: Those that require gradients; float32 ones are updated in place. They may be
-            sharded: then every process calls every method.
+        parameters: Of a model; those that require gradients are trained.
         learning_rate: At full strength.
-        weight_decay: Decoupled.
         warmup_steps: The learning rate grows linearly over this many steps.
 
     Attributes:
+        parameters: Those that are trained.
         steps: How many were taken.
         skipped: How many were skipped.
         skipped_in_a_row: How many of them after the last that was taken.
@@ -39,7 +65,6 @@ class MasterAdamW:
         parameters: Iterable[torch.nn.Parameter],
         *,
         learning_rate: float,
-        weight_decay: float = 0.0,
         warmup_steps: int = 0,
     ) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
@@ -52,6 +77,112 @@ class MasterAdamW:
         self.warmup_steps = warmup_steps
         self.steps = self.skipped = self.skipped_in_a_row = 0
         self.last_skip = ""
+
+    @abstractmethod
+    def step_if_finite(self, loss: float, max_norm: float) -> float:
+        """Clip the gradients and update, or skip the step and drop them; a collective call.
+
+        Args:
+            loss: Over all processes.
+            max_norm: Longer gradients are scaled down to this norm.
+
+        Returns:
+            The norm of the gradients, over all processes, before they are clipped. The step was
+            taken where both it and the loss are finite.
+        """
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything `load_state_dict` needs to go on exactly; tensors are whole."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`; the model's weights are set from its master weights.
+
+        Raises:
+            CheckpointError: It is of another model, or of other trained weights.
+        """
+
+    @property
+    def last_learning_rate(self) -> float:
+        """Of the last step that was taken; 0 before the first."""
+        return self._learning_rate_of(self.steps)
+
+    @property
+    def next_learning_rate(self) -> float:
+        """Of the next step that is taken."""
+        return self._learning_rate_of(self.steps + 1)
+
+    def count_taken(self) -> None:
+        """Count a step that was taken."""
+        self.steps += 1
+        self.skipped_in_a_row = 0
+
+    def count_skipped(self, why: str) -> None:
+        """Count a step that was skipped."""
+        self.skipped += 1
+        self.skipped_in_a_row += 1
+        self.last_skip = why
+
+    def counts(self) -> dict[str, int]:
+        """The part of a `state_dict` that is not tensors."""
+        names = ("steps", "skipped", "skipped_in_a_row")
+        return {name: getattr(self, name) for name in names}
+
+    def restore_counts(self, state: dict[str, Any]) -> None:
+        """Take them over from a `state_dict`."""
+        self.steps = state["steps"]
+        self.skipped = state.get("skipped", 0)  # checkpoints of version 0.1 have none
+        self.skipped_in_a_row = state.get("skipped_in_a_row", 0)
+
+    def _learning_rate_of(self, step: int) -> float:
+        return self.learning_rate * min(1.0, step / (self.warmup_steps + 1))
+
+
+def not_finite(loss: float, norm: float) -> str:
+    """Why a step is skipped, in words; "" where both are finite."""
+    if math.isfinite(loss) and math.isfinite(norm):
+        return ""
+    return f"loss {loss:g}, gradient norm {norm:g}"
+
+
+def check_shapes(ours: list[torch.Size], theirs: list[torch.Size]) -> None:
+    """Check the master weights of a checkpoint.
+
+    Raises:
+        CheckpointError: They have other shapes than the trained weights.
+    """
+    if ours != theirs:
+        raise CheckpointError(
+            f"the checkpoint has {len(theirs)} trained weights of other shapes than the "
+            f"{len(ours)} of this model. Resume with the model and adapters of the run that "
+            "wrote it."
+        )
+
+
+class MasterAdamW(Optimizer):
+    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) on float32 copies of the weights.
+
+    Args:
+        parameters: Those that require gradients; float32 ones are updated in place. They may be
+            sharded: then every process calls every method.
+        learning_rate: At full strength.
+        weight_decay: Decoupled.
+        warmup_steps: The learning rate grows linearly over this many steps.
+
+    Raises:
+        ModelError: None of them requires gradients.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        *,
+        learning_rate: float,
+        weight_decay: float = 0.0,
+        warmup_steps: int = 0,
+    ) -> None:
+        super().__init__(parameters, learning_rate=learning_rate, warmup_steps=warmup_steps)
         self.master = [
             p if p.dtype == torch.float32 else p.detach().float().requires_grad_()
             for p in self.parameters
@@ -59,6 +190,16 @@ class MasterAdamW:
         self._adamw = torch.optim.AdamW(
             self.master, lr=learning_rate, weight_decay=weight_decay, betas=(0.9, 0.999)
         )
+
+    def step_if_finite(self, loss: float, max_norm: float) -> float:
+        """Clip the gradients and update, or skip the step; see `Optimizer`."""
+        norm = self.gather_gradients()
+        length = norm.item()
+        if why := not_finite(loss, length):
+            self.skip(why)
+        else:
+            self.step(norm, max_norm)
+        return length
 
     @torch.no_grad()
     def gather_gradients(self) -> torch.Tensor:
@@ -74,8 +215,7 @@ class MasterAdamW:
     def step(self, norm: torch.Tensor, max_norm: float) -> None:
         """Clip the gradients, whose norm this is, update, and round back into the model."""
         torch.nn.utils.clip_grads_with_norm_(self.master, max_norm, norm)
-        self.steps += 1
-        self.skipped_in_a_row = 0
+        self.count_taken()
         for group in self._adamw.param_groups:
             group["lr"] = self.last_learning_rate
         self._adamw.step()
@@ -84,17 +224,10 @@ class MasterAdamW:
             if master is not weight:
                 weight.copy_(master)
 
-    @property
-    def last_learning_rate(self) -> float:
-        """Of the last step that was taken; 0 before the first."""
-        return self.learning_rate * min(1.0, self.steps / (self.warmup_steps + 1))
-
     def skip(self, why: str) -> None:
         """Drop the gradients; weights, moments and the learning rate stay as they are."""
         self.zero_grad()
-        self.skipped += 1
-        self.skipped_in_a_row += 1
-        self.last_skip = why
+        self.count_skipped(why)
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
@@ -111,9 +244,7 @@ class MasterAdamW:
         return {
             "adamw": adamw | {"state": states},
             "master": [whole(master.detach()) for master in self.master],
-            "steps": self.steps,
-            "skipped": self.skipped,
-            "skipped_in_a_row": self.skipped_in_a_row,
+            **self.counts(),
         }
 
     @torch.no_grad()
@@ -124,12 +255,7 @@ class MasterAdamW:
             CheckpointError: It is of another model, or of other trained weights.
         """
         ours, theirs = ([weight.shape for weight in w] for w in (self.master, state["master"]))
-        if ours != theirs:
-            raise CheckpointError(
-                f"the checkpoint has {len(theirs)} trained weights of other shapes than the "
-                f"{len(ours)} of this model. Resume with the model and adapters of the run that "
-                "wrote it."
-            )
+        check_shapes(ours, theirs)
         states = {
             number: {
                 name: divided_like(value, master) if value.shape == master.shape else value
@@ -145,6 +271,4 @@ class MasterAdamW:
             master.copy_(divided_like(saved, master))
             if master is not weight:
                 weight.copy_(master)
-        self.steps = state["steps"]
-        self.skipped = state.get("skipped", 0)  # checkpoints of version 0.1 have none
-        self.skipped_in_a_row = state.get("skipped_in_a_row", 0)
+        self.restore_counts(state)

@@ -4,7 +4,8 @@
     each works alone (rollouts hold no collectives), however long that takes
     `together` waits for all: every process gets all results, or every process raises
 
-Left out: gradients, which accelerate sums, and sharded weights (`trainers/sharding.py`).
+Left out: gradients, which accelerate sums, and what is shared out (`trainers/sharding.py`,
+`trainers/zero.py`).
 """
 
 import os
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
-from accelerate.utils import InitProcessGroupKwargs, gather_object
+from accelerate.utils import InitProcessGroupKwargs, gather_object, patch_environment
 
 from gymnast.errors import ConfigError, GymnastError, UserCodeError
 
@@ -28,11 +29,6 @@ T = TypeVar("T")
 LONGEST_WAIT = timedelta(days=7)
 # Environment variables by which accelerate hands its settings on, what they must be, and why.
 MUST_BE = {
-    "ACCELERATE_USE_DEEPSPEED": (
-        "false",
-        "DeepSpeed, ZeRO-3 included, is not supported; shard with distributed_type: FSDP and "
-        "fsdp_version: 2 (examples/accelerate/fsdp2.yaml)",
-    ),
     "ACCELERATE_USE_MEGATRON_LM": ("false", "Megatron-LM is not supported"),
     "ACCELERATE_USE_PARALLELISM_CONFIG": (
         "false",
@@ -82,11 +78,13 @@ def launched(trackers: Sequence[GeneralTracker] = ()) -> Accelerator:
         given = os.environ.get(name, value)
         if given.lower() != value:
             raise ConfigError(f"accelerate launch: {name} must be {value}, got {given}: {reason}")
-    return Accelerator(
-        cpu="LOCAL_RANK" in os.environ and not torch.accelerator.is_available(),
-        kwargs_handlers=[InitProcessGroupKwargs(timeout=LONGEST_WAIT)],
-        log_with=list(trackers) or None,
-    )
+    # DeepSpeed is called by `trainers/zero.py`; accelerate would want to make optimizer and steps.
+    with patch_environment(ACCELERATE_USE_DEEPSPEED="false"):
+        return Accelerator(
+            cpu="LOCAL_RANK" in os.environ and not torch.accelerator.is_available(),
+            kwargs_handlers=[InitProcessGroupKwargs(timeout=LONGEST_WAIT)],
+            log_with=list(trackers) or None,
+        )
 
 
 def together(accelerator: Accelerator, work: Callable[[], T]) -> list[T]:

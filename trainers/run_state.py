@@ -23,7 +23,7 @@ from accelerate import Accelerator
 from gymnast.errors import CheckpointError, ConfigError
 from gymnast.trainers.divergence import checkpoints_kept
 from gymnast.trainers.generators import generator_states, restore_generators, seed_generators
-from gymnast.trainers.optimizer import MasterAdamW
+from gymnast.trainers.optimizer import Optimizer
 from gymnast.trainers.processes import together
 from gymnast.trainers.run_folder import OVER, RunFolder, is_begun, is_over
 
@@ -47,7 +47,7 @@ class RunState:
     """
 
     accelerator: Accelerator
-    optimizer: MasterAdamW
+    optimizer: Optimizer
     folder: RunFolder | None
     seed: int
     keep: int

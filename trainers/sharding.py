@@ -3,8 +3,8 @@
 A sharded weight is a `DTensor`: each process holds a slice, and a forward or backward pass gathers
 one layer at a time. Everything here that gathers is a collective call: every process makes it.
 
-Left out: FSDP1 and DeepSpeed ZeRO-3, which are refused; the whole weights that the engine samples
-with are `trainers/engine_weights.py`.
+Left out: FSDP1, which is refused; DeepSpeed (`trainers/zero.py`), of whose ZeRO-3 only a weight is
+made whole here; the whole weights that the engine samples with (`trainers/engine_weights.py`).
 """
 
 import os
@@ -65,6 +65,11 @@ def shard(policy: nn.Module, model: Any, accelerator: Accelerator) -> nn.Module:
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """All of a tensor; of a sharded one, gathered from all processes."""
+    if hasattr(tensor, "ds_id"):  # ZeRO-3's mark on a weight
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters([tensor]):
+            return tensor.detach().clone()
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 

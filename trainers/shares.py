@@ -82,7 +82,7 @@ def make_share(
         of_sequences = aggregation(torch.bincount(batch.sequences)).tokens
         batches.append(Scored(batch, of_sequences.to(device)[batch.sequences]))
     if len(batches) < most:
-        batch = micro_batch([_placeholder()], device)
+        batch = micro_batch([placeholder()], device)
         batches.append(Scored(batch, torch.zeros(1, device=device)))
     return Share(
         batches,
@@ -107,7 +107,7 @@ def with_logprobs(
     return replace(share, batches=scored)
 
 
-def _placeholder() -> Sample:
+def placeholder() -> Sample:
     """A sample without gradient, for a process that has fewer micro-batches than another."""
     trajectory = Trajectory(
         ids=[1, 1],

@@ -40,6 +40,7 @@ from gymnast.trainers.shared_rollouts import SharedRollouts
 from gymnast.trainers.tags import By, tag_expressions
 from gymnast.trainers.trackers import Named, as_json, finite, make_trackers, tracking
 from gymnast.trainers.update import UpdateSettings
+from gymnast.trainers.zero_settings import wants_zero
 from gymnast.types import Sampling
 
 Row = Mapping[str, Any]
@@ -177,7 +178,7 @@ class Trainer:
             tokens_per_microbatch=tokens_per_microbatch,
             reward_weights={reward.name: reward.weight for reward in rewards},
         )
-        sharded = wants_sharding()
+        sharded, zero = wants_sharding(), wants_zero()
         self.accelerator = launched(make_trackers(trackers, output_dir))
         self._hyperparameters = hyperparameters or {}
         model.to(self.accelerator.device)
@@ -191,6 +192,7 @@ class Trainer:
             weight_decay=weight_decay,
             warmup_steps=warmup_steps,
             sharded=sharded,
+            zero=zero,
             seed=seed,
         )
         self.agent = TransformersAgent(

@@ -36,7 +36,6 @@ with `difference` = trainer's - engine's log-probability:
     engine/capped               the share of tokens that `importance_cap` capped
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -52,7 +51,7 @@ from gymnast.trainers.credit import Groups, advantage_metrics, with_advantages
 from gymnast.trainers.divergence import diverged
 from gymnast.trainers.freed_memory import give_back_freed_memory
 from gymnast.trainers.kl import Kl, Reference, k3
-from gymnast.trainers.optimizer import MasterAdamW
+from gymnast.trainers.optimizer import Optimizer, not_finite
 from gymnast.trainers.rollout import PART
 from gymnast.trainers.shares import (
     Scored,
@@ -84,7 +83,7 @@ class UpdateSettings:
 
 def update(
     policy: torch.nn.Module,
-    optimizer: MasterAdamW,
+    optimizer: Optimizer,
     groups: Groups,
     settings: UpdateSettings,
     accelerator: Accelerator,
@@ -218,7 +217,7 @@ def _without_gradient(policy: torch.nn.Module, batch: object) -> torch.Tensor:
 
 def _step(
     policy: torch.nn.Module,
-    optimizer: MasterAdamW,
+    optimizer: Optimizer,
     share: Share,
     settings: UpdateSettings,
     accelerator: Accelerator,
@@ -235,18 +234,13 @@ def _step(
         largest = torch.maximum(largest, found[1])
     policy.eval()
     give_back_freed_memory(accelerator.device)
-    norm = optimizer.gather_gradients()
     totals = dict(zip(SUMS, sum_over_processes(accelerator, sums.tolist()), strict=True))
     computed = max(totals.pop("computed"), 1)
     metrics = {name: total / computed for name, total in totals.items()}
     metrics |= zip(LARGEST, largest_over_processes(accelerator, largest.tolist()), strict=True)
     metrics["loss"] = loss = totals["loss"] / share.normaliser
-    metrics["grad_norm"] = length = norm.item()
-    finite = math.isfinite(loss) and math.isfinite(length)  # both are those of all processes
-    if finite:
-        optimizer.step(norm, settings.max_grad_norm)
-    else:
-        optimizer.skip(f"loss {loss:g}, gradient norm {length:g}")
+    metrics["grad_norm"] = length = optimizer.step_if_finite(loss, settings.max_grad_norm)
+    finite = not not_finite(loss, length)  # both are those of all processes
     metrics["grad_clipped"] = float(finite and length > settings.max_grad_norm)
     metrics["updates/taken"], metrics["updates/skipped"] = float(finite), float(not finite)
     return _worth_telling(metrics, settings.algorithm)

@@ -1,0 +1,213 @@
+"""Training in DeepSpeed's hands (ZeRO): a policy whose optimizer, gradients and weights are shared out.
+
+    stage 1   float32 master weights and AdamW's moments in shares
+    stage 2   gradients too
+    stage 3   the model's weights too, gathered layer by layer in every pass
+
+DeepSpeed keeps the master weights, sums and clips the gradients, and calls an AdamW of torch's on
+its share, with the numbers of `MasterAdamW`. Accelerate only joins the processes. A state is the
+same as that of `MasterAdamW`, with whole tensors, so that either goes on from the other's.
+
+Left out: what of DeepSpeed may be asked for (`trainers/zero_settings.py`).
+"""
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from gymnast.errors import ConfigError, ModelError
+from gymnast.trainers.batch import micro_batch
+from gymnast.trainers.optimizer import Optimizer, check_shapes, not_finite
+from gymnast.trainers.shares import placeholder
+from gymnast.trainers.zero_settings import Zero
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class ZeroPolicy(nn.Module):
+    """A policy within DeepSpeed's engine. It has no `no_sync`: each backward pass adds up shares."""
+
+    def __init__(self, engine: Any) -> None:
+        super().__init__()
+        self.engine = engine
+
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        """What the policy returns."""
+        return self.engine(*arguments, **options)
+
+
+class ZeroAdamW(Optimizer):
+    """AdamW on shares of float32 master weights; every process calls every method.
+
+    Args:
+        policy: A `Policy`, whole in each process; stage 3 empties its weights.
+        zero: What is shared out.
+        learning_rate: At full strength.
+        weight_decay: Decoupled.
+        warmup_steps: The learning rate grows linearly over this many steps.
+        max_norm: Longer gradients are scaled down to this norm.
+        device: Of the model.
+
+    Attributes:
+        policy: To train with, in place of the policy given.
+
+    Raises:
+        ConfigError: DeepSpeed is not installed.
+        ModelError: The model has no weight to train, or weights of several dtypes.
+    """
+
+    def __init__(
+        self,
+        policy: nn.Module,
+        zero: Zero,
+        *,
+        learning_rate: float,
+        weight_decay: float,
+        warmup_steps: int,
+        max_norm: float,
+        device: torch.device,
+    ) -> None:
+        super().__init__(
+            policy.parameters(), learning_rate=learning_rate, warmup_steps=warmup_steps
+        )
+        self._shapes = [weight.shape for weight in self.parameters]
+        self._max_norm, self._hold = max_norm, False
+        self._adamw = torch.optim.AdamW(
+            self.parameters, lr=0.0, weight_decay=weight_decay, betas=(0.9, 0.999)
+        )
+        self._adamw.register_step_pre_hook(self._drop_if_held)
+        self._engine = _engine(policy, self.parameters, self._adamw, zero, max_norm)
+        self.policy = ZeroPolicy(self._engine)
+        self._make_state(device)
+
+    def step_if_finite(self, loss: float, max_norm: float) -> float:
+        """Clip the gradients and update, or skip the step; see `Optimizer`.
+
+        DeepSpeed itself skips the step where the norm is not finite.
+        """
+        assert max_norm == self._max_norm, "DeepSpeed was told another norm to clip at"
+        self._hold = not math.isfinite(loss)
+        for group in self._adamw.param_groups:
+            group["lr"] = self.next_learning_rate
+        self._engine.step()
+        norm = float(self._engine.get_global_grad_norm())
+        if why := not_finite(loss, norm):
+            self.count_skipped(why)
+        else:
+            self.count_taken()
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything `load_state_dict` needs to go on exactly; tensors are whole, on the CPU."""
+        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+        states, masters = {}, []
+        for number, weight in enumerate(self.parameters):
+            masters.append(safe_get_full_fp32_param(weight).cpu())
+            moments = {name: safe_get_full_optimizer_state(weight, name).cpu() for name in MOMENTS}
+            states[number] = {"step": torch.tensor(float(self.steps)), **moments}
+        settings = dict(self._adamw.state_dict()["param_groups"][0])
+        settings["params"] = list(range(len(self.parameters)))
+        return {
+            "adamw": {"state": states, "param_groups": [settings]},
+            "master": masters,
+            **self.counts(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`, also of a `MasterAdamW`.
+
+        Raises:
+            CheckpointError: It is of another model, or of other trained weights.
+        """
+        import deepspeed
+        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+
+        check_shapes(self._shapes, [master.shape for master in state["master"]])
+        for number, (weight, master) in enumerate(
+            zip(self.parameters, state["master"], strict=True)
+        ):
+            master = master.to(weight.device)
+            moments = state["adamw"]["state"].get(number, {})  # none, where it had no gradient yet
+            safe_set_full_fp32_param(weight, master)
+            for name in MOMENTS:
+                moment = moments.get(name, torch.zeros_like(master))
+                safe_set_full_optimizer_state(weight, moment.to(weight.device), name)
+            with deepspeed.zero.GatheredParameters([weight], modifier_rank=0):
+                weight.copy_(master)
+        self.restore_counts(state)
+        self._set_steps(self.steps)
+
+    def _drop_if_held(self, adamw: torch.optim.Optimizer, *_: Any) -> None:
+        """Leave weights and moments as they are: without a gradient AdamW does nothing."""
+        if self._hold:
+            for group in adamw.param_groups:
+                for share in group["params"]:
+                    share.grad = None
+
+    def _make_state(self, device: torch.device) -> None:
+        """Make AdamW's moments, all zero, which DeepSpeed does in its first step.
+
+        That step has a gradient of zero and a learning rate of zero, and is not counted.
+        """
+        self.policy(micro_batch([placeholder()], device)).sum().mul(0.0).backward()
+        self._engine.step()
+        self._set_steps(0)
+
+    def _set_steps(self, steps: int) -> None:
+        """Set what AdamW corrects the bias of its moments by."""
+        for state in self._adamw.state.values():
+            state["step"].fill_(float(steps))
+
+
+def _engine(
+    policy: nn.Module,
+    parameters: list[nn.Parameter],
+    adamw: torch.optim.Optimizer,
+    zero: Zero,
+    max_norm: float,
+) -> Any:
+    """DeepSpeed's engine around a policy and its optimizer.
+
+    Raises:
+        ConfigError: DeepSpeed is not installed.
+        ModelError: The model has weights of several dtypes, or of one that is not taken.
+    """
+    dtypes = {weight.dtype for weight in policy.parameters()}
+    if dtypes not in ({torch.float32}, {torch.bfloat16}):
+        named = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+        raise ModelError(
+            f"DeepSpeed trains models whose weights are all float32 or all bfloat16, and these are "
+            f"{named}: set model.dtype, or share out with FSDP2 (examples/accelerate/fsdp2.yaml)"
+        )
+    config = {
+        "train_micro_batch_size_per_gpu": 1,  # counted by DeepSpeed, and used for nothing
+        "managed_gradient_accumulation": False,  # a step ends when `step` is called
+        "gradient_clipping": max_norm,
+        "zero_optimization": {"stage": zero.stage, **zero.tuning},
+        # Unlike that of float32, a broken gradient of bfloat16 is not looked for unless asked.
+        "bf16": {"enabled": dtypes == {torch.bfloat16}, "check_grad_overflow": True},
+        **zero.printed,
+    }
+    engine, *_ = _deepspeed().initialize(
+        model=policy, model_parameters=parameters, optimizer=adamw, config=config
+    )
+    return engine
+
+
+def _deepspeed() -> Any:
+    logger = logging.getLogger("DeepSpeed")
+    logger.setLevel(logging.WARNING)
+    try:
+        import deepspeed
+    except ImportError as error:
+        raise ConfigError(
+            "accelerate launch: distributed_type is DEEPSPEED, and DeepSpeed is not installed: "
+            "pip install 'gymnast[deepspeed]'"
+        ) from error
+    return deepspeed
