@@ -13,7 +13,8 @@ Left out: what of DeepSpeed may be asked for (`trainers/zero_settings.py`).
 
 import logging
 import math
-from collections.abc import Callable
+import os
+import warnings
 from typing import Any
 
 import torch
@@ -201,13 +202,24 @@ def _engine(
 
 
 def _deepspeed() -> Any:
-    logger = logging.getLogger("DeepSpeed")
-    logger.setLevel(logging.WARNING)
+    """DeepSpeed, without its chatter.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    if not torch.accelerator.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it warns where it has to find that out
     try:
         import deepspeed
+        from deepspeed.ops import __compatible_ops__ as compatible
     except ImportError as error:
         raise ConfigError(
             "accelerate launch: distributed_type is DEEPSPEED, and DeepSpeed is not installed: "
             "pip install 'gymnast[deepspeed]'"
         ) from error
+    # On CPUs it would compile an exchange of its own, for minutes; gloo is there.
+    compatible["deepspeed_shm_comm"] = False
+    # It calls torch by names that were replaced.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\..*` is deprecated", FutureWarning)
     return deepspeed
