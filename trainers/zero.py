@@ -111,10 +111,10 @@ class ZeroAdamW(Optimizer):
             masters.append(safe_get_full_fp32_param(weight).cpu())
             moments = {name: safe_get_full_optimizer_state(weight, name).cpu() for name in MOMENTS}
             states[number] = {"step": torch.tensor(float(self.steps)), **moments}
-        settings = dict(self._adamw.state_dict()["param_groups"][0])
-        settings["params"] = list(range(len(self.parameters)))
+        # AdamW's own group holds the share of this process.
+        group = self._adamw.param_groups[0] | {"params": list(range(len(self.parameters)))}
         return {
-            "adamw": {"state": states, "param_groups": [settings]},
+            "adamw": {"state": states, "param_groups": [group]},
             "master": masters,
             **self.counts(),
         }

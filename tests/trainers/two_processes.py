@@ -418,10 +418,10 @@ SCENARIOS = [
 ]
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
+def run_scenarios(scenarios: list[Callable[[Path], Found]], folder: Path) -> None:
+    """Run them in the order given, and write what this process found."""
     found = {}
-    for scenario in SCENARIOS:
+    for scenario in scenarios:
         started = time.perf_counter()
         found[scenario.__name__] = scenario(folder)
         print(PROCESS, scenario.__name__, round(time.perf_counter() - started, 1), flush=True)
@@ -430,4 +430,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_scenarios(SCENARIOS, Path(sys.argv[1]))
