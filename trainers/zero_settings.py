@@ -103,7 +103,9 @@ def zero_from_config(config: Mapping[str, Any], name: str) -> Zero:
         raise _refused(f"{name}: {key}", value, INSTEAD.get(key, OTHERS))
     section = config.get("zero_optimization")
     if not isinstance(section, Mapping):
-        raise ConfigError(f"{name}: zero_optimization must be a section with a stage, got {section!r}")
+        raise ConfigError(
+            f"{name}: zero_optimization must be a section with a stage, got {section!r}"
+        )
     for key, value in section.items():
         if key not in ("stage", *TUNING) and not _is_nothing(value):
             raise _refused(

@@ -1,32 +1,27 @@
 """Two real processes, joined by gloo: they train as one would, and none waits for ever."""
 
 import importlib.util
-import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
 from gymnast.agents.tiny import tiny_model
 from gymnast.errors import ConfigError
 from gymnast.trainers import Trainer
 from gymnast.trainers.clocks import without_clocks
+from process_runs import (
+    Found,
+    assert_same_run,
+    difference,
+    in_two_processes,
+    lines,
+    sampled,
+    written,
+)
 
 SCRIPT = Path(__file__).parent / "two_processes.py"
 LONGEST_S = 150  # for all scenarios; one that hangs fails here
-Found = list[dict[str, Any]]  # of each process, by scenario
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -37,26 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def found(folder: Path) -> Found:
     """What both processes found in every scenario."""
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-    processes = []
-    for rank in ("0", "1"):
-        environment = (
-            os.environ | shared | {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"}
-        )
-        with (folder / f"{rank}.log").open("w") as log:
-            command = [sys.executable, str(SCRIPT), str(folder)]
-            processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-    try:
-        codes = [process.wait(LONGEST_S) for process in processes]
-    except subprocess.TimeoutExpired:
-        codes = [-1, -1]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    logs = "\n".join((folder / f"{rank}.log").read_text() for rank in (0, 1))
-    assert codes == [0, 0], logs
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+    return in_two_processes(SCRIPT, folder, longest_s=LONGEST_S)
 
 
 @pytest.fixture(scope="module")
@@ -76,45 +52,6 @@ def one_process(scenarios: Any, folder: Path) -> dict[str, Any]:
     alone.mkdir()
     result: dict[str, Any] = scenarios.plain(alone)
     return result
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def written(run: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without what is measured by a clock."""
-    return [without_clocks(line) for line in lines(run / "metrics.jsonl")]
-
-
-def assert_same_run(ours: Path, theirs: Path) -> None:
-    """Equal but for the last bits, which depend on what shares a batch."""
-    mine, others = written(ours), written(theirs)
-    assert [line["step"] for line in mine] == [0, 1, 2, 3, 3]
-    for one, other in zip(mine, others, strict=True):
-        assert one == pytest.approx(other, rel=1e-4, abs=1e-6)
-    assert any(line.get("grad_norm", 0) > 0 for line in mine)
-
-
-def sampled(run: Path) -> dict[str, list[Any]]:
-    """The tokens of every episode, by file."""
-    return {
-        path.name: [(record["group"], record["ids"], record["seed"]) for record in lines(path)]
-        for path in sorted((run / "rollouts").iterdir())
-    }
-
-
-@torch.no_grad()
-def difference(ours: Path, theirs: Path) -> float:
-    """Of two trained models, as a share of what training changed."""
-    mine, other = (
-        torch.cat(
-            [p.flatten() for p in AutoModelForCausalLM.from_pretrained(run / "model").parameters()]
-        )
-        for run in (ours, theirs)
-    )
-    start = torch.cat([p.flatten() for p in tiny_model().parameters()])
-    return float((mine - other).norm() / (other - start).norm())
 
 
 # --- Two are as one
@@ -318,7 +255,6 @@ def test_sharded_adapters_keep_float32_masters(found: Found) -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "DeepSpeed, ZeRO-3 included, is not supported"),
         ({"ACCELERATE_USE_MEGATRON_LM": "true"}, "Megatron-LM is not supported"),
         ({"ACCELERATE_MIXED_PRECISION": "bf16"}, "set mixed_precision: 'no'.*model.dtype"),
         ({"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}, "must be 1, got 4.*tokens_per_micro"),

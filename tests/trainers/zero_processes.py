@@ -6,16 +6,22 @@ As `two_processes.py`, whose environments and settings it takes; a module of its
 importing DeepSpeed takes seconds, and it may be missing.
 """
 
+import json
 import os
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from gymnast.agents import load_model
+from gymnast.agents.tiny import tiny_model
+from gymnast.trainers import Algorithm, Kl, Trainer, make_algorithm
+from gymnast.trainers.batch import micro_batch
+from gymnast.trainers.shares import placeholder
 from two_processes import (
     PROCESS,
     ROWS,
@@ -29,11 +35,6 @@ from two_processes import (
     run_scenarios,
     train,
 )
-
-from gymnast.agents import load_model
-from gymnast.agents.tiny import tiny_model
-from gymnast.trainers import Algorithm, Kl, Trainer, make_algorithm
-from gymnast.trainers.losses import LOSSES, TokenLosses
 
 # DeepSpeed imports parts of torch that warn.
 warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -50,15 +51,30 @@ LEARNS: dict[str, Any] = {
 }
 
 
+# Small enough that stage 3 shares out every weight, gathers few at a time, and steps in parts.
+SMALL = {
+    "reduce_bucket_size": 50_000,
+    "stage3_param_persistence_threshold": 0,
+    "stage3_prefetch_bucket_size": 30_000,
+    "sub_group_size": 20_000,
+}
+
+
 @contextmanager
-def zero(stage: int) -> Iterator[None]:
+def zero(stage: int, folder: Path) -> Iterator[None]:
     """What `accelerate launch` sets where its config has distributed_type: DEEPSPEED."""
-    names = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_DEEPSPEED_ZERO_STAGE")
-    os.environ |= dict(zip(names, ("true", str(stage)), strict=True))
+    if stage == 3:
+        file = folder / f"zero_{PROCESS}.json"
+        file.write_text(json.dumps({"zero_optimization": {"stage": 3, **SMALL}}))
+        asked = {"ACCELERATE_DEEPSPEED_CONFIG_FILE": str(file)}
+    else:
+        asked = {"ACCELERATE_DEEPSPEED_ZERO_STAGE": str(stage)}
+    asked["ACCELERATE_USE_DEEPSPEED"] = "true"
+    os.environ |= asked
     try:
         yield
     finally:
-        for name in names:
+        for name in asked:
             del os.environ[name]
 
 
@@ -74,11 +90,13 @@ def rich() -> Algorithm:
     )
 
 
-def share(trainer: Trainer) -> float:
-    """Which part of AdamW's moments is in this process."""
+def shares(trainer: Trainer) -> dict[str, float]:
+    """Which part of AdamW's moments and of the trained weights is in this process alone."""
+    everything = sum(weight.numel() for weight in trainer.model.parameters())
     adamw = trainer._learner.optimizer._adamw  # type: ignore[attr-defined]
-    ours = sum(state["exp_avg"].numel() for state in adamw.state.values())
-    return ours / sum(weight.numel() for weight in trainer.model.parameters())
+    moments = sum(state["exp_avg"].numel() for state in adamw.state.values())
+    weights = sum(weight.numel() for weight in trainer._learner.policy.parameters())
+    return {"moments": moments / everything, "weights_whole": weights / everything}
 
 
 # --- Scenarios
@@ -88,16 +106,16 @@ def plain(folder: Path) -> Found:
     """The same settings as `one_process` of the tests."""
     found: Found = {}
     for stage in STAGES:
-        with zero(stage):
+        with zero(stage, folder):
             trainer, of_stage = train(output_dir=folder / f"stage{stage}", **LEARNS)
-        found[str(stage)] = of_stage | {"share": share(trainer)}
+        found[str(stage)] = of_stage | shares(trainer)
     return found
 
 
 def resumed(folder: Path) -> Found:
     found: Found = {}
     for stage in (2, 3):
-        with zero(stage):
+        with zero(stage, folder):
             whole, _ = train(output_dir=folder / f"whole{stage}", **TWO_STEPS)
             cut: dict[str, Any] = TWO_STEPS | {"output_dir": folder / f"cut{stage}"}
             make_trainer(**(cut | {"steps": 1})).train()
@@ -108,22 +126,29 @@ def resumed(folder: Path) -> Found:
 
 
 def begun_without(folder: Path) -> Found:
-    """Two steps, of which the first one is taken without DeepSpeed, by a process or two."""
-    found: Found = {}
+    """Two steps, of which the first one is taken without DeepSpeed."""
     for stage in (2, 3):
         cut: dict[str, Any] = TWO_STEPS | {"output_dir": folder / f"begun_without{stage}"}
         make_trainer(**(cut | {"steps": 1})).train()
-        with zero(stage):
+        with zero(stage, folder):
             make_trainer(**cut).train(resume=True)
-        found[str(stage)] = str(cut["output_dir"])
-    return found
+    return {}
+
+
+def begun(folder: Path) -> Found:
+    """One step of two, of which `test_deepspeed.py` takes the other one in one process."""
+    for stage in (2, 3):
+        settings: dict[str, Any] = TWO_STEPS | {"steps": 1}
+        with zero(stage, folder):
+            make_trainer(output_dir=folder / f"begun{stage}", **settings).train()
+    return {}
 
 
 def with_everything(folder: Path) -> Found:
     """A reference in the loss, an entropy bonus, epochs, minibatches, recomputed layers."""
     found: Found = {}
     for stage in (2, 3):
-        with zero(stage):
+        with zero(stage, folder):
             found[str(stage)] = train(algorithm=rich(), gradient_checkpointing=True, steps=2)[1]
     return found
 
@@ -133,31 +158,38 @@ def skipped(folder: Path) -> Found:
     found: Found = {}
     for stage in (2, 3):
         algorithm = broken_in_one(lambda step: step == 1)
-        with zero(stage):
+        with zero(stage, folder):
             found[str(stage)] = train(algorithm=algorithm, steps=3, rows_per_step=2)[1]
     return found
 
 
-def infinite(folder: Path) -> Found:
-    """The second of three steps has an infinite loss in one process, and finite gradients."""
+def skips_exactly(folder: Path) -> Found:
+    """A broken gradient in the second process, then a broken loss, then neither."""
+    found: Found = {}
+    for stage in STAGES:
+        with zero(stage, folder):
+            trainer, _ = train(steps=2, weight_decay=0.1, warmup_steps=3)
+        learner = trainer._learner
+        batch = micro_batch([placeholder()], trainer.accelerator.device)
+        states = [hashes(trainer)]
+        norms = []
+        for factor, loss in (("inf", 1.0), ("1", float("nan")), ("1", 1.0)):
+            scale = float(factor) if PROCESS == 1 else 1.0
+            (learner.policy(batch).sum() * scale).backward()
+            norms.append(learner.optimizer.step_if_finite(loss, 1.0))
+            states.append(hashes(trainer))
+        counts = learner.optimizer.counts()
+        found[str(stage)] = {"states": states, "norms": [str(n) for n in norms], "counts": counts}
+    return found
 
-    def one_step(loss_is_infinite: bool, stage: int) -> Found:
-        calls: list[int] = []
 
-        def loss(*arguments: Any) -> TokenLosses:
-            found = LOSSES["clipped"](*arguments)
-            calls.append(1)
-            far = loss_is_infinite and PROCESS == 1 and len(calls) == 2
-            return replace(found, losses=found.losses + float("inf")) if far else found
-
-        algorithm = replace(make_algorithm("rloo"), loss=loss)
-        settings: dict[str, Any] = {"steps": 3, "rows_per_step": 2, "weight_decay": 0.1}
-        with zero(stage):
-            trainer, found = train(algorithm=algorithm, **settings)
-        steps = {s["step"].item() for s in trainer._learner.optimizer._adamw.state.values()}  # type: ignore[attr-defined]
-        return found | {"adamw_steps": sorted(steps)}
-
-    return {str(stage): one_step(True, stage) for stage in (2, 3)}
+def hashes(trainer: Trainer) -> list[str]:
+    """Of the model's weights, and of master weights, moments and steps."""
+    trainer._learner.refresh_engine()
+    state = trainer._learner.optimizer.state_dict()
+    moments = [value for of_one in state["adamw"]["state"].values() for value in of_one.values()]
+    tensors = [*state["master"], *moments]
+    return [fingerprint(trainer.model), str([float(t.double().sum()) for t in tensors])]
 
 
 def adapters(folder: Path) -> Found:
@@ -182,25 +214,24 @@ def adapters(folder: Path) -> Found:
 
     found = {"0": run("adapters0")}
     for stage in (2, 3):
-        with zero(stage):
+        with zero(stage, folder):
             found[str(stage)] = run(f"adapters{stage}")
     return found
 
 
 def refused(folder: Path) -> Found:
-    with zero(2):
-        return {
-            "float16": error_of(model=tiny_model().half()),
-        }
+    with zero(2, folder):
+        return error_of(model=tiny_model().half())
 
 
 SCENARIOS = [
     plain,
     resumed,
     begun_without,
+    begun,
     with_everything,
     skipped,
-    infinite,
+    skips_exactly,
     adapters,
     refused,
 ]
