@@ -1,4 +1,4 @@
-"""Training in DeepSpeed's hands (ZeRO): a policy whose optimizer, gradients and weights are shared out.
+"""Training in DeepSpeed's hands (ZeRO): optimizer, gradients and weights in shares.
 
     stage 1   float32 master weights and AdamW's moments in shares
     stage 2   gradients too
@@ -30,7 +30,10 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class ZeroPolicy(nn.Module):
-    """A policy within DeepSpeed's engine. It has no `no_sync`: each backward pass adds up shares."""
+    """A policy within DeepSpeed's engine.
+
+    It has no `no_sync`: each backward pass sums over processes what is kept in shares.
+    """
 
     def __init__(self, engine: Any) -> None:
         super().__init__()

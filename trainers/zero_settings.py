@@ -56,7 +56,8 @@ class Zero:
     """How optimizer, gradients and weights are shared out.
 
     Attributes:
-        stage: 1 shares out the optimizer's state and master weights, 2 gradients too, 3 weights too.
+        stage: 1 shares out master weights and the optimizer's state, 2 gradients too, 3 weights
+            too.
         tuning: Further keys of DeepSpeed's `zero_optimization`.
         printed: Keys of DeepSpeed's config that only print.
     """
