@@ -1,5 +1,6 @@
 """The configs of examples/accelerate, and a run started with them as a user starts it."""
 
+import importlib.util
 import json
 import os
 import re
@@ -53,10 +54,24 @@ def test_every_config_is_one_of_accelerates_and_says_how_it_is_started(path: Pat
     assert (ROOT / words[7]).is_file()
 
 
-def test_a_run_started_with_accelerate_is_the_run_of_one_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "config",
+    [
+        "cpu",
+        pytest.param(
+            "deepspeed",
+            marks=pytest.mark.skipif(
+                importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed"
+            ),
+        ),
+    ],
+)
+def test_a_run_started_with_accelerate_is_the_run_of_one_process(
+    tmp_path: Path, config: str
+) -> None:
     task = ["examples/tiny.yaml", *SMALL]
     run("gymnast.cli", "train", *task, f"output_dir={tmp_path / 'one'}")
-    launch = ["accelerate.commands.launch", "--config_file", "examples/accelerate/cpu.yaml"]
+    launch = ["accelerate.commands.launch", "--config_file", f"examples/accelerate/{config}.yaml"]
     said = run(*launch, "-m", "gymnast.cli", "train", *task, f"output_dir={tmp_path / 'two'}")
     assert said.count("the trained model in") == 1  # one of the two says so
     one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")

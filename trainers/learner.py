@@ -25,8 +25,8 @@ class Learner:
     """Trains a model, of which the engine samples too.
 
     Args:
-        model: What the engine samples with. It is trained itself, or, with `sharded`, follows a
-            copy that is.
+        model: What the engine samples with. It is trained itself, or, where its weights are
+            divided, follows a copy that is.
         accelerator: Of this process.
         settings: Of each update.
         temperature: At which the actions are sampled.

@@ -12,7 +12,7 @@ import random
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
@@ -33,6 +33,7 @@ from gymnast.errors import GymnastError, InfrastructureError
 from gymnast.trainers import Algorithm, Kl, Trainer, losses, make_algorithm
 from gymnast.trainers.advantages import ESTIMATORS
 from gymnast.trainers.losses import LOSSES, TokenLosses
+from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.processes import together
 from gymnast.trainers.shares import largest_over_processes
 from gymnast.types import Sampling
@@ -374,8 +375,10 @@ def sharded_adapters(folder: Path) -> Found:
         model, _ = load_model("tiny:", dtype="bfloat16", lora={"rank": 4}, tokenizer=TOKENIZER)
         before = fingerprint(model)
         trainer, found = train(model=model, output_dir=folder / name, steps=1)
-        names = {type(master).__name__ for master in trainer._learner.optimizer.master}
-        dtypes = {str(master.dtype) for master in trainer._learner.optimizer.master}
+        optimizer = trainer._learner.optimizer
+        assert isinstance(optimizer, MasterAdamW)
+        names = {type(master).__name__ for master in optimizer.master}
+        dtypes = {str(master.dtype) for master in optimizer.master}
         return found | {"before": before, "masters": sorted(names | dtypes)}
 
     with fsdp2():
@@ -418,7 +421,7 @@ SCENARIOS = [
 ]
 
 
-def run_scenarios(scenarios: list[Callable[[Path], Found]], folder: Path) -> None:
+def run_scenarios(scenarios: Sequence[Callable[[Path], Found]], folder: Path) -> None:
     """Run them in the order given, and write what this process found."""
     found = {}
     for scenario in scenarios:

@@ -224,6 +224,37 @@ def adapters(folder: Path) -> Found:
     return found
 
 
+def in_bfloat16(folder: Path) -> Found:
+    """All weights in bfloat16, whole and cut after the first step; stage 0 is without DeepSpeed."""
+
+    def run(name: str, **settings: Any) -> Trainer:
+        model = tiny_model().bfloat16()
+        trainer = make_trainer(model=model, output_dir=folder / name, **(TWO_STEPS | settings))
+        trainer.train(resume=(folder / name).exists())
+        return trainer
+
+    def masters(trainer: Trainer) -> torch.Tensor:
+        state = trainer._learner.optimizer.state_dict()
+        return torch.cat([master.flatten() for master in state["master"]])
+
+    without = masters(run("bfloat0"))
+    start = torch.cat([weight.flatten() for weight in tiny_model().bfloat16().parameters()])
+    found: Found = {}
+    for stage in (2, 3):
+        with zero(stage, folder):
+            whole = run(f"bfloat{stage}")
+            run(f"bfloat_cut{stage}", steps=1)
+            again = run(f"bfloat_cut{stage}")
+        ours = masters(whole)
+        apart = (ours - without).norm() / (without - start.float()).norm()
+        found[str(stage)] = {
+            "dtype": str(ours.dtype),
+            "difference": apart.item(),
+            "weights": [fingerprint(trainer.model) for trainer in (whole, again)],
+        }
+    return found
+
+
 def refused(folder: Path) -> Found:
     with zero(2, folder):
         return error_of(model=tiny_model().half())
@@ -237,6 +268,7 @@ SCENARIOS = [
     skipped,
     skips_exactly,
     adapters,
+    in_bfloat16,
     refused,
 ]
 
