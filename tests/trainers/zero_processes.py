@@ -227,10 +227,10 @@ def adapters(folder: Path) -> Found:
 def in_bfloat16(folder: Path) -> Found:
     """All weights in bfloat16, whole and cut after the first step; stage 0 is without DeepSpeed."""
 
-    def run(name: str, **settings: Any) -> Trainer:
+    def run(name: str, resume: bool = False, **settings: Any) -> Trainer:
         model = tiny_model().bfloat16()
         trainer = make_trainer(model=model, output_dir=folder / name, **(TWO_STEPS | settings))
-        trainer.train(resume=(folder / name).exists())
+        trainer.train(resume=resume)
         return trainer
 
     def masters(trainer: Trainer) -> torch.Tensor:
@@ -244,7 +244,7 @@ def in_bfloat16(folder: Path) -> Found:
         with zero(stage, folder):
             whole = run(f"bfloat{stage}")
             run(f"bfloat_cut{stage}", steps=1)
-            again = run(f"bfloat_cut{stage}")
+            again = run(f"bfloat_cut{stage}", resume=True)
         ours = masters(whole)
         apart = (ours - without).norm() / (without - start.float()).norm()
         found[str(stage)] = {
