@@ -1,9 +1,9 @@
 """The renderer's benchmark runs, and says what it could not compare."""
 
 import pytest
-from renderer import compare, once, scaling
 
 from gymnast.agents.tiny import CHAT_TEMPLATE
+from renderer import compare, once, scaling
 from template_corpus import Template
 
 pytestmark = pytest.mark.slow  # importing TRL takes seconds
