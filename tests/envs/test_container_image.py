@@ -39,4 +39,4 @@ def test_an_image_and_a_yaml_file_are_all_it_takes(docker_image: str, tmp_path: 
     rollouts = (run / "rollouts/step_00001.jsonl").read_text().splitlines()
     assert len(rollouts) == 2
     assert all("Make sure that there are" in json.dumps(json.loads(r)) for r in rollouts)
-    api.remove_image(tag)
+    api.remove_image(tag, force=True)  # boxes that are kept ready still use it
