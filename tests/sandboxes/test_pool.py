@@ -15,7 +15,7 @@ import pytest
 
 from gymnast.errors import SandboxDead, SandboxUnavailable, UsageError
 from gymnast.sandboxes import Sandbox, SandboxPool, SandboxSpec
-from gymnast.sandboxes.pool import shared_pool
+from gymnast.sandboxes.pool import close_shared_pools, shared_pool
 from gymnast.sandboxes.pooled import PooledSandbox
 from pool_fixtures import MemoryBox, MemoryEngine, eventually, in_thread, local_workers
 
@@ -366,6 +366,16 @@ def test_equal_boxes_share_a_pool() -> None:
     assert shared_pool("local", spec) is shared_pool("local", SandboxSpec(processes=17))
     assert shared_pool("local", spec) is not shared_pool("local", SandboxSpec(processes=18))
     assert shared_pool("local") is shared_pool("local", SandboxSpec())
+
+
+def test_a_shared_pool_that_was_closed_is_made_anew() -> None:
+    first = shared_pool("local")
+    first.take().close()
+    close_shared_pools()
+    with pytest.raises(SandboxUnavailable):
+        first.take()
+    with shared_pool("local").take() as box:
+        assert box.alive
 
 
 def run_program(program: str, folder: Path) -> "subprocess.CompletedProcess[str]":
