@@ -1,10 +1,10 @@
-"""Running code on this machine, held by Landlock and seccomp (the package `sandlock`)."""
+"""Running code on this machine, held by the kernel's own means: Landlock, seccomp, namespaces."""
 
 import contextlib
 import ctypes
 import functools
-import importlib.util
 import json
+import logging
 import math
 import os
 import platform
@@ -14,102 +14,97 @@ import socket
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
+from gymnast.sandboxes.cgroups import Groups, make_groups, remove_group
 from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.landlock_launcher import Plan
 from gymnast.sandboxes.marked import kill_marked
 from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
-from gymnast.sandboxes.program import command
-from gymnast.sandboxes.seccomp_filter import BOX_RULES, assemble, has_machine
-from gymnast.sandboxes.spec import MIB, SandboxSpec
-from gymnast.sandboxes.users import kill_all_of_user
+from gymnast.sandboxes.seccomp_filter import (
+    BOX_RULES,
+    NO_LOCAL_SOCKETS,
+    assemble,
+    has_machine,
+)
+from gymnast.sandboxes.spec import SandboxSpec
+from gymnast.sandboxes.users import kill_all_of_user, threads_of_user
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 
 LEAST_ABI = 6  # Landlock's: scopes for signals and for abstract sockets
 END_S = 5.0  # for the worker and its launcher to end, once the connection is closed
-PROBE_S = 30.0
+MOST_MORE_THREADS = 1024  # where the kernel counts those of the run's user together
 
-_LAUNCHER = Path(__file__).parent / "landlock_launcher.py"
-_LAUNCHER_ENV = {"HOME": "/nonexistent"}  # sandlock wants one
 _OWN_PROCESSES = 2  # the worker and the session
-_OWN_THREADS = 32  # the launcher's
-_OWN_MEMORY = 32 * MIB  # the worker and the session, as sandlock counts
 _CREATE_RULESET = 444
 _USER_IDS = range(1_900_000_000, 2_100_000_000)  # no distribution gives them to anyone
 _NOBODY = 65534
 
 # Single files of /etc: all of it would show /etc/shadow to a process that may read it.
 _READABLE = (
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/proc",
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
     "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types",
     "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom",
 )  # fmt: skip
 _DEVICES = ("/dev/null",)
+# Without a /proc of the box's own: what is of no process.
+_PROC_FILES = (
+    "/proc/cpuinfo", "/proc/filesystems", "/proc/loadavg", "/proc/meminfo", "/proc/stat",
+    "/proc/uptime", "/proc/version", "/proc/sys/kernel/osrelease", "/proc/sys/kernel/pid_max",
+    "/proc/sys/vm/overcommit_memory",
+)  # fmt: skip
+# Where the worker looks for what the kernel has killed for want of memory.
+_OOM_PLACES = {
+    "memory.events": "/sys/fs/cgroup/memory.events",
+    "memory.oom_control": "/sys/fs/cgroup/memory/memory.oom_control",
+}
+
+# Runs the launcher as a part of the package, but without the package's own imports, which would
+# cost more than all else.
+_START = """
+import sys, types
+for name, folder in (("gymnast", ""), ("gymnast.sandboxes", sys.argv[1])):
+    package = sys.modules[name] = types.ModuleType(name)
+    package.__path__ = [folder]
+from gymnast.sandboxes.landlock_launcher import main
+main()
+"""
+
+log = logging.getLogger("gymnast.sandboxes")
 
 
-class LandlockSandbox(WorkerSandbox):
-    """Runs code on this machine without an engine, a daemon or root.
+class _Box(WorkerSandbox):
+    """A box, whether or not boxes are known to hold here."""
 
-    All of a box is in one Landlock domain, below which each call has its own. It reads /usr, the
-    folders of the Python that runs Gymnast, a few single files, and /proc, where it sees its own
-    processes. It writes to its working folder, /tmp and /dev/shm. It has no socket but local ones,
-    can signal, trace and look into nothing outside (nor the worker inside), and seccomp refuses it
-    the calls of `seccomp_filter.BOX_RULES` and of sandlock's own list. Nothing of the host's
-    environment is passed on, and no privilege can be gained.
-
-    Root is not needed, and given up: where the run is root's, every box runs as a user of its own
-    that nobody else is, so that what it started is found by its user. Otherwise it runs as the
-    run's user. A small launcher lives beside each box, started by the same Python.
-
-    Limits that hold: wall time, output, processes, memory, the size of a file, open files, CPU
-    (`cpus` below 1 as a share; above, whole cores). The writable folders are in memory,
-    `disk_bytes` each and gone with the box, and threads are limited, too, as root and where the
-    kernel lets users have user namespaces.
-
-    What does not hold, or differs:
-
-    - Without user namespaces, or as another user than root where they are off, the working folder
-      and a folder in $TMPDIR are on disk: each file is limited, not their sum; /tmp and /dev/shm
-      are not there. Threads are limited by memory alone.
-    - Memory is counted as it is asked for, not as it is used, and a fork counts it again. Beyond
-      the limit a process gets an error or is killed (exit code 137). The verdict "oom" does not
-      occur, as sandlock does not say why it killed. It may come to the worker: verdict "dead".
-    - What does not depend on a process can be learnt of the machine from /proc: its CPUs, memory,
-      load.
-    - Holes in the kernel, which the box shares with the host.
-
-    Args:
-        spec: The limits; `image`, `runtime` and `python` mean nothing here.
-
-    Raises:
-        SandboxUnavailable: The kernel, the machine or the package does not do; it says which.
-    """
-
-    def __init__(self, spec: SandboxSpec | None = None) -> None:
-        super().__init__(spec or SandboxSpec())
-        check_works()
-        self._user_id = _new_user_id()
-        self.folder = _make_folder(self._user_id)
-        plan = _plan(self.spec, self.folder, self._user_id)
+    def __init__(self, spec: SandboxSpec, *, namespaces: bool) -> None:
+        super().__init__(spec)
+        self.namespaces = namespaces
+        user_id = _new_user_id()
+        self.folder = folder = _make_folder(user_id)
+        groups = make_groups(
+            folder.name,
+            memory_bytes=spec.memory_bytes,
+            processes=spec.processes + _OWN_PROCESSES,
+            cpus=spec.cpus,
+        )
+        plan = _plan(spec, folder, user_id, groups, namespaces)
         try:
-            ours, process = _launch(plan)
+            ours, process = _launch(plan, folder.name)
         except OSError as error:
-            delete_folder(self.folder)
+            _delete(folder, groups)
             raise SandboxTemporarilyUnavailable(
                 f"this machine cannot start one more process: {error}"
             ) from None
-        self._errors = _Errors(process)
-        folder, user_id, errors = self.folder, self._user_id, self._errors
+        self._errors = errors = _Errors(process)
+        rules = BOX_RULES if namespaces else (*BOX_RULES, *NO_LOCAL_SOCKETS)
         self._connect(
             ours,
-            lambda: _discard(process, ours, errors, folder, user_id),
-            alone=False,
-            rlimits=_rlimits(self.spec),
-            seccomp=assemble(BOX_RULES, platform.machine()),
-            scoped=True,
+            lambda: _discard(process, ours, errors, folder, groups, user_id),
+            alone=namespaces,
+            rlimits=_rlimits(spec, groups),
+            seccomp=assemble(rules, platform.machine()),
+            scoped=not namespaces,
         )
 
     def _name(self) -> str:
@@ -117,6 +112,70 @@ class LandlockSandbox(WorkerSandbox):
 
     def _start_failure(self) -> str:
         return self._errors.text()
+
+
+class LandlockSandbox(_Box):
+    """Runs code on this machine without an engine, a daemon, root or any package.
+
+    Everywhere: a box reads /usr, the folders of the Python that runs Gymnast and a few single
+    files. It writes to its working folder and to a folder for temporary files. It is in a Landlock
+    domain, out of which it can signal, trace and look into nothing, and seccomp refuses it all
+    sockets but local ones and the calls of `seccomp_filter.BOX_RULES`. Nothing of the host's
+    environment is passed on, and no privilege can be gained. A small process lives beside each box.
+
+    With namespaces, that is as root, or where the kernel lets users have user namespaces: the box
+    has a root of its own, in which there is nothing else than the above; process ids, a /proc, a
+    network without any interface, and IPC of its own. The working folder, /tmp and /dev/shm are in
+    memory, `disk_bytes` each, and gone with the box. The worker is process 1: when it ends,
+    nothing is left. As root, every box runs as a user of its own that nobody else is.
+
+    With control groups, where the run may make some (as root, or where they are delegated to its
+    user): `memory_bytes` of all processes together, files in memory included, with the verdict
+    "oom"; `processes`, threads included; `cpus`.
+
+    Limits that hold in any case: wall time, output, the size of a file, open files.
+
+    What does not hold, or differs:
+
+    - Without namespaces the working folder and a folder in $TMPDIR are on disk: each file is
+      limited, not their sum; /tmp and /dev/shm are not there. Of /proc a box sees single files
+      that are of no process, so `ps` and the like do not work; it cannot read command lines, but
+      can tell that a process id is in use. There are no local sockets but pairs. "oom" does not
+      occur.
+    - Without control groups memory is limited for each single process (`RLIMIT_DATA`); beyond it
+      the process gets an error. A share of a core is a whole one; above 1, whole cores.
+    - Without control groups and namespaces, and not as root, the kernel counts the threads of the
+      run's user together: all boxes may have 1,024 more than the run had at the start.
+    - What does not depend on a process can be learnt of the machine from /proc: its CPUs, memory,
+      load.
+    - Holes in the kernel, which the box shares with the host.
+
+    Args:
+        spec: The limits; `image`, `runtime` and `python` mean nothing here.
+
+    Attributes:
+        folder: Where the box has its place on the host, if anything of it is there.
+        namespaces: Whether it has namespaces of its own.
+
+    Raises:
+        SandboxUnavailable: The kernel or the machine does not do; it says which.
+    """
+
+    def __init__(self, spec: SandboxSpec | None = None) -> None:
+        check_works()
+        missing = _why_no_namespaces(os.getpid())
+        if missing:
+            _warn_once(missing)
+        super().__init__(spec or SandboxSpec(), namespaces=not missing)
+
+
+@functools.cache
+def _warn_once(missing: str) -> None:
+    log.warning(
+        "Landlock boxes have no namespaces of their own here (%s); what differs is in the "
+        "docstring of LandlockSandbox",
+        missing,
+    )
 
 
 def check_works() -> None:
@@ -136,8 +195,6 @@ def _why_not(pid: int) -> str:
     machine = platform.machine()
     if sys.platform != "linux" or not has_machine(machine):
         return f"this is {sys.platform} on {machine}; it takes Linux on x86-64 or 64-bit ARM"
-    if importlib.util.find_spec("sandlock") is None:
-        return "the package sandlock is missing: pip install 'gymnast[landlock]'"
     abi = ctypes.CDLL(None, use_errno=True).syscall(_CREATE_RULESET, None, 0, 1)
     if abi < 0:
         return (
@@ -149,26 +206,32 @@ def _why_not(pid: int) -> str:
             f"the kernel ({platform.release()}) has Landlock ABI {abi}; it takes {LEAST_ABI}, "
             "which Linux has from 6.12 on"
         )
-    return _try()
+    return _try(namespaces=False) if _why_no_namespaces(pid) else ""
+
+
+@functools.cache
+def _why_no_namespaces(pid: int) -> str:
+    return _try(namespaces=True)
 
 
 # What must be refused in a box, and what must not. The last line is the answer.
 _PROBE = """
-import os, socket, sys
+import os, socket
 leaks = []
-for path in sys.argv[2:]:
+for path in {paths!r}:
     try:
         open(path).close()
         leaks.append("could read " + path)
     except OSError:
         pass
 try:
-    os.kill(os.getppid(), 0)
-    leaks.append("could signal its parent")
-except PermissionError:
+    os.kill({pid}, 0)
+    if os.getppid() != 1:
+        leaks.append("could signal the run")
+except OSError:
     pass
 try:
-    socket.create_connection(("127.0.0.1", int(sys.argv[1])), 5)
+    socket.create_connection(("127.0.0.1", {port}), 5)
     leaks.append("could connect to the host")
 except OSError:
     pass
@@ -177,38 +240,37 @@ print("; ".join(leaks) or "held")
 """
 
 
-def _try() -> str:
-    """Start a process in a box; the reason why that does not do, or nothing."""
-    user_id = _new_user_id()
-    folder = _make_folder(user_id)
-    listener = socket.create_server(("127.0.0.1", 0))
-    try:
-        secret = folder / "secret"
-        secret.write_text("")
-        port = str(listener.getsockname()[1])
-        plan = _plan(SandboxSpec(), folder, user_id)
-        plan.argv = [plan.argv[0], "-I", "-c", _PROBE, port, str(secret), "/etc/passwd"]
-        frame = _frame(plan)
-        ended = subprocess.run(
-            _launcher_command(),
-            input=frame,
-            capture_output=True,
-            timeout=PROBE_S,
-            env=_LAUNCHER_ENV,
+class _Trial(_Box):
+    """A box that may break without a word: the reason is asked for."""
+
+    def _break(self, why: str) -> None:
+        self._why_dead = self._why_dead or why
+        self._discard()
+
+
+def _try(*, namespaces: bool) -> str:
+    """Run code in a box; the reason why that does not do, or nothing.
+
+    Raises:
+        SandboxTemporarilyUnavailable: It may do later on.
+    """
+    with (
+        tempfile.NamedTemporaryFile(prefix="gymnast-") as secret,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
+        os.chmod(secret.name, 0o644)
+        code = _PROBE.format(
+            paths=[secret.name, "/etc/passwd"], pid=os.getpid(), port=listener.getsockname()[1]
         )
-        said = ended.stdout.decode("utf-8", "replace").strip()
-        if ended.returncode == 0:
-            return "" if said == "held" else f"a process in a box {said}"
-        errors = ended.stderr.decode("utf-8", "replace").strip()
-        last = (errors.splitlines() or ["it says nothing"])[-1]
-        return f"a process in a box ended with exit code {ended.returncode}: {last}"
-    except subprocess.TimeoutExpired:
-        return f"a process in a box did not end within {PROBE_S:g} s"
-    except OSError as error:
-        return str(error)
-    finally:
-        listener.close()
-        delete_folder(folder)
+        try:
+            with _Trial(SandboxSpec(), namespaces=namespaces) as box:
+                ended = box.python(code)
+        except SandboxTemporarilyUnavailable:
+            raise
+        except SandboxUnavailable as error:
+            return str(error)
+    said = ended.stdout.strip() or f"ended: {ended.verdict} {ended.stderr.strip()[-200:]}"
+    return "" if said == "held" else f"a process in a box {said}"
 
 
 def _new_user_id() -> int | None:
@@ -225,34 +287,55 @@ def _new_user_id() -> int | None:
 
 def _make_folder(user_id: int | None) -> Path:
     folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
-    for path in (folder, folder / "work", folder / "tmp"):
+    for path in (folder, folder / "root", folder / "work", folder / "tmp"):
         path.mkdir(mode=0o700, exist_ok=True)
         if user_id is not None:
             os.chown(path, user_id, user_id)
     return folder
 
 
-def _plan(spec: SandboxSpec, folder: Path, user_id: int | None) -> Plan:
+def _plan(
+    spec: SandboxSpec, folder: Path, user_id: int | None, groups: Groups, namespaces: bool
+) -> Plan:
     pythons = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
-    readable = [path for path in (*_READABLE, *sorted(pythons)) if Path(path).exists()]
+    of_proc = ("/proc",) if namespaces else _PROC_FILES
+    wanted = (*_READABLE, *of_proc, *sorted(pythons))
     path = [os.path.dirname(os.path.abspath(sys.executable)), "/usr/local/bin", "/usr/bin", "/bin"]
     work = str(folder / "work")
-    own = {"PATH": ":".join(path), "HOME": work, "LANG": "C.UTF-8"}
+    temporary = "/tmp" if namespaces else str(folder / "tmp")
+    own = {"PATH": ":".join(path), "HOME": work, "TMPDIR": temporary, "LANG": "C.UTF-8"}
+    counter = groups.oom_counter
     return Plan(
-        argv=command(os.path.abspath(sys.executable)),
-        env={**own, **spec.env, MARK_VARIABLE: folder.name},
+        namespaces=namespaces,
         user_id=user_id,
+        env={**own, **spec.env, MARK_VARIABLE: folder.name},
+        root=str(folder / "root"),
         work=work,
-        temporary=str(folder / "tmp"),
         folder_bytes=spec.disk_bytes,
-        readable=readable,
+        listable=["/"] if namespaces else [],
+        readable=[name for name in wanted if os.path.exists(name)],
+        writable=[work, temporary, *(["/dev/shm"] if namespaces else [])],
         devices=list(_DEVICES),
-        threads=spec.processes + _OWN_PROCESSES + _OWN_THREADS,
-        memory_bytes=spec.memory_bytes + _OWN_MEMORY,
-        processes=spec.processes + _OWN_PROCESSES,
-        cores=_some_cores(spec.cpus),
-        cpu_percent=round(100 * spec.cpus) if spec.cpus < 1 else None,
+        placed={_OOM_PLACES[counter.name]: str(counter)} if namespaces and counter else {},
+        groups=groups.to_join,
+        threads=_most_threads(spec, user_id, namespaces),
+        cores=None if "cpu" in groups.folders else _some_cores(spec.cpus),
     )
+
+
+def _most_threads(spec: SandboxSpec, user_id: int | None, namespaces: bool) -> int:
+    """For RLIMIT_NPROC, which counts by user and user namespace."""
+    own = spec.processes + _OWN_PROCESSES
+    if user_id in _USER_IDS:
+        return own
+    if namespaces and user_id is None:
+        return own + 1  # the launcher is in the user namespace, too
+    return _threads_at_start(os.getuid() if user_id is None else user_id) + MOST_MORE_THREADS
+
+
+@functools.cache
+def _threads_at_start(user_id: int) -> int:
+    return threads_of_user(user_id)
 
 
 def _some_cores(cpus: float) -> list[int] | None:
@@ -264,37 +347,33 @@ def _some_cores(cpus: float) -> list[int] | None:
     )
 
 
-def _rlimits(spec: SandboxSpec) -> dict[str, int]:
-    return {
-        "RLIMIT_CORE": 0,
-        "RLIMIT_DATA": spec.memory_bytes,
-        "RLIMIT_FSIZE": spec.disk_bytes,
-        "RLIMIT_NOFILE": 1024,
-    }
+def _rlimits(spec: SandboxSpec, groups: Groups) -> dict[str, int]:
+    limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": spec.disk_bytes, "RLIMIT_NOFILE": 1024}
+    if "memory" not in groups.folders:
+        limits["RLIMIT_DATA"] = spec.memory_bytes
+    return limits
 
 
-def _launcher_command() -> list[str]:
-    return [sys.executable, "-I", str(_LAUNCHER)]
-
-
-def _frame(plan: Plan) -> bytes:
-    text = json.dumps(asdict(plan)).encode()
-    return len(text).to_bytes(4, "big") + text
-
-
-def _launch(plan: Plan) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
+def _launch(plan: Plan, mark: str) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
     ours, theirs = socket.socketpair()
-    with theirs:
-        process = subprocess.Popen(
-            _launcher_command(),
-            stdin=theirs.fileno(),
-            stdout=theirs.fileno(),
-            stderr=subprocess.PIPE,
-            cwd="/",
-            env=_LAUNCHER_ENV,
-            start_new_session=True,
-        )
-    ours.sendall(_frame(plan))
+    folder = str(Path(__file__).parent)
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-X", "utf8", "-c", _START, folder],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.PIPE,
+                cwd="/",
+                env={MARK_VARIABLE: mark},
+                start_new_session=True,
+            )
+    except OSError:
+        ours.close()
+        raise
+    text = json.dumps(plan).encode()
+    with contextlib.suppress(OSError):  # the launcher has ended: no worker will answer
+        ours.sendall(len(text).to_bytes(4, "big") + text)
     return ours, process
 
 
@@ -319,6 +398,7 @@ def _discard(
     connection: socket.socket,
     errors: _Errors,
     folder: Path,
+    groups: Groups,
     user_id: int | None,
 ) -> None:
     """End the worker and its launcher, and what outlives them; delete the folder."""
@@ -331,8 +411,15 @@ def _discard(
         process.wait()
     connection.close()
     errors.close()
-    if user_id is not None and user_id in _USER_IDS:
-        kill_all_of_user(user_id)
-    elif process.returncode != 0:
-        kill_marked(lambda mark: mark == folder.name)
+    if process.returncode != 0:  # else the launcher has seen that nothing is left
+        if user_id in _USER_IDS:
+            kill_all_of_user(user_id)
+        else:
+            kill_marked(lambda mark: mark == folder.name)
+    _delete(folder, groups)
+
+
+def _delete(folder: Path, groups: Groups) -> None:
+    for group in set(groups.folders.values()):
+        remove_group(group)
     delete_folder(folder)

@@ -162,6 +162,7 @@ _NUMBERS: dict[str, tuple[int, int | None]] = {
 }
 
 _AF_UNIX = 1
+_DATAGRAM_BIT = 2  # in SOCK_DGRAM and SOCK_RAW, not in SOCK_STREAM and SOCK_SEQPACKET
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _NAMESPACES = 0x7E020080  # CLONE_NEW*, all eight
 _NEVER = (
@@ -193,3 +194,7 @@ BOX_RULES: tuple[Deny, ...] = (
     Deny("ioprio_set", 0, unless=1),
     Deny("ioprio_set", 1, unless=0),
 )
+
+# For a box that sees the host's files: Landlock grants or refuses files, and local sockets are
+# none for it. A pair of datagram sockets could be connected to others later on.
+NO_LOCAL_SOCKETS: tuple[Deny, ...] = (Deny("socket"), Deny("socketpair", 1, bits=_DATAGRAM_BIT))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.errors import SandboxUnavailable
+from gymnast.sandboxes.cgroups import sweep_groups
 from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.marked import kill_marked
 from gymnast.sandboxes.owner import LABEL, Owner, owner_of_folder, owner_of_labels
@@ -56,6 +57,7 @@ def sweep(*, containers: bool = True, all_hosts: bool = False) -> Swept:
         What was removed, and what was left.
     """
     processes = kill_marked(lambda mark: _is_left(owner_of_folder(mark), all_hosts))
+    processes += sweep_groups(lambda name: _is_left(owner_of_folder(name), all_hosts))
     folders, folders_elsewhere = _sweep_folders(all_hosts)
     removed, elsewhere, failed = _sweep_containers(all_hosts) if containers else (0, 0, ())
     return Swept(removed, folders, processes, folders_elsewhere + elsewhere, failed)

@@ -15,6 +15,15 @@ def processes_of_user(user_id: int) -> list[int]:
     return [pid for pid in pids if _user_of(pid) == user_id]
 
 
+def threads_of_user(user_id: int) -> int:
+    """How many threads the processes of a user have; of those that show it."""
+    found = 0
+    for pid in processes_of_user(user_id):
+        with contextlib.suppress(OSError):
+            found += len(os.listdir(f"/proc/{pid}/task"))
+    return found
+
+
 def kill_all_of_user(user_id: int) -> None:
     """Kill every process of a user, and those that they start meanwhile."""
     for _ in range(_TURNS):

@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 from gymnast.sandboxes.guest import confine, files, processes, protocol
 from gymnast.sandboxes.guest.capture import HostGone, Output, Pump
@@ -251,8 +251,13 @@ def _run_answer(
     return answer, b"".join(head + tail for head, tail, _ in parts)
 
 
-def main(boot: Dict[str, Any]) -> None:
-    """Take the connection from stdin and stdout, out of reach of whatever is started, and serve."""
+def main(boot: Dict[str, Any], confine_more: Callable[[], object] = lambda: None) -> None:
+    """Take the connection from stdin and stdout, out of reach of whatever is started, and serve.
+
+    Args:
+        boot: The first frame's header.
+        confine_more: Called once the worker has opened what it needs, and before all else.
+    """
     requests, answers = os.dup(0), os.dup(1)  # not inherited by what is executed
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
@@ -265,6 +270,7 @@ def main(boot: Dict[str, Any]) -> None:
     if boot.get("seccomp"):
         confine.refuse_calls(bytes.fromhex(boot["seccomp"]))
     worker = Worker(boot, requests, answers)
+    confine_more()
     if boot.get("scoped"):  # what is started gets a domain below this one
         confine.signal_own_processes_only()
     else:
