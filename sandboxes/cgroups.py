@@ -49,13 +49,15 @@ def make_groups(name: str, *, memory_bytes: int, processes: int, cpus: float) ->
         cpus: Cores' worth of CPU time.
     """
     quota = round(_PERIOD_US * cpus)
-    first = {
+    first: dict[str, dict[str, int | str]] = {
         "memory": {"memory.limit_in_bytes": memory_bytes, "memory.max": memory_bytes},
         "pids": {"pids.max": processes},
         "cpu": {"cpu.cfs_quota_us": quota, "cpu.max": f"{quota} {_PERIOD_US}"},
     }
     # Once the first is set: what is swapped out counts, too.
-    second = {"memory": {"memory.memsw.limit_in_bytes": memory_bytes, "memory.swap.max": 0}}
+    second: dict[str, dict[str, int | str]] = {
+        "memory": {"memory.memsw.limit_in_bytes": memory_bytes, "memory.swap.max": 0}
+    }
     folders = {}
     for controller, parent in _parents(os.getpid()).items():
         folder = parent / name
@@ -81,7 +83,8 @@ def remove_group(folder: Path) -> int:
     until = time.monotonic() + REMOVE_S
     while time.monotonic() < until:
         with contextlib.suppress(OSError):  # gone, or not ours
-            for pid in map(int, (folder / "cgroup.procs").read_text().split()):
+            listed = map(int, (folder / "cgroup.procs").read_text().split())
+            for pid in filter(None, listed):  # 0: of another PID namespace
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
         try:
@@ -143,7 +146,9 @@ def _parents(pid: int) -> dict[str, Path]:
         else:
             here = _below(mount, root, own.get(""))
             near = [here, here.parent] if here and here != mount else [here]
-            found = {name: [one for one in near if one and _gives(one, name)] for name in controllers}
+            found = {
+                name: [one for one in near if one and _gives(one, name)] for name in controllers
+            }
         for name, candidates in found.items():
             for folder in candidates:
                 if folder and os.access(folder, os.W_OK) and _may_join_below(folder):

@@ -5,11 +5,8 @@ import ctypes
 import functools
 import json
 import logging
-import math
 import os
 import platform
-import random
-import secrets
 import socket
 import subprocess
 import sys
@@ -20,8 +17,16 @@ from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.cgroups import Groups, make_groups, remove_group
 from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.landlock_launcher import Plan
+from gymnast.sandboxes.landlock_plan import (
+    OWN_PROCESSES,
+    USER_IDS,
+    make_folder,
+    make_plan,
+    new_user_id,
+    rlimits,
+)
 from gymnast.sandboxes.marked import kill_marked
-from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
+from gymnast.sandboxes.owner import MARK_VARIABLE
 from gymnast.sandboxes.seccomp_filter import (
     BOX_RULES,
     NO_LOCAL_SOCKETS,
@@ -29,37 +34,12 @@ from gymnast.sandboxes.seccomp_filter import (
     has_machine,
 )
 from gymnast.sandboxes.spec import SandboxSpec
-from gymnast.sandboxes.users import kill_all_of_user, threads_of_user
+from gymnast.sandboxes.users import kill_all_of_user
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 
 LEAST_ABI = 6  # Landlock's: scopes for signals and for abstract sockets
 END_S = 5.0  # for the worker and its launcher to end, once the connection is closed
-MOST_MORE_THREADS = 1024  # where the kernel counts those of the run's user together
-
-_OWN_PROCESSES = 2  # the worker and the session
 _CREATE_RULESET = 444
-_USER_IDS = range(1_900_000_000, 2_100_000_000)  # no distribution gives them to anyone
-_NOBODY = 65534
-
-# Single files of /etc: all of it would show /etc/shadow to a process that may read it.
-_READABLE = (
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
-    "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types",
-    "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom",
-)  # fmt: skip
-_DEVICES = ("/dev/null",)
-# Without a /proc of the box's own: what is of no process.
-_PROC_FILES = (
-    "/proc/cpuinfo", "/proc/filesystems", "/proc/loadavg", "/proc/meminfo", "/proc/stat",
-    "/proc/uptime", "/proc/version", "/proc/sys/kernel/osrelease", "/proc/sys/kernel/pid_max",
-    "/proc/sys/vm/overcommit_memory",
-)  # fmt: skip
-# Where the worker looks for what the kernel has killed for want of memory.
-_OOM_PLACES = {
-    "memory.events": "/sys/fs/cgroup/memory.events",
-    "memory.oom_control": "/sys/fs/cgroup/memory/memory.oom_control",
-}
-
 # Runs the launcher as a part of the package, but without the package's own imports, which would
 # cost more than all else.
 _START = """
@@ -80,15 +60,15 @@ class _Box(WorkerSandbox):
     def __init__(self, spec: SandboxSpec, *, namespaces: bool) -> None:
         super().__init__(spec)
         self.namespaces = namespaces
-        user_id = _new_user_id()
-        self.folder = folder = _make_folder(user_id)
+        user_id = new_user_id()
+        self.folder = folder = make_folder(user_id)
         groups = make_groups(
             folder.name,
             memory_bytes=spec.memory_bytes,
-            processes=spec.processes + _OWN_PROCESSES,
+            processes=spec.processes + OWN_PROCESSES,
             cpus=spec.cpus,
         )
-        plan = _plan(spec, folder, user_id, groups, namespaces)
+        plan = make_plan(spec, folder, user_id, groups, namespaces)
         try:
             ours, process = _launch(plan, folder.name)
         except OSError as error:
@@ -102,7 +82,7 @@ class _Box(WorkerSandbox):
             ours,
             lambda: _discard(process, ours, errors, folder, groups, user_id),
             alone=namespaces,
-            rlimits=_rlimits(spec, groups),
+            rlimits=rlimits(spec, groups),
             seccomp=assemble(rules, platform.machine()),
             scoped=not namespaces,
         )
@@ -273,87 +253,6 @@ def _try(*, namespaces: bool) -> str:
     return "" if said == "held" else f"a process in a box {said}"
 
 
-def _new_user_id() -> int | None:
-    """As root, a user that nobody else is; None: stay who we are."""
-    if os.geteuid() != 0:
-        return None
-    wanted = secrets.choice(_USER_IDS)
-    for line in Path("/proc/self/uid_map").read_text().splitlines():
-        first, _, count = map(int, line.split())
-        if first <= wanted < first + count:
-            return wanted
-    return _NOBODY  # the root of a user namespace has no other
-
-
-def _make_folder(user_id: int | None) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
-    for path in (folder, folder / "root", folder / "work", folder / "tmp"):
-        path.mkdir(mode=0o700, exist_ok=True)
-        if user_id is not None:
-            os.chown(path, user_id, user_id)
-    return folder
-
-
-def _plan(
-    spec: SandboxSpec, folder: Path, user_id: int | None, groups: Groups, namespaces: bool
-) -> Plan:
-    pythons = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
-    of_proc = ("/proc",) if namespaces else _PROC_FILES
-    wanted = (*_READABLE, *of_proc, *sorted(pythons))
-    path = [os.path.dirname(os.path.abspath(sys.executable)), "/usr/local/bin", "/usr/bin", "/bin"]
-    work = str(folder / "work")
-    temporary = "/tmp" if namespaces else str(folder / "tmp")
-    own = {"PATH": ":".join(path), "HOME": work, "TMPDIR": temporary, "LANG": "C.UTF-8"}
-    counter = groups.oom_counter
-    return Plan(
-        namespaces=namespaces,
-        user_id=user_id,
-        env={**own, **spec.env, MARK_VARIABLE: folder.name},
-        root=str(folder / "root"),
-        work=work,
-        folder_bytes=spec.disk_bytes,
-        listable=["/"] if namespaces else [],
-        readable=[name for name in wanted if os.path.exists(name)],
-        writable=[work, temporary, *(["/dev/shm"] if namespaces else [])],
-        devices=list(_DEVICES),
-        placed={_OOM_PLACES[counter.name]: str(counter)} if namespaces and counter else {},
-        groups=groups.to_join,
-        threads=_most_threads(spec, user_id, namespaces),
-        cores=None if "cpu" in groups.folders else _some_cores(spec.cpus),
-    )
-
-
-def _most_threads(spec: SandboxSpec, user_id: int | None, namespaces: bool) -> int:
-    """For RLIMIT_NPROC, which counts by user and user namespace."""
-    own = spec.processes + _OWN_PROCESSES
-    if user_id in _USER_IDS:
-        return own
-    if namespaces and user_id is None:
-        return own + 1  # the launcher is in the user namespace, too
-    return _threads_at_start(os.getuid() if user_id is None else user_id) + MOST_MORE_THREADS
-
-
-@functools.cache
-def _threads_at_start(user_id: int) -> int:
-    return threads_of_user(user_id)
-
-
-def _some_cores(cpus: float) -> list[int] | None:
-    """Cores for a box, drawn so that many boxes share all; None: it may use every core."""
-    cores = sorted(os.sched_getaffinity(0))
-    wanted = math.ceil(cpus)
-    return (
-        random.Random(secrets.randbits(64)).sample(cores, wanted) if wanted < len(cores) else None
-    )
-
-
-def _rlimits(spec: SandboxSpec, groups: Groups) -> dict[str, int]:
-    limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": spec.disk_bytes, "RLIMIT_NOFILE": 1024}
-    if "memory" not in groups.folders:
-        limits["RLIMIT_DATA"] = spec.memory_bytes
-    return limits
-
-
 def _launch(plan: Plan, mark: str) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
     ours, theirs = socket.socketpair()
     folder = str(Path(__file__).parent)
@@ -412,7 +311,7 @@ def _discard(
     connection.close()
     errors.close()
     if process.returncode != 0:  # else the launcher has seen that nothing is left
-        if user_id in _USER_IDS:
+        if user_id is not None and user_id in USER_IDS:
             kill_all_of_user(user_id)
         else:
             kill_marked(lambda mark: mark == folder.name)
