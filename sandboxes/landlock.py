@@ -19,7 +19,7 @@ from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.landlock_launcher import Plan
 from gymnast.sandboxes.landlock_plan import (
     OWN_PROCESSES,
-    USER_IDS,
+    is_boxes_own,
     make_folder,
     make_plan,
     new_user_id,
@@ -311,7 +311,7 @@ def _discard(
     connection.close()
     errors.close()
     if process.returncode != 0:  # else the launcher has seen that nothing is left
-        if user_id is not None and user_id in USER_IDS:
+        if user_id is not None and is_boxes_own(user_id):
             kill_all_of_user(user_id)
         else:
             kill_marked(lambda mark: mark == folder.name)

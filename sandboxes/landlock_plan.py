@@ -20,7 +20,7 @@ from gymnast.sandboxes.users import threads_of_user
 
 OWN_PROCESSES = 2  # the worker and the session
 MOST_MORE_THREADS = 1024  # where the kernel counts those of the run's user together
-USER_IDS = range(1_900_000_000, 2_100_000_000)  # no distribution gives them to anyone
+_USER_IDS = range(1_900_000_000, 2_100_000_000)  # no distribution gives them to anyone
 _NOBODY = 65534
 
 # Single files of /etc: all of it would show /etc/shadow to a process that may read it.
@@ -47,7 +47,7 @@ def new_user_id() -> int | None:
     """As root, a user that nobody else is; None: stay who we are."""
     if os.geteuid() != 0:
         return None
-    wanted = secrets.choice(USER_IDS)
+    wanted = secrets.choice(_USER_IDS)
     for line in Path("/proc/self/uid_map").read_text().splitlines():
         first, _, count = map(int, line.split())
         if first <= wanted < first + count:
@@ -55,11 +55,17 @@ def new_user_id() -> int | None:
     return _NOBODY  # the root of a user namespace has no other
 
 
+def is_boxes_own(user_id: int | None) -> bool:
+    """Whether this is a user that nobody but one box is."""
+    return user_id is not None and user_id in _USER_IDS
+
+
 def make_folder(user_id: int | None) -> Path:
-    """The box's place on the host."""
+    """The box's place on the host: a folder of the run's, so that it is swept, with the box's."""
     folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
-    for path in (folder, folder / "root", folder / "work", folder / "tmp"):
-        path.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o711)
+    for path in (folder / "root", folder / "work", folder / "tmp"):
+        path.mkdir(mode=0o700)
         if user_id is not None:
             os.chown(path, user_id, user_id)
     return folder
@@ -98,7 +104,7 @@ def make_plan(
 def _most_threads(spec: SandboxSpec, user_id: int | None, namespaces: bool) -> int:
     """For RLIMIT_NPROC, which counts by user and user namespace."""
     own = spec.processes + OWN_PROCESSES
-    if user_id in USER_IDS:
+    if is_boxes_own(user_id):
         return own
     if namespaces and user_id is None:
         return own + 1  # the launcher is in the user namespace, too
