@@ -24,11 +24,12 @@ _USER_IDS = range(1_900_000_000, 2_100_000_000)  # no distribution gives them to
 _NOBODY = 65534
 
 # Single files of /etc: all of it would show /etc/shadow to a process that may read it.
-_READABLE = (
+READABLE = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
     "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types",
     "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom",
 )  # fmt: skip
+PATHS_OF_PYTHON = sorted({sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix})
 _DEVICES = ("/dev/null",)
 # Without a /proc of the box's own: what is of no process.
 _PROC_FILES = (
@@ -37,7 +38,7 @@ _PROC_FILES = (
     "/proc/sys/vm/overcommit_memory",
 )  # fmt: skip
 # Where the worker looks for what the kernel has killed for want of memory.
-_OOM_PLACES = {
+OOM_PLACES = {
     "memory.events": "/sys/fs/cgroup/memory.events",
     "memory.oom_control": "/sys/fs/cgroup/memory/memory.oom_control",
 }
@@ -75,9 +76,8 @@ def make_plan(
     spec: SandboxSpec, folder: Path, user_id: int | None, groups: Groups, namespaces: bool
 ) -> Plan:
     """All that the launcher has to know."""
-    pythons = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     of_proc = ("/proc",) if namespaces else _PROC_FILES
-    wanted = (*_READABLE, *of_proc, *sorted(pythons))
+    wanted = (*READABLE, *of_proc, *PATHS_OF_PYTHON)
     path = [os.path.dirname(os.path.abspath(sys.executable)), "/usr/local/bin", "/usr/bin", "/bin"]
     work = str(folder / "work")
     temporary = "/tmp" if namespaces else str(folder / "tmp")
@@ -94,7 +94,7 @@ def make_plan(
         readable=[name for name in wanted if os.path.exists(name)],
         writable=[work, temporary, *(["/dev/shm"] if namespaces else [])],
         devices=list(_DEVICES),
-        placed={_OOM_PLACES[counter.name]: str(counter)} if namespaces and counter else {},
+        placed={OOM_PLACES[counter.name]: str(counter)} if namespaces and counter else {},
         groups=groups.to_join,
         threads=_most_threads(spec, user_id, namespaces),
         cores=None if "cpu" in groups.folders else _some_cores(spec.cpus),

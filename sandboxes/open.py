@@ -17,8 +17,8 @@ def open_sandbox(
     """Open a box.
 
     Args:
-        backend: "docker", "landlock", "local" (no isolation), or "auto": the strongest that works
-            here, which is logged and never is "local".
+        backend: "docker", "landlock", "bubblewrap", "local" (no isolation), or "auto": the
+            strongest that works here, which is logged and never is "local".
         spec: The image and the limits.
         **limits: Or some of them, by the names of `SandboxSpec`.
 
@@ -71,6 +71,12 @@ def _landlock(spec: SandboxSpec) -> Sandbox:
     return LandlockSandbox(spec)
 
 
+def _bubblewrap(spec: SandboxSpec) -> Sandbox:
+    from gymnast.sandboxes.bubblewrap import BubblewrapSandbox
+
+    return BubblewrapSandbox(spec)
+
+
 def _local(spec: SandboxSpec) -> Sandbox:
     from gymnast.sandboxes.local import LocalSandbox
 
@@ -80,6 +86,7 @@ def _local(spec: SandboxSpec) -> Sandbox:
 _BACKENDS: dict[str, Callable[[SandboxSpec], Sandbox]] = {
     "docker": _docker,
     "landlock": _landlock,
+    "bubblewrap": _bubblewrap,
     "local": _local,
 }
-_STRONGEST_FIRST = ("docker", "landlock")  # those that isolate
+_STRONGEST_FIRST = ("docker", "landlock", "bubblewrap")  # those that isolate

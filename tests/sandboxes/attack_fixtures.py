@@ -18,7 +18,11 @@ from gymnast.sandboxes import ExecResult
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 from sandbox_fixtures import OpenBox
 
-ATTACKED = [pytest.param("landlock"), pytest.param("docker", marks=pytest.mark.docker)]
+ATTACKED = [
+    pytest.param("landlock"),
+    pytest.param("bubblewrap"),
+    pytest.param("docker", marks=pytest.mark.docker),
+]
 
 on_every_isolating_backend = pytest.mark.parametrize(
     "backend", ATTACKED, indirect=True, scope="module"
@@ -54,6 +58,7 @@ def victim(open_box: OpenBox) -> Iterator[WorkerSandbox]:
     box = open_box(**LIMITS)
     yield box
     if box.alive:
+        box.python("")  # the session may be ending
         assert box.python("6 * 7").stdout == "42\n"
         assert box.exec("echo still there").stdout == "still there\n"
     with open_box(**LIMITS) as after:

@@ -16,11 +16,12 @@ OpenBox = Callable[..., WorkerSandbox]
 BASE_IMAGE = "gymnast-base:debian"
 
 # Where code is kept away from the host, and from the worker that serves it.
-ISOLATING = frozenset({"docker", "landlock"})
+ISOLATING = frozenset({"docker", "landlock", "bubblewrap"})
 
 BACKENDS = [
     pytest.param("local"),
     pytest.param("landlock"),
+    pytest.param("bubblewrap"),
     pytest.param("docker", marks=pytest.mark.docker),
 ]
 
@@ -50,6 +51,16 @@ def skip_without_landlock() -> None:
         pytest.skip(str(error))
 
 
+def skip_without_bubblewrap() -> None:
+    """Skip with the reason where there is no bwrap, or it may make no namespaces."""
+    from gymnast.sandboxes.bubblewrap import check_works
+
+    try:
+        check_works()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture(scope="module", params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
     """The name of a backend that works here."""
@@ -58,6 +69,8 @@ def backend(request: pytest.FixtureRequest) -> str:
         request.getfixturevalue("docker_image")
     if name == "landlock":
         skip_without_landlock()
+    if name == "bubblewrap":
+        skip_without_bubblewrap()
     return name
 
 

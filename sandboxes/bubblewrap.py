@@ -1,0 +1,251 @@
+"""Running code on this machine in namespaces of its own, made by bubblewrap (`bwrap`)."""
+
+import contextlib
+import functools
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
+from gymnast.sandboxes.cgroups import Groups, make_groups, remove_group
+from gymnast.sandboxes.folder import delete_folder
+from gymnast.sandboxes.landlock_plan import (
+    OOM_PLACES,
+    OWN_PROCESSES,
+    PATHS_OF_PYTHON,
+    READABLE,
+    new_user_id,
+)
+from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
+from gymnast.sandboxes.program import command
+from gymnast.sandboxes.seccomp_filter import BOX_RULES, assemble, has_machine
+from gymnast.sandboxes.spec import SandboxSpec
+from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+
+LEAST_VERSION = (0, 8)  # --disable-userns
+END_S = 5.0  # for the worker to end, once the connection is closed
+PROBE_S = 30.0
+WORK_FOLDER = "/work"
+USER_ID = 1000  # in the box, which has users of its own; root's boxes are the host's users
+_PYTHON = os.path.abspath(sys.executable)
+
+# Joins the control groups, whose files are the arguments up to the first "--", then runs the rest.
+_JOIN = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 71; shift; done; shift; exec "$@"'
+
+
+class BubblewrapSandbox(WorkerSandbox):
+    """Runs code on this machine in namespaces of its own: no engine, no daemon, no root.
+
+    For kernels that are too old for `LandlockSandbox`, where bwrap 0.8 or newer is installed. A box
+    has a root of its own, read-only: /usr, the folders of the Python that runs Gymnast, a few
+    single files, and three folders in memory of `disk_bytes` each: /work, where code runs, /tmp and
+    /dev/shm. It has its own users, process ids, IPC and network (nothing but loopback), no
+    capability and no way to gain one, and seccomp refuses it all sockets but local ones and the
+    calls of `seccomp_filter.BOX_RULES`. The worker is process 1: when it ends, nothing is left.
+    Nothing of the host's environment is passed on.
+
+    With control groups, where the run may make some (as root, or where they are delegated to its
+    user): `memory_bytes` of all processes together, files in memory included, with the verdict
+    "oom"; `processes`, threads included; `cpus`. Root's boxes run as users of their own each.
+
+    Limits that hold in any case: wall time, output, processes, open files, the size of a file.
+
+    What does not hold, or differs:
+
+    - Without control groups memory is limited for each single process (`RLIMIT_DATA`); beyond it
+      the process gets an error; `cpus` is not enforced.
+    - What does not depend on a process can be learnt of the machine from /proc: its CPUs, memory,
+      load.
+    - Holes in the kernel, which the box shares with the host.
+
+    Args:
+        spec: The limits; `image`, `runtime` and `python` mean nothing here.
+
+    Raises:
+        SandboxUnavailable: There is no bwrap, it is too old, or it may not make namespaces.
+    """
+
+    def __init__(self, spec: SandboxSpec | None = None) -> None:
+        super().__init__(spec or SandboxSpec())
+        check_works()
+        # Empty: its name is the owner's, for the sweep.
+        self.folder = folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
+        groups, user_id = _groups(self.spec, folder.name), new_user_id()
+        arguments = _arguments(self.spec, groups, folder.name, user_id)
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                process = _start([*arguments, *command(_PYTHON)], theirs)
+        except OSError as error:
+            ours.close()
+            _delete(folder, groups)
+            raise SandboxTemporarilyUnavailable(
+                f"this machine cannot start one more process: {error}"
+            ) from None
+        self._process = process
+        self._connect(
+            ours,
+            lambda: _discard(process, ours, folder, groups),
+            alone=True,
+            rlimits=_rlimits(self.spec, groups),
+            seccomp=assemble(BOX_RULES, platform.machine()),
+        )
+
+    def _name(self) -> str:
+        return f"the bubblewrap sandbox {self.folder.name}"
+
+    def _start_failure(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired, ValueError, OSError):
+            said = self._process.communicate(timeout=1)[1].decode("utf-8", "replace").strip()
+            return (said.splitlines() or [""])[-1]
+        return ""
+
+
+def check_works() -> None:
+    """Try once in this process whether boxes can be made.
+
+    Raises:
+        SandboxUnavailable: They cannot; it says why, and the way out.
+    """
+    if reason := _why_not(os.getpid()):
+        raise SandboxUnavailable(
+            f'bubblewrap boxes do not work here: {reason}. Another backend is "docker"'
+        )
+
+
+@functools.cache
+def _why_not(pid: int) -> str:
+    machine = platform.machine()
+    if sys.platform != "linux" or not has_machine(machine):
+        return f"this is {sys.platform} on {machine}; it takes Linux on x86-64 or 64-bit ARM"
+    if shutil.which("bwrap") is None:
+        return "there is no bwrap on the PATH: install the package bubblewrap"
+    said = subprocess.run(["bwrap", "--version"], capture_output=True, text=True).stdout
+    if tuple(int(part) for part in re.findall(r"\d+", said)[:2]) < LEAST_VERSION:
+        return f"{said.strip() or 'bwrap'} is too old; it takes 0.8 or newer"
+    if os.geteuid() == 0 and shutil.which("setpriv") is None:
+        return "there is no setpriv on the PATH, with which root's boxes become other users"
+    folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
+    groups = _groups(SandboxSpec(), folder.name)
+    try:
+        arguments = _arguments(SandboxSpec(), groups, folder.name, new_user_id())
+        process = _start([*arguments, _PYTHON, "-I", "-c", "print('held')"], None)
+        out, errors = process.communicate(timeout=PROBE_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    finally:
+        _delete(folder, groups)
+    last = (errors.decode("utf-8", "replace").strip().splitlines() or ["it says nothing"])[-1]
+    return "" if out.strip() == b"held" else f"a box ended with {process.returncode}: {last}"
+
+
+def _start(arguments: list[str], connection: socket.socket | None) -> "subprocess.Popen[bytes]":
+    """Start a box; without a connection, its output is a pipe."""
+    end = subprocess.DEVNULL if connection is None else connection.fileno()
+    return subprocess.Popen(
+        arguments,
+        stdin=end,
+        stdout=subprocess.PIPE if connection is None else end,
+        stderr=subprocess.PIPE,
+        cwd="/",
+        env={},
+        start_new_session=True,
+    )
+
+
+def _groups(spec: SandboxSpec, name: str) -> Groups:
+    return make_groups(
+        name,
+        memory_bytes=spec.memory_bytes,
+        processes=spec.processes + OWN_PROCESSES,
+        cpus=spec.cpus,
+    )
+
+
+def _rlimits(spec: SandboxSpec, groups: Groups) -> dict[str, int]:
+    limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": spec.disk_bytes, "RLIMIT_NOFILE": 1024}
+    if "memory" not in groups.folders:
+        limits["RLIMIT_DATA"] = spec.memory_bytes
+    if "pids" not in groups.folders:  # counted by user and user namespace: the box's own
+        limits["RLIMIT_NPROC"] = spec.processes + OWN_PROCESSES
+    return limits
+
+
+def _arguments(spec: SandboxSpec, groups: Groups, mark: str, user_id: int | None) -> list[str]:
+    """What starts bwrap, its options, and what gives up root's rights, if there are any.
+
+    Not among them: --die-with-parent, which would end the box with the thread that made it. The
+    worker ends with the connection, and all else with the worker, process 1 of the box.
+    """
+    namespaces = ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts")
+    arguments = [
+        *("/bin/sh", "-c", _JOIN, "sh", *groups.to_join, "--", shutil.which("bwrap") or "bwrap"),
+        *(*namespaces, "--unshare-cgroup-try", "--as-pid-1", "--hostname", "box"),
+        *("--cap-drop", "ALL"),
+    ]
+    become = []
+    if user_id is None:
+        arguments += ["--unshare-user", "--disable-userns"]
+        arguments += ["--uid", str(USER_ID), "--gid", str(USER_ID)]
+    else:  # the kernel's files, /proc/sys say, are root's in a user namespace, too
+        arguments += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+        become = [shutil.which("setpriv") or "setpriv", "--no-new-privs", "--inh-caps=-all"]
+        become += [f"--reuid={user_id}", f"--regid={user_id}", "--clear-groups"]
+    arguments += [*_files(spec, groups), "--chdir", WORK_FOLDER, "--clearenv"]
+    for name, value in _environment(spec, mark).items():
+        arguments += ["--setenv", name, value]
+    return [*arguments, "--", *become]
+
+
+def _files(spec: SandboxSpec, groups: Groups) -> list[str]:
+    """Options for what a box sees of files."""
+    options = ["--proc", "/proc", "--dev", "/dev"]
+    for folder in (WORK_FOLDER, "/tmp", "/dev/shm"):
+        options += ["--perms", "1777", "--size", str(spec.disk_bytes), "--tmpfs", folder]
+    counter = groups.oom_counter
+    placed = [] if counter is None else ["--ro-bind", str(counter), OOM_PLACES[counter.name]]
+    # Made beforehand, as on the host they may be closed to others than root.
+    for path in (*PATHS_OF_PYTHON, *placed[2:]):
+        for parent in [*reversed(Path(path).parents)][1:]:
+            options += ["--perms", "0755", "--dir", str(parent)]
+    for path in (*READABLE, *PATHS_OF_PYTHON):
+        if os.path.islink(path):
+            options += ["--symlink", os.readlink(path), path]
+        elif os.path.exists(path) and not path.startswith(("/usr/", "/dev/")):
+            options += ["--ro-bind", path, path]
+    return [*options, *placed, "--remount-ro", "/dev", "--remount-ro", "/"]
+
+
+def _environment(spec: SandboxSpec, mark: str) -> dict[str, str]:
+    folders = [os.path.dirname(_PYTHON), "/usr/local/bin", "/usr/bin", "/bin"]
+    own = {"HOME": WORK_FOLDER, "TMPDIR": "/tmp", "LANG": "C.UTF-8"}
+    return {"PATH": os.pathsep.join(folders), **own, **spec.env, MARK_VARIABLE: mark}
+
+
+def _discard(
+    process: "subprocess.Popen[bytes]", connection: socket.socket, folder: Path, groups: Groups
+) -> None:
+    """End the worker, with which the kernel ends all that is in the box."""
+    with contextlib.suppress(OSError):  # the worker may have closed its end
+        connection.shutdown(socket.SHUT_RDWR)  # wakes whoever waits for an answer
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    connection.close()
+    if process.stderr is not None:
+        process.stderr.close()
+    _delete(folder, groups)
+
+
+def _delete(folder: Path, groups: Groups) -> None:
+    for group in set(groups.folders.values()):
+        remove_group(group)
+    delete_folder(folder)
