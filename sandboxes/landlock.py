@@ -68,6 +68,7 @@ class _Box(WorkerSandbox):
             processes=spec.processes + OWN_PROCESSES,
             cpus=spec.cpus,
         )
+        self.controllers = frozenset(groups.folders)
         plan = make_plan(spec, folder, user_id, groups, namespaces)
         try:
             ours, process = _launch(plan, folder.name)
@@ -136,6 +137,7 @@ class LandlockSandbox(_Box):
     Attributes:
         folder: Where the box has its place on the host, if anything of it is there.
         namespaces: Whether it has namespaces of its own.
+        controllers: What control groups limit: "memory", "pids", "cpu", or less.
 
     Raises:
         SandboxUnavailable: The kernel or the machine does not do; it says which.

@@ -24,7 +24,7 @@ def secret(tmp_path: Path) -> Path:
     path = tmp_path / "rollouts.jsonl"
     path.write_text(SECRET)
     for folder in (path, *path.parents):
-        if folder.owner() == "root" or os.geteuid() == folder.stat().st_uid:
+        if os.geteuid() in (0, folder.stat().st_uid):
             if folder == Path("/tmp"):
                 break
             folder.chmod(folder.stat().st_mode | stat.S_IROTH | stat.S_IXOTH)

@@ -161,7 +161,9 @@ _caps = ctypes.create_string_buffer(struct.pack("=II", 0x20080522, 0) + b"\\xff"
     # EINVAL, EFAULT and the like would be the call's own opinion of the arguments.
     refused = {1, 3, 13, 38}  # EPERM; no such process; EACCES; no such call
     judged = {name for name, (_, number) in results.items() if number not in refused}
-    assert judged <= {"pidfd_getfd", "process_madvise", "syslog"}, results
+    # A box with a user namespace has no user 0 to become.
+    unknown = {name for name in ("setuid", "setgid") if results[name][1] == 22}
+    assert judged <= {"pidfd_getfd", "process_madvise", "syslog", *unknown}, results
 
 
 def test_programs_with_rights_of_their_own(victim: WorkerSandbox) -> None:

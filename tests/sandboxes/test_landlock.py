@@ -4,10 +4,12 @@ import ctypes
 import os
 import platform
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,10 @@ import pytest
 
 import gymnast.sandboxes.landlock as landlock
 import gymnast.sandboxes.landlock_plan as landlock_plan
-from attack_fixtures import processes_with
+from attack_fixtures import MIB, processes_with, tries
 from gymnast.errors import SandboxUnavailable
-from gymnast.sandboxes import LandlockSandbox, SandboxSpec, open_sandbox
+from gymnast.sandboxes import ExecResult, LandlockSandbox, SandboxSpec, open_sandbox
+from gymnast.sandboxes.cgroups import Groups
 from gymnast.sandboxes.owner import MARK_VARIABLE
 from gymnast.sandboxes.sweep import sweep
 from sandbox_fixtures import skip_without_landlock
@@ -142,9 +145,159 @@ def test_a_launcher_that_is_killed_takes_its_box_along(mark: str) -> None:
     assert not box.folder.exists()
 
 
+def test_processes_start_time_after_time() -> None:
+    """A box in whose way anything stands at a fork hangs sooner or later."""
+    skip_without_landlock()
+
+    def start_one(_: int) -> str:
+        with LandlockSandbox(SandboxSpec(timeout_s=20)) as box:
+            return box.python('import subprocess; subprocess.Popen(["sleep", "600"])').verdict
+
+    with ThreadPoolExecutor(2) as pool:
+        assert set(pool.map(start_one, range(30))) == {"ok"}
+
+
+def test_pipelines_run_time_after_time(box: LandlockSandbox) -> None:
+    for _ in range(60):
+        assert box.exec("seq 100 | sort -n | tail -1") == ExecResult(0, "100\n", "", "ok")
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[LandlockSandbox]:
+    skip_without_landlock()
+    with LandlockSandbox() as box:
+        yield box
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[landlock._Box]:
+    """A box as it is where the kernel refuses namespaces."""
+    skip_without_landlock()
+    if reason := landlock._try(namespaces=False):
+        pytest.skip(reason)
+    with landlock._Box(SandboxSpec(), namespaces=False) as box:
+        yield box
+
+
+def skip_without_namespaces(box: landlock._Box) -> None:
+    if not box.namespaces:
+        pytest.skip("boxes have no namespaces of their own here")
+
+
+def test_a_root_of_its_own(box: LandlockSandbox) -> None:
+    skip_without_namespaces(box)
+    shown = set(box.exec("ls -A /").stdout.split())
+    assert shown >= {"usr", "dev", "proc", "tmp"}
+    assert not shown & {"boot", "home", "mnt", "opt", "run", "srv", "var"}
+    assert box.exec("ls /dev").stdout.split() == [
+        "fd", "full", "null", "random", "shm", "stderr", "stdin", "stdout", "urandom", "zero",
+    ]  # fmt: skip
+    assert box.exec("echo a > /dev/null && (echo b > /tmp/b) && touch /dev/shm/c d").verdict == "ok"
+    for path in ("/file", "/usr/file", "/dev/file", "/proc/self/oom_score_adj"):
+        assert box.exec(f"echo 0 > {path}").verdict == "nonzero", path
+
+
+def test_namespaces_of_its_own(box: LandlockSandbox) -> None:
+    skip_without_namespaces(box)
+    for kind in ("cgroup", "ipc", "mnt", "net", "pid", "uts"):
+        own = box.python(f"import os; print(os.readlink('/proc/self/ns/{kind}'))").stdout.strip()
+        assert own.startswith(kind)
+        assert own != os.readlink(f"/proc/self/ns/{kind}")
+    assert box.python("os.getppid()").stdout == "1\n"
+    pids = box.python("sorted(int(name) for name in os.listdir('/proc') if name.isdigit())")
+    assert pids.stdout.startswith("[1, ") and len(pids.stdout.split()) <= 3
+    lines = box.exec("cat /proc/net/dev").stdout.splitlines()[2:]
+    assert [line.split(":")[0].strip() for line in lines] == ["lo"]
+    assert box.exec("hostname").stdout == "box\n"
+
+
+def test_out_of_memory_is_a_verdict_where_there_are_control_groups(box: LandlockSandbox) -> None:
+    skip_without_namespaces(box)
+    if "memory" not in box.controllers:
+        pytest.skip("no control group for memory can be made here")
+    bomb = "held = bytearray(1 << 30)"
+    ended = box.exec(["python3", "-c", bomb])
+    assert (ended.verdict, ended.exit_code) == ("oom", 137)
+    assert box.python(bomb).verdict == "oom"
+    assert box.python("'after'").stdout == "'after'\n"
+
+
+def test_without_control_groups_each_process_has_its_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    skip_without_landlock()
+    monkeypatch.setattr(landlock, "make_groups", lambda *_, **__: Groups({}, None))
+    with LandlockSandbox(SandboxSpec(memory_bytes=128 * MIB, processes=8, cpus=0.5)) as box:
+        assert box.controllers == frozenset()
+        assert "MemoryError" in box.python("held = bytearray(1 << 30)").stderr
+        assert box.python("import os; len(os.sched_getaffinity(0))").stdout == "1\n"
+        if box.namespaces or os.geteuid() == 0:
+            ended = box.exec("for n in $(seq 20); do sleep 1 & done; wait")
+            assert "fork" in ended.stderr
+
+
+def test_without_namespaces_nothing_is_shown_of_other_processes(
+    plain: landlock._Box, mark: str
+) -> None:
+    with subprocess.Popen(["sh", "-c", f"sleep 600; : {mark}"]) as other:
+        outcome = tries(
+            plain,
+            {
+                "all": "__import__('os').listdir('/proc')",
+                "command": f"open('/proc/{other.pid}/cmdline').read()",
+                "own": "open('/proc/self/environ').read()",
+                "signal": f"__import__('os').kill({other.pid}, 9)",
+                "worker": "open(f'/proc/{__import__(\"os\").getppid()}/mem')",
+            },
+        )
+        assert set(outcome.values()) == {"PermissionError"}, outcome
+        assert plain.exec("kill -9 -1; ps").verdict != "ok"
+        assert other.poll() is None
+        other.kill()
+    assert "MemTotal" in plain.exec("cat /proc/meminfo").stdout
+
+
+def test_without_namespaces_no_local_socket_can_be_reached(
+    plain: landlock._Box, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        made = tries(
+            plain,
+            {
+                "stream": f"__import__('socket').socket(1).connect({path!r})",
+                "datagram pair": "__import__('socket').socketpair(1, 2)",
+                "raw pair": "__import__('socket').socketpair(1, 3)",
+            },
+        )
+    assert set(made.values()) == {"PermissionError"}
+    pair = "import socket\na, b = socket.socketpair()\na.sendall(b'x')\nb.recv(1)"
+    assert plain.python(pair).stdout == "b'x'\n"
+    again = tries(plain, {"again": f"__import__('socket').socketpair()[0].connect({path!r})"})
+    assert again == {"again": "OSError"}  # it is connected
+
+
+def test_without_namespaces_what_is_left_is_killed(plain: landlock._Box, mark: str) -> None:
+    survivor = (
+        "import os, sys\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)\n"
+        'os.execvpe("sleep", ["sleep", "600"], {"PATH": "/usr/bin:/bin"})'
+    )
+    plain.write_file("survivor.py", survivor)
+    plain.exec(f"python3 survivor.py; (sh -c 'sleep 600; : {mark}' &) ; true")
+    assert not processes_with(mark)
+    assert plain.exec(f"sh -c 'sleep 600; : {mark}'", timeout_s=0.3).verdict == "timeout"
+    assert not processes_with(mark)
+    bomb = f"import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n# {mark}"
+    assert plain.exec(["python3", "-c", bomb], timeout_s=1).verdict == "timeout"
+    assert not processes_with(mark)
+
+
 def test_a_share_of_a_core() -> None:
     skip_without_landlock()
     with LandlockSandbox(SandboxSpec(cpus=0.3)) as box:
+        if "cpu" not in box.controllers:
+            pytest.skip("no control group for CPU can be made here")
         ratio = """
 import time
 wall, cpu = time.monotonic(), time.process_time()
