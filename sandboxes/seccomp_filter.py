@@ -124,7 +124,10 @@ _NUMBERS: dict[str, tuple[int, int | None]] = {
     "move_pages": (279, 239),
     "mq_open": (240, 180),
     "mq_unlink": (241, 181),
+    "msgctl": (71, 187),
     "msgget": (68, 186),
+    "msgrcv": (70, 188),
+    "msgsnd": (69, 189),
     "name_to_handle_at": (303, 264),
     "open_by_handle_at": (304, 265),
     "open_tree": (428, 428),
@@ -145,11 +148,16 @@ _NUMBERS: dict[str, tuple[int, int | None]] = {
     "sched_setattr": (314, 274),
     "sched_setparam": (142, 118),
     "sched_setscheduler": (144, 119),
+    "semctl": (66, 191),
     "semget": (64, 190),
+    "semop": (65, 193),
+    "semtimedop": (220, 192),
     "setdomainname": (171, 162),
     "sethostname": (170, 161),
     "setns": (308, 268),
     "setpriority": (141, 140),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
     "shmget": (29, 194),
     "socket": (41, 198),
     "socketpair": (53, 199),
@@ -169,10 +177,11 @@ _NEVER = (
     "acct add_key bpf chroot delete_module finit_module fsconfig fsmount fsopen fspick "
     "init_module io_uring_enter io_uring_register io_uring_setup ioperm iopl kcmp "
     "kexec_file_load kexec_load keyctl migrate_pages mount mount_setattr move_mount move_pages "
-    "mq_open mq_unlink msgget name_to_handle_at open_by_handle_at open_tree perf_event_open "
-    "personality pidfd_getfd pivot_root process_madvise process_mrelease process_vm_readv "
-    "process_vm_writev ptrace quotactl reboot request_key sched_setaffinity semget setdomainname "
-    "sethostname setns shmget swapoff swapon syslog umount2 unshare userfaultfd"
+    "mq_open mq_unlink msgctl msgget msgrcv msgsnd name_to_handle_at open_by_handle_at "
+    "open_tree perf_event_open personality pidfd_getfd pivot_root process_madvise "
+    "process_mrelease process_vm_readv process_vm_writev ptrace quotactl reboot request_key "
+    "sched_setaffinity semctl semget semop semtimedop setdomainname sethostname setns shmat "
+    "shmctl shmget swapoff swapon syslog umount2 unshare userfaultfd"
 )
 
 # What code in a box has no use for, or could reach out of it with: other processes of the same
