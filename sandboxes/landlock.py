@@ -94,6 +94,9 @@ class _Box(WorkerSandbox):
     def _start_failure(self) -> str:
         return self._errors.text()
 
+    def _start_hint(self) -> str:
+        return ""
+
 
 class LandlockSandbox(_Box):
     """Runs code on this machine without an engine, a daemon, root or any package.

@@ -26,7 +26,7 @@ _NOBODY = 65534
 # Single files of /etc: all of it would show /etc/shadow to a process that may read it.
 READABLE = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
-    "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types",
+    "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types",
     "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom",
 )  # fmt: skip
 PATHS_OF_PYTHON = sorted({sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix})

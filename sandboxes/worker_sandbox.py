@@ -92,8 +92,7 @@ class WorkerSandbox(Sandbox):
             self._break(f"the worker did not start: {reason}")
             late = isinstance(error, LinkTimeout)  # on a busy machine, say
             raise (SandboxTemporarilyUnavailable if late else SandboxUnavailable)(
-                f"{self._name()}: the worker did not start: {reason}. The box must have Python "
-                f"3.8 or newer as {self.spec.python!r}"
+                f"{self._name()}: the worker did not start: {reason}{self._start_hint()}"
             ) from None
         self._link = link
 
@@ -104,6 +103,10 @@ class WorkerSandbox(Sandbox):
     def _start_failure(self) -> str:
         """What the box has said of why it does not start."""
         return ""
+
+    def _start_hint(self) -> str:
+        """What may help then; after a full stop."""
+        return f". The box must have Python 3.8 or newer as {self.spec.python!r}"
 
     @property
     def alive(self) -> bool:

@@ -208,6 +208,23 @@ def test_a_root_of_its_own(box: LandlockSandbox) -> None:
         assert box.exec(f"echo 0 > {path}").verdict == "nonzero", path
 
 
+def test_programs_of_the_system_run(box: LandlockSandbox) -> None:
+    assert box.exec("echo a b | awk '{print $2}'").stdout == "b\n"
+    assert box.exec(["bash", "-c", "cat <(echo through a descriptor)"]).stdout.startswith("thr")
+    assert box.exec("python3 -c 'import sys; print(sys.version_info[:2])'").stdout == (
+        f"{sys.version_info[:2]}\n"
+    )
+
+
+def test_what_it_starts_is_killed_before_the_worker(box: LandlockSandbox) -> None:
+    skip_without_namespaces(box)
+    # The worker takes its own back once the command runs.
+    scores = "sleep 0.1; cat /proc/self/oom_score_adj /proc/1/oom_score_adj"
+    assert box.exec(scores).stdout.split() == ["1000", "500"]
+    session = box.python("open('/proc/self/oom_score_adj').read()").stdout
+    assert session == "'1000\\n'\n"
+
+
 def test_namespaces_of_its_own(box: LandlockSandbox) -> None:
     skip_without_namespaces(box)
     for kind in ("cgroup", "ipc", "mnt", "net", "pid", "uts"):
