@@ -49,7 +49,7 @@ class Processes:
         self._alone = alone
         self._watched: Set[int] = set()
         self._pid = os.getpid()
-        # Kept open: some boxes hide the worker's folder from all, once there is somebody else.
+        # Kept open: in some boxes nothing of /proc can be opened later on.
         self._children = -1
         with contextlib.suppress(OSError):  # a kernel without this file
             children = "/proc/self/task/%d/children" % self._pid
@@ -137,7 +137,7 @@ class Processes:
         seen: Set[int] = set()
         until = time.monotonic() + KILL_S / 4
         for _ in range(50):
-            # Its children from the kernel itself: some boxes list a new process a little late.
+            # Its children from the kernel itself: some boxes list no processes.
             below = set(_descendants(os.getpid(), session)) | self._own_children()
             new = below - {session} - seen
             if not new or time.monotonic() > until:
