@@ -57,7 +57,7 @@ class Plan(TypedDict):
     devices: list[str]
     placed: dict[str, str]  # with namespaces: readable files by their paths in the box
     groups: list[str]  # files of control groups to join
-    threads: int | None  # RLIMIT_NPROC
+    threads: int  # RLIMIT_NPROC
     cores: list[int] | None  # None: all
 
 
@@ -74,14 +74,16 @@ def main() -> None:
         try:
             os.close(launcher_lives)
             _become_worker(plan, alive, group_id if plan["user_id"] is None else plan["user_id"])
+        except SystemExit as end:
+            os._exit(0 if end.code in (None, 0) else 70)
         except BaseException as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(70)
     os.close(alive)
-    status = _wait(child)
+    ended = _ends(child)
     if not plan["namespaces"]:
         _clear()
-    os._exit(0 if status is not None else 1)
+    os._exit(0 if ended else 1)
 
 
 def _take(size: int) -> bytes:
@@ -90,7 +92,7 @@ def _take(size: int) -> bytes:
     while len(data) < size:
         piece = os.read(0, size - len(data))
         if not piece:
-            sys.exit("the host has gone")
+            os._exit(70)  # the host has gone
         data += piece
     return data
 
@@ -108,7 +110,9 @@ def _become_worker(plan: Plan, alive: int, group_id: int) -> None:
     """Enter the box, for good, and serve. Returns when the host is gone, if at all."""
     for group in plan["groups"]:
         Path(group).write_text("0")
-    Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE))
+    score = Path("/proc/self/oom_score_adj")
+    if int(score.read_text()) < _OOM_SCORE:  # it may be raised by anyone
+        score.write_text(str(_OOM_SCORE))
     user_id = os.getuid() if plan["user_id"] is None else plan["user_id"]
     if plan["namespaces"]:
         others = _NEW_MOUNTS | _NEW_GROUPS | _NEW_NAMES | _NEW_IPC | _NEW_NETWORK
@@ -126,7 +130,7 @@ def _become_worker(plan: Plan, alive: int, group_id: int) -> None:
     _give_up_rights(plan)
     _check(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")  # forgotten by a new user
     if select.select([alive], [], [], 0)[0]:
-        sys.exit("the launcher has gone")
+        os._exit(70)
     set_dumpable(True)  # the worker has to look at itself; it ends this
     os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     os.environ.clear()
@@ -143,8 +147,9 @@ def _become_worker(plan: Plan, alive: int, group_id: int) -> None:
 
 
 def _give_up_rights(plan: Plan) -> None:
-    if plan["threads"] is not None:
-        resource.setrlimit(resource.RLIMIT_NPROC, (plan["threads"], plan["threads"]))
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    most = plan["threads"] if hard == resource.RLIM_INFINITY else min(plan["threads"], hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
     if plan["cores"] is not None:
         os.sched_setaffinity(0, plan["cores"])
     if plan["user_id"] is not None:
@@ -155,19 +160,20 @@ def _give_up_rights(plan: Plan) -> None:
     _check(_LIBC.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
 
-def _wait(child: int) -> int | None:
-    """Wait for the worker, which ends with the connection; its status, None if it was killed."""
+def _ends(child: int) -> bool:
+    """Wait for the worker, which ends with the connection; False if it had to be killed."""
     ended, host = os.pidfd_open(child), 0
     poll = select.poll()
     poll.register(ended, select.POLLIN)
     poll.register(host, 0)  # the end of it is always reported
+    late = False
     if ended not in dict(poll.poll()):
         poll.unregister(host)
-        if not poll.poll(END_S * 1000):
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return None
-    return os.waitpid(child, 0)[1]
+        late = not poll.poll(END_S * 1000)
+    if late:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return not late
 
 
 def _clear() -> None:

@@ -22,6 +22,6 @@ worker lets it reach. Therefore:
 - each answer carries the nonce of its request, which the host draws and the guest never sees: the
   session is forked before the request comes.
 
-In a container, and in any box with process ids of its own, the worker is process 1, which the kernel
-lets nobody in the box kill. Where it is not, each call is in a Landlock domain below the worker's.
+In a container, and in any box with process ids of its own, the worker is process 1, which the
+kernel lets nobody in the box kill. Elsewhere each call is in a Landlock domain below the worker's.
 """
