@@ -14,12 +14,14 @@ from gymnast.sandboxes.open import open_sandbox
 from gymnast.sandboxes.spec import ExecResult, SandboxSpec
 
 if TYPE_CHECKING:
+    from gymnast.sandboxes.bubblewrap import BubblewrapSandbox
     from gymnast.sandboxes.docker import DockerSandbox
     from gymnast.sandboxes.landlock import LandlockSandbox
     from gymnast.sandboxes.local import LocalSandbox
     from gymnast.sandboxes.pool import SandboxPool
 
 __all__ = [
+    "BubblewrapSandbox",
     "DockerSandbox",
     "ExecResult",
     "LandlockSandbox",
@@ -32,6 +34,7 @@ __all__ = [
 
 # Imported when first used: the Docker SDK takes a while, and not everyone has an engine.
 _LAZY = {
+    "BubblewrapSandbox": "bubblewrap",
     "DockerSandbox": "docker",
     "LandlockSandbox": "landlock",
     "LocalSandbox": "local",

@@ -67,6 +67,9 @@ class BubblewrapSandbox(WorkerSandbox):
     Args:
         spec: The limits; `image`, `runtime` and `python` mean nothing here.
 
+    Attributes:
+        controllers: What control groups limit: "memory", "pids", "cpu", or less.
+
     Raises:
         SandboxUnavailable: There is no bwrap, it is too old, or it may not make namespaces.
     """
@@ -77,6 +80,7 @@ class BubblewrapSandbox(WorkerSandbox):
         # Empty: its name is the owner's, for the sweep.
         self.folder = folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
         groups, user_id = _groups(self.spec, folder.name), new_user_id()
+        self.controllers = frozenset(groups.folders)
         arguments = _arguments(self.spec, groups, folder.name, user_id)
         ours, theirs = socket.socketpair()
         try:

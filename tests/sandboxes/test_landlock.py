@@ -77,7 +77,7 @@ def test_what_is_missing_is_named(
 def test_the_probe_sees_what_is_open(asked_anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
     skip_without_landlock()
     namespaces = not landlock._why_no_namespaces(os.getpid())
-    monkeypatch.setattr(landlock_plan, "_READABLE", (*landlock_plan._READABLE, "/etc/passwd"))
+    monkeypatch.setattr(landlock_plan, "READABLE", (*landlock_plan.READABLE, "/etc/passwd"))
     assert landlock._try(namespaces=namespaces) == "a process in a box could read /etc/passwd"
 
 
