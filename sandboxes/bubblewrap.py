@@ -18,8 +18,8 @@ from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.landlock_plan import (
     OOM_PLACES,
     OWN_PROCESSES,
-    PATHS_OF_PYTHON,
     READABLE,
+    folders_of_python,
     new_user_id,
 )
 from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
@@ -215,10 +215,10 @@ def _files(spec: SandboxSpec, groups: Groups) -> list[str]:
     counter = groups.oom_counter
     placed = [] if counter is None else ["--ro-bind", str(counter), OOM_PLACES[counter.name]]
     # Made beforehand, as on the host they may be closed to others than root.
-    for path in (*PATHS_OF_PYTHON, *placed[2:]):
+    for path in (*folders_of_python(), *placed[2:]):
         for parent in [*reversed(Path(path).parents)][1:]:
             options += ["--perms", "0755", "--dir", str(parent)]
-    for path in (*READABLE, *PATHS_OF_PYTHON):
+    for path in (*READABLE, *folders_of_python()):
         if os.path.islink(path):
             options += ["--symlink", os.readlink(path), path]
         elif os.path.exists(path) and not path.startswith(("/usr/", "/dev/")):

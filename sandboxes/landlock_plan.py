@@ -29,7 +29,6 @@ READABLE = (
     "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types",
     "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom",
 )  # fmt: skip
-PATHS_OF_PYTHON = sorted({sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix})
 _DEVICES = ("/dev/null",)
 # Without a /proc of the box's own: what is of no process.
 _PROC_FILES = (
@@ -42,6 +41,11 @@ OOM_PLACES = {
     "memory.events": "/sys/fs/cgroup/memory.events",
     "memory.oom_control": "/sys/fs/cgroup/memory/memory.oom_control",
 }
+
+
+def folders_of_python() -> list[str]:
+    """Those of the Python that runs this, a virtual environment's and what it is made of."""
+    return sorted({sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix})
 
 
 def new_user_id() -> int | None:
@@ -77,7 +81,7 @@ def make_plan(
 ) -> Plan:
     """All that the launcher has to know."""
     of_proc = ("/proc",) if namespaces else _PROC_FILES
-    wanted = (*READABLE, *of_proc, *PATHS_OF_PYTHON)
+    wanted = (*READABLE, *of_proc, *folders_of_python())
     path = [os.path.dirname(os.path.abspath(sys.executable)), "/usr/local/bin", "/usr/bin", "/bin"]
     work = str(folder / "work")
     temporary = "/tmp" if namespaces else str(folder / "tmp")

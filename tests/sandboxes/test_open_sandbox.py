@@ -75,7 +75,11 @@ def ends(pid: int) -> bool:
 def test_auto_is_never_local(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     monkeypatch.setattr("gymnast.sandboxes.landlock._why_not", lambda pid: "the kernel is too old")
-    reasons = r"docker: no Docker engine.*landlock: .*the kernel is too old.*backend \"local\""
+    monkeypatch.setattr("gymnast.sandboxes.bubblewrap._why_not", lambda pid: "there is no bwrap")
+    reasons = (
+        r"docker: no Docker engine.*landlock: .*the kernel is too old.*"
+        r"bubblewrap: .*there is no bwrap.*backend \"local\""
+    )
     with pytest.raises(SandboxUnavailable, match=reasons):
         open_sandbox()
 
