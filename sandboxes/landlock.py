@@ -29,7 +29,9 @@ from gymnast.sandboxes.marked import kill_marked
 from gymnast.sandboxes.owner import MARK_VARIABLE
 from gymnast.sandboxes.seccomp_filter import (
     BOX_RULES,
+    NO_CHANGE_OF_RIGHTS,
     NO_LOCAL_SOCKETS,
+    Deny,
     assemble,
     has_machine,
 )
@@ -78,13 +80,12 @@ class _Box(WorkerSandbox):
                 f"this machine cannot start one more process: {error}"
             ) from None
         self._errors = errors = _Errors(process)
-        rules = BOX_RULES if namespaces else (*BOX_RULES, *NO_LOCAL_SOCKETS)
         self._connect(
             ours,
             lambda: _discard(process, ours, errors, folder, groups, user_id),
             alone=namespaces,
             rlimits=rlimits(spec, groups),
-            seccomp=assemble(rules, platform.machine()),
+            seccomp=assemble(_rules(namespaces, user_id), platform.machine()),
             scoped=not namespaces,
         )
 
@@ -126,6 +127,8 @@ class LandlockSandbox(_Box):
       that are of no process, so `ps` and the like do not work; it cannot read command lines, but
       can tell that a process id is in use. There are no local sockets but pairs. "oom" does not
       occur.
+    - Without namespaces, and not as root, a box is the run's user: `chmod`, `chown` and extended
+      attributes are refused, on its own files, too; the times of the run's files can be changed.
     - Without control groups memory is limited for each single process (`RLIMIT_DATA`); beyond it
       the process gets an error. A share of a core is a whole one; above 1, whole cores.
     - Without control groups and namespaces, and not as root, the kernel counts the threads of the
@@ -256,6 +259,15 @@ def _try(*, namespaces: bool) -> str:
             return str(error)
     said = ended.stdout.strip() or f"ended: {ended.verdict} {ended.stderr.strip()[-200:]}"
     return "" if said == "held" else f"a process in a box {said}"
+
+
+def _rules(namespaces: bool, user_id: int | None) -> tuple[Deny, ...]:
+    """The calls that are refused."""
+    if namespaces:
+        return BOX_RULES
+    if is_boxes_own(user_id):
+        return (*BOX_RULES, *NO_LOCAL_SOCKETS)
+    return (*BOX_RULES, *NO_LOCAL_SOCKETS, *NO_CHANGE_OF_RIGHTS)
 
 
 def _launch(plan: Plan, mark: str) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:

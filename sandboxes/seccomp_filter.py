@@ -96,12 +96,21 @@ _NUMBERS: dict[str, tuple[int, int | None]] = {
     "acct": (163, 89),
     "add_key": (248, 217),
     "bpf": (321, 280),
+    "chmod": (90, None),
+    "chown": (92, None),
     "chroot": (161, 51),
     "clone": (56, 220),
     "clone3": (435, 435),
     "delete_module": (176, 106),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "fchown": (93, 55),
+    "fchownat": (260, 54),
     "finit_module": (313, 273),
+    "fremovexattr": (199, 16),
     "fsconfig": (431, 431),
+    "fsetxattr": (190, 7),
     "fsmount": (432, 432),
     "fsopen": (430, 430),
     "fspick": (433, 433),
@@ -117,6 +126,9 @@ _NUMBERS: dict[str, tuple[int, int | None]] = {
     "kexec_file_load": (320, 294),
     "kexec_load": (246, 104),
     "keyctl": (250, 219),
+    "lchown": (94, None),
+    "lremovexattr": (198, 15),
+    "lsetxattr": (189, 6),
     "migrate_pages": (256, 238),
     "mount": (165, 40),
     "mount_setattr": (442, 442),
@@ -143,6 +155,8 @@ _NUMBERS: dict[str, tuple[int, int | None]] = {
     "ptrace": (101, 117),
     "quotactl": (179, 60),
     "reboot": (169, 142),
+    "removexattr": (197, 14),
+    "removexattrat": (466, 466),
     "request_key": (249, 218),
     "sched_setaffinity": (203, 122),
     "sched_setattr": (314, 274),
@@ -156,6 +170,8 @@ _NUMBERS: dict[str, tuple[int, int | None]] = {
     "sethostname": (170, 161),
     "setns": (308, 268),
     "setpriority": (141, 140),
+    "setxattr": (188, 5),
+    "setxattrat": (463, 463),
     "shmat": (30, 196),
     "shmctl": (31, 195),
     "shmget": (29, 194),
@@ -207,3 +223,12 @@ BOX_RULES: tuple[Deny, ...] = (
 # For a box that sees the host's files: Landlock grants or refuses files, and local sockets are
 # none for it. A pair of datagram sockets could be connected to others later on.
 NO_LOCAL_SOCKETS: tuple[Deny, ...] = (Deny("socket"), Deny("socketpair", 1, bits=_DATAGRAM_BIT))
+
+_RIGHTS = (
+    "chmod chown fchmod fchmodat fchmodat2 fchown fchownat fremovexattr fsetxattr lchown "
+    "lremovexattr lsetxattr removexattr removexattrat setxattr setxattrat"
+)
+
+# Where, besides, the host's files belong to the box's user: Landlock does not keep an owner from
+# changing their rights. Their times can be changed: refusing that would break `touch`.
+NO_CHANGE_OF_RIGHTS: tuple[Deny, ...] = tuple(Deny(name) for name in _RIGHTS.split())

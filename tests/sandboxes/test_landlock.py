@@ -24,6 +24,7 @@ from gymnast.sandboxes import ExecResult, LandlockSandbox, SandboxSpec, open_san
 from gymnast.sandboxes.cgroups import Groups
 from gymnast.sandboxes.owner import MARK_VARIABLE
 from gymnast.sandboxes.sweep import sweep
+from gymnast.sandboxes.users import threads_of_user
 from sandbox_fixtures import skip_without_landlock
 
 
@@ -262,6 +263,30 @@ def test_without_control_groups_each_process_has_its_limits(
         if box.namespaces or os.geteuid() == 0:
             ended = box.exec("for n in $(seq 20); do sleep 1 & done; wait")
             assert "fork" in ended.stderr
+
+
+def test_threads_that_are_counted_for_the_user_are_bounded(plain: landlock._Box) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("the boxes of root are users of their own")
+    shown = plain.python("import resource; resource.getrlimit(resource.RLIMIT_NPROC)[0]")
+    most = int(shown.stdout)
+    at_start = threads_of_user(os.getuid())
+    assert 1024 < most < 1024 + 2 * at_start + 100
+
+
+def test_the_rights_of_the_runs_own_files_cannot_be_changed(
+    plain: landlock._Box, tmp_path: Path
+) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("the boxes of root are users of their own")
+    path = tmp_path / "file"
+    path.write_text("")
+    before = path.stat()
+    plain.exec(f"chmod 777 {path} {tmp_path}; chgrp $(id -g) {path}")
+    assert tries(plain, {"": f"__import__('os').setxattr({str(path)!r}, 'user.a', b'')"}) == {
+        "": "PermissionError"
+    }
+    assert path.stat() == before
 
 
 def test_without_namespaces_nothing_is_shown_of_other_processes(

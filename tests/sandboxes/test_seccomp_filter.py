@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.sandboxes.seccomp_filter import BOX_RULES, Deny, assemble, has_machine
+from gymnast.sandboxes.seccomp_filter import (
+    BOX_RULES,
+    NO_CHANGE_OF_RIGHTS,
+    NO_LOCAL_SOCKETS,
+    Deny,
+    assemble,
+    has_machine,
+)
 
 ALLOWED = 0x7FFF0000
 X86 = 0xC000003E
@@ -55,6 +62,17 @@ def test_each_kind_of_rule() -> None:
     assert answer(program, 16, 0, 0x5413) == ALLOWED
     assert answer(program, 56, 0x10000011) == refused(errno.EPERM)
     assert answer(program, 56, 0x11) == ALLOWED
+
+
+def test_rules_for_boxes_that_see_the_files_of_the_host() -> None:
+    program = assemble((*BOX_RULES, *NO_LOCAL_SOCKETS, *NO_CHANGE_OF_RIGHTS), "x86_64")
+    no = refused(errno.EPERM)
+    assert answer(program, 41, 1, 1) == no
+    kinds = {"stream": 1, "datagram": 2, "raw": 3, "packets": 5, "not inherited": 2 | 0o2000000}
+    made = {name: answer(program, 53, 1, kind) for name, kind in kinds.items()}
+    assert {name for name, said in made.items() if said == ALLOWED} == {"stream", "packets"}
+    assert {answer(program, number) for number in (90, 91, 92, 93, 94, 260, 268, 452)} == {no}
+    assert answer(program, 280) == ALLOWED  # times
 
 
 def test_high_bits_of_an_argument_are_no_way_around() -> None:
