@@ -125,8 +125,8 @@ class LandlockSandbox(_Box):
     - Without namespaces the working folder and a folder in $TMPDIR are on disk: each file is
       limited, not their sum; /tmp and /dev/shm are not there. Of /proc a box sees single files
       that are of no process, so `ps` and the like do not work; it cannot read command lines, but
-      can tell whether a process or a file that it names is there, and its size. There are no local sockets but pairs. "oom" does not
-      occur.
+      can tell whether a process or a file that it names is there, and its size. There are no local
+      sockets but pairs. "oom" does not occur.
     - Without namespaces, and not as root, a box is the run's user: `chmod`, `chown` and extended
       attributes are refused, on its own files, too; the times of the run's files can be changed.
     - Without control groups memory is limited for each single process (`RLIMIT_DATA`); beyond it
