@@ -13,6 +13,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -348,11 +349,16 @@ class Stock:
                 self._drop(box)
 
 
-@atexit.register
 def close_stocks() -> None:
     """Close every stock of this process: no box is opened any more."""
     for stock in list(_open_stocks):
         stock.close()
+
+
+# At exit before the finalizers of boxes, after which a box could not be discarded any more: what is
+# registered last runs first, and `weakref` registers with the first finalizer that there is.
+weakref.finalize(close_stocks, int)
+atexit.register(close_stocks)
 
 
 def _is_alive(box: Sandbox) -> bool:

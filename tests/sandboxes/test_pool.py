@@ -402,6 +402,21 @@ print(boxes[0].python("1").stdout)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_box_that_is_opened_while_the_process_ends_is_not_left(tmp_path: Path) -> None:
+    program = """
+import time
+from gymnast.sandboxes import LocalSandbox, SandboxPool
+def slowly():
+    time.sleep(0.5)
+    return LocalSandbox()
+SandboxPool(open_box=slowly).take()
+time.sleep(0.2)  # the next one is being opened
+"""
+    ended = run_program(program, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_fork_has_pools_of_its_own_and_leaves_its_parents_alone(tmp_path: Path) -> None:
     program = """
 import os, sys
