@@ -3,12 +3,15 @@
 Left out: pools, which open more (`stock.py`); what outlives a process (`sweep.py`).
 """
 
+import atexit
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any
+
+END_S = 10.0  # for all boxes to be discarded at exit
 
 _lock = threading.Lock()
 _living: list[tuple["weakref.finalize[..., Any]", threading.Event]] = []
@@ -32,7 +35,10 @@ def discard_living(*, timeout_s: float) -> None:
     with _lock:
         boxes = list(_living)
     for finalizer, _ in boxes:
-        threading.Thread(target=finalizer, daemon=True).start()
+        try:
+            threading.Thread(target=finalizer, daemon=True).start()
+        except RuntimeError:  # no more threads: at exit, from Python 3.12 on
+            finalizer()
     deadline = time.monotonic() + timeout_s
     for _, done in boxes:  # also what another thread has begun to discard
         done.wait(max(0.0, deadline - time.monotonic()))
@@ -44,3 +50,21 @@ def _discard(process: int, discard: Callable[[], object], done: threading.Event)
             discard()
     finally:
         done.set()
+
+
+def before_finalizers(function: Callable[[], object]) -> None:
+    """Call a function at exit, while boxes can still be discarded.
+
+    What is registered last runs first, and `weakref` registers with the first finalizer that
+    there is; once it has run, no finalizer does anything.
+    """
+    weakref.finalize(function, int)
+    atexit.register(function)
+
+
+def _discard_at_exit() -> None:
+    """Discard what is left, and wait for what a thread has begun to: the end would kill it."""
+    discard_living(timeout_s=END_S)
+
+
+before_finalizers(_discard_at_exit)

@@ -6,14 +6,12 @@ while somebody waits, none is warm. Left out: the line itself (`line.py`), and w
 what has failed (`breaker.py`).
 """
 
-import atexit
 import contextlib
 import logging
 import os
 import random
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -22,6 +20,7 @@ from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.breaker import Breaker
 from gymnast.sandboxes.line import Line, Ticket
+from gymnast.sandboxes.living import before_finalizers
 
 THREADS = 4
 JITTER_S = 0.02  # before each opening, so that many processes do not open in step
@@ -355,10 +354,7 @@ def close_stocks() -> None:
         stock.close()
 
 
-# At exit before the finalizers of boxes, after which a box could not be discarded any more: what is
-# registered last runs first, and `weakref` registers with the first finalizer that there is.
-weakref.finalize(close_stocks, int)
-atexit.register(close_stocks)
+before_finalizers(close_stocks)
 
 
 def _is_alive(box: Sandbox) -> bool:
