@@ -40,9 +40,10 @@ class Held:
 def held() -> Held:
     """Count."""
     gc.collect()
+    containers = _containers()
     return Held(
         processes=sum(1 for pid in _pids() if _is_worker(pid)),
-        containers=_containers(),
+        containers=containers,
         descriptors=len(os.listdir("/proc/self/fd")),
         files=sum(1 for _ in Path(tempfile.gettempdir()).glob("gymnast-*")),
     )
@@ -75,11 +76,11 @@ def _containers() -> int:
     from gymnast.sandboxes.docker_engine import engine_client
     from gymnast.sandboxes.owner import RUN_LABEL, run_id
 
+    mine = {"label": f"{RUN_LABEL}={run_id(os.getpid())}"}
     try:
-        return len(
-            engine_client().containers(
-                all=True, filters={"label": f"{RUN_LABEL}={run_id(os.getpid())}"}
-            )
-        )
+        client = engine_client()
+        found = client.containers(all=True, filters=mine)
+        client.close()  # idle connections, which are kept for later, are no leak
+        return len(found)
     except SandboxUnavailable:
         return 0

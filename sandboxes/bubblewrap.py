@@ -31,7 +31,7 @@ from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 LEAST_VERSION = (0, 8)  # --disable-userns
 END_S = 5.0  # for the worker to end, once the connection is closed
 PROBE_S = 30.0
-WORK_FOLDER = "/work"
+WORK_FOLDER = "/box"  # not where a Python may be
 USER_ID = 1000  # in the box, which has users of its own; root's boxes are the host's users
 _PYTHON = os.path.abspath(sys.executable)
 
@@ -44,7 +44,7 @@ class BubblewrapSandbox(WorkerSandbox):
 
     For kernels that are too old for `LandlockSandbox`, where bwrap 0.8 or newer is installed. A box
     has a root of its own, read-only: /usr, the folders of the Python that runs Gymnast, a few
-    single files, and three folders in memory of `disk_bytes` each: /work, where code runs, /tmp and
+    single files, and three folders in memory of `disk_bytes` each: /box, where code runs, /tmp and
     /dev/shm. It has its own users, process ids, IPC and network (nothing but loopback), no
     capability and no way to gain one, and seccomp refuses it all sockets but local ones and the
     calls of `seccomp_filter.BOX_RULES`. The worker is process 1: when it ends, nothing is left.
