@@ -68,6 +68,11 @@ class PooledSandbox(Sandbox):
         """See `Sandbox.write_file`."""
         self.box.write_file(path, data)
 
+    @property
+    def alive(self) -> bool:
+        """See `Sandbox.alive`; as cheap as the backend's."""
+        return self.box.alive
+
     def ping(self, *, timeout_s: float = 5.0) -> bool:
         """See `Sandbox.ping`."""
         return self.box.ping(timeout_s=timeout_s)

@@ -38,3 +38,4 @@ def test_a_folder_deeper_than_any_path(tmp_path: Path) -> None:
 
 def test_one_that_is_not_there(tmp_path: Path) -> None:
     delete_folder(tmp_path / "folder")
+    assert list(tmp_path.iterdir()) == []

@@ -86,6 +86,17 @@ def test_a_box_is_never_lent_twice(make_pool: MakePool) -> None:
     assert len(set(lent)) == 20
 
 
+def test_whether_a_lent_box_is_alive_is_known_without_asking_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with SandboxPool("local", warm=1) as pool, pool.take() as box:
+        with monkeypatch.context() as patch:
+            patch.setattr("gymnast.sandboxes.worker_sandbox.WorkerSandbox._request", None)
+            assert box.alive
+        box.close()
+        assert not box.alive
+
+
 def test_a_warm_box_that_has_died_is_not_lent() -> None:
     with SandboxPool("local", warm=1) as pool:
         pool.take().close()
