@@ -30,7 +30,6 @@ from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 
 LEAST_VERSION = (0, 8)  # --disable-userns
 END_S = 5.0  # for the worker to end, once the connection is closed
-PROBE_S = 30.0
 WORK_FOLDER = "/box"  # not where a Python may be
 USER_ID = 1000  # in the box, which has users of its own; root's boxes are the host's users
 _PYTHON = os.path.abspath(sys.executable)
@@ -39,7 +38,46 @@ _PYTHON = os.path.abspath(sys.executable)
 _JOIN = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 71; shift; done; shift; exec "$@"'
 
 
-class BubblewrapSandbox(WorkerSandbox):
+class _Box(WorkerSandbox):
+    """A box, whether or not boxes are known to work here."""
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        super().__init__(spec)
+        # Empty: its name is the owner's, for the sweep.
+        self.folder = folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
+        groups, user_id = _groups(self.spec, folder.name), new_user_id()
+        self.controllers = frozenset(groups.folders)
+        arguments = _arguments(self.spec, groups, folder.name, user_id)
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                process = _start([*arguments, *command(_PYTHON)], theirs)
+        except OSError as error:
+            ours.close()
+            _delete(folder, groups)
+            raise SandboxTemporarilyUnavailable(
+                f"this machine cannot start one more process: {error}"
+            ) from None
+        self._process = process
+        self._connect(
+            ours,
+            lambda: _discard(process, ours, folder, groups),
+            alone=True,
+            rlimits=_rlimits(self.spec, groups),
+            seccomp=assemble(BOX_RULES, platform.machine()),
+        )
+
+    def _name(self) -> str:
+        return f"the bubblewrap sandbox {self.folder.name}"
+
+    def _start_failure(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired, ValueError, OSError):
+            said = self._process.communicate(timeout=1)[1].decode("utf-8", "replace").strip()
+            return (said.splitlines() or [""])[-1]
+        return ""
+
+
+class BubblewrapSandbox(_Box):
     """Runs code on this machine in namespaces of its own: no engine, no daemon, no root.
 
     For kernels that are too old for `LandlockSandbox`, where bwrap 0.8 or newer is installed. A box
@@ -75,40 +113,8 @@ class BubblewrapSandbox(WorkerSandbox):
     """
 
     def __init__(self, spec: SandboxSpec | None = None) -> None:
-        super().__init__(spec or SandboxSpec())
         check_works()
-        # Empty: its name is the owner's, for the sweep.
-        self.folder = folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
-        groups, user_id = _groups(self.spec, folder.name), new_user_id()
-        self.controllers = frozenset(groups.folders)
-        arguments = _arguments(self.spec, groups, folder.name, user_id)
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                process = _start([*arguments, *command(_PYTHON)], theirs)
-        except OSError as error:
-            ours.close()
-            _delete(folder, groups)
-            raise SandboxTemporarilyUnavailable(
-                f"this machine cannot start one more process: {error}"
-            ) from None
-        self._process = process
-        self._connect(
-            ours,
-            lambda: _discard(process, ours, folder, groups),
-            alone=True,
-            rlimits=_rlimits(self.spec, groups),
-            seccomp=assemble(BOX_RULES, platform.machine()),
-        )
-
-    def _name(self) -> str:
-        return f"the bubblewrap sandbox {self.folder.name}"
-
-    def _start_failure(self) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired, ValueError, OSError):
-            said = self._process.communicate(timeout=1)[1].decode("utf-8", "replace").strip()
-            return (said.splitlines() or [""])[-1]
-        return ""
+        super().__init__(spec or SandboxSpec())
 
 
 def check_works() -> None:
@@ -135,27 +141,21 @@ def _why_not(pid: int) -> str:
         return f"{said.strip() or 'bwrap'} is too old; it takes 0.8 or newer"
     if os.geteuid() == 0 and shutil.which("setpriv") is None:
         return "there is no setpriv on the PATH, with which root's boxes become other users"
-    folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
-    groups = _groups(SandboxSpec(), folder.name)
     try:
-        arguments = _arguments(SandboxSpec(), groups, folder.name, new_user_id())
-        process = _start([*arguments, _PYTHON, "-I", "-c", "print('held')"], None)
-        out, errors = process.communicate(timeout=PROBE_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        with _Box(SandboxSpec()) as box:
+            ended = box.exec(["true"])
+    except SandboxTemporarilyUnavailable:
+        raise
+    except SandboxUnavailable as error:
         return str(error)
-    finally:
-        _delete(folder, groups)
-    last = (errors.decode("utf-8", "replace").strip().splitlines() or ["it says nothing"])[-1]
-    return "" if out.strip() == b"held" else f"a box ended with {process.returncode}: {last}"
+    return "" if ended.verdict == "ok" else f"a process in a box ended: {ended.stderr[-200:]}"
 
 
-def _start(arguments: list[str], connection: socket.socket | None) -> "subprocess.Popen[bytes]":
-    """Start a box; without a connection, its output is a pipe."""
-    end = subprocess.DEVNULL if connection is None else connection.fileno()
+def _start(arguments: list[str], connection: socket.socket) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         arguments,
-        stdin=end,
-        stdout=subprocess.PIPE if connection is None else end,
+        stdin=connection.fileno(),
+        stdout=connection.fileno(),
         stderr=subprocess.PIPE,
         cwd="/",
         env={},
