@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
-from gymnast.sandboxes.cgroups import Groups, make_groups, remove_group
-from gymnast.sandboxes.folder import delete_folder
+from gymnast.sandboxes.cgroups import Groups, make_groups
+from gymnast.sandboxes.ending import delete_place, end_process
 from gymnast.sandboxes.landlock_plan import (
     OOM_PLACES,
     OWN_PROCESSES,
@@ -29,7 +29,6 @@ from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 
 LEAST_VERSION = (0, 8)  # --disable-userns
-END_S = 5.0  # for the worker to end, once the connection is closed
 WORK_FOLDER = "/box"  # not where a Python may be
 USER_ID = 1000  # in the box, which has users of its own; root's boxes are the host's users
 _PYTHON = os.path.abspath(sys.executable)
@@ -54,7 +53,7 @@ class _Box(WorkerSandbox):
                 process = _start([*arguments, *command(_PYTHON)], theirs)
         except OSError as error:
             ours.close()
-            _delete(folder, groups)
+            delete_place(folder, groups)
             raise SandboxTemporarilyUnavailable(
                 f"this machine cannot start one more process: {error}"
             ) from None
@@ -236,20 +235,7 @@ def _discard(
     process: "subprocess.Popen[bytes]", connection: socket.socket, folder: Path, groups: Groups
 ) -> None:
     """End the worker, with which the kernel ends all that is in the box."""
-    with contextlib.suppress(OSError):  # the worker may have closed its end
-        connection.shutdown(socket.SHUT_RDWR)  # wakes whoever waits for an answer
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    connection.close()
+    end_process(process, connection)
     if process.stderr is not None:
         process.stderr.close()
-    _delete(folder, groups)
-
-
-def _delete(folder: Path, groups: Groups) -> None:
-    for group in set(groups.folders.values()):
-        remove_group(group)
-    delete_folder(folder)
+    delete_place(folder, groups)

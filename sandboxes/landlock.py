@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
-from gymnast.sandboxes.cgroups import Groups, make_groups, remove_group
-from gymnast.sandboxes.folder import delete_folder
+from gymnast.sandboxes.cgroups import Groups, make_groups
+from gymnast.sandboxes.ending import delete_place, end_process
 from gymnast.sandboxes.landlock_launcher import Plan
 from gymnast.sandboxes.landlock_plan import (
     OWN_PROCESSES,
@@ -40,7 +40,6 @@ from gymnast.sandboxes.users import kill_all_of_user
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 
 LEAST_ABI = 6  # Landlock's: scopes for signals and for abstract sockets
-END_S = 5.0  # for the worker and its launcher to end, once the connection is closed
 _CREATE_RULESET = 444
 # Runs the launcher as a part of the package, but without the package's own imports, which would
 # cost more than all else.
@@ -75,7 +74,7 @@ class _Box(WorkerSandbox):
         try:
             ours, process = _launch(plan, folder.name)
         except OSError as error:
-            _delete(folder, groups)
+            delete_place(folder, groups)
             raise SandboxTemporarilyUnavailable(
                 f"this machine cannot start one more process: {error}"
             ) from None
@@ -318,24 +317,11 @@ def _discard(
     user_id: int | None,
 ) -> None:
     """End the worker and its launcher, and what outlives them; delete the folder."""
-    with contextlib.suppress(OSError):  # the worker may have closed its end
-        connection.shutdown(socket.SHUT_RDWR)  # wakes whoever waits for an answer
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    connection.close()
+    end_process(process, connection)
     errors.close()
     if process.returncode != 0:  # else the launcher has seen that nothing is left
         if user_id is not None and is_boxes_own(user_id):
             kill_all_of_user(user_id)
         else:
             kill_marked(lambda mark: mark == folder.name)
-    _delete(folder, groups)
-
-
-def _delete(folder: Path, groups: Groups) -> None:
-    for group in set(groups.folders.values()):
-        remove_group(group)
-    delete_folder(folder)
+    delete_place(folder, groups)

@@ -1,6 +1,5 @@
 """Running code on the host itself, in a folder of its own. No isolation."""
 
-import contextlib
 import logging
 import os
 import socket
@@ -11,14 +10,13 @@ from functools import cache
 from pathlib import Path
 
 from gymnast.errors import SandboxTemporarilyUnavailable
+from gymnast.sandboxes.ending import end_process
 from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.marked import kill_marked
 from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
 from gymnast.sandboxes.program import command
 from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
-
-END_S = 5.0  # for the worker to kill what is left, once its connection is closed
 
 log = logging.getLogger("gymnast.sandboxes")
 
@@ -111,14 +109,7 @@ def _warn_once() -> None:
 
 def _discard(process: "subprocess.Popen[bytes]", connection: socket.socket, folder: Path) -> None:
     """End the worker, what it has started and what outlives it; delete the folder."""
-    with contextlib.suppress(OSError):  # the worker may have closed its end
-        connection.shutdown(socket.SHUT_RDWR)  # wakes whoever waits for an answer
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    connection.close()
+    end_process(process, connection)
     if process.returncode != 0:
         kill_marked(lambda mark: mark == folder.name)
     delete_folder(folder)
