@@ -7,13 +7,14 @@ Left out: how boxes are made (`gymnast.sandboxes`), and when an episode takes an
 import dataclasses
 import difflib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from gymnast.errors import ConfigError, SandboxDead, UsageError
 from gymnast.sandboxes.background import in_background
-from gymnast.sandboxes.base import MAX_FILE_BYTES, Sandbox
+from gymnast.sandboxes.base import Sandbox
+from gymnast.sandboxes.forwarding import ForwardingSandbox
 from gymnast.sandboxes.open import backends
 from gymnast.sandboxes.pool import SandboxPool, shared_pool
 from gymnast.sandboxes.spec import ExecResult, SandboxSpec
@@ -95,7 +96,7 @@ def box_settings(
         raise ConfigError(f"{owner}: sandbox: {error}, got {fields!r:.200}") from error
 
 
-class EpisodeBox(Sandbox):
+class EpisodeBox(ForwardingSandbox):
     """The box that an episode sees, whichever real one is behind it.
 
     Code that the policy runs can break its box. That is no fault of the infrastructure, and must
@@ -140,52 +141,10 @@ class EpisodeBox(Sandbox):
         box = await self._settings.pool.atake()
         await in_background(lambda: self._put(box))
 
-    def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        stdin: str | bytes | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout_s: float | None = None,
-        max_output_bytes: int | None = None,
-    ) -> ExecResult:
-        """See `Sandbox.exec`."""
-        return self._run(
-            lambda box: box.exec(
-                command,
-                stdin=stdin,
-                cwd=cwd,
-                env=env,
-                timeout_s=timeout_s,
-                max_output_bytes=max_output_bytes,
-            )
-        )
-
-    def python(
-        self, code: str, *, timeout_s: float | None = None, max_output_bytes: int | None = None
-    ) -> ExecResult:
-        """See `Sandbox.python`."""
-        return self._run(
-            lambda box: box.python(code, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
-        )
-
-    def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-        """See `Sandbox.read_file`."""
-        return self._real().read_file(path, max_bytes=max_bytes)
-
-    def write_file(self, path: str, data: str | bytes) -> None:
-        """See `Sandbox.write_file`."""
-        self._real().write_file(path, data)
-
     @property
     def alive(self) -> bool:
         """See `Sandbox.alive`."""
         return not self._closed and (self._box is None or self._box.alive)
-
-    def ping(self, *, timeout_s: float = 5.0) -> bool:
-        """See `Sandbox.ping`."""
-        return self._real().ping(timeout_s=timeout_s)
 
     def close(self) -> None:
         """See `Sandbox.close`."""
@@ -197,7 +156,7 @@ class EpisodeBox(Sandbox):
 
     def _run(self, call: Callable[[Sandbox], ExecResult]) -> ExecResult:
         policys = self._tools_run
-        box = self._real()
+        box = self._behind()
         result = call(box)
         if not policys or (result.verdict != "dead" and box.alive):
             return result
@@ -210,7 +169,7 @@ class EpisodeBox(Sandbox):
             box.close()
         return dataclasses.replace(result, stderr=result.stderr + REPLACED)
 
-    def _real(self) -> Sandbox:
+    def _behind(self) -> Sandbox:
         """The box behind; a fresh one where the last was broken."""
         box = self._box
         if box is None:

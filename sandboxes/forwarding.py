@@ -1,0 +1,86 @@
+"""A sandbox that stands before another one: every call goes on to that.
+
+Left out: which one, and what is done beside the call (`pooled.py`, and an episode's box).
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+from gymnast.sandboxes.base import MAX_FILE_BYTES, Sandbox
+from gymnast.sandboxes.spec import ExecResult
+
+
+class ForwardingSandbox(Sandbox):
+    """Hands calls on; a subclass says to which box, and closes it.
+
+    A complete small subclass:
+
+        class Counted(ForwardingSandbox):
+            def __init__(self, box):
+                self.box, self.calls = box, 0
+
+            def _behind(self):
+                return self.box
+
+            def _run(self, call):
+                self.calls += 1
+                return super()._run(call)
+
+            def close(self):
+                self.box.close()
+    """
+
+    @abstractmethod
+    def _behind(self) -> Sandbox:
+        """The box that calls go to."""
+
+    def _run(self, call: Callable[[Sandbox], ExecResult]) -> ExecResult:
+        """Make a call of `exec` or `python`."""
+        return call(self._behind())
+
+    def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: str | bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        max_output_bytes: int | None = None,
+    ) -> ExecResult:
+        """See `Sandbox.exec`."""
+        return self._run(
+            lambda box: box.exec(
+                command,
+                stdin=stdin,
+                cwd=cwd,
+                env=env,
+                timeout_s=timeout_s,
+                max_output_bytes=max_output_bytes,
+            )
+        )
+
+    def python(
+        self, code: str, *, timeout_s: float | None = None, max_output_bytes: int | None = None
+    ) -> ExecResult:
+        """See `Sandbox.python`."""
+        return self._run(
+            lambda box: box.python(code, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
+        )
+
+    def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """See `Sandbox.read_file`."""
+        return self._behind().read_file(path, max_bytes=max_bytes)
+
+    def write_file(self, path: str, data: str | bytes) -> None:
+        """See `Sandbox.write_file`."""
+        self._behind().write_file(path, data)
+
+    @property
+    def alive(self) -> bool:
+        """See `Sandbox.alive`; as cheap as that of the box behind."""
+        return self._behind().alive
+
+    def ping(self, *, timeout_s: float = 5.0) -> bool:
+        """See `Sandbox.ping`."""
+        return self._behind().ping(timeout_s=timeout_s)
