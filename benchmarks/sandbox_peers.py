@@ -7,8 +7,10 @@ Those on Docker take the same image and, where they let one, no network.
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
+
+from gymnast.sandboxes.docker_engine import engine_client
 
 CODE = "print(1 + 1)"
 SAID = "2"
@@ -38,68 +40,70 @@ def subprocesses(image: str | None) -> Iterator[Once]:
 
 
 @contextmanager
-def docker_exec(image: str) -> Iterator[Once]:
-    """The SDK's `exec_run` of an interpreter in a container that runs."""
+def docker_client() -> Iterator[Any]:
+    """The SDK's own client, where an engine answers; the SDK leaves a socket open where none does.
+
+    Raises:
+        SandboxUnavailable: No engine answers.
+    """
     import docker
 
-    client = docker.from_env()
-    container = client.containers.run(
-        image, ["sleep", "3600"], entrypoint=[], network_mode="none", init=True, detach=True
-    )
+    engine_client().ping()
+    with closing(docker.from_env()) as client:
+        yield client
 
-    def once() -> None:
-        check(container.exec_run(["python3", "-c", CODE]).output.decode())
 
-    try:
-        yield once
-    finally:
-        container.remove(force=True)
-        client.close()
+@contextmanager
+def docker_exec(image: str) -> Iterator[Once]:
+    """The SDK's `exec_run` of an interpreter in a container that runs."""
+    with docker_client() as client:
+        container = client.containers.run(
+            image, ["sleep", "3600"], entrypoint=[], network_mode="none", init=True, detach=True
+        )
+
+        def once() -> None:
+            check(container.exec_run(["python3", "-c", CODE]).output.decode())
+
+        try:
+            yield once
+        finally:
+            container.remove(force=True)
 
 
 @contextmanager
 def container_per_call(image: str) -> Iterator[Once]:
     """A fresh container for each call: create, start, wait, read, remove."""
-    import docker
+    with docker_client() as client:
 
-    client = docker.from_env()
+        def once() -> None:
+            said = client.containers.run(
+                image, ["python3", "-c", CODE], entrypoint=[], network_mode="none", remove=True
+            )
+            check(said.decode())
 
-    def once() -> None:
-        said = client.containers.run(
-            image, ["python3", "-c", CODE], entrypoint=[], network_mode="none", remove=True
-        )
-        check(said.decode())
-
-    try:
         yield once
-    finally:
-        client.close()
 
 
 @contextmanager
 def llm_sandbox(image: str) -> Iterator[Once]:
     """`llm-sandbox` from PyPI: one session on Docker, a call of `run` for each."""
-    import docker
     from llm_sandbox import SandboxSession
 
-    client = docker.from_env()
-    session: Any = SandboxSession(
-        client=client,
-        image=image,
-        lang="python",
-        skip_environment_setup=True,
-        keep_template=True,
-        runtime_configs={"network_mode": "none", "command": ["sleep", "3600"], "init": True},
-    )
+    with docker_client() as client:
+        session: Any = SandboxSession(
+            client=client,
+            image=image,
+            lang="python",
+            skip_environment_setup=True,
+            keep_template=True,
+            runtime_configs={"network_mode": "none", "command": ["sleep", "3600"], "init": True},
+        )
 
-    def once() -> None:
-        check(session.run(CODE).stdout)
+        def once() -> None:
+            check(session.run(CODE).stdout)
 
-    try:
         with session:
             yield once
-    finally:
-        client.close()
 
 
 PEERS = {

@@ -8,6 +8,7 @@ import random
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
 OPENS_AFTER = 3  # failures in a row
+GIVES_UP_AFTER_S = 10.0  # where nothing has ever succeeded
 
 
 class Breaker:
@@ -15,7 +16,8 @@ class Breaker:
 
     While all goes well any number may try at once. Before the first success, and from a failure to
     the next success, one tries at a time, after a pause that doubles with every failure in a row.
-    After `OPENS_AFTER` of them the breaker is open: the backend counts as lost.
+    After `OPENS_AFTER` of them the breaker is open: the backend counts as lost. One that has worked
+    is waited for; one that never has is given up after `GIVES_UP_AFTER_S`.
 
     Attributes:
         proven: Whether any try has succeeded yet.
@@ -26,12 +28,18 @@ class Breaker:
         self.proven = False
         self.reason: str | None = None
         self._failures = 0  # in a row
-        self._next_try = 0.0
+        self._next_try = self._failing_since = 0.0
 
     @property
     def is_open(self) -> bool:
         """Whether so many tries in a row have failed that the backend counts as lost."""
         return self._failures >= OPENS_AFTER
+
+    def gives_up(self, now: float) -> bool:
+        """Whether nothing has ever succeeded, for so long that nothing is likely to."""
+        return (
+            not self.proven and self._failures > 0 and now - self._failing_since >= GIVES_UP_AFTER_S
+        )
 
     def pause_s(self, now: float, under_way: int) -> float | None:
         """How long to wait before another try, in seconds.
@@ -57,6 +65,8 @@ class Breaker:
     def failed(self, now: float, reason: str) -> None:
         """A try has failed, in a way that may pass."""
         self.reason = reason
+        if self._failures == 0:
+            self._failing_since = now
         self._failures += 1
         longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 30))
         self._next_try = now + random.uniform(longest / 2, longest)

@@ -70,9 +70,10 @@ class SandboxPool:
 
     What can never work is raised at once. While opening fails for a reason that may pass
     (`SandboxTemporarilyUnavailable`; after the first box any `SandboxUnavailable`), takers wait,
-    and one opening at a time is tried, at growing intervals of at most 5 s, until one succeeds.
-    Warm boxes that died along with their engine are closed. "auto" chooses with the first box, and
-    the pool stays with that backend.
+    and one opening at a time is tried, at growing intervals of at most 5 s, until one succeeds;
+    where none was ever opened they wait 10 s, as the engine was perhaps never started. Warm boxes
+    that died along with their engine are closed. "auto" chooses with the first box, and the pool
+    stays with that backend.
 
     Args:
         backend: As for `open_sandbox`.

@@ -313,15 +313,16 @@ class Stock:
 
     def _opening_failed(self, error: BaseException) -> None:
         tickets = []
+        now = time.monotonic()
         with self._changed:
             self._opening -= 1
             self._living -= 1
             self.failures += 1
             was_open = self._breaker.is_open
-            if not self._may_pass(error):
-                tickets = self._line.clear()
             if self._may_pass(error) or self._breaker.proven:
-                self._breaker.failed(time.monotonic(), str(error))
+                self._breaker.failed(now, str(error))
+            if not self._may_pass(error) or self._breaker.gives_up(now):
+                tickets = self._line.clear()
             opens = self._breaker.is_open and not was_open
             self._changed.notify_all()
         for ticket in tickets:

@@ -179,9 +179,10 @@ def test_without_a_spec_the_error_says_what_to_declare(play: Play, calls: Calls)
         play(Forgot(), calls(("look", {})))
 
 
-def test_no_box_to_be_had_is_infrastructure() -> None:
+def test_no_box_to_be_had_is_infrastructure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "carrier-pigeon://loft")
     env = Boxed(sandbox={"backend": "docker", "image": "no-such-image:at-all"})
-    with pytest.raises(SandboxUnavailable):
+    with pytest.raises(SandboxUnavailable, match="carrier-pigeon"):
         env.reset(options={"row": {"prompt": "Go."}})
     env.close()
 

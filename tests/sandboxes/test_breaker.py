@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.sandboxes.breaker import LONGEST_PAUSE_S, OPENS_AFTER, Breaker
+from gymnast.sandboxes.breaker import GIVES_UP_AFTER_S, LONGEST_PAUSE_S, OPENS_AFTER, Breaker
 
 
 def test_the_first_try_is_alone_and_then_any_number_may() -> None:
@@ -36,3 +36,15 @@ def test_pauses_are_bounded_however_often_it_fails(failures: int) -> None:
     pause = breaker.pause_s(0.0, 0)
     assert pause is not None and 0 < pause <= LONGEST_PAUSE_S
     assert breaker.is_open == (failures >= OPENS_AFTER)
+
+
+def test_what_has_never_worked_is_given_up_and_what_has_is_waited_for() -> None:
+    never, once = Breaker(), Breaker()
+    once.succeeded()
+    for breaker in (never, once):
+        assert not breaker.gives_up(1e6)
+        breaker.failed(100.0, "lost")
+        breaker.failed(101.0, "lost")
+        assert not breaker.gives_up(101.0)
+    assert never.gives_up(100.0 + GIVES_UP_AFTER_S)
+    assert not once.gives_up(1e6)

@@ -304,6 +304,20 @@ def test_an_engine_that_stays_down_ends_the_wait_with_its_reason(
     assert pool.statistics().taken == pool.statistics().waiting == 0
 
 
+def test_an_engine_that_never_came_up_is_told_soon(
+    make_pool: MakePool, engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gymnast.sandboxes.breaker.GIVES_UP_AFTER_S", 0.05)
+    pool = make_pool(wait_s=600.0)
+    engine.break_down("no engine answers at /run/it")
+    takers = [in_thread(pool.take) for _ in range(3)]
+    for taker in takers:
+        with pytest.raises(SandboxUnavailable, match="no engine answers at /run/it"):
+            taker.result(30)
+    engine.mend()
+    pool.take().close()
+
+
 def test_warm_boxes_that_died_with_their_engine_are_closed(
     make_pool: MakePool, engine: MemoryEngine
 ) -> None:
