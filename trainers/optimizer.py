@@ -264,7 +264,8 @@ class MasterAdamW(Optimizer):
             for number, saved in state["adamw"]["state"].items()
             for master in [self.master[number]]
         }
-        self._adamw.load_state_dict(state["adamw"] | {"state": states})
+        settings = self._adamw.state_dict()["param_groups"]  # this run's: a resumed one may differ
+        self._adamw.load_state_dict({"param_groups": settings, "state": states})
         for weight, master, saved in zip(
             self.parameters, self.master, state["master"], strict=True
         ):

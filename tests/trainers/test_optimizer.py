@@ -135,3 +135,17 @@ def test_a_saved_state_goes_on_exactly(dtype: torch.dtype) -> None:
     assert resumed.steps == uninterrupted.steps == 6
     assert torch.equal(resumed.parameters[0], uninterrupted.parameters[0])
     assert torch.equal(resumed.master[0], uninterrupted.master[0])
+
+
+def test_a_saved_state_goes_on_with_the_settings_of_now() -> None:
+    def after_one_more_step(saved_with: float, goes_on_with: float) -> torch.Tensor:
+        before = MasterAdamW([parameter([2.0])], learning_rate=0.1, weight_decay=saved_with)
+        take_step(before, [torch.zeros(1)])
+        before.master[0].data.fill_(2.0)
+        after = MasterAdamW([parameter([2.0])], learning_rate=0.1, weight_decay=goes_on_with)
+        after.load_state_dict(before.state_dict())
+        take_step(after, [torch.zeros(1)])
+        return after.parameters[0].detach()
+
+    assert after_one_more_step(0.0, 0.5).item() == pytest.approx(2.0 * (1 - 0.1 * 0.5))
+    assert after_one_more_step(0.5, 0.0).item() == 2.0
