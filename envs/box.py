@@ -16,8 +16,8 @@ from gymnast.sandboxes.background import in_background
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.forwarding import ForwardingSandbox
 from gymnast.sandboxes.open import backends
-from gymnast.sandboxes.pool import SandboxPool, shared_pool
-from gymnast.sandboxes.spec import ExecResult, SandboxSpec
+from gymnast.sandboxes.pool import MAX_BOXES, WARM, SandboxPool, shared_pool
+from gymnast.sandboxes.spec import ExecResult, SandboxSpec, check_whole
 
 T = TypeVar("T")
 
@@ -31,15 +31,28 @@ class BoxSettings:
     Attributes:
         backend: A name that `open_sandbox` knows.
         spec: The image and the limits.
+        warm: How many boxes are kept ahead at most.
+        max_boxes: How many may live at once in this process.
     """
 
     backend: str
     spec: SandboxSpec
+    warm: int = WARM
+    max_boxes: int = MAX_BOXES
 
-    @property
-    def pool(self) -> SandboxPool:
-        """The pool of this process for such boxes."""
-        return shared_pool(self.backend, self.spec)
+    def __post_init__(self) -> None:
+        check_whole("warm", self.warm, 1)
+        check_whole("max_boxes", self.max_boxes, 1)
+
+    def pool(self, purpose: str = "") -> SandboxPool:
+        """The pool of this process for such boxes of a purpose; see `shared_pool`."""
+        return shared_pool(
+            self.backend,
+            self.spec,
+            purpose=purpose,
+            warm=self.warm,
+            max_boxes=self.max_boxes,
+        )
 
 
 def box_settings(
@@ -50,7 +63,8 @@ def box_settings(
     Args:
         owner: The environment's class, for messages.
         spec: What the class declares; None: it uses no box.
-        given: A backend, or `{"backend": ..., **fields of the spec}`; None: "auto".
+        given: A backend, or `{"backend": ..., "warm": ..., "max_boxes": ..., **fields of the
+            spec}`; None: "auto".
 
     Returns:
         Where boxes come from, or None where the class uses none.
@@ -79,7 +93,8 @@ def box_settings(
         raise ConfigError(
             f"{owner}: sandbox.backend must be one of {', '.join(names)}, got {backend!r:.100}."
         )
-    known = [field.name for field in dataclasses.fields(SandboxSpec)]
+    of_pool = {name: fields.pop(name) for name in ("warm", "max_boxes") if name in fields}
+    known = ["warm", "max_boxes", *(field.name for field in dataclasses.fields(SandboxSpec))]
     for name in fields:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1)
@@ -89,7 +104,7 @@ def box_settings(
                 f"{', '.join(known)}."
             )
     try:
-        return BoxSettings(backend, dataclasses.replace(spec, **fields))
+        return BoxSettings(backend, dataclasses.replace(spec, **fields), **of_pool)
     except UsageError as error:
         raise ConfigError(f"{owner}: sandbox: {error}") from error
     except (TypeError, AttributeError) as error:
@@ -138,7 +153,7 @@ class EpisodeBox(ForwardingSandbox):
         Raises:
             SandboxError: There is none to be had.
         """
-        box = await self._settings.pool.atake()
+        box = await self._settings.pool().atake()
         await in_background(lambda: self._put(box))
 
     @property
@@ -175,7 +190,7 @@ class EpisodeBox(ForwardingSandbox):
         if box is None:
             if self._closed:
                 raise SandboxDead("the episode's box was closed: the episode is over")
-            box = self._put(self._settings.pool.take())
+            box = self._put(self._settings.pool().take())
         return box
 
     def _put(self, box: Sandbox) -> Sandbox:

@@ -18,6 +18,7 @@ from gymnast.envs.grading import Grade, GradingLimits, grade
 from gymnast.envs.result_words import in_words
 from gymnast.envs.tools import tool
 from gymnast.errors import ConfigError, UserCodeError
+from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.types import Message
 
@@ -142,7 +143,11 @@ class Code(Environment):
 
     async def _graded(self, code: str) -> Grade:
         assert self._boxes is not None
-        task, take = self._task, self._boxes.pool.atake
+        task, boxes = self._task, self._boxes
+
+        async def take(purpose: str) -> Sandbox:
+            return await boxes.pool(purpose).atake()
+
         try:
             return await grade(task.tests, task.context, code, self.sandbox, take, self._limits)
         except UserCodeError as error:  # name the row

@@ -20,7 +20,13 @@ from gymnast.errors import SandboxDead, UserCodeError
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.spec import ExecResult
 
-Take = Callable[[], Awaitable[Sandbox]]
+# Boxes are waited for while others are held. So each purpose has a pool of its own, and who holds a
+# box waits only for those of purposes further down: nobody waits in a circle.
+CODE_BEFORE_TESTS = "code, again"
+TESTS = "tests"
+CODE_AMID_TESTS = "code, again, amid its tests"
+
+Take = Callable[[str], Awaitable[Sandbox]]
 
 _LEAST_S = 0.05  # that a call is given, however late it is
 _OUTPUT_BYTES = 3 * wire.MAX_CHARACTERS
@@ -95,7 +101,8 @@ async def grade(
         context: Python that the code may rely on, run before it.
         code: What the policy wrote.
         box: Where the code runs; its session is given up.
-        take: Takes a fresh box: for the tests, and for the code if it breaks its own.
+        take: Takes a fresh box for one of these purposes: the tests, or the code if it breaks its
+            own. Each has boxes of its own.
         limits: How long it may take.
 
     Raises:
@@ -108,7 +115,8 @@ async def grade(
         said = await candidate.load()
         if said != _LOADED:
             return Grade(0, tests.total, False, said[:300])
-        judge = await take()
+        judge = await take(TESTS)
+        candidate.tests_begin()
         try:
             return await _run(tests, judge, candidate, deadline)
         finally:
@@ -169,6 +177,7 @@ class _CandidateSide:
         self._program = _program("candidate") + f"_code = candidate.Candidate(*{arguments!r})\n"
         self._box, self._own_box = box, False
         self._take = take
+        self._purpose = CODE_BEFORE_TESTS
         self._call_s, self._deadline = call_s, deadline
         self._loaded = False
         self._given_up = False
@@ -185,6 +194,10 @@ class _CandidateSide:
         said = await self._asked(self._program)
         self._loaded = said == _LOADED
         return said
+
+    def tests_begin(self) -> None:
+        """From now on the box of the tests is held."""
+        self._purpose = CODE_AMID_TESTS
 
     async def call(self, request: str) -> str:
         """What a call came to, as a text for the judge."""
@@ -219,7 +232,7 @@ class _CandidateSide:
     async def _replace(self) -> None:
         await self.close()
         self._own_box = False
-        self._box = await self._take()
+        self._box = await self._take(self._purpose)
         self._own_box = True
 
     async def _python(self, program: str) -> ExecResult:

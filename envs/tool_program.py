@@ -110,7 +110,7 @@ def described(boxes: BoxSettings, argv: tuple[str, ...]) -> ToolProgram:
     """
     with _asking:
         if (boxes, argv) not in _known:
-            with boxes.pool.take() as box:
+            with boxes.pool().take() as box:
                 _known[boxes, argv] = describe(box, argv)
         return _known[boxes, argv]
 

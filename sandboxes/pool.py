@@ -26,6 +26,9 @@ from gymnast.sandboxes.spec import SandboxSpec, check_seconds, check_whole
 from gymnast.sandboxes.stock import Stock
 from gymnast.sandboxes.sweep import sweep_in_background
 
+WARM = 4
+MAX_BOXES = 64
+
 
 @dataclass(frozen=True)
 class PoolStatistics:
@@ -92,8 +95,8 @@ class SandboxPool:
         backend: str = "auto",
         *,
         spec: SandboxSpec | None = None,
-        warm: int = 4,
-        max_boxes: int = 64,
+        warm: int = WARM,
+        max_boxes: int = MAX_BOXES,
         wait_s: float = 600.0,
         open_box: Callable[[], Sandbox] | None = None,
     ) -> None:
@@ -215,11 +218,18 @@ class _Opener:
         return box
 
 
-_shared: dict[tuple[str, SandboxSpec], SandboxPool] = {}
+_shared: dict[tuple[str, SandboxSpec, str, int, int], SandboxPool] = {}
 _shared_lock = threading.Lock()
 
 
-def shared_pool(backend: str = "auto", spec: SandboxSpec | None = None) -> SandboxPool:
+def shared_pool(
+    backend: str = "auto",
+    spec: SandboxSpec | None = None,
+    *,
+    purpose: str = "",
+    warm: int = WARM,
+    max_boxes: int = MAX_BOXES,
+) -> SandboxPool:
     """The pool of this process for boxes of this kind, made when first asked for.
 
     It is closed at exit, or by `close_shared_pools`. A fork of the process has pools of its own.
@@ -227,11 +237,16 @@ def shared_pool(backend: str = "auto", spec: SandboxSpec | None = None) -> Sandb
     Args:
         backend: As for `open_sandbox`.
         spec: The image and the limits; None: the defaults.
+        purpose: What its boxes are for. Who holds one while waiting for another takes that from
+            the pool of another purpose: in one pool all could hold one, and wait for ever.
+        warm: See `SandboxPool`.
+        max_boxes: See `SandboxPool`; of each purpose.
     """
-    key = backend, spec or SandboxSpec()
+    spec = spec or SandboxSpec()
+    key = backend, spec, purpose, warm, max_boxes
     with _shared_lock:
         if key not in _shared:
-            _shared[key] = SandboxPool(backend, spec=key[1])
+            _shared[key] = SandboxPool(backend, spec=spec, warm=warm, max_boxes=max_boxes)
         return _shared[key]
 
 

@@ -195,6 +195,8 @@ def test_no_box_to_be_had_is_infrastructure(monkeypatch: pytest.MonkeyPatch) -> 
         ({"memory": 1}, "no field 'memory'. Did you mean 'memory_bytes'"),
         ({"memory_bytes": "512M"}, "memory_bytes is '512M'"),
         ({"timeout_s": 0}, "timeout_s is 0"),
+        ({"max_boxes": 0}, "max_boxes is 0"),
+        ({"warm": "all"}, "warm is 'all'"),
         ({"env": "A=1"}, "sandbox"),
         (["docker"], "must be a backend's name or a mapping"),
     ],

@@ -62,6 +62,43 @@ def test_variables_of_the_session_are_not_there_when_code_is_graded(
     assert ended.reward == 0.0
 
 
+BREAKS_A_BOX = """
+import os, signal
+if os.path.exists(MARK):
+    os.remove(MARK)
+    os.kill(os.getppid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("breaks", ["no box", "one when it is loaded", "one when it is called"])
+def test_episodes_that_all_hold_a_box_do_not_wait_for_one_another(
+    breaks: str, tmp_path: Path
+) -> None:
+    envs = [Code(sandbox={"backend": "local", "max_boxes": 2}) for _ in range(2)]
+    mark = tmp_path / "mark"
+    mark.touch()
+    broken = BREAKS_A_BOX.replace("MARK", repr(str(mark)))
+    code = {
+        "no box": "def half(n): return n / 2",
+        "one when it is loaded": broken + "def half(n): return n / 2",
+        "one when it is called": "def half(n):" + broken.replace("\n", "\n ") + "return n / 2",
+    }
+    said = answer(code[breaks])
+
+    async def both() -> list[float]:
+        for env in envs:
+            await env.areset(options={"row": ROW})
+        ended = await asyncio.gather(*(env.act(said) for env in envs))
+        return [outcome.reward for outcome in ended]
+
+    async def in_time() -> list[float]:
+        return await asyncio.wait_for(both(), 60)
+
+    assert asyncio.run(in_time()) == [1.0, 1.0]
+    for env in envs:
+        env.close()
+
+
 def test_tools_are_offered_as_asked(play: Callable[..., Any]) -> None:
     env = Code(sandbox="local", offer=[])
     env.reset(options={"row": ROW})
@@ -114,7 +151,7 @@ def _lend(box: Sandbox) -> Any:
         async def aclose(self) -> None:
             await box.apython("import os; os._exit(0)")
 
-    async def take() -> Any:
+    async def take(purpose: str) -> Any:
         return Lent()
 
     return take
@@ -126,7 +163,7 @@ def box() -> Iterator[Sandbox]:
         yield box
 
 
-async def _open() -> Sandbox:
+async def _open(purpose: str) -> Sandbox:
     return open_sandbox("local")
 
 

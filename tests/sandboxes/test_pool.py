@@ -391,6 +391,8 @@ def test_equal_boxes_share_a_pool() -> None:
     assert shared_pool("local", spec) is shared_pool("local", SandboxSpec(processes=17))
     assert shared_pool("local", spec) is not shared_pool("local", SandboxSpec(processes=18))
     assert shared_pool("local") is shared_pool("local", SandboxSpec())
+    assert shared_pool("local", spec) is not shared_pool("local", spec, purpose="tests")
+    assert shared_pool("local", spec) is not shared_pool("local", spec, max_boxes=2)
 
 
 def test_a_shared_pool_that_was_closed_is_made_anew() -> None:
