@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ pytest_plugins = [
 # Threads gain a tiny model nothing, and wait for one another wherever cores are shared: twenty
 # times as long as the test itself.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 
 # How long an example takes says something of the machine, nothing of the code.
 settings.register_profile(
