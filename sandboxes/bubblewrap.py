@@ -15,7 +15,7 @@ from pathlib import Path
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.cgroups import Groups, make_groups
 from gymnast.sandboxes.ending import delete_place, end_process
-from gymnast.sandboxes.landlock_plan import (
+from gymnast.sandboxes.host_plan import (
     OOM_PLACES,
     OWN_PROCESSES,
     READABLE,

@@ -17,7 +17,7 @@ from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.cgroups import Groups, make_groups
 from gymnast.sandboxes.ending import delete_place, end_process
 from gymnast.sandboxes.landlock_launcher import Plan
-from gymnast.sandboxes.landlock_plan import (
+from gymnast.sandboxes.host_plan import (
     OWN_PROCESSES,
     is_boxes_own,
     make_folder,

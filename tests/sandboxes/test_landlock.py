@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import gymnast.sandboxes.landlock as landlock
-import gymnast.sandboxes.landlock_plan as landlock_plan
+import gymnast.sandboxes.host_plan as host_plan
 from attack_fixtures import MIB, processes_with, tries
 from gymnast.errors import SandboxUnavailable
 from gymnast.sandboxes import ExecResult, LandlockSandbox, SandboxSpec, open_sandbox
@@ -78,7 +78,7 @@ def test_what_is_missing_is_named(
 def test_the_probe_sees_what_is_open(asked_anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
     skip_without_landlock()
     namespaces = not landlock._why_no_namespaces(os.getpid())
-    monkeypatch.setattr(landlock_plan, "READABLE", (*landlock_plan.READABLE, "/etc/passwd"))
+    monkeypatch.setattr(host_plan, "READABLE", (*host_plan.READABLE, "/etc/passwd"))
     assert landlock._try(namespaces=namespaces) == "a process in a box could read /etc/passwd"
 
 

@@ -1,4 +1,6 @@
-"""What a Landlock box is given: its user, its place on the host, the files that it may use, limits.
+"""What a box on the host's own kernel is given: its user, its place, the files it may use, limits.
+
+Landlock's boxes take all of it, bubblewrap's what it has no means of its own for.
 
 Left out: enforcing it (`landlock_launcher.py`, `guest/confine.py`, `cgroups.py`).
 """
