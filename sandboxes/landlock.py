@@ -16,7 +16,6 @@ from pathlib import Path
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.cgroups import Groups, make_groups
 from gymnast.sandboxes.ending import delete_place, end_process
-from gymnast.sandboxes.landlock_launcher import Plan
 from gymnast.sandboxes.host_plan import (
     OWN_PROCESSES,
     is_boxes_own,
@@ -25,6 +24,7 @@ from gymnast.sandboxes.host_plan import (
     new_user_id,
     rlimits,
 )
+from gymnast.sandboxes.landlock_launcher import Plan
 from gymnast.sandboxes.marked import kill_marked
 from gymnast.sandboxes.owner import MARK_VARIABLE
 from gymnast.sandboxes.seccomp_filter import (

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-import gymnast.sandboxes.landlock as landlock
 import gymnast.sandboxes.host_plan as host_plan
+import gymnast.sandboxes.landlock as landlock
 from attack_fixtures import MIB, processes_with, tries
 from gymnast.errors import SandboxUnavailable
 from gymnast.sandboxes import ExecResult, LandlockSandbox, SandboxSpec, open_sandbox
