@@ -102,14 +102,23 @@ class RunFolder:
             sweep(self.path, name)
 
     def save_rollouts(self, name: str, groups: Sequence[Sequence[Trajectory]]) -> None:
-        """Write trajectories to rollouts/NAME.jsonl, one a line."""
+        """Write trajectories to rollouts/NAME.jsonl, one a line; null is no finite number."""
         folder = self.path / "rollouts"
         folder.mkdir(exist_ok=True)
-        with (folder / f"{name}.jsonl").open("w") as file:
+        with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
             for number, group in enumerate(groups):
                 for trajectory in group:
                     record = asdict(trajectory) | {"group": number, "reward": trajectory.reward}
-                    file.write(json.dumps(record, default=str, ensure_ascii=False) + "\n")
+                    file.write(_as_json(record) + "\n")
+
+
+def _as_json(record: Mapping[str, Any]) -> str:
+    """JSON, which has neither NaN nor infinity; a model that diverges gives such logprobs."""
+    try:
+        return json.dumps(record, default=str, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        text = json.dumps(record, default=str, ensure_ascii=False)
+        return json.dumps(json.loads(text, parse_constant=lambda _: None), ensure_ascii=False)
 
 
 def is_begun(path: Path) -> bool:

@@ -153,15 +153,17 @@ def test_rollouts_are_written_one_a_line(folder: RunFolder) -> None:
         messages=[{"role": "user", "content": "é"}],
         row={"made": Path("odd")},  # JSON cannot say this
     )
-    groups = [[trajectory, replace(trajectory, turn_rewards=[0.0])], [], [trajectory]]
+    diverged = replace(trajectory, logprobs=[0.0, float("nan"), float("-inf")])  # nor this
+    groups = [[trajectory, replace(trajectory, turn_rewards=[0.0])], [], [diverged]]
     folder.save_rollouts("step_00001", groups)
-    text = (folder.path / "rollouts" / "step_00001.jsonl").read_text()
-    lines = [json.loads(line) for line in text.splitlines()]
+    text = (folder.path / "rollouts" / "step_00001.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
     assert [(line["group"], line["reward"]) for line in lines] == [(0, 2.0), (0, 0.0), (2, 2.0)]
     assert lines[0]["ids"] == [1, 2, 3] and lines[0]["turns"] == [[1, 3]]
     assert lines[0]["stop_reason"] == "answered"
     assert lines[0]["messages"] == [{"role": "user", "content": "é"}]
     assert lines[0]["row"] == {"made": "odd"}
+    assert lines[2]["logprobs"] == [0.0, None, None]
 
 
 # --- The model
