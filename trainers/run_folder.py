@@ -105,7 +105,9 @@ class RunFolder:
         """Write trajectories to rollouts/NAME.jsonl, one a line; null is no finite number."""
         folder = self.path / "rollouts"
         folder.mkdir(exist_ok=True)
-        with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+        path = folder / f"{name}.jsonl"
+        # Half a surrogate pair, which a row's JSON may hold, is written as JSON escapes it.
+        with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
             for number, group in enumerate(groups):
                 for trajectory in group:
                     record = asdict(trajectory) | {"group": number, "reward": trajectory.reward}

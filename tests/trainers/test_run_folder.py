@@ -151,9 +151,9 @@ def test_rollouts_are_written_one_a_line(folder: RunFolder) -> None:
         terminated=True,
         truncated=False,
         messages=[{"role": "user", "content": "é"}],
-        row={"made": Path("odd")},  # JSON cannot say this
+        row={"made": Path("odd"), "half": "\ud83d"},  # JSON cannot say the first
     )
-    diverged = replace(trajectory, logprobs=[0.0, float("nan"), float("-inf")])  # nor this
+    diverged = replace(trajectory, logprobs=[0.0, float("nan"), float("-inf")])  # nor these
     groups = [[trajectory, replace(trajectory, turn_rewards=[0.0])], [], [diverged]]
     folder.save_rollouts("step_00001", groups)
     text = (folder.path / "rollouts" / "step_00001.jsonl").read_text(encoding="utf-8")
@@ -162,7 +162,7 @@ def test_rollouts_are_written_one_a_line(folder: RunFolder) -> None:
     assert lines[0]["ids"] == [1, 2, 3] and lines[0]["turns"] == [[1, 3]]
     assert lines[0]["stop_reason"] == "answered"
     assert lines[0]["messages"] == [{"role": "user", "content": "é"}]
-    assert lines[0]["row"] == {"made": "odd"}
+    assert lines[0]["row"] == {"made": "odd", "half": "\ud83d"}
     assert lines[2]["logprobs"] == [0.0, None, None]
 
 
