@@ -81,11 +81,23 @@ def _to_turns(advantages: torch.Tensor, batch: RewardBatch) -> list[torch.Tensor
     return [value.expand(len(turns)) for value, turns in pairs]
 
 
+def _centred(values: torch.Tensor) -> torch.Tensor:
+    """v - mean, [N] -> [N]; exactly zero where all are alike, whose rounded mean may be another."""
+    if bool((values == values[0]).all()):
+        return torch.zeros_like(values)
+    return values - values.mean()
+
+
+def _scaled(centred: torch.Tensor) -> torch.Tensor:
+    """v / (std + 1e-4), [N] -> [N], of values whose mean is zero; zeros where there is only one."""
+    if len(centred) < 2:
+        return torch.zeros_like(centred)
+    return centred / (centred.std() + EPSILON)
+
+
 def _standardised(values: torch.Tensor) -> torch.Tensor:
     """(v - mean) / (std + 1e-4), [N] -> [N]; zeros where there are fewer than two."""
-    if len(values) < 2:
-        return torch.zeros_like(values)
-    return (values - values.mean()) / (values.std() + EPSILON)
+    return _scaled(_centred(values))
 
 
 @per_group
@@ -119,7 +131,7 @@ def dr_grpo(rewards: torch.Tensor) -> torch.Tensor:
         [G].
     """
     rewards = torch.as_tensor(rewards) * 1.0  # whole numbers too
-    return rewards - rewards.mean()
+    return _centred(rewards)
 
 
 @per_group
@@ -138,7 +150,7 @@ def rloo(rewards: torch.Tensor) -> torch.Tensor:
     rewards = torch.as_tensor(rewards) * 1.0  # whole numbers too
     if len(rewards) < 2:
         return torch.zeros_like(rewards)
-    return (rewards - rewards.mean()) * (len(rewards) / (len(rewards) - 1))
+    return _centred(rewards) * (len(rewards) / (len(rewards) - 1))
 
 
 @estimator
@@ -165,6 +177,8 @@ def reinforce_pp_baseline(batch: RewardBatch) -> list[torch.Tensor]:
         c = r - mean of the group
         A = (c - mean(c)) / (std(c) + 1e-4), over the N trajectories of all processes
 
+    mean(c) is zero, and left out: rounded, it would give groups that are all alike an advantage.
+
     REINFORCE++ with baseline (Hu et al. 2025, arXiv:2501.03262).
 
     Args:
@@ -174,7 +188,7 @@ def reinforce_pp_baseline(batch: RewardBatch) -> list[torch.Tensor]:
         N tensors, [turns] each.
     """
     centred = _in_groups(dr_grpo, batch.rewards * 1.0, batch.group)
-    return _to_turns(_standardised(centred), batch)
+    return _to_turns(_scaled(centred), batch)
 
 
 @estimator
@@ -185,6 +199,7 @@ def gdpo(batch: RewardBatch, *, weights: dict[str, float] | None = None) -> list
         s   = sum over k of w_k * a_k
         A   = (s - mean(s)) / (std(s) + 1e-4)                             over the batch
 
+    mean(s) is zero, and left out: rounded, it would give groups that are all alike an advantage.
     GDPO (Liu et al. 2026, arXiv:2601.05242), section 3. The parts are what an environment's
     `reward` returned by name and the `rewards` functions of the config; without any, the reward
     itself is the only one.
@@ -201,7 +216,7 @@ def gdpo(batch: RewardBatch, *, weights: dict[str, float] | None = None) -> list
     total = torch.zeros_like(batch.rewards * 1.0)
     for name, values in parts.items():
         total += used.get(name, 1.0) * _in_groups(grpo, values * 1.0, batch.group)
-    return _to_turns(_standardised(total), batch)
+    return _to_turns(_scaled(total), batch)
 
 
 @estimator

@@ -238,7 +238,7 @@ def test_a_step_raises_what_was_better_than_the_rest(accelerator: Accelerator) -
     assert change(better) > 0 > change(worse)
 
 
-@pytest.mark.parametrize("groups_of", [[], [[1.0, 1.0], [0.0, 0.0]], [[3.0]]])
+@pytest.mark.parametrize("groups_of", [[], [[1.0, 1.0], [0.0, 0.0]], [[3.0]], [[0.3] * 6]])
 def test_where_nothing_is_better_than_the_rest_nothing_is_learned(
     groups_of: list[list[float]], accelerator: Accelerator
 ) -> None:
