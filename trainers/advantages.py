@@ -82,14 +82,17 @@ def _to_turns(advantages: torch.Tensor, batch: RewardBatch) -> list[torch.Tensor
 
 
 def _centred(values: torch.Tensor) -> torch.Tensor:
-    """v - mean, [N] -> [N]; exactly zero where all are alike, whose rounded mean may be another."""
+    """The values minus their mean, [N] -> [N]; exactly zero where all are alike.
+
+    Rounded, the mean of equal values may be another.
+    """
     if bool((values == values[0]).all()):
         return torch.zeros_like(values)
     return values - values.mean()
 
 
 def _scaled(centred: torch.Tensor) -> torch.Tensor:
-    """v / (std + 1e-4), [N] -> [N], of values whose mean is zero; zeros where there is only one."""
+    """Values whose mean is zero, over (std + 1e-4), [N] -> [N]; zeros where there is only one."""
     if len(centred) < 2:
         return torch.zeros_like(centred)
     return centred / (centred.std() + EPSILON)

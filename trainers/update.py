@@ -63,6 +63,9 @@ from gymnast.trainers.shares import (
 )
 from gymnast.types import Trajectory
 
+# The part of the reward that a divergence in it becomes.
+KL_PART = "kl"
+
 
 @dataclass(frozen=True)
 class UpdateSettings:
@@ -105,9 +108,11 @@ def update(
     algorithm = settings.algorithm
     policy.eval()
     before: dict[str, float] = {}
+    weights = dict(settings.reward_weights)
     if (kl := algorithm.kl_in("reward")) and reference is not None:
         groups, before["kl"] = penalised(groups, kl, reference, settings, accelerator)
-    samples = with_advantages(groups, algorithm.estimator, settings.reward_weights)
+        weights[KL_PART] = kl.coefficient
+    samples = with_advantages(groups, algorithm.estimator, weights)
     kept = [
         [s for s in group if s.trajectory.stop_reason not in algorithm.masked_stop_reasons]
         for group in samples
@@ -159,7 +164,7 @@ def penalised(
     """Take the divergence of each turn's tokens from its reward; see `Kl.place`.
 
     The policy's log-probabilities are those that the agent sampled with. Where the reward has named
-    parts, "kl" becomes one of them.
+    parts, `KL_PART` becomes one of them: the divergence, whose weight is the coefficient.
 
     Returns:
         The groups with other rewards, and the mean divergence of a token.
@@ -167,28 +172,29 @@ def penalised(
     idle = [[Sample(t, torch.zeros(len(t.turns))) for t in group] for group in groups]
     share = _share(idle, settings, accelerator, also_idle=True)
     share = with_logprobs(share, reference=reference.logprobs)
-    mine: list[Sequence[torch.Tensor]] = []  # for each micro-batch, [tokens] of each trajectory
+    mine: list[Sequence[torch.Tensor]] = []  # for each micro-batch, [A] of each trajectory
     for scored in share.batches:
         assert scored.reference_logprobs is not None
-        costs = kl.coefficient * kl(scored.batch.sampled_logprobs, scored.reference_logprobs)
-        mine.append(costs.cpu().split(torch.bincount(scored.batch.sequences).tolist()))
+        apart = kl(scored.batch.sampled_logprobs, scored.reference_logprobs)
+        mine.append(apart.cpu().split(torch.bincount(scored.batch.sequences).tolist()))
     everybodys = gather_object([mine])
     # In the order of the trajectories: processes took the micro-batches in turn.
-    found = [costs for row in zip(*everybodys, strict=True) for batch in row for costs in batch]
+    found = [apart for row in zip(*everybodys, strict=True) for batch in row for apart in batch]
     found = found[: sum(len(group) for group in groups)]  # behind them, what only fills up
-    total = sum(costs.sum().item() for costs in found)
+    total = sum(apart.sum().item() for apart in found)
     in_order = iter(found)
-    changed = [[_with_costs(t, next(in_order)) for t in group] for group in groups]
-    return changed, total / max(share.tokens, 1) / kl.coefficient
+    changed = [[_with_costs(t, next(in_order), kl.coefficient) for t in g] for g in groups]
+    return changed, total / max(share.tokens, 1)
 
 
-def _with_costs(trajectory: Trajectory, costs: torch.Tensor) -> Trajectory:
-    """Costs [A] of its action tokens taken from the rewards of its turns."""
-    by_turn = [part.sum().item() for part in costs.split([b - a for a, b in trajectory.turns])]
-    rewards = [r - cost for r, cost in zip(trajectory.turn_rewards, by_turn, strict=True)]
+def _with_costs(trajectory: Trajectory, apart: torch.Tensor, coefficient: float) -> Trajectory:
+    """The divergence [A] of its action tokens taken from the rewards of its turns."""
+    by_turn = [part.sum().item() for part in apart.split([b - a for a, b in trajectory.turns])]
+    pairs = zip(trajectory.turn_rewards, by_turn, strict=True)
+    rewards = [reward - coefficient * divergence for reward, divergence in pairs]
     metrics = dict(trajectory.metrics)
     if any(name.startswith(PART) for name in metrics):
-        metrics[f"{PART}kl"] = -sum(by_turn)
+        metrics[PART + KL_PART] = -sum(by_turn)
     return replace(trajectory, turn_rewards=rewards, metrics=metrics)
 
 

@@ -17,6 +17,7 @@ from gymnast.trainers.kl import Kl, Reference
 from gymnast.trainers.losses import LOSSES
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.policy import Policy
+from gymnast.trainers.rollout import PART
 from gymnast.trainers.update import UpdateSettings, penalised, update
 from gymnast.types import Span, StopReason, Trajectory
 
@@ -468,6 +469,34 @@ def test_a_divergence_in_the_reward_changes_the_rewards_of_turns(accelerator: Ac
     metrics, _ = learned(accelerator, groups, kl=kl)
     assert metrics["kl"] == pytest.approx(mean, rel=1e-3)
     assert metrics["loss"] != pytest.approx(plain["loss"], rel=1e-3)
+
+
+def test_the_coefficient_of_a_divergence_in_the_reward_counts_where_parts_are_standardised(
+    accelerator: Accelerator,
+) -> None:
+    """gdpo divides each part by its standard deviation, and with it what multiplies the part."""
+
+    def with_parts(trajectory: Trajectory) -> Trajectory:
+        return replace(trajectory, metrics={f"{PART}environment": trajectory.reward})
+
+    groups = [[with_parts(t) for t in group] for group in two_groups()]
+    other = tiny_model()
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(1.05)
+
+    def loss(coefficient: float | None) -> float:
+        kl = Kl(coefficient, "k1", "reward") if coefficient is not None else None
+        algorithm = make_algorithm("gdpo", kl=kl)
+        settings = replace(SETTINGS, algorithm=algorithm)
+        model = tiny_model()
+        optimizer = KeepsGradients(model.parameters(), learning_rate=0.1)
+        optimizer.gradients = []
+        told = update(Policy(model), optimizer, groups, settings, accelerator, Reference(other))
+        return told["loss"]
+
+    assert loss(1e-5) == pytest.approx(loss(None), rel=1e-2)
+    assert loss(1.0) != pytest.approx(loss(None), rel=1e-1)
 
 
 def test_an_entropy_bonus_is_of_every_action_token(accelerator: Accelerator) -> None:
