@@ -254,6 +254,13 @@ class RunConfig(Section):
         default_factory=dict
     )
 
+    @property
+    def has_rows_to_evaluate(self) -> bool:
+        """Whether rows are held out; `evaluation.rows: 0` leaves those of `data.evaluation` out."""
+        if self.evaluation.rows is not None:
+            return self.evaluation.rows > 0
+        return self.data is not None and self.data.evaluation is not None
+
     @model_validator(mode="after")
     def _algorithm_can_be_made(self) -> "RunConfig":
         self.algorithm.make()
@@ -261,7 +268,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _has_rows_to_evaluate(self) -> "RunConfig":
-        evaluated = self.evaluation.rows or (self.data and self.data.evaluation)
+        evaluated = self.has_rows_to_evaluate
         for name in ("every_steps", "environments"):
             value = getattr(self.evaluation, name)
             if value and not evaluated:

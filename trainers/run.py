@@ -144,7 +144,7 @@ def evaluation_config(path: str | Path, overrides: list[str]) -> RunConfig:
                 )
         config = load_config(folder / CONFIG_FILE, overrides)
         config = config.model_copy(update={"model": _trained(config.model, folder / MODEL)})
-    if not (config.evaluation.rows or (config.data and config.data.evaluation)):
+    if not config.has_rows_to_evaluate:
         raise ConfigError(
             "evaluation.rows: is required to evaluate; add evaluation.rows=128, for example"
         )

@@ -234,6 +234,14 @@ def test_a_mistake_is_one_line_with_field_rule_and_value(
     assert refused(LEAST, override).startswith(message)
 
 
+def test_no_rows_of_a_second_dataset_are_no_rows_to_evaluate_with(folder: Path) -> None:
+    """They would never be evaluated, and nobody told."""
+    second = ["data={train: a.jsonl, evaluation: b.jsonl}", "evaluation.every_steps=2"]
+    assert load(LEAST, *second).has_rows_to_evaluate
+    assert refused(LEAST, *second, "evaluation.rows=0").startswith("evaluation.every_steps: is 2")
+    assert not load(LEAST, second[0], "evaluation.rows=0").has_rows_to_evaluate
+
+
 def test_all_mistakes_are_told_at_once(folder: Path) -> None:
     assert refused(LEAST, "trainer.steps=0", "sed=1", "model.dtype=x").splitlines() == [
         "model.dtype: must be one of 'bfloat16', 'float16' or 'float32', got 'x'",

@@ -167,6 +167,15 @@ def test_an_evaluation_alone_takes_any_sampling(tmp_path: Path) -> None:
     assert trainer.eval_sampling == Sampling(temperature=0, top_p=0.5, top_k=3, max_new_tokens=8)
 
 
+def test_an_evaluation_alone_needs_rows_also_where_there_is_a_second_dataset(
+    tmp_path: Path,
+) -> None:
+    data = {"train": "a.jsonl", "evaluation": "b.jsonl"}
+    (tmp_path / "run.yaml").write_text(json.dumps(changed(data=data)))
+    with pytest.raises(ConfigError, match=r"evaluation.rows: is required to evaluate"):
+        evaluation_config(tmp_path / "run.yaml", ["evaluation.rows=0"])
+
+
 def test_further_environments_and_tags_are_evaluated_by_name() -> None:
     evaluation = {"by": {"large": "a > `99`"}, "environments": {"large": LARGE | {"rows": 2}}}
     metrics = build(evaluation=evaluation | {"pass_reward": 0.0}).evaluate()
