@@ -76,6 +76,7 @@ async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Traj
         rewards: All are called at once.
 
     Raises:
+        ConfigError: Two parts of the reward have one name, one of which would be lost.
         UserCodeError: A function raised, or returned what is no finite number; so did the
             environment. `hook` is then the function's name, or "environment".
         InfrastructureError: A function raised one.
@@ -88,6 +89,7 @@ async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Traj
         raise blame.error(f"the environment's reward is {own!r}; it must be a finite number")
     if not rewards:
         return trajectory
+    _check_names(trajectory, rewards)
     async with asyncio.TaskGroup() as tasks:
         calls = [tasks.create_task(_outcome(reward, trajectory)) for reward in rewards]
     outcomes = [call.result() for call in calls]
@@ -105,6 +107,19 @@ async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Traj
     turn_rewards = list(trajectory.turn_rewards)
     turn_rewards[-1] += added
     return replace(trajectory, turn_rewards=turn_rewards, metrics=metrics)
+
+
+def _check_names(trajectory: Trajectory, rewards: Sequence[Reward]) -> None:
+    """Check that no reward function is called like another, or like a part of the environment's."""
+    parts = {name.removeprefix(PART) for name in trajectory.metrics if name.startswith(PART)}
+    taken = parts or {OWN}
+    for reward in rewards:
+        if reward.name in taken:
+            raise ConfigError(
+                f"rewards: another part of the reward is called {reward.name!r} already; rename "
+                "the function, or what the environment's `reward` returns"
+            )
+        taken.add(reward.name)
 
 
 async def _outcome(reward: Reward, trajectory: Trajectory) -> Any:

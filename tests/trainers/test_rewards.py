@@ -67,6 +67,18 @@ def test_parts_that_the_environment_named_stay() -> None:
     assert found.metrics == {"reward_parts/format": 1.0, "reward_parts/two": 2.0}
 
 
+def test_no_part_of_the_reward_takes_the_place_of_another_of_its_name() -> None:
+    """The environment's own would be missing in what trains by parts, and one counted twice."""
+    named = trajectory(1.0, metrics={"reward_parts/length": 1.0})
+    for given, rewards in [
+        (named, [Reward("length", length)]),
+        (trajectory(1.0), [Reward("two", two), Reward("two", length)]),
+        (trajectory(1.0), [Reward("environment", two)]),
+    ]:
+        with pytest.raises(ConfigError, match="another part of the reward is called"):
+            scored(given, *rewards)
+
+
 def test_without_functions_an_episode_stays_as_it_is() -> None:
     given = trajectory(1.0)
     assert scored(given) is given
