@@ -6,6 +6,8 @@ beginning and keeps their states in its checkpoints.
 """
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,17 @@ def seed_generators(*place: int | str) -> None:
     random.seed(derive(*place, "python"))
     np.random.seed(derive(*place, "numpy") % 2**32)
     torch.manual_seed(derive(*place, "torch"))  # of the accelerators too
+
+
+@contextmanager
+def seeded_apart(*place: int | str) -> Iterator[None]:
+    """Seed all of them for a place while the block runs, and put them back where they were."""
+    states = generator_states()
+    seed_generators(*place)
+    try:
+        yield
+    finally:
+        restore_generators(states)
 
 
 def generator_states() -> dict[str, Any]:

@@ -27,6 +27,7 @@ from gymnast.trainers.data import RowSource, as_row_source
 from gymnast.trainers.divergence import diverged, raise_if_diverged, skip_message
 from gymnast.trainers.environments import environment_factory
 from gymnast.trainers.evaluation import Evaluation, played_by
+from gymnast.trainers.generators import seeded_apart
 from gymnast.trainers.learner import Learner
 from gymnast.trainers.observer import Observer
 from gymnast.trainers.processes import launched, together
@@ -292,7 +293,9 @@ class Trainer:
         alone, rows = rows is not None, self.eval_rows if rows is None else rows
         if rows is None or not len(rows):
             raise ConfigError("evaluate: no rows; pass some, or give the trainer eval_rows")
-        found = self._evaluation.of(rows, f"evaluation after step {self.step}", alone=alone)
+        # Whether there is an evaluation changes nothing of what training draws, nor the reverse.
+        with seeded_apart(self.seed, "evaluation", self.accelerator.process_index):
+            found = self._evaluation.of(rows, f"evaluation after step {self.step}", alone=alone)
         name = f"eval_{self.step:05d}"
         self._record(self.step, name, found.metrics, found.rollouts)
         if self.folder is not None and self.accelerator.is_main_process:

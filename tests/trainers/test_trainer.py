@@ -300,6 +300,29 @@ def test_a_deterministic_run_repeats_bit_for_bit(
     assert written(tmp_path / "other") != first
 
 
+class Chancy(SmallLetters):
+    """A reward that draws from Python's global generator."""
+
+    def reward(self, episode: Any) -> float:
+        return random.random()
+
+
+def test_an_evaluation_changes_nothing_of_what_training_draws(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"environment": Chancy, "concurrency": 1, "steps": 3}
+    for name, more in {
+        "without": {},
+        "with": {"eval_rows": ROWS, "eval_every_steps": 1},
+    }.items():
+        make_trainer(tokenizer, output_dir=tmp_path / name, **settings, **more).train()
+    with_evaluations = written(tmp_path / "with")
+    steps = [line for line in with_evaluations if "eval/rows" not in line]
+    assert steps == written(tmp_path / "without")
+    evaluated = [line for line in with_evaluations if "eval/rows" in line]
+    assert len({line["eval/reward/mean"] for line in evaluated}) == 1, "and they compare"
+
+
 @pytest.mark.parametrize(
     "lora", [None, {"rank": 4, "dropout": 0.3}], ids=["all weights", "adapters"]
 )
