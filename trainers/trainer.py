@@ -159,6 +159,12 @@ class Trainer:
             concurrency=concurrency,
             keep_checkpoints=keep_checkpoints,
         )
+        check_at_least(
+            0,
+            warmup_steps=warmup_steps,
+            eval_every_steps=eval_every_steps,
+            checkpoint_every_steps=checkpoint_every_steps,
+        )
         # The named algorithms compare the members of a group with one another.
         check_at_least(2 if isinstance(algorithm, str) else 1, group_size=group_size)
         check_positive(learning_rate=learning_rate, max_grad_norm=max_grad_norm)
