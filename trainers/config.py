@@ -267,6 +267,16 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _minibatches_have_groups(self) -> "RunConfig":
+        minibatches, rows = self.algorithm.minibatches, self.trainer.rows_per_step
+        if minibatches > rows:
+            raise ValueError(
+                f"algorithm.minibatches: must be <= {rows}, trainer.rows_per_step, got "
+                f"{minibatches}: a batch is divided by groups, and there is one a row"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _has_rows_to_evaluate(self) -> "RunConfig":
         evaluated = self.has_rows_to_evaluate
         for name in ("every_steps", "environments"):

@@ -217,6 +217,7 @@ MISTAKES = {
     "data.columns.prompt=a..b": "data.train: is required\ndata.columns: prompt must be a jmespath "
     "expression",
     "environment=null": "environment: is required",
+    "algorithm.minibatches=9": "algorithm.minibatches: must be <= 8, trainer.rows_per_step, got 9",
     "evaluation.every_steps=2": "evaluation.every_steps: is 2, and there are no rows to evaluate "
     "with; set evaluation.rows or data.evaluation",
     "steps": "override 'steps': must be dotted.key=value, such as trainer.steps=3",
