@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from gymnast.errors import ModelError
 from gymnast.trainers.credit import Groups
 from gymnast.trainers.engine_weights import EngineWeights
 from gymnast.trainers.kl import Reference
@@ -19,6 +20,21 @@ from gymnast.trainers.sharding import shard
 from gymnast.trainers.update import UpdateSettings, update
 from gymnast.trainers.zero import ZeroAdamW
 from gymnast.trainers.zero_settings import Zero
+
+
+def check_dtypes(model: Any) -> None:
+    """Check that gradients of this model reach its weights.
+
+    Raises:
+        ModelError: It computes in float16. Where a loss is a mean over many tokens, what each of
+            them adds to a gradient is too small for that, and the loss is not scaled up.
+    """
+    if any(weight.dtype == torch.float16 for weight in model.parameters()):
+        raise ModelError(
+            "the model is in float16, in which small gradients become zero. Train in "
+            "bfloat16, which takes as much memory, or in float32 (model.dtype); the trained model "
+            "can be converted."
+        )
 
 
 class Learner:

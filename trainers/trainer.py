@@ -28,7 +28,7 @@ from gymnast.trainers.divergence import diverged, raise_if_diverged, skip_messag
 from gymnast.trainers.environments import environment_factory
 from gymnast.trainers.evaluation import Evaluation, played_by
 from gymnast.trainers.generators import seeded_apart
-from gymnast.trainers.learner import Learner
+from gymnast.trainers.learner import Learner, check_dtypes
 from gymnast.trainers.observer import Observer
 from gymnast.trainers.processes import launched, together
 from gymnast.trainers.rewards import Reward
@@ -233,6 +233,7 @@ class Trainer:
                 where the run was killed before its first one.
 
         Raises:
+            ModelError: It is in float16, in which gradients are lost.
             UserCodeError: The environment's own code raised in too many episodes.
             TooManyFailures: No episode of a step could be finished.
             CheckpointError: There is no run to resume, or it is of another model.
@@ -241,6 +242,7 @@ class Trainer:
             Diverged: Ten optimisation steps in a row had no finite loss or gradient; there is a
                 checkpoint, where there is an `output_dir`.
         """
+        check_dtypes(self.model)
         with ExitStack() as stack:
             if self.folder is not None:
                 claim = partial(stack.enter_context, self.folder.claimed())

@@ -23,6 +23,7 @@ from gymnast.errors import (
     ConfigError,
     DataError,
     InfrastructureError,
+    ModelError,
     TemplateError,
     TooManyFailures,
     UnknownEnvironment,
@@ -626,6 +627,13 @@ def test_a_tokenizer_without_a_chat_template_is_refused_before_training() -> Non
     tokenizer.chat_template = None
     with pytest.raises(TemplateError, match="has no chat template"):
         make_trainer(tokenizer)
+
+
+def test_a_model_in_float16_is_not_trained(tokenizer: Any) -> None:
+    """Without a scaled loss, gradients of long batches would be zero."""
+    trainer = make_trainer(tokenizer, model=tiny_model().half())
+    with pytest.raises(ModelError, match=r"in float16.*bfloat16"):
+        trainer.train()
 
 
 def test_an_evaluation_needs_rows(tokenizer: Any) -> None:
