@@ -137,6 +137,7 @@ class EpisodeBox(ForwardingSandbox):
         self._closed = False
         self._tools_run = False
         self._changing = threading.Lock()
+        self._replacing = threading.RLock()
 
     @contextmanager
     def tools_run(self) -> Iterator[None]:
@@ -187,11 +188,15 @@ class EpisodeBox(ForwardingSandbox):
     def _behind(self) -> Sandbox:
         """The box behind; a fresh one where the last was broken."""
         box = self._box
-        if box is None:
-            if self._closed:
-                raise SandboxDead("the episode's box was closed: the episode is over")
-            box = self._put(self._settings.pool().take())
-        return box
+        if box is not None:
+            return box
+        with self._replacing:  # of calls at the same time one takes a box, and all use it
+            box = self._box
+            if box is None:
+                if self._closed:
+                    raise SandboxDead("the episode's box was closed: the episode is over")
+                box = self._put(self._settings.pool().take())
+            return box
 
     def _put(self, box: Sandbox) -> Sandbox:
         try:

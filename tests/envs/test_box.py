@@ -107,6 +107,26 @@ def test_a_box_that_the_policys_code_breaks_is_replaced(
     assert len(env.seen) == 2
 
 
+def test_calls_at_the_same_time_after_a_break_share_one_new_box(calls: Calls) -> None:
+    class AtOnce(Boxed):
+        @tool(concurrent=True)
+        async def both(self, code: str) -> str:
+            """Run code beside another."""
+            return (await self.sandbox.apython(code)).stdout
+
+    async def run() -> Any:
+        env = AtOnce(sandbox={"backend": "local", "max_boxes": 1})
+        await env.areset(options={"row": {"prompt": "Go."}})
+        await env.act(calls(("python", {"code": KILLS_THE_WORKER})))
+        one, other = ("both", {"code": "x = 41"}), ("both", {"code": "x = 42"})
+        await asyncio.wait_for(env.act(calls(one, other)), 60)
+        found = await env.act(calls(("both", {"code": "x in (41, 42)"})))
+        await env.aclose()
+        return found.messages[0]["content"], len(env.seen)
+
+    assert asyncio.run(run()) == ("True\n", 2)
+
+
 def test_a_box_that_breaks_between_calls_is_infrastructure(calls: Calls) -> None:
     async def run() -> Any:
         env = Boxed()
