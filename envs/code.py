@@ -46,7 +46,7 @@ class Code(Environment):
         worked_turns: How many solved tasks the prompt carries before the question, 0 to 4.
         offer: The tools that are offered: of "python" and "submit"; () for code in the answer only.
         call_timeout_s: Wall time of one call of the function in a test, in seconds.
-        tests_timeout_s: Wall time of all tests of an episode, in seconds.
+        tests_timeout_s: Wall time of all tests of an episode, in seconds, waits for boxes apart.
         **settings: Those of `Environment`.
     """
 

@@ -9,7 +9,8 @@ values. Neither runs on the host, which does not even decode what the code sent.
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -84,7 +85,8 @@ class GradingLimits:
 
     Attributes:
         call_s: Wall time of one call of it, and of loading it, in seconds.
-        total_s: Wall time of all tests of an episode, in seconds; those left over have failed.
+        total_s: Wall time of all tests of an episode, in seconds, waits for boxes apart; those left
+            over have failed.
     """
 
     call_s: float = 4.0
@@ -109,28 +111,52 @@ async def grade(
         UserCodeError: The tests do not run, whatever the code.
         SandboxError: The box of the tests broke, or there is none to be had.
     """
-    deadline = time.monotonic() + limits.total_s
-    candidate = _CandidateSide(tests, context, code, box, take, limits.call_s, deadline)
+    clock = _Clock(limits.total_s)
+
+    async def take_box(purpose: str) -> Sandbox:
+        with clock.stopped():
+            return await take(purpose)
+
+    candidate = _CandidateSide(tests, context, code, box, take_box, limits.call_s, clock)
     try:
         said = await candidate.load()
         if said != _LOADED:
             return Grade(0, tests.total, False, said[:300])
-        judge = await take(TESTS)
+        judge = await take_box(TESTS)
         candidate.tests_begin()
         try:
-            return await _run(tests, judge, candidate, deadline)
+            return await _run(tests, judge, candidate, clock)
         finally:
             await judge.aclose()
     finally:
         await candidate.close()
 
 
-async def _run(tests: Tests, judge: Sandbox, candidate: "_CandidateSide", deadline: float) -> Grade:
+class _Clock:
+    """The time that is left; it stands still while a box is waited for, which is nobody's doing."""
+
+    def __init__(self, seconds: float) -> None:
+        self._ends = time.monotonic() + seconds
+
+    @property
+    def left_s(self) -> float:
+        return self._ends - time.monotonic()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self._ends += time.monotonic() - begun
+
+
+async def _run(tests: Tests, judge: Sandbox, candidate: "_CandidateSide", clock: _Clock) -> Grade:
     arguments = (tests.context, list(tests.names), list(tests.steps))
     program = _program("judge") + f"_judge = judge.Judge(*{arguments!r})\n_judge.start()\n"
     event: dict[str, Any] = {"passed": [], "why": {}}
     while True:
-        left = deadline - time.monotonic()
+        left = clock.left_s
         if left <= 0:
             return _grade(tests, event, "out of time")
         result = await judge.apython(program, timeout_s=left, max_output_bytes=_OUTPUT_BYTES)
@@ -171,14 +197,14 @@ class _CandidateSide:
         box: Sandbox,
         take: Take,
         call_s: float,
-        deadline: float,
+        clock: _Clock,
     ) -> None:
         arguments = (context, code, list(tests.names))
         self._program = _program("candidate") + f"_code = candidate.Candidate(*{arguments!r})\n"
         self._box, self._own_box = box, False
         self._take = take
         self._purpose = CODE_BEFORE_TESTS
-        self._call_s, self._deadline = call_s, deadline
+        self._call_s, self._clock = call_s, clock
         self._loaded = False
         self._given_up = False
 
@@ -236,7 +262,7 @@ class _CandidateSide:
         self._own_box = True
 
     async def _python(self, program: str) -> ExecResult:
-        left = max(_LEAST_S, min(self._call_s, self._deadline - time.monotonic()))
+        left = max(_LEAST_S, min(self._call_s, self._clock.left_s))
         return await self._box.apython(program, timeout_s=left, max_output_bytes=_OUTPUT_BYTES)
 
     def _broken(self, result: ExecResult) -> bool:

@@ -234,6 +234,23 @@ def test_tests_out_of_time_have_failed_and_those_before_count(box: Sandbox) -> N
     assert (found.passed, found.total) == (1, 2)
 
 
+@pytest.mark.parametrize("breaks", [False, True])
+def test_the_wait_for_a_box_is_not_the_codes_time(
+    breaks: bool, box: Sandbox, tmp_path: Path
+) -> None:
+    async def after_a_while(purpose: str) -> Sandbox:
+        await asyncio.sleep(2.5)
+        return open_sandbox("local")
+
+    mark = tmp_path / "mark"
+    if breaks:
+        mark.touch()
+    code = BREAKS_A_BOX.replace("MARK", repr(str(mark))) + "def f(n): return n"
+    tests = Tests("", ("f",), (("assert f(1) == 1", True),))
+    found = asyncio.run(grade(tests, "", code, box, after_a_while, GradingLimits(2.0, 2.0)))
+    assert (found.passed, found.why) == (1, "")
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [
