@@ -128,6 +128,11 @@ class Toolset(Hooks):
         return self._box
 
     @property
+    def max_boxes(self) -> int | None:
+        """How many episodes of this process may have a box at once; None: they have none."""
+        return None if self._boxes is None else self._boxes.max_boxes
+
+    @property
     def tools(self) -> list[dict[str, Any]]:
         """The schemas of the tools offered in this episode, in OpenAI's shape."""
         return [tool.schema for tool in self._state.tools.values()]

@@ -92,11 +92,13 @@ async def stream(
 
     Raises:
         UserCodeError: The first one, when there are more than `max_failed_episodes`.
-        ConfigError: A number is out of its range.
+        ConfigError: A number is out of its range; or the environment has fewer boxes than a round
+            has episodes.
     """
     counts = counts if counts is not None else Counts()
     limits = Limits(len(rows), group_size, concurrency, max_waiting_groups, deadline_s)
-    environments = Environments(make_env)
+    together = min(concurrency, limits.episodes) if deterministic else 1
+    environments = Environments(make_env, together)
     rounds = Rounds(agent) if deterministic else None
     episodes = Episodes(
         environments=environments,

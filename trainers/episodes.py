@@ -16,7 +16,8 @@ from typing import Any
 import gymnasium
 
 from gymnast.agents.base import Agent
-from gymnast.errors import InfrastructureError, PromptTooLong, UserCodeError
+from gymnast.envs import Environment
+from gymnast.errors import ConfigError, InfrastructureError, PromptTooLong, UserCodeError
 from gymnast.trainers.drivers import Driver, driver_of
 from gymnast.trainers.rewards import Reward, add_rewards
 from gymnast.trainers.rollout import drive
@@ -36,18 +37,25 @@ class Environments:
 
     Args:
         make_env: Makes one.
+        waiting_together: How many episodes wait for one another, each with its box if it has one.
     """
 
-    def __init__(self, make_env: MakeEnvironment) -> None:
+    def __init__(self, make_env: MakeEnvironment, waiting_together: int = 1) -> None:
         self._make_env = make_env
+        self._waiting_together = waiting_together
         self._free: list[Driver] = []
         self._all: list[Driver] = []
 
     def take(self) -> Driver:
-        """A free one, or a new one."""
+        """A free one, or a new one.
+
+        Raises:
+            ConfigError: It has fewer boxes than episodes that wait for one another.
+        """
         if not self._free:
             driver = driver_of(self._make_env())
             self._all.append(driver)
+            _check_boxes(driver.env, self._waiting_together)
             return driver
         return self._free.pop()
 
@@ -60,6 +68,18 @@ class Environments:
         with ExitStack() as stack:
             for driver in self._all:
                 stack.callback(driver.close)
+
+
+def _check_boxes(env: gymnasium.Env[Any, Any], waiting_together: int) -> None:
+    """Who has a box must not wait for who waits for a box."""
+    inner = env.unwrapped
+    most = inner.max_boxes if isinstance(inner, Environment) else None
+    if most is not None and most < waiting_together:
+        raise ConfigError(
+            f"deterministic: a round waits for all {waiting_together} episodes, but the sandbox of "
+            f"{type(inner).__name__} has max_boxes: {most}, so the others would never get theirs. "
+            f"Lower concurrency to {most}, or raise the sandbox's max_boxes to {waiting_together}."
+        )
 
 
 @dataclass(frozen=True)

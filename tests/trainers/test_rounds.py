@@ -12,7 +12,8 @@ import pytest
 from gymnast.agents import Agent, ScriptedAgent, TransformersAgent
 from gymnast.agents.tiny import tiny_model
 from gymnast.envs import Environment, Renderer, tool
-from gymnast.errors import InfrastructureError
+from gymnast.errors import ConfigError, InfrastructureError
+from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import Group, Rollouts, collect, stream
 from gymnast.trainers.rounds import Rounds
 from gymnast.types import Completion, Sampling
@@ -129,6 +130,40 @@ def test_two_runs_are_equal_bit_for_bit_however_long_tools_take(
     assert counts["episodes/finished"] == 32 - counts["episodes/left_out/infrastructure"]
     assert counts["episodes/left_out/user_code"] == 4
     assert counts["episodes/rows_skipped"] == 1
+
+
+@pytest.mark.parametrize(("concurrency", "rows"), [(2, 2), (2, 1), (1, 2)])
+def test_a_round_that_would_wait_for_ever_for_boxes_is_refused(
+    tokenizer: Any, model: Any, concurrency: int, rows: int
+) -> None:
+    """Who has a box waits for the round, and the round for who waits for a box."""
+
+    class Boxed(Environment):
+        sandbox_spec = SandboxSpec()
+
+    def make_env() -> Boxed:
+        sandbox = {"backend": "local", "max_boxes": 1}
+        return Boxed(Renderer(tokenizer), max_turns=1, sandbox=sandbox)
+
+    async def play() -> Rollouts:
+        return await asyncio.wait_for(
+            collect(
+                make_env,
+                TransformersAgent(model),
+                [{"prompt": f"row {i}"} for i in range(rows)],
+                group_size=1,
+                sampling=SHORT,
+                concurrency=concurrency,
+                deterministic=True,
+            ),
+            60,
+        )
+
+    if min(concurrency, rows) == 1:
+        assert len(asyncio.run(play()).trajectories) == rows
+    else:
+        with pytest.raises(ConfigError, match=r"max_boxes: 1.* concurrency to 1, or .* to 2"):
+            asyncio.run(play())
 
 
 def test_a_slow_consumer_changes_nothing(make_env: Callable[[], Restless], model: Any) -> None:
