@@ -22,7 +22,8 @@ from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.types import Message
 
-_BLOCK = re.compile(r"```[ \t]*(\w*)[^\n]*\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
+_OPENING = re.compile(r"```[ \t]*+(\w*+)[^\n]*+\n")
+_CLOSING = re.compile(r"\n[ \t]*+```")
 
 
 class Code(Environment):
@@ -172,9 +173,20 @@ def code_in(answer: str, name: str) -> str:
         answer: The text.
         name: The function.
     """
-    found = _BLOCK.findall(answer)
+    found = _fenced(answer)
     if not found:
         return answer
     blocks = [text for mark, text in found if mark.lower() in ("", "python", "py", "python3")]
     defining = [text for text in blocks if f"def {name}(" in text]
     return (defining or blocks or [""])[-1]
+
+
+def _fenced(answer: str) -> list[tuple[str, str]]:
+    """The mark and the text of each fenced block, in time that grows with the answer's length."""
+    found = []
+    at, last_line = 0, answer.rfind("\n") + 1  # nothing can be opened there
+    while opening := _OPENING.search(answer, at, last_line):
+        closing = _CLOSING.search(answer, opening.end())
+        until, at = closing.span() if closing else (len(answer), len(answer))
+        found.append((opening[1], answer[opening.end() : until]))
+    return found

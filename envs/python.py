@@ -14,7 +14,7 @@ from gymnast.envs.tools import tool
 from gymnast.errors import DataError
 from gymnast.sandboxes.spec import SandboxSpec
 
-_END = re.compile(r"[\s.!*`\"')\]]+$")
+_END = " .!*`\"')]"
 
 
 class Python(Environment):
@@ -77,8 +77,8 @@ def gives(text: str, expected: str) -> bool:
     number = last_number(expected)
     if number is not None and _is_number(expected):
         return last_number(text) == number
-    wanted = _END.sub("", " ".join(expected.split())).casefold()
-    found = _END.sub("", " ".join(text.split())).casefold()
+    wanted = " ".join(expected.split()).rstrip(_END).casefold()
+    found = " ".join(text.split()).rstrip(_END).casefold()
     before = found[: len(found) - len(wanted)][-1:]
     return bool(wanted) and found.endswith(wanted) and not before.isalnum()
 

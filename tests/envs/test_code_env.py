@@ -267,6 +267,13 @@ def test_the_code_of_an_answer(text: str, code: str) -> None:
     assert code_in(text, "f") == code
 
 
+@pytest.mark.parametrize("said", ["`", "```", "```a", "```\n", "\n", " ", "\n ", "```py x\n"])
+def test_the_code_of_a_long_answer_is_found_at_once(said: str) -> None:
+    """All episodes of a process wait meanwhile: it must not take the square of the length."""
+    code_in("```" + said * 300_000, "f")
+    code_in("```" + "a" * 1_000_000, "f")
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

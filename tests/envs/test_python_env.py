@@ -86,3 +86,8 @@ def test_a_row_without_an_answer_is_named() -> None:
 )
 def test_what_the_model_is_told(result: ExecResult, command: bool, words: str) -> None:
     assert in_words(result, command=command) == words
+
+
+def test_a_long_text_is_read_at_once() -> None:
+    """All episodes of a process wait meanwhile: it must not take the square of the length."""
+    assert not gives("." * 1_000_000 + "x", "cat")
