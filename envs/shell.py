@@ -34,7 +34,9 @@ class Shell(Environment):
     the same box and folder, after `check_files` (`{path: text}`) were written over whatever lies
     at their paths. Neither is in the box before, so the policy can read or change neither; nothing
     that it started still runs. What the check looks at is the policy's, of course: a check that
-    runs or imports files of the policy's lets them decide. A check that ends in any other way,
+    runs or imports files of the policy's lets them decide, and one that compares a file of the
+    policy's with one of `check_files` finds them equal where the policy's is a link to that name;
+    what is expected belongs into `check` itself. A check that ends in any other way,
     with its box broken say, is reward 0.0. Without rows, the environment has small tasks of its
     own.
 
@@ -121,9 +123,13 @@ class Shell(Environment):
 
     async def reward(self, episode: Episode) -> float:
         """Whether the check passes; see the class."""
+        files = self._files("check_files")
         try:
-            for path, text in self._files("check_files").items():
+            for path, text in files.items():
                 await self.sandbox.awrite_file(path, text)
+            for path, text in files.items():
+                if await self.sandbox.aread_file(path) != text.encode("utf-8", "surrogatepass"):
+                    return 0.0  # a link of the policy's made two of them one
         except SandboxFileError:  # the policy has put a folder there, say
             return 0.0
         result = await self.sandbox.aexec(self.row["check"], env=_CHECK_ENV)

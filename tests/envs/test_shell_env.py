@@ -78,6 +78,22 @@ def test_own_rows_can_be_solved(play: Callable[..., Any], calls: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    "command",
+    ["mkdir b; ln -s b/check.sh a.sh", "mkdir b; touch b/check.sh; ln b/check.sh a.sh", "true"],
+)
+def test_a_file_of_the_check_cannot_be_made_another_one(
+    play: Callable[..., Any], calls: Any, command: str
+) -> None:
+    row = {"prompt": "Make done.", "check": "sh a.sh && sh b/check.sh"}
+    row["check_files"] = {"a.sh": "[ -e done ]", "b/check.sh": "true"}  # type: ignore[assignment]
+    env = Shell(sandbox="local")
+    assert play(env, calls(("shell", {"command": command})), DONE, row=row)[-1].reward == 0.0
+    done = f"{command}; touch done"
+    right = play(Shell(sandbox="local"), calls(("shell", {"command": done})), DONE, row=row)
+    assert right[-1].reward == float(command == "true")
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"check": None}, "'check' is None"),
