@@ -18,13 +18,16 @@ from gymnast.envs.judging import wire
 
 Event = Dict[str, Any]
 
+# Raised by the code, they would end `all(map(f, ...))` in a test as if nothing were left to check.
+_ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
+
 
 class NoAnswer(BaseException):
     """A call came to nothing: out of time, say. No `except Exception` of a test can swallow it."""
 
 
 class CodeRaised(Exception):
-    """The code raised something whose name is no exception of Python's own."""
+    """The code raised something else than an exception of Python's own that a test may expect."""
 
 
 class Judge:
@@ -127,7 +130,7 @@ def _outcome(answer: str) -> Any:
     if kind != "raised":
         raise NoAnswer("%s: %s" % (name, text))
     known = getattr(builtins, name, None)
-    if isinstance(known, type) and issubclass(known, Exception):
+    if isinstance(known, type) and issubclass(known, Exception) and known not in _ENDS_OF_LOOPS:
         try:
             error = known(text)
         except Exception:  # UnicodeDecodeError wants five arguments

@@ -177,6 +177,14 @@ def test_a_function_may_raise_what_a_test_expects(box: Sandbox) -> None:
         assert found.passed == passed
 
 
+@pytest.mark.parametrize("error", ["StopIteration", "StopAsyncIteration"])
+def test_code_cannot_end_the_loop_of_a_test(error: str, box: Sandbox) -> None:
+    steps = ("assert all(map(f, [1, 3]))", "assert list(filter(f, [2])) == []")
+    tests = Tests("", ("f",), tuple((step, True) for step in steps))
+    code = f"def f(n): raise {error}"
+    assert asyncio.run(grade(tests, "", code, box, _open, GradingLimits())).passed == 0
+
+
 def test_a_box_that_breaks_after_the_last_tool_call_is_not_needed(calls: Any) -> None:
     later = "import os, threading\n"
     later += "threading.Timer(0.1, os.kill, (os.getppid(), 9)).start()"
