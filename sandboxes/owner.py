@@ -46,7 +46,10 @@ class Owner:
     @property
     def lives(self) -> bool:
         """Whether the process is there; only to be asked where it is of this host."""
-        return started(self.pid) == self.started or (self.started == 0 and _exists(self.pid))
+        if self.started == 0:
+            return _exists(self.pid)
+        found = started(self.pid)
+        return found == self.started or (found is None and _is_hidden(self.pid))
 
 
 def this_process() -> Owner:
@@ -120,6 +123,19 @@ def started(pid: int) -> int | None:
         return None
     rest = stat[stat.rindex(b")") + 2 :].split()
     return None if rest[0] in (b"Z", b"X") else int(rest[19])  # ended, and not yet collected
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether it is another user's that /proc does not show, being mounted with `hidepid`."""
+    if os.path.exists(f"/proc/{pid}"):
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _exists(pid: int) -> bool:

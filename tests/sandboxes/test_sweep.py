@@ -92,6 +92,33 @@ def test_an_owner_can_be_read_from_what_it_is_written_on() -> None:
     assert owner_of_labels({"gymnast.owner.pid": "x"}) is None
 
 
+AS_ANOTHER_USER = """
+import os, sys
+from gymnast.sandboxes.owner import Owner, host_id
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+pid, started = map(int, sys.argv[1:])
+print(os.path.exists(f"/proc/{pid}"), Owner(host_id(), pid, started).lives)
+"""
+
+
+def test_an_owner_that_proc_hides_lives() -> None:
+    """Mounted with hidepid=2, as where many users share a machine, /proc shows each its own."""
+    owner = this_process()
+    mount = 'mount -t proc -o hidepid=2 proc /proc && exec "$@"'
+    program = [sys.executable, "-c", AS_ANOTHER_USER, str(owner.pid), str(owner.started)]
+    try:
+        ended = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", mount, "sh", *program],
+            capture_output=True,
+            text=True,
+        )
+    except FileNotFoundError:
+        pytest.skip("this machine has no unshare")
+    if re.search("unshare|mount", ended.stderr):
+        pytest.skip(f"only root may mount a /proc: {ended.stderr.strip()}")
+    assert ended.stdout.split() == ["False", "True"], ended.stderr
+
+
 def test_what_a_killed_run_has_left_is_removed(start: Start, temporary: Path) -> None:
     run = start(SURVIVOR)
     folder, survivor = first_line(run).split()
