@@ -51,6 +51,12 @@ def driver_of(env: gymnasium.Env[Any, Any]) -> Driver:
     return Awaited(env) if isinstance(env, Environment) else Threaded(env)
 
 
+def max_boxes(env: gymnasium.Env[Any, Any]) -> int | None:
+    """How many of these environments may have a box at once; None: they have none."""
+    inner = env.unwrapped
+    return inner.max_boxes if isinstance(inner, Environment) else None
+
+
 class Awaited:
     """Drives an `Environment` on the caller's event loop."""
 

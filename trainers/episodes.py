@@ -16,9 +16,8 @@ from typing import Any
 import gymnasium
 
 from gymnast.agents.base import Agent
-from gymnast.envs import Environment
 from gymnast.errors import ConfigError, InfrastructureError, PromptTooLong, UserCodeError
-from gymnast.trainers.drivers import Driver, driver_of
+from gymnast.trainers.drivers import Driver, driver_of, max_boxes
 from gymnast.trainers.rewards import Reward, add_rewards
 from gymnast.trainers.rollout import drive
 from gymnast.trainers.rollout_metrics import Counts, LeftOut
@@ -72,13 +71,12 @@ class Environments:
 
 def _check_boxes(env: gymnasium.Env[Any, Any], waiting_together: int) -> None:
     """Who has a box must not wait for who waits for a box."""
-    inner = env.unwrapped
-    most = inner.max_boxes if isinstance(inner, Environment) else None
+    most = max_boxes(env)
     if most is not None and most < waiting_together:
         raise ConfigError(
             f"deterministic: a round waits for all {waiting_together} episodes, but the sandbox of "
-            f"{type(inner).__name__} has max_boxes: {most}, so the others would never get theirs. "
-            f"Lower concurrency to {most}, or raise the sandbox's max_boxes to {waiting_together}."
+            f"{type(env.unwrapped).__name__} has max_boxes: {most}, so the "
+            f"others never get theirs. Lower concurrency to {most}, or raise its max_boxes to {waiting_together}."
         )
 
 
