@@ -75,7 +75,7 @@ def _check_boxes(env: gymnasium.Env[Any, Any], waiting_together: int) -> None:
     if most is not None and most < waiting_together:
         raise ConfigError(
             f"deterministic: a round waits for all {waiting_together} episodes, but the sandbox of "
-            f"{type(env.unwrapped).__name__} has max_boxes: {most}, so the others never get theirs. "
+            f"{type(env.unwrapped).__name__} has max_boxes: {most}: the others never get theirs. "
             f"Lower concurrency to {most}, or raise its max_boxes to {waiting_together}."
         )
 
