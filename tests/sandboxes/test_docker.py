@@ -205,10 +205,12 @@ try:
     print("resolved")
 except OSError: pass
 """
-        assert container.python(code).stdout == ""
+        tried = container.python(code)
+        assert (tried.verdict, tried.stdout) == ("ok", ""), tried
     loopback = "s = socket.create_server(('127.0.0.1', 0)); "
     code = loopback + "socket.create_connection(s.getsockname()).close(); 'own'"
-    assert container.python(code).stdout == "'own'\n"
+    own = container.python(code)
+    assert own.stdout == "'own'\n", own
 
 
 def _addresses_of_this_host() -> list[str]:
