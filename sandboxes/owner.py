@@ -127,15 +127,7 @@ def started(pid: int) -> int | None:
 
 def _is_hidden(pid: int) -> bool:
     """Whether it is another user's that /proc does not show, being mounted with `hidepid`."""
-    if os.path.exists(f"/proc/{pid}"):
-        return False
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except OSError:
-        return False
-    return False
+    return not os.path.exists(f"/proc/{pid}") and _exists(pid)
 
 
 def _exists(pid: int) -> bool:
