@@ -56,7 +56,8 @@ for address in {addresses()!r}:
         except OSError:
             pass
 """
-    victim.python(code)
+    tried = victim.python(code)
+    assert tried.verdict == "ok", tried
 
 
 def test_ipv6(victim: WorkerSandbox) -> None:
