@@ -22,6 +22,7 @@ from gymnast.sandboxes.spec import ExecResult, SandboxSpec, check_whole
 T = TypeVar("T")
 
 REPLACED = "[the box broke; a new one is used from here on: files and variables are gone]\n"
+_OF_POOL = ("warm", "max_boxes")  # fields of the setting that are none of the spec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +94,8 @@ def box_settings(
         raise ConfigError(
             f"{owner}: sandbox.backend must be one of {', '.join(names)}, got {backend!r:.100}."
         )
-    of_pool = {name: fields.pop(name) for name in ("warm", "max_boxes") if name in fields}
-    known = ["warm", "max_boxes", *(field.name for field in dataclasses.fields(SandboxSpec))]
+    of_pool = {name: fields.pop(name) for name in _OF_POOL if name in fields}
+    known = [*_OF_POOL, *(field.name for field in dataclasses.fields(SandboxSpec))]
     for name in fields:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1)

@@ -18,7 +18,6 @@ from gymnast.envs.grading import Grade, GradingLimits, grade
 from gymnast.envs.result_words import in_words
 from gymnast.envs.tools import tool
 from gymnast.errors import ConfigError, UserCodeError
-from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.types import Message
 
@@ -145,12 +144,15 @@ class Code(Environment):
     async def _graded(self, code: str) -> Grade:
         assert self._boxes is not None
         task, boxes = self._task, self._boxes
-
-        async def take(purpose: str) -> Sandbox:
-            return await boxes.pool(purpose).atake()
-
         try:
-            return await grade(task.tests, task.context, code, self.sandbox, take, self._limits)
+            return await grade(
+                task.tests,
+                task.context,
+                code,
+                self.sandbox,
+                lambda purpose: boxes.pool(purpose).atake(),
+                self._limits,
+            )
         except UserCodeError as error:  # name the row
             raise UserCodeError(
                 "tests", self.row, f"{error} (row: {dict(self.row)!r:.500})"
