@@ -5,13 +5,13 @@ Left out: how boxes are made (`gymnast.sandboxes`), and when an episode takes an
 """
 
 import dataclasses
-import difflib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from gymnast.errors import ConfigError, SandboxDead, UsageError
+from gymnast.hints import nearest
 from gymnast.sandboxes.background import in_background
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.forwarding import ForwardingSandbox
@@ -98,8 +98,8 @@ def box_settings(
     known = [*_OF_POOL, *(field.name for field in dataclasses.fields(SandboxSpec))]
     for name in fields:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            near = nearest(name, known)
+            hint = f" Did you mean {near!r}?" if near else ""
             raise ConfigError(
                 f"{owner}: sandbox has no field {name!r}.{hint} It has: backend, "
                 f"{', '.join(known)}."

@@ -6,7 +6,6 @@ that a model can write: a call that cannot be read is a `ToolCall` whose `error`
 rule, and what would be right.
 """
 
-import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,8 @@ from typing import Any
 from gymnast.envs import markup
 from gymnast.envs.literals import skip_space
 from gymnast.envs.payloads import Malformed, Payload, Schemas, read_arguments
-from gymnast.errors import ConfigError, UserCodeError
+from gymnast.envs.sources import import_source
+from gymnast.errors import ConfigError, UnknownEnvironment, UserCodeError
 from gymnast.types import ToolCall
 
 Parser = Callable[[str], Any]
@@ -202,22 +202,26 @@ def _resume(text: str, start: int, dialect: Dialect) -> int:
 
 
 def load_parser(parser: Parser | str) -> Parser:
-    """Take a parser, or import the one that "module:function" names.
+    """Take a parser, or import the one that "module:function" or "file.py:function" names.
 
     Raises:
         ConfigError: If there is none of this name.
     """
     if callable(parser):
         return parser
-    module, _, function = parser.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
+    source, _, function = parser.rpartition(":")
+    if not source or not function:
         raise ConfigError(
-            f"parser {parser!r} cannot be imported ({error}); give 'module:function'"
-        ) from error
+            f"parser {parser!r} must be 'module:function' or 'path/to/file.py:function'"
+        )
+    try:
+        found = getattr(import_source(source), function, None)
+    except UnknownEnvironment as error:
+        raise ConfigError(f"parser {parser!r} cannot be imported: {error}") from error
     if not callable(found):
-        raise ConfigError(f"parser {parser!r} is not a function; give 'module:function'")
+        raise ConfigError(
+            f"parser {parser!r}: {source} has no function {function!r}; name one that takes a text"
+        )
     return found
 
 

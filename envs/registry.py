@@ -4,16 +4,8 @@ Ids live in Gymnasium's own registry, so `gymnasium.make` knows them as well. `m
 environment without wrappers, which would hide `astep` and `act`.
 """
 
-import hashlib
-import importlib
-import importlib.util
 import inspect
-import os
-import sys
 from collections.abc import Iterable
-from difflib import get_close_matches
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -21,7 +13,9 @@ from gymnasium.envs.registration import EnvSpec, registry
 
 from gymnast.envs.base import Environment
 from gymnast.envs.renderer import Renderer
+from gymnast.envs.sources import import_source
 from gymnast.errors import ConfigError, GymnastError, UnknownEnvironment, UserCodeError
+from gymnast.hints import nearest
 
 _ids: dict[str, None] = {}
 
@@ -178,63 +172,6 @@ def _import(path: str) -> Any:
     )
 
 
-def import_source(source: str) -> ModuleType:
-    """Import a module by its name, or by its path where that ends with ".py".
-
-    Raises:
-        UnknownEnvironment: There is none.
-        UserCodeError: It raised while it was imported.
-    """
-    return _module_of_file(Path(source)) if source.endswith(".py") else _module(source)
-
-
-def _module(name: str) -> ModuleType:
-    folder = os.getcwd()
-    if folder not in sys.path:  # as `python -m` does; a console script starts without it
-        sys.path.append(folder)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _import_error(name, error) from error
-        raise UnknownEnvironment(
-            f"there is no module {name!r} to import (looked in {folder} and the installed "
-            "packages). For a file, write its path: 'path/to/file.py:Class'."
-        ) from error
-    except GymnastError:  # a tool without a docstring, say: it tells what to do
-        raise
-    except Exception as error:
-        raise _import_error(name, error) from error
-
-
-def _module_of_file(path: Path) -> ModuleType:
-    path = path.expanduser().resolve()
-    if not path.is_file():
-        raise UnknownEnvironment(f"there is no file {path}.")
-    name = f"gymnast_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    if name in sys.modules:  # executed once, however often it is named
-        return sys.modules[name]
-    if str(path.parent) not in sys.path:  # as `python file.py` does, for the modules beside it
-        sys.path.append(str(path.parent))
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None, path
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException as error:
-        del sys.modules[name]
-        if isinstance(error, GymnastError) or not isinstance(error, Exception):
-            raise
-        raise _import_error(str(path), error) from error
-    return module
-
-
-def _import_error(name: str, error: Exception) -> UserCodeError:
-    problem = f"importing {name} raised {type(error).__name__}: {error}"
-    return UserCodeError("import", None, problem)
-
-
 def _nearest(name: str, known: Iterable[str]) -> str:
-    found = get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" Did you mean {found[0]!r}?" if found else ""
+    found = nearest(name, known)
+    return f" Did you mean {found!r}?" if found else ""

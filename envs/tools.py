@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any, TypeVar, get_type_hints, overload
 
 from pydantic import TypeAdapter
@@ -19,6 +18,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
 from gymnast.envs.schema import Schema, json_schema, parse_docstring, type_name
 from gymnast.errors import ConfigError, ToolDefinitionError
+from gymnast.hints import nearest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -291,6 +291,6 @@ def with_stop_tools(tools: Mapping[str, Tool], names: Iterable[str]) -> dict[str
 def no_such_tool(name: str, tools: Iterable[str]) -> str:
     """Say that a name is unknown, which one is nearest, and which there are."""
     known = list(tools)
-    nearest = get_close_matches(name, known, n=1)
-    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    near = nearest(name, known)
+    hint = f" Did you mean {near!r}?" if near else ""
     return f"There is no such tool.{hint} The tools are: {', '.join(known) or '(none)'}."

@@ -1,4 +1,4 @@
-"""Imports point down: trainers -> agents, envs -> sandboxes -> gymnast.types and errors."""
+"""Imports point down: trainers -> agents, envs -> sandboxes -> types, errors, hints."""
 
 import ast
 from pathlib import Path
@@ -12,7 +12,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "agents": set(),
     "trainers": {"agents", "envs"},
 }
-EVERYONE = {"types", "errors"}
+EVERYONE = {"types", "errors", "hints"}
 
 
 def imported(path: Path) -> list[tuple[int, str]]:

@@ -10,7 +10,6 @@ token mean. Options of the estimator, the loss and the aggregation stand beside 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from inspect import signature
 from typing import Any
 
@@ -20,6 +19,7 @@ from gymnast.errors import ConfigError
 from gymnast.trainers.advantages import ESTIMATORS, Estimator
 from gymnast.trainers.aggregations import AGGREGATIONS, Aggregation
 from gymnast.trainers.config_errors import sentences
+from gymnast.trainers.key_hints import unknown_key
 from gymnast.trainers.kl import Kl
 from gymnast.trainers.losses import LOSSES, Loss
 from gymnast.trainers.registry import Part
@@ -213,6 +213,4 @@ def _checked_options(parts: Sequence[Part[Any]], given: Mapping[str, Any]) -> di
 
 def _unknown(name: str, options: Sequence[str]) -> str:
     keys = [*options, "group_size", *list(signature(make_algorithm).parameters)[:-1]]
-    near = get_close_matches(str(name), keys, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(keys)}"
-    return f"algorithm.{name}: unknown key; {hint}"
+    return unknown_key("algorithm", name, keys)

@@ -3,11 +3,12 @@
 One line an error: the dotted field, the rule, the value.
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
+
+from gymnast.trainers.key_hints import unknown_key
 
 # By pydantic's error type; {names} are filled from the error's context.
 _RULES = {
@@ -59,9 +60,7 @@ def _sentence(problem: Mapping[str, Any], model: type[BaseModel]) -> str:
 def _unknown_key(loc: Sequence[int | str], model: type[BaseModel]) -> str:
     *place, key = loc
     known = list(_model_at(place, model).model_fields)
-    near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-    return f"{'.'.join(map(str, loc))}: unknown key; {hint}"
+    return unknown_key(".".join(map(str, place)), key, known)
 
 
 def _model_at(place: Sequence[int | str], model: type[BaseModel]) -> type[BaseModel]:
@@ -73,6 +72,25 @@ def _model_at(place: Sequence[int | str], model: type[BaseModel]) -> type[BaseMo
 
 def section_model(model: type[BaseModel], name: str) -> type[BaseModel]:
     """The model of a section, whether it may be left out (None) or not."""
-    annotation = model.model_fields[name].annotation
+    found = section_in(model.model_fields[name].annotation)
+    assert found is not None, name
+    return found
+
+
+def section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that a key holds, alone, in a list or by name; None where it holds a value."""
     options = getattr(annotation, "__args__", (annotation,))
-    return next(o for o in options if isinstance(o, type) and issubclass(o, BaseModel))
+    return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
+
+
+def dotted_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every key of a YAML, dotted; sections in lists and by name are not gone into."""
+    found: list[str] = []
+    for name, field in model.model_fields.items():
+        inner = section_in(field.annotation)
+        alone = inner is not None and get_origin(field.annotation) not in (list, dict)
+        if inner is not None and alone:
+            found += dotted_keys(inner, f"{prefix}{name}.")
+        else:
+            found.append(prefix + name)
+    return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar, get_type_hints
 
-from gymnast.envs.registry import import_source
+from gymnast.envs.sources import import_source
 from gymnast.errors import ConfigError, UnknownEnvironment
 
 R = TypeVar("R")

@@ -7,7 +7,6 @@ Left out: which rows are trained on and which are held out (`trainers/data.py`),
 environment needs of a row, which it says itself.
 """
 
-import difflib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any, overload
 import jmespath
 
 from gymnast.errors import DataError
+from gymnast.hints import nearest
 
 Row = dict[str, Any]
 
@@ -107,8 +107,8 @@ def _mapped(name: str, rows: Sequence[Row], columns: Mapping[str, str]) -> Mappe
             del unseen[column]
     for column, expression in unseen.items():
         part, there = _first_unfound(expression, rows[0])
-        near = difflib.get_close_matches(part, there, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        near = nearest(part, there)
+        hint = f"; did you mean {near}?" if near else ""
         raise DataError(
             f"{name}: data.columns.{column}: no row has anything at {expression!r}; where "
             f"{part!r} is looked for there are {', '.join(there) or 'no columns'}{hint}"
@@ -132,8 +132,8 @@ def _read_file(name: str, path: Path) -> Sequence[Row]:
         raise DataError(f"{name}: is a folder; name a file in it ({_suffixes()})")
     if not path.exists():
         beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = difflib.get_close_matches(path.name, beside, n=1)
-        hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+        near = nearest(path.name, beside)
+        hint = f"; did you mean {path.parent / near}?" if near else ""
         raise DataError(f"{name}: there is no such file (looked in {Path.cwd()}){hint}")
     reader = _READERS.get(path.suffix.lower())
     if reader is None:

@@ -8,7 +8,6 @@ value, whatever is not a letter, a digit or one of `_ . : + -` becomes `_`; valu
 the same count as one. A row at which an expression finds nothing is in no division of that tag.
 """
 
-import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 import jmespath
 
 from gymnast.errors import ConfigError
+from gymnast.hints import nearest
 
 Row = Mapping[str, Any]
 By = Sequence[str] | Mapping[str, str]
@@ -101,8 +101,8 @@ def check_tags(row_sets: Sequence[Sequence[Row]], expressions: Mapping[str, str]
             )
         if not most:
             columns = sorted({str(column) for rows in row_sets for row in rows for column in row})
-            near = difflib.get_close_matches(expression.strip('"'), columns, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = nearest(expression.strip('"'), columns)
+            hint = f"; did you mean {near}?" if near else ""
             raise ConfigError(
                 f"evaluation.by.{name}: must find something in a held-out row, got {expression} "
                 f"(the columns: {', '.join(columns)}){hint}"

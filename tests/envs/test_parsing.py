@@ -151,5 +151,5 @@ def test_a_parser_may_be_named_and_give_a_message(tokenizer: Any) -> None:
     message = renderer.parse(tokenizer.encode(text))
     assert message["content"] == "Hm" and message["tool_calls"][0].name == "add"
     for name in ("json:nothing", "no_such_module:f", "json", "json:__name__"):
-        with pytest.raises(ConfigError, match="module:function"):
+        with pytest.raises(ConfigError, match=f"parser {name!r}"):
             Renderer(tokenizer, parser=name)

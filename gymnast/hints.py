@@ -1,0 +1,25 @@
+"""The name that somebody may have meant: what every "did you mean" in an error is found by."""
+
+from collections.abc import Iterable
+from difflib import SequenceMatcher
+
+# A typo of one or two letters reaches this; words that merely share an ending do not.
+_ALIKE = 0.64
+_SHORTEST_BEGINNING = 3
+
+
+def nearest(name: object, known: Iterable[str]) -> str | None:
+    """The known name that is nearest to one that is unknown; None where none is close.
+
+    Close is a typo, another case, or the beginning of a known name (`eval` for `evaluation`).
+    """
+    given = str(name).lower()
+    likeness = {other: _likeness(given, other.lower()) for other in known}
+    best = max(likeness, key=likeness.__getitem__, default=None)
+    return best if best is not None and likeness[best] >= _ALIKE else None
+
+
+def _likeness(given: str, known: str) -> float:
+    ratio = SequenceMatcher(None, given, known).ratio()
+    begins = len(given) >= _SHORTEST_BEGINNING and known.startswith(given)
+    return max(ratio, _ALIKE) if begins else ratio

@@ -1,0 +1,75 @@
+"""Which name somebody meant: suggested where it is close, and never where it is not."""
+
+import pytest
+
+from gymnast.hints import nearest
+from gymnast.trainers.advantages import ESTIMATORS
+from gymnast.trainers.config import RunConfig
+from gymnast.trainers.config_errors import dotted_keys
+from gymnast.trainers.key_hints import OTHER_NAMES, setting_meant, unknown_key
+from gymnast.trainers.losses import LOSSES
+
+
+@pytest.mark.parametrize(
+    ("given", "known", "meant"),
+    [
+        ("learning_rat", ["learning_rate", "steps"], "learning_rate"),
+        ("Gymnast/arithmetic-V0", ["gymnast/Arithmetic-v0"], "gymnast/Arithmetic-v0"),
+        ("eval", ["environment", "evaluation"], "evaluation"),
+        ("num_generations", ["aggregation", "name"], None),
+        ("final", ["multiply", "add"], None),
+        ("a", ["answer"], None),
+        ("", ["answer"], None),
+        ("name", [], None),
+    ],
+)
+def test_only_a_close_name_is_suggested(given: str, known: list[str], meant: str | None) -> None:
+    assert nearest(given, known) == meant
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "said"),
+    [
+        ("trainer", "stepz", "trainer.stepz: unknown key; did you mean steps?"),
+        (
+            "algorithm",
+            "num_generations",
+            "algorithm.num_generations: unknown key; Gymnast calls it algorithm.group_size",
+        ),
+        ("", "lr", "lr: unknown key; Gymnast calls it trainer.learning_rate"),
+        (
+            "sampling",
+            "learning_rate",
+            "sampling.learning_rate: unknown key; did you mean trainer.learning_rate?",
+        ),
+        ("trainer", "zzz", "trainer.zzz: unknown key; there are steps, rows_per_step"),
+    ],
+)
+def test_an_unknown_key_is_told_where_its_thing_is_set(section: str, key: str, said: str) -> None:
+    assert unknown_key(section, key, ["steps", "rows_per_step"]) == said
+
+
+@pytest.mark.parametrize("name", list(OTHER_NAMES))
+def test_every_name_of_another_framework_leads_to_a_key_that_there_is(name: str) -> None:
+    meant = setting_meant(name)
+    parts = [part for parts in (ESTIMATORS, LOSSES) for part in parts.values()]
+    options = {f"algorithm.{option}" for part in parts for option in part.options}
+    assert meant in {*dotted_keys(RunConfig), *options}
+    assert name not in {key.rpartition(".")[2] for key in dotted_keys(RunConfig)}
+
+
+@pytest.mark.parametrize(
+    ("option", "setting"),
+    [
+        ("--steps", "trainer.steps"),
+        ("--trainer.steps", "trainer.steps"),
+        ("--learning-rate", "trainer.learning_rate"),
+        ("--num_generations", "algorithm.group_size"),
+        ("--batch-size", "trainer.rows_per_step"),
+        ("--temperature", "sampling.temperature"),
+        ("--output", "output_dir"),
+        ("--colour", None),
+    ],
+)
+def test_an_option_that_is_a_setting(option: str, setting: str | None) -> None:
+    assert setting_meant(option) == setting

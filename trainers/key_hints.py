@@ -1,0 +1,139 @@
+"""What to say about a key that a run's YAML does not have: the one that was meant, if it is plain.
+
+A key is looked for among other frameworks' names for the same thing, then among the keys beside it
+by likeness, then in the other sections.
+"""
+
+from collections.abc import Sequence
+
+from gymnast.hints import nearest
+
+_ROWS = "trainer.rows_per_step (rows, each with algorithm.group_size episodes)"
+_STEPS = "trainer.steps (optimisation steps)"
+
+# What TRL, verl, OpenRLHF, peft and Transformers' Trainer call what has another name here.
+OTHER_NAMES = {
+    "num_generations": "algorithm.group_size",
+    "n_samples_per_prompt": "algorithm.group_size",
+    "num_samples_per_prompt": "algorithm.group_size",
+    "adv_estimator": "algorithm.estimator",
+    "advantage_estimator": "algorithm.estimator",
+    "loss_type": "algorithm.loss",
+    "loss_agg_mode": "algorithm.aggregation",
+    "num_iterations": "algorithm.epochs",
+    "ppo_epochs": "algorithm.epochs",
+    "ppo_mini_batch_size": "algorithm.minibatches",
+    "beta": "algorithm.kl.coefficient",
+    "kl_coef": "algorithm.kl.coefficient",
+    "kl_loss_coef": "algorithm.kl.coefficient",
+    "init_kl_coef": "algorithm.kl.coefficient",
+    "entropy_coeff": "algorithm.entropy_bonus",
+    "entropy_coef": "algorithm.entropy_bonus",
+    "epsilon": "algorithm.clip_low",
+    "clip_ratio_low": "algorithm.clip_low",
+    "epsilon_high": "algorithm.clip_high",
+    "clip_ratio_high": "algorithm.clip_high",
+    "vllm_importance_sampling_cap": "algorithm.importance_cap",
+    "mask_truncated_completions": "algorithm.masked_stop_reasons",
+    "batch_size": _ROWS,
+    "train_batch_size": _ROWS,
+    "generation_batch_size": _ROWS,
+    "per_device_train_batch_size": _ROWS,
+    "rollout_batch_size": _ROWS,
+    "gradient_accumulation_steps": "trainer.tokens_per_microbatch",
+    "micro_batch_size": "trainer.tokens_per_microbatch",
+    "max_steps": _STEPS,
+    "num_train_epochs": _STEPS,
+    "total_epochs": _STEPS,
+    "total_training_steps": _STEPS,
+    "lr": "trainer.learning_rate",
+    "warmup_ratio": "trainer.warmup_steps",
+    "num_warmup_steps": "trainer.warmup_steps",
+    "grad_clip": "trainer.max_grad_norm",
+    "max_norm": "trainer.max_grad_norm",
+    "save_steps": "trainer.checkpoint_every_steps",
+    "save_freq": "trainer.checkpoint_every_steps",
+    "save_total_limit": "trainer.keep_checkpoints",
+    "max_completion_length": "sampling.max_new_tokens",
+    "max_response_length": "sampling.max_new_tokens",
+    "generate_max_len": "sampling.max_new_tokens",
+    "max_prompt_length": "environment.context_length",
+    "max_model_len": "environment.context_length",
+    "max_seq_length": "environment.context_length",
+    "max_tool_calling_iterations": "environment.max_turns",
+    "eval_steps": "evaluation.every_steps",
+    "test_freq": "evaluation.every_steps",
+    "num_eval_examples": "evaluation.rows",
+    "model_name_or_path": "model.name",
+    "model_path": "model.name",
+    "torch_dtype": "model.dtype",
+    "r": "model.lora.rank",
+    "lora_r": "model.lora.rank",
+    "lora_rank": "model.lora.rank",
+    "lora_alpha": "model.lora.alpha",
+    "lora_dropout": "model.lora.dropout",
+    "target_modules": "model.lora.target",
+    "lora_target_modules": "model.lora.target",
+    "dataset": "data.train",
+    "dataset_name": "data.train",
+    "train_files": "data.train",
+    "val_files": "data.evaluation",
+    "dataset_config": "data.subset",
+    "dataset_train_split": "data.split",
+    "reward_funcs": "rewards",
+    "reward_functions": "rewards",
+    "reward_weights": "rewards",
+    "report_to": "trackers",
+    "logger": "trackers",
+    "default_local_dir": "output_dir",
+    "save_path": "output_dir",
+    "full_determinism": "deterministic",
+}
+
+
+def unknown_key(section: str, key: object, known: Sequence[str]) -> str:
+    """The sentence about a key that a section does not have.
+
+    Args:
+        section: Its dotted name; "" for the whole YAML.
+        key: What was written.
+        known: The keys that the section has.
+    """
+    dotted = f"{section}.{key}" if section else str(key)
+    if str(key) in OTHER_NAMES:
+        hint = f"Gymnast calls it {OTHER_NAMES[str(key)]}"
+    elif near := nearest(key, known):
+        hint = f"did you mean {near}?"
+    elif places := places_of(str(key)):
+        hint = f"did you mean {' or '.join(places)}?"
+    else:
+        hint = f"there are {', '.join(known)}"
+    return f"{dotted}: unknown key; {hint}"
+
+
+def setting_meant(name: str) -> str | None:
+    """The dotted key that an option such as `--steps` or `--learning-rate` stands for, if any."""
+    key = name.lstrip("-").replace("-", "_")
+    if key in OTHER_NAMES:
+        return OTHER_NAMES[key].split()[0]
+    dotted = _dotted_keys()
+    if key in dotted:
+        return key
+    if places := places_of(key):
+        return places[0]
+    leaves = {other.rpartition(".")[2]: other for other in reversed(dotted)}
+    near = nearest(key, leaves)
+    return leaves[near] if near is not None else None
+
+
+def places_of(key: str) -> list[str]:
+    """The dotted keys of this name in a run's YAML, those of training before `evaluation`."""
+    found = [dotted for dotted in _dotted_keys() if dotted.rpartition(".")[2] == key]
+    return sorted(found, key=lambda dotted: dotted.startswith("evaluation."))[:2]
+
+
+def _dotted_keys() -> list[str]:
+    from gymnast.trainers.config import RunConfig  # which reads algorithms, which ask here
+    from gymnast.trainers.config_errors import dotted_keys
+
+    return dotted_keys(RunConfig)

@@ -1,0 +1,1 @@
+../../gymnast/hints.py
