@@ -1,8 +1,8 @@
 r"""Markup that a template writes around calls, as a pattern to look for in what a model wrote.
 
 Most of it is the same for every call. What differs has a placeholder in it: the call's id, its
-number, the tool's name, an argument's key. White space in markup stands for any white space: a
-model's tokens often merge it with what follows.
+number, the tool's name, an argument's key. White space is free between two pieces of markup,
+written or not: a model's tokens often merge it with what follows. Only two words need some.
 
     functions.NAME:0<|args|>   ->   "functions." NAME ":" NUMBER "<|args|>"
 
@@ -19,6 +19,7 @@ ID, NUMBER, NAME, KEY = "\ue0f0", "\ue0f1", "\ue0f2", "\ue0f3"
 _PATTERNS = {ID: r"([\w.:\-]+)", NUMBER: r"\d+", NAME: r"[\w.\-]+", KEY: r"[^\s<>]+"}
 _SHOWN = {ID: "ID", NUMBER: "0", NAME: "TOOL", KEY: "KEY"}
 _CLOSING = (">", ")", "]", "}")
+_PIECE = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]|(?:(?!<[^<>\s]+>|\[[^\[\]\s]+\])\S)+")
 _LONE_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 
 
@@ -38,8 +39,18 @@ def pattern(markup: str, key: str | None = None) -> re.Pattern[str]:
         key: What stands for the placeholder `KEY`; any key by default.
     """
     patterns = _PATTERNS if key is None else _PATTERNS | {KEY: re.escape(key)}
-    words = ["".join(patterns.get(c) or re.escape(c) for c in word) for word in markup.split()]
-    return re.compile(r"\s+".join(words))
+    written, last = "", ""
+    for piece in _PIECE.findall(markup):
+        if written:
+            # Two words would be one without; two pieces of one word are never apart.
+            written += r"\s++" if _is_word(last[-1]) and _is_word(piece[0]) else r"\s*+"
+        written += "".join(patterns.get(c) or re.escape(c) for c in piece)
+        last = piece
+    return re.compile(written)
+
+
+def _is_word(character: str) -> bool:
+    return character.isalnum() or character in ("_", *_PATTERNS)
 
 
 def shown(markup: str) -> str:

@@ -156,17 +156,23 @@ class Parameters:
         if inside and core.startswith(inside) and core.endswith(outside):
             core = core[len(inside) : -len(outside)]
             return key, core if "string" in types(schema) else typed(core, schema), end_match.end()
-        if self._holds_argument(value):
+        if self._holds_argument(value, text.startswith(self.before, found.end())):
             raise self._not_closed(found.end(), key)
         if self.text_word and found[2] == self.text_word:
             return key, value, end_match.end()
         return key, self._typed(value, schema), end_match.end()
 
-    def _holds_argument(self, value: str) -> bool:
-        """Whether another argument begins inside of a value, whose end was then left out."""
+    def _holds_argument(self, value: str, spaced: bool) -> bool:
+        """Whether another argument begins inside of a value, whose end was then left out.
+
+        Args:
+            value: The value.
+            spaced: Whether `before` stands before it: then it does before another argument's too.
+        """
+        before = self.before if spaced else ""
         for opening in markup.pattern(self.open).finditer(value):
             found = _key_pattern(self.assign).match(value, opening.end())
-            if found is not None and value.startswith(self.before, found.end()):
+            if found is not None and value.startswith(before, found.end()):
                 return True
         return False
 

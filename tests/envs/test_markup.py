@@ -21,6 +21,9 @@ ID = probes.IDS[0]
         (f"to={SECOND}<|message|>", "to=a.b-c<|message|>"),
         ("<tool_call>", "<tool_call>"),
         ("[TOOL]\n\n{", "[TOOL] {"),
+        ("<call>\n<name", "<call><name"),
+        ("<call><name>x", "<call>\n<name> x"),
+        ('<call name="', '<call\n name="'),
         ("a.b*", "a.b*"),
     ],
 )
@@ -41,6 +44,10 @@ def test_the_id_in_markup_is_its_group() -> None:
 )
 def test_the_rest_is_matched_to_the_letter(other: str) -> None:
     assert not pattern(generalised(f"functions.{FIRST}:0")).fullmatch(other)
+
+
+def test_two_words_need_white_space_between_them() -> None:
+    assert not pattern('<call name="').fullmatch('<callname="')
 
 
 @pytest.mark.parametrize("markup", ["h2>", "v1.5", "2x", "a1b", "<|eot_1|>"])
