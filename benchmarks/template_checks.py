@@ -72,9 +72,10 @@ def round_trip(renderer: Renderer, reference: Reference, turn: MessageDict) -> s
     turn = reference.natural(turn)
     cut, context, action = split(renderer, reference, turn)
     expected = [one["function"] for one in turn.get("tool_calls", ())]
-    shown = cut.action
+    shown = reference.thought_end + cut.action
     if reference.write_calls and expected:
         shown = reference.write_calls(expected) + cut.stop
+    if shown != cut.action:
         action = reference.tokenizer.encode(shown, add_special_tokens=False)
     if not cut.stop:
         action.append(reference.tokenizer.eos_token_id)

@@ -120,6 +120,18 @@ class Reference:
             return turn | THINKING
         return turn
 
+    @property
+    def thought_end(self) -> str:
+        """What a model writes first where the prompt opens a thought that history leaves out."""
+        opened = re.search(r"<(\w+)>\s*\Z", self.turn_opening())
+        left_out = opened is not None and not self.form.thought and opened[0] not in self.said
+        return f"\n</{opened[1]}>\n\n" if opened is not None and left_out else ""
+
+    @property
+    def said(self) -> str:
+        """An answer that a user's word follows, from the first user's text on."""
+        return self.render([*self.start, ANSWER, NEXT]).partition(USER)[2].partition(SAID)[0]
+
     def turn_opening(self) -> str:
         """What the template writes between a user's text and the assistant's."""
         prompt = self.render(self.start, schemas(*MARKED), generation_prompt=True)

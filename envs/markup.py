@@ -72,7 +72,7 @@ def common_start(text: str, other: str, added: Collection[str] = ()) -> str:
         return common
     # An opening bracket at the end belongs to what comes after: "</call><" | "/calls>".
     common = re.sub(r"(?:[<\[({][^\w\s>\])}]*|<[^<>]*)\Z", "", common)
-    while _inside_token(text, len(common), added):
+    while cuts_token(text, len(common), added):
         common = common[:-1]
     return common
 
@@ -87,14 +87,14 @@ def common_end(text: str, other: str, added: Collection[str] = ()) -> str:
     end_of_other = re.compile(r"[^\w\s<\[({]*[>\])}]|[^<>]*>").match(text, cut)
     limit = end_of_other.end() if end_of_other else cut
     limit = cut if limit == len(text) else limit  # brackets alone are markup of their own: ">>>"
-    while cut < len(text) and (_inside_token(text, cut, added) or cut < limit):
+    while cut < len(text) and (cuts_token(text, cut, added) or cut < limit):
         if cut > 0 and any(text.startswith(token, cut) for token in added):
             break
         cut += 1
     return text[cut:]
 
 
-def _inside_token(text: str, cut: int, added: Collection[str]) -> bool:
+def cuts_token(text: str, cut: int, added: Collection[str]) -> bool:
     """Whether cutting a text here would cut an added token."""
     return any(
         match.start() < cut < match.end()

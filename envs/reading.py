@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gymnast.envs.channels import Channels
 from gymnast.envs.parsing import Dialect, Parser, read_calls, run_parser
 from gymnast.envs.reasoning import Reasoning
 from gymnast.envs.response_template import ResponseTemplate
@@ -33,6 +34,7 @@ class Reader:
         dialect: How it writes calls.
         reasoning: How it writes thoughts; None where it writes none.
         stop_ids: The ids that end a turn.
+        channels: How it parts a turn; None where it does not.
         strict_ids: Whether it takes calls' ids of nine letters and digits only.
         parser: The user's parser.
         response: The tokenizer's response template.
@@ -43,6 +45,7 @@ class Reader:
     dialect: Dialect
     reasoning: Reasoning | None
     stop_ids: tuple[int, ...]
+    channels: Channels | None = None
     strict_ids: bool = False
     parser: Parser | None = None
     response: ResponseTemplate | None = None
@@ -74,8 +77,10 @@ class Reader:
         self, completion_ids: Sequence[int], context_ids: Sequence[int], tools: Tools
     ) -> tuple[str, str, list[ToolCall]]:
         text, marker = decode_apart(self._without_stop(completion_ids), self.text)
-        thought, dialect = "", self.dialect
-        if self.reasoning is not None:
+        thought, said, dialect = "", "", self.dialect
+        if self.channels is not None:
+            thought, said, text = self.channels.split(text)
+        elif self.reasoning is not None:
             thought, text = self.reasoning.split(
                 text,
                 prewritten=self._is_thinking(self.reasoning, context_ids),
@@ -84,6 +89,7 @@ class Reader:
             )
         opening = dialect.open if dialect.prewritten else ""
         content, calls = read_calls(opening + text, dialect, _parameters(tools))
+        content = "\n".join(filter(None, (said, content)))
         thought, content = without_marker([thought, self.turns.unwrap(content)], marker)
         return thought, content, [_without_marker(call, marker) for call in calls]
 

@@ -5,7 +5,10 @@ r"""How a chat template writes what the assistant thinks before it speaks.
 
 Read from a rendering of a marked thought: what stands before it opens a thought, what stands
 between it and the text (and, as well, between it and a call) closes it. A generation prompt can
-have written the opening already. Templates that write no thoughts have none.
+have written the opening already.
+
+Some templates write no thought and yet know of them: they take what stands before `</think>` out of
+what was said, or their generation prompt ends with `<think>`. Others have none.
 """
 
 import re
@@ -22,6 +25,8 @@ KEYS = ("reasoning_content", "reasoning", "thinking")
 """Where templates look for a message's reasoning; the first is OpenAI-shaped messages' own."""
 
 _LAST_TAG = re.compile(r"(?:<[^<>\s]*>|\[[^\[\]\s]*\])\s*\Z")
+_OPENING_TAG = re.compile(r"[<\[]\w+[>\]]\s*\Z")
+_CLOSING_TAG = re.compile(r"(?:</\w+>|\[/\w+\])")
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,14 @@ class Reasoning:
         open: What comes before a thought.
         close: What comes after it.
         prewritten: Whether the generation prompt ends with `open`.
+        written: Whether the template writes a message's thought at all.
     """
 
     key: str
     open: str
     close: str
     prewritten: bool
+    written: bool = True
 
     @classmethod
     def derive(
@@ -67,7 +74,14 @@ class Reasoning:
                 template, before or before_call, header, close.strip(), added
             )
             return cls(key, open_, close.strip(), prewritten)
-        return None
+        opened = _OPENING_TAG.search(_prompt(template))
+        tag = opened[0].strip() if opened and opened[0].strip() not in header else ""
+        close = tag[:1] + "/" + tag[1:] if tag else _taken_out(template)
+        return (
+            cls(KEYS[0], tag or close.replace("/", "", 1), close, bool(tag), False)
+            if close
+            else None
+        )
 
     def split(
         self, text: str, *, prewritten: bool, until: Sequence[str], alone: bool
@@ -127,11 +141,7 @@ def _opening(
     template: ChatTemplate, before: str, header: str, close: str, added: Collection[str]
 ) -> tuple[str, bool]:
     """What opens a thought, and whether the generation prompt has written it."""
-    try:
-        prompt = template.render([probes.user()], generation_prompt=True)
-    except TemplateError:
-        prompt = probes.USER
-    prompt = prompt[prompt.rfind(probes.USER) + len(probes.USER) :]
+    prompt = _prompt(template)
     shared = prompt if before.startswith(prompt) else markup.common_start(before, header, added)
     opening = before[len(shared) :].strip()
     if opening:
@@ -141,3 +151,27 @@ def _opening(
     if tag is None or (tag[0].strip() in header and close not in header):
         return "", False
     return tag[0].strip(), prompt.rstrip().endswith(tag[0].strip())
+
+
+def _prompt(template: ChatTemplate) -> str:
+    """What the generation prompt writes after a user's text; "" where the template refuses."""
+    try:
+        prompt = template.render([probes.user()], generation_prompt=True)
+    except TemplateError:
+        return ""
+    return prompt[prompt.rfind(probes.USER) + len(probes.USER) :]
+
+
+def _taken_out(template: ChatTemplate) -> str:
+    """The tag with all before it that the template takes out of an earlier answer; "" if none."""
+    for tag in sorted(filter(_CLOSING_TAG.fullmatch, template.literals)):
+        said = probes.assistant(probes.THOUGHT + tag + probes.TEXT)
+        try:
+            written = template.render(
+                [probes.user(), said, probes.user("Zqnext")], generation_prompt=False
+            )
+        except TemplateError:
+            continue
+        if probes.TEXT in written and probes.THOUGHT not in written:
+            return tag
+    return ""

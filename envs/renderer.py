@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from gymnast.envs import plain_protocol, probes
+from gymnast.envs.channels import Channels
 from gymnast.envs.chat_template import ChatTemplate
 from gymnast.envs.derivation import derive
 from gymnast.envs.following import Following, with_ends_of_calls
@@ -95,12 +96,14 @@ class Renderer:
         eos = () if eos_id is None else (eos_id,)
         ends = (*sorted(self._turns.closing), *eos, *sorted(self._turns.opening))
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(ends))
+        reasoning = Reasoning.derive(self._template, turns.header, self._text.added, self.dialect)
         self._reader = Reader(
             self._text,
             self._turns,
             self.dialect or plain_protocol.DIALECT,
-            Reasoning.derive(self._template, turns.header, self._text.added, self.dialect),
+            reasoning,
             self.stop_ids,
+            Channels.derive(reasoning, turns.before_text, self.dialect, self._text.added),
             strict_ids=self._following.takes_strict_ids_only,
             parser=load_parser(parser) if parser is not None else None,
             response=None if self._plain else response,

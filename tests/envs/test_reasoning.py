@@ -119,6 +119,35 @@ def test_thoughts_may_be_turns_of_their_own(tokenizer: Any) -> None:
     assert thought + answer in written
 
 
+# What DeepSeek R1's templates do: no thought is ever written, and one in an answer is taken out.
+TAKING_OUT = BODY.replace("m.reasoning_content", "m.nothing").replace(
+    "{{ m.content or '' }}", "{{ (m.content or '').split('</think>')[-1] }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "prompt"),
+    [
+        (TAKING_OUT, THINKING),
+        (TAKING_OUT, PROMPT),
+        (BODY.replace("m.reasoning_content", "m.nothing"), THINKING),
+    ],
+)
+def test_thoughts_are_split_off_where_a_template_writes_none(
+    tokenizer: Any, body: str, prompt: str
+) -> None:
+    renderer = Renderer(tokenizer, chat_template=HEAD + body + prompt)
+    context = renderer.prompt([QUESTION], TOOLS)
+    opened = prompt is THINKING
+    for text, expected in (
+        ("Hm.\n</think>\n\nSeven.", ("Hm.", "Seven.", 0)),
+        ("Hm.</think>" + CALL, ("Hm.", "", 1)),
+        ("<think>Hm.</think>Seven.", ("Hm.", "Seven.", 0)),
+        ("Hm.", ("Hm.", "", 0) if opened else (None, "Hm.", 0)),
+    ):
+        assert read(renderer, text, context_ids=context) == expected
+
+
 def test_a_template_without_thoughts_has_only_content(tokenizer: Any) -> None:
     plain = BODY.replace("m.reasoning_content", "m.nothing")
     renderer = Renderer(tokenizer, chat_template=HEAD + plain + PROMPT)
