@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gymnast.envs.arguments import BadArguments, bind_arguments
+from gymnast.envs.bugs import is_bug, own_traceback
 from gymnast.envs.episode import CallRecord, ErrorKind, ToolError
 from gymnast.envs.messages import encodable
-from gymnast.envs.results import cut_middle, result_text, shortened
+from gymnast.envs.results import Written, cut_middle, shortened, written
 from gymnast.envs.tools import Tool, no_such_tool
 from gymnast.envs.worker import Overrun, Worker
 from gymnast.errors import InfrastructureError, UserCodeError
@@ -44,9 +45,21 @@ def answer(record: CallRecord) -> Message:
 class _Failed(Exception):
     """A call did not succeed, for a reason the policy is told."""
 
-    def __init__(self, kind: ErrorKind, message: str) -> None:
+    def __init__(
+        self, kind: ErrorKind, message: str, exception: str = "", traceback: str = ""
+    ) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind, self.exception, self.traceback = kind, exception, traceback
+
+    @classmethod
+    def raised(cls, tool: Tool, error: BaseException, *, bug: bool) -> "_Failed":
+        """The tool raised something."""
+        message, name = f"{tool.name}: {_described(error)}", type(error).__name__
+        return (
+            cls("bug", message, name, own_traceback(error))
+            if bug
+            else cls("exception", message, name)
+        )
 
 
 @dataclass
@@ -101,13 +114,14 @@ class CallRunner:
             start = time.perf_counter()
             result = await self._call(tool, arguments)
             seconds = time.perf_counter() - start
-            text = self._text(tool, result)
+            value, text = self._written(tool, result)
         except _Failed as failure:
             message = shortened(encodable(str(failure)), _MAX_ERROR_CHARACTERS)
-            error = ToolError(failure.kind, call.name, message)
+            kind, exception = failure.kind, failure.exception
+            error = ToolError(kind, call.name, message, exception, encodable(failure.traceback))
             seconds = time.perf_counter() - start
             return CallRecord(call, arguments, None, f"Error: {error.message}", error, seconds)
-        return CallRecord(call, arguments, result, text, None, seconds)
+        return CallRecord(call, arguments, value, text, None, seconds)
 
     def _find(self, call: ToolCall) -> Tool:
         tool = self.tools.get(call.name)
@@ -142,7 +156,8 @@ class CallRunner:
             if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
                 raise  # the episode is being cancelled, not something inside the tool
             logger.debug("tool %s raised", tool.name, exc_info=True)
-            raise _Failed("exception", f"{tool.name}: {_described(error)}") from error
+            bug = is_bug(error, function, arguments)
+            raise _Failed.raised(tool, error, bug=bug) from error
 
     def _timeout_s(self, tool: Tool) -> float | None:
         limits = [] if tool.options.timeout_s is None else [tool.options.timeout_s]
@@ -150,13 +165,13 @@ class CallRunner:
             limits.append(self.deadline - time.monotonic())
         return min(limits) if limits else None
 
-    def _text(self, tool: Tool, result: Any) -> str:
+    def _written(self, tool: Tool, result: Any) -> Written:
         try:
-            text = result_text(result)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise _Failed("exception", f"{tool.name}: {_described(error)}") from error
+            value, text = written(result)
+        except TypeError as error:
+            raise _Failed("bug", f"{tool.name}: {error}", type(error).__name__) from error
         limit = tool.options.max_output_tokens
-        return text if limit is None else cut_middle(text, limit, self.encode)
+        return Written(value, text if limit is None else cut_middle(text, limit, self.encode))
 
 
 def _bind(tool: Tool, call: ToolCall) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from gymnast.envs.messages import text_of
 from gymnast.types import Message, StopReason, ToolCall
 
-ErrorKind = Literal["malformed", "unknown_tool", "bad_arguments", "exception", "timeout"]
+ErrorKind = Literal["malformed", "unknown_tool", "bad_arguments", "exception", "timeout", "bug"]
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,19 @@ class ToolError:
 
     Attributes:
         kind: `malformed` (could not be read), `unknown_tool`, `bad_arguments`, `exception` (the
-            tool raised, or returned what JSON cannot express) or `timeout`.
+            tool raised), `timeout`, or `bug`: the tool's own code is at fault, not the policy (it
+            returned what JSON cannot hold, or raised what no argument explains: `bugs.py`).
         tool: The name the policy wrote, "" where it could not be read.
         message: What was wrong and what would have been right.
+        exception: The type of what the tool raised, or of what its result raised; "" elsewhere.
+        traceback: Of a `bug` that was raised: where in the tool's code; "" elsewhere.
     """
 
     kind: ErrorKind
     tool: str
     message: str
+    exception: str = ""
+    traceback: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,9 @@ class CallRecord:
     Attributes:
         call: As the policy wrote it.
         arguments: Validated and coerced, as the tool got them; {} where it did not run.
-        result: What the tool returned, before it was written as text; None after an error.
+        result: What the tool returned, as it was then: a string, or the value in JSON (a
+            dataclass is a dict, a tuple a list), whatever became of the object later; None after
+            an error. A result too long for its tool is whole here.
         text: What the policy reads.
         error: Why it did not succeed, or None.
         seconds: How long the tool ran.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from gymnast.envs.episode import CallRecord, Episode
 
-_OF_A_TOOL = ("bad_arguments", "exception", "timeout")  # the model may write any other name
+_OF_A_TOOL = ("bad_arguments", "exception", "timeout", "bug")  # the model may write any other name
 
 
 def episode_metrics(episode: Episode) -> dict[str, float]:
@@ -16,8 +16,8 @@ def episode_metrics(episode: Episode) -> dict[str, float]:
     Returns:
         `tools/calls`, `tools/calls/<tool>` (those that could be run, whether or not the tool then
         raised or was out of time), `tools/failures/<tool>` (those of a tool that there is, and
-        that did not succeed), `tools/errors` and `tools/errors/<kind>`; a count of one tool or
-        kind is there where it is not 0.
+        that did not succeed), `tools/errors` and `tools/errors/<kind>`, of which `bug` counts
+        what is the author's to mend; a count of one tool or kind is there where it is not 0.
     """
     ran = Counter(record.call.name for record in episode.calls if _ran(record))
     failed = Counter(error.tool for error in episode.errors if error.kind in _OF_A_TOOL)
@@ -33,7 +33,7 @@ def episode_metrics(episode: Episode) -> dict[str, float]:
 
 
 def _ran(record: CallRecord) -> bool:
-    return record.error is None or record.error.kind in ("exception", "timeout")
+    return record.error is None or record.error.kind in ("exception", "timeout", "bug")
 
 
 class Timings(Mapping[str, float]):

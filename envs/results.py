@@ -1,49 +1,132 @@
-"""The text of a tool's result: what the policy reads.
+"""A tool's result as it is recorded and as the policy reads it.
 
-A string is given as it is. Anything else is written as JSON (dataclasses, pydantic models, numpy
-values and sets included; None is `null`), never as Python's repr. A result longer than its tool
-allows keeps its head and its tail around a note.
+A string is given as it is. Anything else is taken as JSON (dataclasses, pydantic models, numpy
+values and sets included; None is `null`), never as Python's repr. Bytes, images and sounds are
+refused, as no text says what they are. A result longer than its tool allows keeps its head and its
+tail around a note.
 """
 
+import dataclasses
 import json
-from collections.abc import Callable, Sized
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sized
+from typing import Any, NamedTuple
 
+from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from gymnast.envs.messages import encodable
 
 _CHARACTERS_PER_TOKEN = 16  # more than any text needs; cuts what would only cost time to tokenize
+_CHANNELS = {1, 3, 4}  # grey, colour, colour and opacity
+_MEDIA = ("image", "image_url", "input_image", "audio", "input_audio", "video", "video_url")
+_SUPPORTED = (
+    "A tool returns a string, or what JSON can hold: numbers, lists, dicts, dataclasses, pydantic "
+    "models, arrays of numbers"
+)
+_INSTEAD = "Return a text about it, or save it to a file and return the file's name"
 
 
-def result_text(value: Any) -> str:
-    """Write a result as text.
+class Written(NamedTuple):
+    """A result that was written down when the tool returned it.
+
+    Attributes:
+        value: A string, or the JSON value.
+        text: The same, as the policy reads it.
+    """
+
+    value: Any
+    text: str
+
+
+def written(result: Any) -> Written:
+    """Write down what a tool returned; what happens to the object later does not change it.
 
     Raises:
-        TypeError: JSON cannot express it.
-        ValueError: It refers to itself, or holds a number too long to write.
+        TypeError: It is no text, and JSON cannot hold it; the message says what a tool may return.
     """
-    if isinstance(value, str):
-        return str(encodable(value))
+    if isinstance(result, str):
+        text = str(encodable(result))
+        return Written(text, text)
+    if any(isinstance(part, bytes | bytearray | memoryview) for part in _parts(result)):
+        raise TypeError(
+            f"{_described(result)} holds bytes, which are no text. {_SUPPORTED}. Decode bytes that "
+            f"are text: data.decode(). Otherwise: {_INSTEAD.lower()}."
+        )
     try:
-        plain = to_jsonable_python(value, fallback=_fallback)
+        value = to_jsonable_python(result, fallback=_fallback)
+        text = json.dumps(value, ensure_ascii=False)
     except TypeError:
         raise
-    except Exception as error:  # pydantic's own serialization error, a ValueError
-        raise TypeError(f"a result of type {type(value).__name__}: {error}") from error
-    text = json.dumps(plain, ensure_ascii=False)
+    except Exception as error:  # a circle, a number too long to write, nesting too deep
+        raise TypeError(f"{_described(result)} cannot be written as JSON: {error}.") from error
+    if (kind := next(filter(None, map(_media, _parts(value))), None)) is not None:
+        raise TypeError(
+            f"{_described(result)} holds a content part of type {kind!r}, which a model of texts "
+            f"cannot read. {_SUPPORTED}. {_INSTEAD}."
+        )
     if "NaN" in text or "Infinity" in text:  # JSON has no such numbers: "NaN", in quotes
-        text = json.dumps(json.loads(text, parse_constant=str), ensure_ascii=False)
-    return str(encodable(text))
+        value = json.loads(text, parse_constant=str)
+        text = json.dumps(value, ensure_ascii=False)
+    clean = str(encodable(text))
+    return Written(value if clean == text else json.loads(clean), clean)
 
 
 def _fallback(value: Any) -> Any:
-    if hasattr(value, "tolist"):  # numpy arrays and scalars, torch tensors
-        return value.tolist()
-    raise TypeError(
-        f"a result of type {type(value).__name__} cannot be written as JSON; return a string, "
-        "numbers, lists, dicts, a dataclass or a pydantic model"
-    )
+    """What pydantic has no JSON for: numpy arrays and scalars, torch tensors."""
+    if _is_image(value):
+        raise TypeError(
+            f"{_described(value)} is an image, which a model of texts cannot read. {_SUPPORTED}. "
+            f"{_INSTEAD}; of an array that is no image, return array.tolist()."
+        )
+    if not hasattr(value, "tolist"):
+        raise TypeError(f"{_described(value)} cannot be written as JSON. {_SUPPORTED}.")
+    return value.tolist()
+
+
+def _is_image(value: Any) -> bool:
+    """An image of PIL, or an array of [H, W, C] or [C, H, W] bytes."""
+    if any(cls.__module__.startswith("PIL.") for cls in type(value).__mro__):
+        return True
+    shape: tuple[int, ...] = getattr(value, "shape", ())
+    kind = str(getattr(value, "dtype", ""))
+    return kind.endswith("uint8") and len(shape) == 3 and bool({shape[0], shape[2]} & _CHANNELS)
+
+
+def _media(value: Any) -> str | None:
+    """The type of a content part that is no text, as OpenAI, Anthropic and MCP write them."""
+    if not isinstance(value, dict):
+        return None
+    kind = value.get("type")
+    mime = "mimeType" in value and ("data" in value or "blob" in value)
+    if kind in _MEDIA:
+        source = isinstance(value.get("source"), dict)
+        return str(kind) if mime or source or kind in value or "image_url" in value else None
+    return str(value["mimeType"]) if mime else None
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """A value and all values in it, each object once."""
+    waiting, seen = [value], set()
+    while waiting:
+        part = waiting.pop()
+        yield part
+        if isinstance(part, str | int | float | None) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, Mapping):
+            waiting += part.values()
+        elif isinstance(part, list | tuple | set | frozenset):
+            waiting += part
+        elif isinstance(part, BaseModel):
+            waiting += vars(part).values()
+        elif dataclasses.is_dataclass(part) and not isinstance(part, type):
+            waiting += [getattr(part, f.name, None) for f in dataclasses.fields(part)]
+
+
+def _described(value: Any) -> str:
+    kind = type(value)
+    shown = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return f"a result of type {shown}"
 
 
 def cut_middle(text: str, max_tokens: int, encode: Callable[[str], Sized]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from gymnasium.error import ResetNeeded
 
 from gymnast.envs.box import BoxSettings, EpisodeBox, box_settings
+from gymnast.envs.bugs import Told
 from gymnast.envs.calls import CallRunner, answer, approximate_tokens
 from gymnast.envs.ending import first_reason
 from gymnast.envs.episode import CallRecord, Episode, Turn
@@ -65,10 +66,12 @@ class Toolset(Hooks):
     system_prompt: str | None
     max_turns: int
     _class_tools: ClassVar[Mapping[str, Tool]] = {}
+    _told: ClassVar[Told] = Told()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._class_tools = tools_of_class(cls)
+        cls._told = Told()
 
     def __init__(
         self, stop_tools: Iterable[str], sandbox: str | Mapping[str, Any] | None = None
@@ -222,6 +225,7 @@ class Toolset(Hooks):
                 if record.call.name in state.tools:
                     state.timings.add(f"tool/{record.call.name}", record.seconds)
             turn = Turn(index, turn.message, tuple(records), tuple(map(answer, records)))
+            self._told.tell(type(self).__name__, turn.errors, state.row)
             with state.timings.measure("reward"):
                 found = await self._hook("turn_reward", turn)
             score = checked_number(found, self._blame("turn_reward"))

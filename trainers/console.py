@@ -83,7 +83,8 @@ class RunConsole:
         place = "" if alone else f" after step {step}"
         self._write(
             f"evaluation{place}: {headline(metrics)}  episodes {episodes}"
-            + _missing(metrics, "eval/"),
+            + _missing(metrics, "eval/")
+            + _bugs(metrics, "eval/"),
             style="bold",
         )
         cells = summary_cells(metrics)
@@ -178,7 +179,13 @@ def step_line(step: int, steps: int, metrics: Mapping[str, float]) -> str:
         if metrics.get("episodes/masked") and not metrics.get("tokens/trained"):
             why = "every episode ended in a way that masked_stop_reasons leaves out"
         parts.append(f"nothing learned: {why}")
-    return "  ".join(parts) + _missing(metrics)
+    return "  ".join(parts) + _missing(metrics) + _bugs(metrics)
+
+
+def _bugs(metrics: Mapping[str, float], area: str = "") -> str:
+    """How many calls failed for their tool's author to mend, not for the policy."""
+    calls = metrics.get(f"{area}tools/errors/bug", 0)
+    return f"  calls that failed by bugs in tools {calls:.0f}" if calls else ""
 
 
 def _missing(metrics: Mapping[str, float], area: str = "") -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from gymnast.envs.messages import encodable
-from gymnast.envs.results import cut_middle, result_text
+from gymnast.envs.results import cut_middle, written
 
 
 @dataclass
@@ -44,21 +44,99 @@ class Reply(BaseModel):
     ],
 )
 def test_results_are_text_or_json_never_python(value: Any, text: str) -> None:
-    assert result_text(value) == text
+    found = written(value)
+    assert found.text == text
+    assert found.value == (text if isinstance(value, str) else json.loads(text))
 
 
 @pytest.mark.parametrize("value", [object(), {"a": object()}, lambda: None])
 def test_what_json_cannot_express_is_an_error_not_a_repr(value: Any) -> None:
-    with pytest.raises(TypeError, match="cannot be written as JSON"):
-        result_text(value)
+    with pytest.raises(TypeError, match=r"cannot be written as JSON\. A tool returns a string, or"):
+        written(value)
 
 
 def test_numbers_too_long_and_circles_raise() -> None:
     circle: list[Any] = []
     circle.append(circle)
     for value in (10**5000, circle):
-        with pytest.raises((TypeError, ValueError)):
-            result_text(value)
+        with pytest.raises(TypeError, match=r"a result of type (int|list) cannot be written"):
+            written(value)
+
+
+@dataclass
+class File:
+    name: str
+    data: Any
+
+
+class Image:
+    """As PIL's: known by its module."""
+
+    __module__ = "PIL.Image"
+
+
+class Part(BaseModel):
+    type: str
+    data: str
+    mimeType: str
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"text",
+        b"\xff\xd8",
+        bytearray(b"a"),
+        [memoryview(b"a")],
+        {"file": File("a.png", b"a")},
+    ],
+)
+def test_bytes_are_refused_with_the_way_out_whatever_they_hold(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"holds bytes.*data\.decode\(\).*save it to a file"):
+        written(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Image(),
+        {"seen": Image()},
+        np.zeros((8, 9, 3), dtype=np.uint8),
+        [np.zeros((1, 8, 9), dtype=np.uint8)],
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        [
+            {"type": "text", "text": "Here."},
+            {"type": "image", "data": "A", "mimeType": "image/png"},
+        ],
+        {"type": "image", "source": {"type": "base64", "data": "AAAA"}},
+        {"type": "resource", "resource": {"blob": "AAAA", "mimeType": "image/png"}},
+        [Part(type="audio", data="AAAA", mimeType="audio/wav")],
+    ],
+)
+def test_images_and_sounds_are_refused_with_the_way_out(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"cannot read\. A tool returns.*save it to a file"):
+        written(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"type": "image", "name": "cat.png", "url": "https://example.org/cat.png"},
+        {"type": "image", "source": "a museum"},
+        {"data": "a", "type": "text"},
+        np.zeros((2, 2, 3)).tolist(),
+        np.zeros((2, 2), dtype=np.uint8).tolist(),
+    ],
+)
+def test_data_that_speaks_of_images_is_no_image(value: Any) -> None:
+    assert json.loads(written(value).text) == value
+
+
+def test_a_result_stays_as_it_was_written() -> None:
+    basket = {"fruits": ["apple"], "prices": (1, 2)}
+    found = written(basket)
+    basket["fruits"].append("pear")  # type: ignore[attr-defined]
+    assert found.value == {"fruits": ["apple"], "prices": [1, 2]}
 
 
 @given(st.text(st.characters(codec=None)))

@@ -38,6 +38,11 @@ class Shop(Environment):
         """
         return 100 // item
 
+    @tool
+    def weight(self) -> int:
+        """Weigh what is there; nobody has written how."""
+        return self.scales.weigh()  # type: ignore[attr-defined, no-any-return]
+
     def reward(self, episode: Any) -> Any:
         text = episode.answer
         return {"length": len(text) / 100, "calls": float(len(episode.tool_calls))}
@@ -85,6 +90,7 @@ def written(
         output_dir=folder,
     )
     texts = [write_call("price", item=2), write_call("price", item=0), write_call("prices")]
+    texts.append(write_call("weight"))
     first_calls_a_tool(trainer, [encode(f"{text}<|im_end|>") for text in texts])
     trainer.train()
     lines = (folder / "metrics.jsonl").read_text().splitlines()

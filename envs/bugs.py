@@ -1,0 +1,121 @@
+"""Failures of a tool that are for its author to mend, not for the policy.
+
+The policy is told that its call failed, whatever the cause, and the run goes on. The author is told
+as well: once for each tool and kind of exception, with the traceback and the row.
+
+A tool gets arguments of the types that it asks for, so an exception of one of `KINDS` says that its
+code is wrong, unless the call explains it: its arguments write the name that is missing
+(`getattr(self, what)`), the code that failed came out of a string (`eval(expression)`), or the
+tool's own file raised it on purpose (`raise TypeError("give a list")`). Every other kind (KeyError,
+ValueError, ...) may be the answer to what the policy asked for.
+"""
+
+import dis
+import inspect
+import json
+import logging
+import re
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gymnast.envs.episode import ToolError
+
+logger = logging.getLogger(__name__)
+
+KINDS = (AttributeError, NameError, ImportError, TypeError, NotImplementedError, SyntaxError)
+_CALLERS = {str(Path(__file__).with_name(name)) for name in ("calls.py", "worker.py")}
+_MAX_ROW_CHARACTERS = 500
+
+
+def is_bug(
+    error: BaseException, function: Callable[..., Any], arguments: Mapping[str, Any]
+) -> bool:
+    """Whether an exception that a tool raised is for its author; see the top of this file.
+
+    Args:
+        error: What was raised.
+        function: The tool's function.
+        arguments: What it was called with.
+    """
+    if not isinstance(error, KINDS) or _names_what_is_missing(arguments, error):
+        return False
+    if isinstance(error, SyntaxError):  # of a module that is imported only now
+        return not (error.filename or "<").startswith("<")
+    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    raised_in = frames[-1].co_filename if frames else ""
+    if raised_in == "<string>":
+        return False
+    on_purpose = raised_in == _file_of(function) and _by_raise(error)
+    return isinstance(error, NotImplementedError) or not on_purpose
+
+
+def _names_what_is_missing(arguments: Mapping[str, Any], error: BaseException) -> bool:
+    name = getattr(error, "name", None)
+    if not isinstance(name, str):
+        return False
+    text = json.dumps(list(arguments.values()), default=str, ensure_ascii=False)
+    return re.search(rf"\b{re.escape(name)}\b", text) is not None
+
+
+def _file_of(function: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return str(getattr(code, "co_filename", ""))
+
+
+def _by_raise(error: BaseException) -> bool:
+    """Whether a `raise` raised it, rather than the interpreter."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:
+        return False
+    instruction = last.tb_frame.f_code.co_code[last.tb_lasti]
+    return dis.opname[instruction] == "RAISE_VARARGS"
+
+
+def own_traceback(error: BaseException) -> str:
+    """The traceback from the tool on, without what called it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    while frames and frames[0].filename in _CALLERS:
+        del frames[0]
+    head = ["Traceback (most recent call last):\n"] if frames else []
+    lines = [*head, *traceback.format_list(frames), *traceback.format_exception_only(error)]
+    return "".join(lines).rstrip()
+
+
+class Told:
+    """What the author of one environment class has been told."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, str, bool]] = set()
+
+    def tell(self, owner: str, errors: Iterable[ToolError], row: Mapping[str, Any]) -> None:
+        """Log a warning of each bug whose tool and kind of exception are new.
+
+        Args:
+            owner: The class's name.
+            errors: Those of a turn; of which only bugs count.
+            row: The episode's.
+        """
+        for error in errors:
+            kind = (error.tool, error.exception, bool(error.traceback))
+            if error.kind == "bug" and kind not in self._told:
+                self._told.add(kind)
+                logger.warning("%s", _warning(owner, error, row))
+
+
+def _warning(owner: str, error: ToolError, row: Mapping[str, Any]) -> str:
+    shown = repr(dict(row))
+    if len(shown) > _MAX_ROW_CHARACTERS:
+        shown = shown[:_MAX_ROW_CHARACTERS] + "..."
+    what = error.message.removeprefix(f"{error.tool}: ").rstrip(".")
+    if error.traceback:
+        what = f"no argument of the call explains its {error.exception}"
+    said = (
+        f"{owner}.{error.tool} has a bug: {what}. The model is told that its call failed, and the "
+        "run goes on; more of this kind are only counted, in tools/errors/bug. "
+        f"The row: {shown}"
+    )
+    return f"{said}\n{error.traceback}" if error.traceback else said
