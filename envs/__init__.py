@@ -6,7 +6,8 @@ overrides), `toolset.py` (one turn in messages), `base.py` (the same in tokens),
 
     tokens      base, ending (the limits), spaces, blocking (sync over async)
     messages    toolset, hooks, user_code (calls them), rows, state, episode, messages, metrics
-    tools       tools, schema, functions, schema_tools, arguments, calls, results, worker (a thread)
+    tools       marks, tools, schema, functions, schema_tools, arguments, calls, results, bugs,
+                worker (a thread)
     renderer    renderer, chat_template, probes (what is rendered to find out), plain_protocol
       calls     derivation, markup, parsing; what a call can look like: payloads, json_payloads,
                 parameters, keyword_calls; values: argument_types, literals
@@ -22,9 +23,9 @@ overrides), `toolset.py` (one turn in messages), `base.py` (the same in tokens),
 from gymnast.envs.base import Environment
 from gymnast.envs.check import check_env
 from gymnast.envs.episode import CallRecord, Episode, ToolError, Turn
+from gymnast.envs.marks import tool
 from gymnast.envs.registry import make, register, registered
 from gymnast.envs.renderer import Renderer
-from gymnast.envs.tools import tool
 from gymnast.envs.toolset import Outcome
 
 register("gymnast/Arithmetic-v0", "gymnast.envs.arithmetic:Arithmetic")

@@ -14,8 +14,8 @@ import numpy as np
 
 from gymnast.envs.base import Environment
 from gymnast.envs.episode import CallRecord, Episode
+from gymnast.envs.marks import tool
 from gymnast.envs.rows import prompt_of
-from gymnast.envs.tools import tool
 from gymnast.errors import ConfigError
 from gymnast.types import Message
 

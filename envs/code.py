@@ -15,8 +15,8 @@ from gymnast.envs.code_rows import code_task
 from gymnast.envs.code_tasks import LEVELS, WORKED, tasks
 from gymnast.envs.episode import Episode
 from gymnast.envs.grading import Grade, GradingLimits, grade
+from gymnast.envs.marks import tool
 from gymnast.envs.result_words import in_words
-from gymnast.envs.tools import tool
 from gymnast.errors import ConfigError, UserCodeError
 from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.types import Message

@@ -4,7 +4,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from gymnast.envs.tools import MARK, ToolOptions, with_stop_tools
+from gymnast.envs.marks import ToolOptions, mark_of, marked
+from gymnast.envs.tools import with_stop_tools
 from gymnast.errors import ToolDefinitionError
 
 E = TypeVar("E", bound=type)
@@ -38,15 +39,13 @@ def environment_class(
     made: Any = type(base)("ToolsEnvironment", (base,), members)
     tools = with_stop_tools(made._class_tools, stop_tools)
     for tool_name in members.keys() & tools.keys():  # marked, so that subclasses see it too
-        setattr(members[tool_name], MARK, tools[tool_name].options)
+        marked(members[tool_name], tools[tool_name].options)
     made._class_tools = tools
     return made
 
 
 def _as_tool(function: Callable[..., Any]) -> "staticmethod[..., Any]":
-    method = staticmethod(function)
-    setattr(method, MARK, getattr(function, MARK, ToolOptions()))
-    return method
+    return marked(staticmethod(function), mark_of(function) or ToolOptions())
 
 
 def _as_method(reward: Callable[[Any], Any]) -> Callable[..., Any]:

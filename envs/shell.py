@@ -7,8 +7,8 @@ import numpy as np
 
 from gymnast.envs.base import Environment
 from gymnast.envs.episode import Episode
+from gymnast.envs.marks import tool
 from gymnast.envs.result_words import in_words
-from gymnast.envs.tools import tool
 from gymnast.errors import DataError, SandboxFileError
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.spec import SandboxSpec

@@ -1,96 +1,25 @@
 """Tools: the functions a policy may call, with the schema it is shown.
 
-`@tool` only marks a method; `Tool` is what Gymnast knows about it, made once when the class is
-defined, so that a tool that cannot be described fails before any run. Reading arguments is in
-`arguments.py`, running calls in `calls.py`.
+`@tool` only marks a method (`marks.py`); `Tool` is what Gymnast knows about it, made once when the
+class is defined, so that a tool that cannot be described fails before any run. Reading arguments is
+in `arguments.py`, running calls in `calls.py`.
 """
 
 import copy
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar, get_type_hints, overload
+from dataclasses import dataclass, field, replace
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
+from gymnast.envs.marks import ToolOptions, mark_of, plain_function
 from gymnast.envs.schema import Schema, json_schema, parse_docstring, type_name
 from gymnast.errors import ConfigError, ToolDefinitionError
 from gymnast.hints import nearest
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-MARK = "__gymnast_tool__"
-
-
-@dataclass(frozen=True)
-class ToolOptions:
-    """What `@tool(...)` may say about a tool.
-
-    Attributes:
-        stop: A call that succeeds ends the episode, after its result is appended.
-        timeout_s: Give up on a call after this many seconds; None waits.
-        max_output_tokens: Cut the middle out of a longer result; None keeps it whole.
-        concurrent: Neighbouring calls in one action run at the same time (`async def` only).
-    """
-
-    stop: bool = False
-    timeout_s: float | None = None
-    max_output_tokens: int | None = None
-    concurrent: bool = False
-
-    def __post_init__(self) -> None:
-        if self.timeout_s is not None and not self.timeout_s > 0:
-            raise ToolDefinitionError(f"@tool: timeout_s must be > 0, got {self.timeout_s!r}.")
-        if self.max_output_tokens is not None and self.max_output_tokens < 1:
-            raise ToolDefinitionError(
-                f"@tool: max_output_tokens must be >= 1, got {self.max_output_tokens!r}."
-            )
-
-
-@overload
-def tool(function: F, /) -> F: ...
-
-
-@overload
-def tool(
-    *,
-    stop: bool = False,
-    timeout_s: float | None = None,
-    max_output_tokens: int | None = None,
-    concurrent: bool = False,
-) -> Callable[[F], F]: ...
-
-
-def tool(function: Any = None, /, **options: Any) -> Any:
-    """Mark a method of an `Environment` (or a plain function) as a tool.
-
-    The function itself is unchanged and can still be called. Its name, the text of its docstring,
-    its type hints and the entries under `Args:` are what the policy is shown.
-
-        @tool
-        def multiply(self, a: int, b: int) -> int:
-            \"\"\"Multiply two integers.\"\"\"
-            return a * b
-
-        @tool(stop=True, timeout_s=5)
-        async def submit(self, answer: str) -> str:
-            \"\"\"Hand in the answer.\"\"\"
-            return "received"
-
-    Args:
-        function: What to mark.
-        **options: The fields of `ToolOptions`.
-    """
-    marked = ToolOptions(**options)
-
-    def mark(target: Any) -> Any:
-        setattr(target, MARK, marked)
-        return target
-
-    return mark if function is None else mark(function)
 
 
 @dataclass(frozen=True)
@@ -126,7 +55,7 @@ class Tool:
     name: str
     description: str
     parameters: tuple[Parameter, ...]
-    options: ToolOptions = ToolOptions()
+    options: ToolOptions = field(default_factory=ToolOptions)
 
     @property
     def schema(self) -> Schema:
@@ -167,7 +96,7 @@ def define_tool(function: Any, *, name: str, options: ToolOptions, method: bool 
         function: A plain function, sync or `async def`.
         name: What the policy calls it.
         options: From `@tool(...)`.
-        method: Leave out the first parameter, `self`.
+        method: Its first parameter is `self` (`cls` of a class method), which no call gives.
 
     Raises:
         ToolDefinitionError: It lacks a docstring or a type hint, or has a parameter that a call
@@ -185,7 +114,10 @@ def define_tool(function: Any, *, name: str, options: ToolOptions, method: bool 
             "one thread. Write it as `async def`, or drop concurrent=True."
         )
     signature, hints = _signature(function, name)
-    found = list(signature.parameters.values())[1 if method else 0 :]
+    found = list(signature.parameters.values())
+    if method:
+        _check_self(name, found)
+        found = found[1:]
     parameters = tuple(_parameter(name, p, hints, docstring.arguments.get(p.name)) for p in found)
     unknown = sorted(set(docstring.arguments) - {p.name for p in found})
     if unknown:
@@ -194,6 +126,16 @@ def define_tool(function: Any, *, name: str, options: ToolOptions, method: bool 
             f"{name}({', '.join(p.name for p in found)}). Rename or remove that entry of Args:."
         )
     return Tool(name, docstring.description, parameters, options)
+
+
+def _check_self(name: str, parameters: list[inspect.Parameter]) -> None:
+    first = parameters[0].name if parameters else None
+    if first not in ("self", "cls"):
+        shown = ", ".join(["self", *map(str, parameters)])
+        raise ToolDefinitionError(
+            f"tool {name!r} is a method whose first parameter is {first or 'missing'}, not self. "
+            f"Write `def {name}({shown})`, or put @staticmethod above it."
+        )
 
 
 def _signature(function: Any, name: str) -> tuple[inspect.Signature, dict[str, Any]]:
@@ -253,12 +195,12 @@ def tools_of_class(cls: type) -> dict[str, Tool]:
     found = {}
     for name in names:
         attribute = inspect.getattr_static(cls, name)
-        options = getattr(attribute, MARK, None)
-        if isinstance(options, ToolOptions):
+        options = mark_of(attribute)
+        if options is not None:
             _check_name(cls, name)
-            plain = isinstance(attribute, staticmethod)
-            function = getattr(attribute, "__func__", attribute)
-            found[name] = define_tool(function, name=name, options=options, method=not plain)
+            method = not isinstance(attribute, staticmethod)
+            function = plain_function(attribute)
+            found[name] = define_tool(function, name=name, options=options, method=method)
     return found
 
 
@@ -266,7 +208,7 @@ def _check_name(cls: type, name: str) -> None:
     """A tool must not replace a method that the environment itself needs."""
     for base in cls.__mro__:
         needed = base.__module__.startswith(("gymnast.", "gymnasium."))
-        if needed and name in vars(base) and not hasattr(vars(base)[name], MARK):
+        if needed and name in vars(base) and mark_of(vars(base)[name]) is None:
             raise ToolDefinitionError(
                 f"tool {name!r} would replace {base.__name__}.{name}. Rename it."
             )

@@ -1,6 +1,9 @@
 """@tool: what a policy is shown of a function, and which functions cannot be tools."""
 
+import asyncio
+import functools
 import json
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal, Optional
@@ -246,6 +249,93 @@ def test_a_method_without_a_docstring_fails_when_its_class_is_defined() -> None:
             @tool
             def search(self, query: str) -> str:
                 return query
+
+
+def test_tools_may_be_static_and_class_methods_marked_above_or_below() -> None:
+    class Fruits(Environment):
+        name = "fruits"
+
+        @tool
+        @staticmethod
+        def one(a: int) -> int:
+            """Mark above a static method."""
+            return a
+
+        @staticmethod
+        @tool
+        def two(a: int) -> int:
+            """Mark below it."""
+            return 2 * a
+
+        @tool
+        @classmethod
+        def three(cls, a: int) -> str:
+            """Mark above a class method."""
+            return cls.name * a
+
+        @classmethod
+        @tool(stop=True)
+        def four(cls, a: int) -> str:
+            """Mark below it."""
+            return cls.name * a
+
+    env = Fruits()
+    assert [schema["function"]["name"] for schema in env.tools] == ["one", "two", "three", "four"]
+    assert {tuple(schema["function"]["parameters"]["required"]) for schema in env.tools} == {("a",)}
+    call = {"id": "x", "function": {"name": "four", "arguments": {"a": 2}}}
+    env.reset(options={"row": {"prompt": "Go."}})
+    outcome = asyncio.run(env.act({"role": "assistant", "tool_calls": [call]}))
+    assert outcome.messages[0]["content"] == "fruitsfruits" and outcome.terminated
+
+
+@pytest.mark.parametrize("kind", [property, functools.cached_property])
+@pytest.mark.parametrize("mark_is_above", [True, False])
+def test_a_property_cannot_be_a_tool(kind: Any, mark_is_above: bool) -> None:
+    def size(self: Any) -> int:
+        """Tell the size."""
+        return 1
+
+    with pytest.raises(ToolDefinitionError, match=f"'size' is a property. Drop @{kind.__name__}"):
+        attribute = tool(kind(size)) if mark_is_above else kind(tool(size))
+        type("Box", (Environment,), {"size": attribute})
+
+
+def test_a_method_without_self_cannot_be_a_tool() -> None:
+    with pytest.raises(ToolDefinitionError) as caught:
+
+        class Shop(Environment):
+            @tool
+            def price(fruit: str) -> int:  # type: ignore[misc]
+                """Look up a price."""
+                return len(fruit)
+
+    for word in ("'price'", "fruit, not self", "def price(self, fruit: str)", "@staticmethod"):
+        assert word in str(caught.value)
+    with pytest.raises(ToolDefinitionError, match=r"missing, not self.*def now\(self\)"):
+
+        class Clock(Environment):
+            @tool
+            def now() -> str:  # type: ignore[misc]
+                """Tell the time."""
+                return ""
+
+
+@pytest.mark.parametrize(
+    ("mark", "words"),
+    [
+        (lambda: tool(stopp=True), "no option 'stopp'. Did you mean 'stop'?"),  # type: ignore
+        (lambda: tool(name="x"), "It takes: stop, timeout_s, max_output_tokens, concurrent."),  # type: ignore
+        (lambda: tool("price"), "marks functions, and was given 'price'"),  # type: ignore
+        (lambda: tool(Color), "Color is a class"),
+        (lambda: tool(stop="yes"), "stop must be True or False, got 'yes'"),  # type: ignore
+        (lambda: tool(timeout_s="5"), "timeout_s must be > 0, got '5'"),  # type: ignore
+        (lambda: tool(timeout_s=True), "timeout_s must be > 0, got True"),
+        (lambda: tool(max_output_tokens=1.5), "max_output_tokens must be >= 1, got 1.5"),  # type: ignore
+    ],
+)
+def test_a_wrong_use_of_the_mark_says_what_is_right(mark: Any, words: str) -> None:
+    with pytest.raises(ToolDefinitionError, match=re.escape(words)):
+        mark()
 
 
 def test_a_tool_cannot_take_the_place_of_a_method_of_environments() -> None:
