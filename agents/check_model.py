@@ -1,10 +1,10 @@
 """Whether a model's forward over packed sequences is the model's own forward.
 
-Two short sequences are packed into one pass and compared with one pass for each; a layer that
-mixes neighbours by other means shows where tokens attend to themselves alone. What short
-sequences cannot show (windows, chunks, sparse attention, rotary frequencies that change with the
-length) is asked of the masks that the model makes, of what it hands to its attention, and of its
-configuration.
+Two short sequences are packed into one pass and compared with one pass for each, in float64
+(agents/double_precision.py); a layer that mixes neighbours by other means shows where tokens
+attend to themselves alone. What short sequences cannot show (windows, chunks, sparse attention,
+rotary frequencies that change with the length) is asked of the masks that the model makes, of what
+it hands to its attention, and of its configuration.
 
 Left out: how to sample from a model that fails; `agents/state_engine.py` does.
 """
@@ -26,7 +26,7 @@ from gymnast.agents.attention import (
     planned_attention,
 )
 from gymnast.agents.context_limits import longest_context, rope_changes_beyond
-from gymnast.agents.logit_difference import differ
+from gymnast.agents.double_precision import Precision
 from gymnast.errors import ModelError, UsageError
 
 # Attention functions like the one that is used, which also look at the mask they are given: without
@@ -89,6 +89,22 @@ def check_model(model: Any, context_length: int | None = None) -> int:
         )
     vocabulary = model.config.get_text_config().vocab_size
     ids = torch.arange(1, 1 + sum(LENGTHS), device=model.device) % vocabulary
+    precision = Precision(model, ids.tolist())
+    with precision.computing():
+        _check_packing(model, name, ids, precision)
+    _check_windows(model, name, ids[: LENGTHS[0]], most)
+    return _token_bytes(model, name, ids)
+
+
+def _token_bytes(model: Any, name: str, ids: torch.Tensor) -> int:
+    """What one token's keys and values take, in the model's own precision."""
+    plan = _Packed(LENGTHS, model.device)
+    _packed_logits(model, name, ids, plan.positions, plan)
+    return sum(plan.token_bytes.values())
+
+
+def _check_packing(model: Any, name: str, ids: torch.Tensor, precision: Precision) -> None:
+    """Make sure that packed sequences have the logits that they have alone."""
     plan = _Packed(LENGTHS, model.device)
     ours = _packed_logits(model, name, ids, plan.positions, plan)
     layers = model.config.get_text_config().num_hidden_layers
@@ -104,18 +120,16 @@ def check_model(model: Any, context_length: int | None = None) -> int:
             f"{name} has layers that attend more than once, each time with other keys or values, "
             "so a layer has no one cache. Choose another model."
         )
-    _check_neighbours(model, name, ids)
+    _check_neighbours(model, name, ids, precision)
     parts = ids.split(list(LENGTHS))
     theirs = torch.cat([model(input_ids=part[None], use_cache=False).logits for part in parts], 1)
-    difference = differ(ours, theirs, model.dtype)
+    difference = precision.differ(ours, theirs)
     if difference is not None:
         raise ModelError(
             f"{name} gives other logits with packed sequences than with its own attention "
             f"(relative difference {difference:.2g}): it has a part that is not known here. "
             "Choose another model."
         )
-    _check_windows(model, name, ids[: LENGTHS[0]], most)
-    return sum(plan.token_bytes.values())
 
 
 def _without_mask(
@@ -185,12 +199,12 @@ class _OnlyItself:
         return torch.sigmoid(agreement) * value
 
 
-def _check_neighbours(model: Any, name: str, ids: torch.Tensor) -> None:
+def _check_neighbours(model: Any, name: str, ids: torch.Tensor, precision: Precision) -> None:
     """Make sure that tokens that see only themselves have the same logits, whoever is beside."""
     positions = torch.arange(len(ids), device=ids.device)
     forth = _packed_logits(model, name, ids, positions, _OnlyItself())
     back = _packed_logits(model, name, ids.flip(0), positions.flip(0), _OnlyItself())
-    if differ(back.flip(1), forth, model.dtype) is not None:
+    if precision.differ(back.flip(1), forth) is not None:
         raise ModelError(
             f"{name} mixes tokens by other means than attention (a convolution, a recurrent "
             "state): what is packed side by side would mix too. Choose another model."

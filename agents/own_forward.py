@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gymnast.agents.context_limits import rope_changes_beyond
-from gymnast.agents.logit_difference import differ
+from gymnast.agents.double_precision import FAILURES, Precision
 from gymnast.errors import ModelError
 
 # The names under which models take what an earlier pass left, and return it.
@@ -124,16 +124,11 @@ class OwnForward:
         name = type(self.model).__name__
         vocabulary = self.model.config.get_text_config().vocab_size
         ids = [1 + 5 * i % (vocabulary - 1) for i in range(FIRST + SECOND)]
-        try:
+        precision = Precision(self.model, ids)
+        with precision.computing():
             whole, _ = self._pass(ids, None, 0, keep=False)  # [n, V]
             begun, _ = self._pass(ids[:FIRST], None, 0, keep=False)
-        except (TypeError, ValueError, LookupError, AttributeError, RuntimeError) as error:
-            raise ModelError(
-                f"{name}: its forward pass over a few tokens failed ({type(error).__name__}: "
-                f"{error}). It must take input_ids alone and return logits, as the causal "
-                "language models of Transformers do."
-            ) from error
-        if self._differ(begun, whole[:FIRST]):
+        if precision.differ(begun, whole[:FIRST]) is not None:
             raise ModelError(
                 f"{name}: its logits depend on tokens that come later, so it is no causal language "
                 "model (or one whose configuration says is_decoder: false). Choose another model."
@@ -141,28 +136,32 @@ class OwnForward:
         if self._cache_name is None:
             return Continuation.NOTHING
         try:
-            return self._try_cache(ids, whole)
-        except (TypeError, ValueError, LookupError, AttributeError, RuntimeError):
+            self._measure(ids)
+            with precision.computing():
+                return self._try_cache(ids, whole, precision)
+        except FAILURES:
             return Continuation.NOTHING
 
-    def _try_cache(self, ids: list[int], whole: torch.Tensor) -> Continuation:
+    def _try_cache(self, ids: list[int], whole: torch.Tensor, precision: Precision) -> Continuation:
+        def differ(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+            return precision.differ(ours, theirs) is not None
+
         first, cache = self._pass(ids[:FIRST], None, 0)
-        if cache is None or self._differ(first, whole[:FIRST]):
+        if cache is None or differ(first, whole[:FIRST]):
             return Continuation.NOTHING
         untouched, noisy = copy.deepcopy(cache), copy.deepcopy(cache)
-        at_once, longer = self._pass(ids[FIRST:], copy.deepcopy(cache), FIRST)
-        self._fit_bytes(nbytes(cache), nbytes(longer))
+        at_once, _ = self._pass(ids[FIRST:], copy.deepcopy(cache), FIRST)
         one_by_one = []
         for at in range(FIRST, len(ids)):
             token, cache = self._pass(ids[at : at + 1], cache, at)
             one_by_one.append(token)
-        if self._differ(torch.cat(one_by_one), whole[FIRST:]):
+        if differ(torch.cat(one_by_one), whole[FIRST:]):
             return Continuation.NOTHING
         # The copies must not have changed with the original.
         again, _ = self._pass(ids[FIRST:], untouched, FIRST)
-        if self._differ(again, at_once):
+        if differ(again, at_once):
             return Continuation.NOTHING
-        if self._differ(at_once, whole[FIRST:]):
+        if differ(at_once, whole[FIRST:]):
             return Continuation.TOKEN
         noise = (again - at_once).norm().item()
         whole_state = self._chunks_see_all_of(noisy, ids, at_once, noise)
@@ -193,10 +192,11 @@ class OwnForward:
                 return False
         return True
 
-    def _differ(self, ours: torch.Tensor, theirs: torch.Tensor) -> bool:
-        return differ(ours, theirs, self.model.dtype) is not None
-
-    def _fit_bytes(self, first: int, both: int) -> None:
+    def _measure(self, ids: list[int]) -> None:
+        """How much memory caches take, in the model's own precision."""
+        cache = self._pass(ids[:FIRST], None, 0)[1]
+        first = nbytes(cache)
+        both = nbytes(self._pass(ids[FIRST:], cache, FIRST)[1])
         self._bytes_per_token = -(-(both - first) // SECOND)
         self._fixed_bytes = max(0, first - FIRST * self._bytes_per_token)
 

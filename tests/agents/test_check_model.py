@@ -4,10 +4,12 @@ Windows here are far longer than the few tokens that are tried.
 """
 
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
 
+from gymnast.agents import TransformersAgent
 from gymnast.agents.check_model import check_model
 from gymnast.errors import ModelError
 from model_families import tiny
@@ -79,6 +81,43 @@ def test_what_does_not_fit_is_refused_with_the_reason(family: str, why: str) -> 
 @pytest.mark.parametrize("family", ["cohere2_moe", "minimax_m2", "deepseek_v3"])
 def test_experts_chosen_differently_in_half_precision_are_no_reason(family: str) -> None:
     check_model(tiny(family).to(torch.bfloat16))
+
+
+def scaled(model: Any, factor: float, of: str = "") -> Any:
+    """With larger weights, as training makes them: the more they count, the more rounding does."""
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if of in name and weight.ndim > 1:
+                weight.mul_(factor)
+    return model
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "mixtral"])
+def test_rounding_is_no_reason_however_large_the_weights(family: str) -> None:
+    check_model(scaled(tiny(family), 1000).to(torch.bfloat16))
+
+
+def test_rounding_is_no_reason_though_it_grows_from_layer_to_layer() -> None:
+    deep = tiny("llama", num_hidden_layers=24)
+    for projection in ("q_proj", "k_proj"):
+        scaled(deep, 10, of=projection)
+    check_model(deep.to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("family", ["falcon_h1", "phimoe"])
+def test_another_structure_is_found_however_large_the_weights(family: str) -> None:
+    with pytest.raises(ModelError, match=r"mixes tokens by other means|other logits with packed"):
+        check_model(scaled(tiny(family), 20).to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("family", ["llama", "mamba2"])
+def test_weights_that_are_not_finite_are_named(family: str, value: float) -> None:
+    model = tiny(family).to(torch.bfloat16)
+    name, weight = next((n, p) for n, p in model.named_parameters() if "layers.1." in n)
+    weight.data.fill_(value)
+    with pytest.raises(ModelError, match=rf"not finite \({name} holds NaN or infinity\)"):
+        TransformersAgent(model)
 
 
 @pytest.mark.parametrize("family", ["mistral", "phimoe"])
