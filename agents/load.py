@@ -174,7 +174,8 @@ def _source(name: str) -> str:
         raise ModelError(f"model {name!r}: is a file; name the folder of a checkpoint")
     looks_like_a_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or not name
     if looks_like_a_path:
-        raise ModelError(f"model {name!r}: there is no such folder (looked in {Path.cwd()})")
+        looked = "" if folder.is_absolute() else f" (looked in {Path.cwd()})"
+        raise ModelError(f"model {name!r}: there is no such folder{looked}")
     _check_hub(name)
     return name
 

@@ -74,7 +74,7 @@ def train(
     _log_to_stderr()
     close_boxes_on_sigterm()
     with _waiting(f"loading {run}"):
-        from gymnast.trainers.config import load_config
+        from gymnast.trainers.config_files import load_config
         from gymnast.trainers.console import RunConsole
         from gymnast.trainers.run import build_trainer
 

@@ -15,6 +15,7 @@ from gymnast.envs import Environment, Outcome, Renderer
 
 # Not a conftest.py of its own: mypy takes no two.
 pytest_plugins = [
+    "command_fixtures",
     "engine_fixtures",
     "pool_fixtures",
     "sandbox_fixtures",

@@ -7,7 +7,7 @@ Where to begin reading: `rollout.py` (one episode), `collect.py` (many), `advant
 from gymnast.trainers import advantages, aggregations, losses
 from gymnast.trainers.algorithms import Algorithm, make_algorithm
 from gymnast.trainers.collect import Group, Rollouts, collect, stream
-from gymnast.trainers.config import load_config
+from gymnast.trainers.config_files import load_config
 from gymnast.trainers.kl import Kl
 from gymnast.trainers.rewards import Reward
 from gymnast.trainers.rollout import rollout

@@ -12,45 +12,41 @@
     output_dir:   runs/arithmetic
     trackers:     [tensorboard]
 
-Only `model.name` and `environment.id` are required. Left out: whether what a config names is there
-(the model, the environment, the data), which `trainers/run.py` checks, and the section
-`evaluation` (`trainers/evaluation_config.py`).
+Only `model.name` and `environment.id` are required. Left out: reading and writing it
+(`trainers/config_files.py`), whether what a config names is there (the model, the environment, the
+data), which `trainers/run.py` checks, and the section `evaluation`
+(`trainers/evaluation_config.py`).
 """
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
-from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms import Algorithm, make_algorithm
 from gymnast.trainers.config_base import (
+    CodeSource,
     Count,
     EnvironmentSection,
     Integer,
     Number,
     Positive,
+    RowSource,
     Section,
     Text,
     check_expressions,
 )
-from gymnast.trainers.config_errors import sentences
-from gymnast.trainers.durable import write_text
 from gymnast.trainers.evaluation_config import EvaluationSection
 from gymnast.trainers.evaluation_metrics import check_environment_name
+from gymnast.trainers.input_paths import MODEL, TEMPLATE
 from gymnast.trainers.kl import Kl
 from gymnast.trainers.tags import tag_expressions
 from gymnast.trainers.trackers import read_named
-from gymnast.trainers.yaml_reader import read_yaml, with_overrides
 from gymnast.types import StopReason
 
 
@@ -87,33 +83,36 @@ class ModelSection(Section):
         lora: Train adapters in place of all weights.
         chat_template: A Jinja file, or Jinja text, in place of the tokenizer's own template.
         chat_template_kwargs: Passed to every rendering: `{enable_thinking: false}`.
-        parser: "module:function" that reads tool calls in place of what the template implies.
+        parser: "module:function" or "path/to/file.py:function" that reads tool calls in place of
+            what the template implies.
     """
 
-    name: Text
+    name: Annotated[Text, MODEL]
     dtype: Literal["bfloat16", "float16", "float32"] | None = None
     lora: LoraSection | None = None
-    chat_template: Text | None = None
+    chat_template: Annotated[Text, TEMPLATE] | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    parser: Text | None = None
+    parser: CodeSource | None = None
 
 
 class DataSection(Section):
     """Rows from files or a hub; without the section the environment makes its own.
 
     Attributes:
-        train: A .jsonl, .json, .csv or .parquet file, or a hub dataset's name.
+        train: A .jsonl, .json, .csv, .parquet or .arrow file, a folder that `save_to_disk` of
+            `datasets` wrote, or a hub dataset's name. All values of a .csv file are text.
         evaluation: The same, for held-out rows; without it they are taken from `train`.
-        columns: The columns of the rows, each a jmespath expression over a dataset's row; without
-            it rows are taken as they are.
-        split: Of a hub dataset; `evaluation` may have another in `evaluation_split`.
+        columns: Columns to add to the rows, each a jmespath expression over a dataset's row.
+        keep_columns: Whether the dataset's other columns stay; else rows have `columns` alone.
+        split: Of a hub dataset or a folder; `evaluation` may have another in `evaluation_split`.
         evaluation_split: Of `evaluation`.
         subset: Of a hub dataset that has several.
     """
 
-    train: Text
-    evaluation: Text | None = None
+    train: RowSource
+    evaluation: RowSource | None = None
     columns: dict[str, str] | None = None
+    keep_columns: bool = True
     split: Text = "train"
     evaluation_split: Text = "test"
     subset: Text | None = None
@@ -155,11 +154,11 @@ class AlgorithmSection(Section):
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
-    name: Text = "grpo"
+    name: CodeSource = "grpo"
     group_size: Annotated[Integer, Field(ge=2)] = 8
-    estimator: Text | None = None
-    loss: Text | None = None
-    aggregation: Text | None = None
+    estimator: CodeSource | None = None
+    loss: CodeSource | None = None
+    aggregation: CodeSource | None = None
     kl: KlSection | None = None
     entropy_bonus: Annotated[Number, Field(ge=0)] = 0.0
     importance_cap: Annotated[Number, Field(gt=0)] | None = None
@@ -186,7 +185,7 @@ class RewardSection(Section):
         weight: What it returns is multiplied by this.
     """
 
-    function: Text
+    function: CodeSource
     weight: Number = 1.0
 
 
@@ -295,39 +294,3 @@ class RunConfig(Section):
         for name in self.evaluation.environments:
             check_environment_name(name, "evaluation.environments")
         return self
-
-
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read and check a run's YAML.
-
-    Args:
-        path: The file.
-        overrides: `dotted.key=value`, such as `trainer.steps=3`; values are read as YAML.
-
-    Raises:
-        ConfigError: Whatever does not hold, one line each.
-    """
-    settings = with_overrides(read_yaml(path), overrides)
-    if settings.get("output_dir") is None:
-        settings["output_dir"] = f"runs/{Path(path).stem}"
-    return parse_config(settings)
-
-
-def parse_config(settings: dict[str, Any]) -> RunConfig:
-    """Check settings that are plain dicts; an empty section (None) counts as left out.
-
-    Raises:
-        ConfigError: Whatever does not hold, one line each.
-    """
-    try:
-        given = {key: value for key, value in settings.items() if value is not None}
-        return RunConfig.model_validate(given)
-    except ValidationError as error:
-        raise ConfigError("\n".join(sentences(error, RunConfig))) from error
-
-
-def save_config(config: RunConfig, path: str | Path) -> None:
-    """Write a config as YAML that `load_config` reads back as the same."""
-    settings = config.model_dump(mode="json", exclude_none=True)
-    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=100)
-    write_text(Path(path), text)

@@ -5,6 +5,8 @@ from typing import Annotated, Any
 import jmespath
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from gymnast.trainers.input_paths import CODE, ROWS
+
 
 def _whole(value: Any) -> Any:
     """1e3 is a float in YAML, and a whole number all the same."""
@@ -16,6 +18,8 @@ Count = Annotated[Integer, Field(ge=0)]
 Positive = Annotated[Integer, Field(ge=1)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1)]
+CodeSource = Annotated[Text, CODE]  # "module:name" or "path/to/file.py:name"
+RowSource = Annotated[Text, ROWS]  # a file or a hub dataset
 
 
 class Section(BaseModel):
@@ -50,7 +54,7 @@ class EnvironmentSection(Section):
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
-    id: Text
+    id: CodeSource
     max_turns: Positive | None = None
     max_tokens: Positive | None = None
     context_length: Positive | None = None

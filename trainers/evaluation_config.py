@@ -22,8 +22,8 @@ from gymnast.trainers.config_base import (
     Integer,
     Number,
     Positive,
+    RowSource,
     Section,
-    Text,
     check_expressions,
 )
 
@@ -35,11 +35,13 @@ class EvaluationEnvironmentSection(EnvironmentSection):
         rows: How many; when left out, all of `data`, or `evaluation.rows` where it makes its own.
         data: A file or hub dataset of rows; the environment's own rows when left out.
         columns: Of `data`, as in the section of that name.
+        keep_columns: As there.
     """
 
     rows: Positive | None = None
-    data: Text | None = None
+    data: RowSource | None = None
     columns: dict[str, str] | None = None
+    keep_columns: bool = True
 
     _expressions = field_validator("columns")(check_expressions)
 

@@ -117,7 +117,7 @@ def _loaded(
             )
         return env.rows, section.id
     try:
-        rows = load_rows(section.data, columns=section.columns)
+        rows = load_rows(section.data, columns=section.columns, keep_columns=section.keep_columns)
         check_rows(rows, env, section.data)
     except DataError as error:
         raise DataError(f"{place}.data: {error}") from error

@@ -15,7 +15,8 @@ from typing import Any
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.checkpoints import Checkpoints
-from gymnast.trainers.config import RunConfig, load_config
+from gymnast.trainers.config import RunConfig
+from gymnast.trainers.config_files import load_config
 from gymnast.trainers.run_folder import CONFIG_FILE, OVER, holds_results, is_begun, is_over
 
 # What the saved weights are weights of.

@@ -7,13 +7,8 @@ from typing import Any
 
 from gymnast.agents.load import load_model, load_tokenizer, model_context_length
 from gymnast.errors import ConfigError
-from gymnast.trainers.config import (
-    ModelSection,
-    RunConfig,
-    SamplingSection,
-    load_config,
-    save_config,
-)
+from gymnast.trainers.config import ModelSection, RunConfig, SamplingSection
+from gymnast.trainers.config_files import load_config, save_config
 from gymnast.trainers.evaluation import HeldOut
 from gymnast.trainers.evaluation_environments import (
     check_evaluation_environments,

@@ -8,6 +8,7 @@ before a model's weights are loaded.
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from gymnast.envs import Environment, Renderer, make
 from gymnast.envs.blocking import run_blocking
 from gymnast.envs.hooks import Hooks
 from gymnast.envs.registry import check_names, find
-from gymnast.envs.rows import offered_tools
+from gymnast.envs.rows import offered_tools, prompt_of
 from gymnast.errors import (
     ConfigError,
     DataError,
@@ -31,7 +32,9 @@ from gymnast.trainers.config import DataSection, ModelSection, RunConfig
 from gymnast.trainers.config_base import EnvironmentSection
 from gymnast.trainers.data import DatasetRows, Row, Split, choose, split_dataset, split_sampled
 from gymnast.trainers.evaluation_config import EvaluationSection
+from gymnast.trainers.input_paths import shown
 from gymnast.trainers.row_files import load_rows
+from gymnast.trainers.row_formats import place_of
 
 # How many rows are tried for one whose prompt fits.
 ROWS_TRIED = 20
@@ -146,10 +149,12 @@ def make_renderer(model: ModelSection, tokenizer: Any) -> Renderer:
     except TemplateError as error:
         given = [f"model.chat_template_kwargs {kwargs!r:.100}"] if kwargs else []
         if model.chat_template is not None:
-            given.append(f"model.chat_template {' '.join(model.chat_template.split())!r:.100}")
+            named = shown(" ".join(model.chat_template.split()))
+            given.append(f"model.chat_template {named!r:.100}")
         place = " and ".join(given) or f"model {model.name!r}"
         line = getattr(error.__cause__, "lineno", None)  # Jinja's syntax errors know theirs
-        raise TemplateError(f"{place}: {error}" + (f" (line {line})" if line else "")) from error
+        where = f" (line {line})" if line and f"(line {line})" not in str(error) else ""
+        raise TemplateError(f"{place}: {error}{where}") from error
 
 
 def chat_template_text(model: ModelSection) -> str | None:
@@ -164,9 +169,10 @@ def chat_template_text(model: ModelSection) -> str | None:
     try:
         return Path(given).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
+        reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise ConfigError(
-            f"model.chat_template: must be Jinja text or a file that can be read, got {given!r} "
-            f"({error})"
+            f"model.chat_template: must be Jinja text or a file of it, got {shown(given)!r}, which "
+            f"cannot be read: {reason}"
         ) from error
 
 
@@ -176,12 +182,13 @@ def load_data(data: DataSection) -> tuple[Sequence[Row], Sequence[Row] | None]:
     Raises:
         DataError: They cannot be read, or a column finds nothing.
     """
-    columns, subset = data.columns, data.subset
-    train = load_rows(data.train, columns=columns, split=data.split, subset=subset)
+    load = partial(
+        load_rows, columns=data.columns, keep_columns=data.keep_columns, subset=data.subset
+    )
+    train = load(data.train, split=data.split)
     if data.evaluation is None:
         return train, None
-    split = data.evaluation_split
-    return train, load_rows(data.evaluation, columns=columns, split=split, subset=subset)
+    return train, load(data.evaluation, split=data.evaluation_split)
 
 
 def _split_data(
@@ -251,19 +258,20 @@ def _sample_row_error(env: Environment, problem: str) -> UserCodeError:
 
 
 def check_rows(rows: Sequence[Row], env: Environment, source: str) -> None:
-    """Check every row for what would end a run late: no prompt, tools that there are not."""
+    """Check every row for what would end a run late: no prompt, tools that there are not.
+
+    Where `setup` is the environment's own, rows may do without prompts if the first one does.
+    """
     tools: dict[str, Any] = {schema["function"]["name"]: schema for schema in env.tools}
-    have_prompts = len(rows) > 0 and rows[0].get("prompt") is not None
+    own_start = type(env).setup is not Hooks.setup
+    need_prompts = len(rows) > 0 and not (own_start and rows[0].get("prompt") is None)
     for number, row in enumerate(rows):
-        if have_prompts and row.get("prompt") is None:
-            raise DataError(
-                f"{source}: row {number} has no 'prompt', and others have one; "
-                f"the row is {dict(row)!r:.200}"
-            )
         try:
             offered_tools(row, tools)
+            if need_prompts:
+                prompt_of(row)
         except DataError as error:
-            raise DataError(f"{source}: row {number}: {error}") from error
+            raise DataError(f"{place_of(rows, number, shown(source))}: {error}") from error
 
 
 def try_an_episode(make_env: Callable[[], Environment], rows: Iterator[Row], source: str) -> None:
@@ -280,6 +288,6 @@ def try_an_episode(make_env: Callable[[], Environment], rows: Iterator[Row], sou
             return
         raise DataError(f"no prompt fits: {too_long}") from too_long
     except DataError as error:
-        raise DataError(f"{source}: {error}") from error
+        raise DataError(f"{shown(source)}: {error}") from error
     finally:
         env.close()

@@ -7,7 +7,7 @@ Left out: what the keys mean (`trainers/config.py`).
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ _FLOAT = re.compile(
     r"|[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)"
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
+_NAME = re.compile(r"\w+:")
 _FLOAT_TAG = "tag:yaml.org,2002:float"
 
 
@@ -59,7 +60,9 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: there is no such file (looked in {Path.cwd()})") from error
     except IsADirectoryError as error:
-        raise ConfigError(f"{path}: is a folder; name a YAML file, such as RUN.yaml") from error
+        kept = file / "config.yaml"
+        way = f"that of the run in it is {kept}" if kept.exists() else "such as RUN.yaml"
+        raise ConfigError(f"{path}: is a folder; name a YAML file, {way}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     found = _parse(text, str(path))
@@ -70,8 +73,17 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     return found
 
 
-def with_overrides(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def with_overrides(
+    settings: dict[str, Any],
+    overrides: Sequence[str],
+    read: Callable[[Sequence[str], Any], Any] = lambda names, value: value,
+) -> dict[str, Any]:
     """Settings with `dotted.key=value` overrides put in; values are read as YAML.
+
+    Args:
+        settings: Are left as they are.
+        overrides: The last of a key wins.
+        read: From the parts of a key and its value to what is put in.
 
     Raises:
         ConfigError: An override is written in another way, or leads through a value.
@@ -84,7 +96,9 @@ def with_overrides(settings: dict[str, Any], overrides: Sequence[str]) -> dict[s
             raise ConfigError(
                 f"override {override!r}: must be dotted.key=value, such as trainer.steps=3"
             )
-        value = _parse(text, f"override {override!r}")
+        # `tiny:` alone is a name; as YAML it would be a mapping without a value.
+        found = text if _NAME.fullmatch(text) else _parse(text, f"override {override!r}")
+        value = read(names, found)
         section = result
         for depth, name in enumerate(names[:-1], start=1):
             if section.get(name) is None:

@@ -1,93 +1,16 @@
 """The command line: what it prints, its exit codes, and one clear line for every mistake."""
 
 import json
-import logging
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from transformers import AutoModelForCausalLM
 
+from command_fixtures import SHOP, CommandLine
 from gymnast.agents.tiny import tiny_model, tiny_tokenizer
-from gymnast.cli import main
-
-RUN = """\
-model: {name: "tiny:"}
-environment: {id: gymnast/Arithmetic-v0, max_turns: 2, context_length: 700, worked_turns: 1}
-algorithm: {group_size: 2}
-sampling: {max_new_tokens: 8}
-trainer: {steps: 2, rows_per_step: 2, learning_rate: 1e-3}
-evaluation: {rows: 3}
-output_dir: out
-"""
-SHOP = '''\
-from gymnast.envs import Environment, tool
-
-class Shop(Environment):
-    """Buy things.
-
-    More about it.
-    """
-
-    @tool
-    def buy(self, what: str) -> str:
-        """Buy something."""
-        return f"one {what}"
-
-    def reward(self, episode):
-        return price(self.row)
-
-def price(row):
-    return row["price"]
-'''
-ROWS = [{"q": {"text": "Buy a pear."}, "price": 1.0}, {"q": {"text": "Buy a plum."}, "price": 2.0}]
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    Path("run.yaml").write_text(RUN)
-    Path("shop.py").write_text(SHOP)
-    Path("rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
-    many = "".join(f'{{"prompt": "Buy {n} pears."}}\n' for n in range(29))
-    Path("hole.jsonl").write_text(many + '{"q": "What?"}\n')
-    Path("sell.jsonl").write_text(many + '{"prompt": "Sell.", "tools": ["sell"]}\n')
-    Path("oops.jinja").write_text("{% for m in messages %}\n{{ m.content }")
-    return tmp_path
-
-
-class Ran:
-    """A command that ended: its exit code and what it wrote."""
-
-    def __init__(self, code: int, output: str, errors: str) -> None:
-        self.code, self.output, self.errors = code, output, errors
-
-
-class CommandLine:
-    """Runs `gymnast ...` in this process."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
-        self._patch, self._capture = patch, capture
-
-    def __call__(self, *arguments: str) -> Ran:
-        self._patch.setattr(sys, "argv", ["gymnast", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        written = self._capture.readouterr()
-        code = ended.value.code
-        return Ran(code if isinstance(code, int) else 0, written.out, written.err)
-
-
-@pytest.fixture
-def gymnast(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[CommandLine]:
-    yield CommandLine(monkeypatch, capsys)
-    logging.getLogger("gymnast").handlers.clear()  # a process of its own would end here
-
 
 # What it does
 
@@ -175,7 +98,7 @@ def test_an_environment_that_breaks_the_contract_fails_the_check(gymnast: Comman
     assert checked.errors.startswith("failed: random_shop.py:Shop: reset(seed=0) gave")
 
 
-def test_help_and_version_do_without_torch(folder: Path) -> None:
+def test_help_and_version_do_without_torch(shop_folder: Path) -> None:
     code = (
         "import sys\nfrom gymnast.cli import main\nsys.argv = ['gymnast', sys.argv[1]]\n"
         "try:\n    main()\nfinally:\n"
@@ -188,142 +111,9 @@ def test_help_and_version_do_without_torch(folder: Path) -> None:
         assert word in done.stdout
 
 
-# What the user can get wrong: (what is changed, what is said)
+# What the user can get wrong beside `test_wrong_inputs.py`
 
 OWN = ("environment.id=shop.py:Shop", "environment.worked_turns=null", "data.train=rows.jsonl")
-MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
-    "a key with a typo": (
-        ("trainer.learning_rat=1",),
-        "trainer.learning_rat: unknown key; did you mean learning_rate?",
-    ),
-    "an environment nobody registered": (
-        ("environment.id=gymnast/Arithmetik-v0",),
-        "there is no environment 'gymnast/Arithmetik-v0'. Did you mean 'gymnast/Arithmetic-v0'?",
-    ),
-    "a module that is not there": (
-        ("environment.id=nowhere:Shop",),
-        "there is no module",
-    ),
-    "a setting the environment lacks": (
-        ("environment.max_turn=3",),
-        "environment: Arithmetic has no setting 'max_turn'. Did you mean 'max_turns'?",
-    ),
-    "a stop tool that is no tool": (
-        ("environment.stop_tools=[final]",),
-        "stop_tools names",
-    ),
-    "a parser that cannot be imported": (("model.parser=nope",), "parser 'nope'"),
-    "a template file that is not there": (
-        ("model.chat_template=nope.jinja",),
-        "model.chat_template: must be Jinja text or a file that can be read, got 'nope.jinja'",
-    ),
-    "a model folder that is not there": (
-        ("model.name=./nope",),
-        "model './nope': there is no",
-    ),
-    "a context longer than the model's": (
-        ("environment.context_length=4096",),
-        "environment.context_length: must be <= 2048, what the model tiny: was made for, got 4096",
-    ),
-    "a context too short for any prompt": (
-        ("environment.context_length=20",),
-        "gymnast/Arithmetic-v0: no prompt fits: the prompt has ",
-    ),
-    "more held-out rows than there can be": (
-        ("environment.max_operand=4", "evaluation.rows=99"),
-        "evaluation.rows: must be < 18, got 99",
-    ),
-    "a data file that is not there": (
-        ("data.train=row.jsonl",),
-        "row.jsonl: there is no such file",
-    ),
-    "a dataset without a prompt": (
-        (*OWN, "evaluation.rows=1"),
-        "rows.jsonl: the row has no 'prompt' (its columns: q, price)",
-    ),
-    "a column that finds nothing": (
-        (*OWN, "data.columns={prompt: q.txt}"),
-        "rows.jsonl: data.columns.prompt: no row has anything at 'q.txt'",
-    ),
-    "no rows at all": (
-        (OWN[0], OWN[1]),
-        "data.train: is required: Shop makes no rows of its own",
-    ),
-    "a setting of another type": (
-        ("environment.max_operand=abc",),
-        "Arithmetic: max_operand must be a whole number, got 'abc'.",
-    ),
-    "a column with a function that jmespath lacks": (
-        (*OWN, "data.columns={prompt: lenght(q.text)}"),
-        "data.columns.prompt: 'lenght(q.text)' cannot be read from row 0: Unknown function",
-    ),
-    "a prompt missing far down in a dataset": (
-        (*OWN, "data.train=hole.jsonl", "evaluation.rows=1"),
-        "hole.jsonl: row 29 has no 'prompt', and others have one; the row is {'q': 'What?'}",
-    ),
-    "a tool unknown to the environment far down in a dataset": (
-        (*OWN, "data.train=sell.jsonl", "evaluation.rows=1"),
-        "sell.jsonl: row 29: the row's 'tools' names 'sell'. There is no such tool. The tools are",
-    ),
-    "a chat template that is no Jinja": (
-        ("model.chat_template=oops.jinja",),
-        "model.chat_template 'oops.jinja': the chat template of ",
-    ),
-    "a filter on sampling": (
-        ("sampling.top_p=0.9",),
-        "sampling.top_p: must be 1.0 while training, got 0.9",
-    ),
-    "greedy sampling": (
-        ("sampling.temperature=0",),
-        "sampling.temperature: must be > 0 while training, got 0",
-    ),
-    "a tag that no row has": (
-        ("evaluation.by=[operatoin]",),
-        'evaluation.by.operatoin: must find something in a held-out row, got "operatoin" (the '
-        "columns: a, answer, b, operation, prompt); did you mean operation?",
-    ),
-    "another environment that nobody registered": (
-        ("evaluation.environments.large.id=gymnast/Arithmetik-v0",),
-        "evaluation.environments.large: there is no environment 'gymnast/Arithmetik-v0'. Did you ",
-    ),
-    "evaluation groups of nobody": (
-        ("evaluation.group_size=0",),
-        "evaluation.group_size: must be >= 1, got 0",
-    ),
-    "a reward to pass that is no number": (
-        ("evaluation.pass_reward=high",),
-        "evaluation.pass_reward: must be a number, got 'high'",
-    ),
-    "another environment's data file that is not there": (
-        ("evaluation.environments.large={id: gymnast/Arithmetic-v0, data: nope.jsonl}",),
-        "evaluation.environments.large.data: nope.jsonl: there is no such file",
-    ),
-    "nothing to resume": (
-        ("--resume",),
-        "output_dir: out holds no run to resume (no config.yaml, no metrics.jsonl); start without ",
-    ),
-    "a file for a folder": (("output_dir=run.yaml",), "output_dir: run.yaml is a file"),
-    "a folder that cannot be written": (
-        ("output_dir=rows.jsonl/out",),
-        "output_dir: rows.jsonl/out cannot be written: Not a directory",
-    ),
-}
-
-
-@pytest.mark.parametrize(("changes", "said"), MISTAKES.values(), ids=list(MISTAKES))
-def test_a_mistake_is_one_line_before_any_weights_are_loaded(
-    gymnast: CommandLine,
-    monkeypatch: pytest.MonkeyPatch,
-    changes: tuple[str, ...],
-    said: str,
-) -> None:
-    def loads_weights(*_: object, **__: object) -> None:
-        raise AssertionError("weights were loaded")
-
-    monkeypatch.setattr("gymnast.trainers.run.load_model", loads_weights)
-    ended = gymnast("train", "run.yaml", *changes)
-    assert (ended.code, ended.errors.count("\n")) == (2, 1), ended.errors
-    assert ended.errors.startswith(f"error: {said}")
 
 
 def test_a_model_without_a_chat_template(gymnast: CommandLine) -> None:
@@ -333,7 +123,7 @@ def test_a_model_without_a_chat_template(gymnast: CommandLine) -> None:
     tiny_model().config.save_pretrained("bare")
     ended = gymnast("train", "run.yaml", "model.name=./bare")
     assert ended.code == 2
-    assert ended.errors.startswith("error: model './bare': its tokenizer has no chat template")
+    assert f"model '{Path.cwd()}/bare': its tokenizer has no chat template" in ended.errors
 
 
 @pytest.mark.parametrize(
@@ -363,7 +153,7 @@ def test_a_reward_with_a_typo_shows_the_users_traceback_and_row(gymnast: Command
         f'File "{Path("typo.py").resolve()}", line {number}, in {name}'
         for number, name in ((15, "reward"), (18, "price"))
     ]
-    assert lines[-1].startswith("error: Shop.reward: KeyError: 'prize' (row: {'prompt': 'Buy a p")
+    assert lines[-1].startswith("error: Shop.reward: KeyError: 'prize' (row: {'q': {'text': ")
 
 
 def test_a_run_that_never_ended_cannot_be_evaluated(gymnast: CommandLine) -> None:

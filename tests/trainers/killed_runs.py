@@ -227,7 +227,7 @@ def play(job: Mapping[str, Any]) -> None:
     """One run, as `gymnast train` does it."""
     global KILL
     from gymnast.cli import _log_to_stderr
-    from gymnast.trainers.config import load_config
+    from gymnast.trainers.config_files import load_config
 
     _log_to_stderr()
     KILL = tuple(job["kill"])

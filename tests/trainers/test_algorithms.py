@@ -15,7 +15,7 @@ from gymnast.trainers import Kl, make_algorithm
 from gymnast.trainers.advantages import ESTIMATORS, RewardBatch
 from gymnast.trainers.aggregations import AGGREGATIONS
 from gymnast.trainers.algorithms import PRESETS, names
-from gymnast.trainers.config import load_config
+from gymnast.trainers.config_files import load_config
 from gymnast.trainers.losses import LOSSES
 from gymnast.trainers.registry import Part
 from gymnast.trainers.run import build_trainer

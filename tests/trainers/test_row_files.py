@@ -1,5 +1,6 @@
-"""Rows from files: four formats, columns by jmespath, and an error for everything wrong."""
+"""Rows from files of each format: what is read, columns by jmespath, an error for all wrong."""
 
+import csv
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pyarrow  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
@@ -57,12 +59,47 @@ def test_parquet(folder: Path) -> None:
     assert list(load_rows("rows.parquet")) == ROWS
 
 
-def test_csv_with_numbers_and_line_breaks(folder: Path) -> None:
-    Path("rows.csv").write_text('prompt,answer\n"What is\n1 + 1?",2\n"a, b",3\n')
+def test_csv_is_text_as_the_file_has_it(folder: Path) -> None:
+    """No value is taken for a number: 007 and 1e5 stay, and an answer is text as in JSON."""
+    Path("rows.csv").write_text('\ufeffprompt,answer\n"What is\n1 + 1?",2\n\n"a, b",007\nc,\n')
     assert list(load_rows("rows.csv")) == [
-        {"prompt": "What is\n1 + 1?", "answer": 2},
-        {"prompt": "a, b", "answer": 3},
+        {"prompt": "What is\n1 + 1?", "answer": "2"},
+        {"prompt": "a, b", "answer": "007"},
+        {"prompt": "c", "answer": ""},
     ]
+    rows = load_rows("rows.csv", columns={"n": "to_number(answer)"})
+    assert [row["n"] for row in rows] == [2, 7, None]
+
+
+def test_csv_fields_may_be_long(folder: Path) -> None:
+    Path("rows.csv").write_text(f"prompt\n{'long ' * 50_000}\n")
+    assert len(load_rows("rows.csv")[0]["prompt"]) == 250_000
+    assert csv.field_size_limit() < 250_000, "whoever else reads CSV files keeps the limit"
+
+
+def test_arrow_files_of_both_kinds(folder: Path) -> None:
+    table = pyarrow.Table.from_pylist(ROWS)
+    for name, writer in (("a.arrow", pyarrow.ipc.new_stream), ("b.arrow", pyarrow.ipc.new_file)):
+        with pyarrow.OSFile(name, "wb") as file, writer(file, table.schema) as out:
+            out.write_table(table)
+        assert list(load_rows(name)) == ROWS
+
+
+def test_a_saved_dataset_is_a_folder(folder: Path) -> None:
+    saved = datasets.Dataset.from_list(ROWS)
+    saved.save_to_disk("alone")
+    assert list(load_rows("alone")) == ROWS
+    assert list(load_rows("alone", split="whatever")) == ROWS
+    assert list(load_rows(str(next(Path("alone").glob("*.arrow"))))) == ROWS
+    datasets.DatasetDict(train=saved, exam=saved.select([1])).save_to_disk("several")
+    assert list(load_rows("several")) == ROWS
+    assert list(load_rows("several", split="exam", columns={"n": "answer"})) == [
+        {**ROWS[1], "n": 6}
+    ]
+    assert refused("several", split="test") == (
+        "several: has no split 'test'; name one of train, exam in data.split, or in "
+        "data.evaluation_split for data.evaluation"
+    )
 
 
 @given(st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.none()), min_size=1))
@@ -78,9 +115,16 @@ def test_what_was_written_as_json_lines_is_what_is_read(
 
 def test_columns_are_jmespath_over_the_rows(folder: Path) -> None:
     columns = {"prompt": "question.text", "answer": "to_string(answer)", "n": "answer"}
-    rows = load_rows(write_jsonl(ROWS), columns=columns)
+    rows = load_rows(write_jsonl(ROWS), columns=columns, keep_columns=False)
     assert rows[0] == {"prompt": "What is 1 + 1?", "answer": "2", "n": 2}
     assert len(rows) == 2 and rows[-1]["n"] == 6 and [row["n"] for row in rows[0:2]] == [2, 6]
+
+
+def test_columns_are_added_to_those_that_there_are(folder: Path) -> None:
+    """A reward that looks for `answer` finds it, though `columns` names the prompt alone."""
+    name = write_jsonl([{"question": "1 + 1?", "answer": 2, "prompt": "an older one"}])
+    rows = load_rows(name, columns={"prompt": "question"})
+    assert list(rows) == [{"question": "1 + 1?", "answer": 2, "prompt": "1 + 1?"}]
 
 
 def test_a_column_may_be_empty_in_some_rows(folder: Path) -> None:
@@ -96,7 +140,7 @@ def test_a_column_that_is_in_no_row(folder: Path) -> None:
         "looked for there are text; did you mean text?"
     )
     assert refused(name, columns={"prompt": "lenght(question.text)"}).startswith(
-        "data.columns.prompt: 'lenght(question.text)' cannot be read from row 0: "
+        "rows.jsonl, line 1: data.columns.prompt: 'lenght(question.text)' cannot be read: "
         "Unknown function: lenght(); the row is {"
     )
     assert "invalid type for value" in refused(name, columns={"prompt": "sum(question.text)"})
@@ -108,7 +152,7 @@ def test_a_column_that_is_in_no_row(folder: Path) -> None:
 def test_a_row_without_a_prompt_is_named(folder: Path) -> None:
     name = write_jsonl([{"q": "a"}, {"p": "b"}])
     assert refused(name, columns={"prompt": "q"}).startswith(
-        "rows.jsonl: row 1 has nothing at 'q' (data.columns.prompt), and every row needs a prompt"
+        "rows.jsonl, line 2: has nothing at 'q' (data.columns.prompt), and every row needs a prompt"
     )
 
 
@@ -118,16 +162,25 @@ def test_a_row_without_a_prompt_is_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.jsonl", '{"a": 1}\n{"a": }\n', "a.jsonl, line 2: is not JSON"),
-        ("a.jsonl", "[1]\n", "a.jsonl, line 1: must be an object, got [1]"),
+        (
+            "a.jsonl",
+            '{"a": 1}\n{"a": }\n',
+            "a.jsonl, line 2, column 7: is not JSON: ",
+        ),
+        ("a.jsonl", "[1]\n", "a.jsonl, line 1: must be an object ({...}), got [1]"),
         ("a.jsonl", "\n", "a.jsonl: has no rows"),
-        ("a.json", '[{"a": 1},\n 2]', "a.json, row 1: must be an object, got 2"),
+        ("a.json", '[{"a": 1},\n 2]', "a.json, row 1: must be an object ({...}), got 2"),
         ("a.json", '{"a": 1}', "a.json: must hold a list of objects, it holds {'a': 1}"),
-        ("a.json", "[\n\n", "a.json, line 3: is not JSON"),
-        ("a.csv", "a,b\n1\n", "a.csv: cannot be read: "),
-        ("a.csv", "", "a.csv: cannot be read: "),
+        ("a.json", "[\n\n", "a.json, line 3, column 1: is not JSON"),
+        ("a.jsonl", "\n" + "[" * 99_999, "a.jsonl, line 2: is nested too deeply to be read"),
+        ("a.csv", "a,b\n1\n", "a.csv, line 2: has 1 values, and the header names 2 columns (a, b)"),
+        ("a.csv", 'a\n"x\ny"\n\n1,2\n', "a.csv, line 5: has 2 values, and the header names 1 "),
+        ("a.csv", 'a\n\n"1\n2', "a.csv, line 3: is not CSV: unexpected end of data"),
+        ("a.csv", "a,b,a\n1,2,3\n", "a.csv, line 1: two columns are called 'a'; rename one"),
+        ("a.csv", "", "a.csv: has no rows"),
+        ("a.arrow", "no", "a.arrow: cannot be read: "),
         ("a.parquet", "no", "a.parquet: cannot be read: "),
-        ("a.txt", "hello", "a.txt: .txt is not known; use .jsonl, .json, .csv, .parquet"),
+        ("a.txt", "hello", "a.txt: files of rows end with .jsonl, .json, .csv, .parquet, "),
     ],
 )
 def test_a_file_that_cannot_be_read(folder: Path, name: str, text: str, message: str) -> None:
@@ -146,7 +199,10 @@ def test_a_file_that_is_not_there(folder: Path) -> None:
         f"trian.jsonl: there is no such file (looked in {os.getcwd()}); did you mean train.jsonl?"
     )
     assert "there is no such file" in refused("./nowhere/rows")
-    assert "is a folder" in refused(".")
+    assert refused(".") == (
+        ".: is a folder that datasets.save_to_disk has not written; name a file of rows, such as "
+        "train.jsonl"
+    )
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from gymnast.agents.tiny import tiny_model
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError, UserCodeError
 from gymnast.trainers import Trainer, trackers
-from gymnast.trainers.config import parse_config
+from gymnast.trainers.config_files import parse_config
 from gymnast.trainers.run import build_trainer, evaluation_config
 from gymnast.trainers.trackers import as_json, finite, flattened, make_trackers
 from gymnast.types import Sampling

@@ -1,0 +1,98 @@
+"""A run's YAML read, with overrides from the command line, and written into the run's folder.
+
+Left out: what the keys mean (`trainers/config.py`), and YAML itself (`trainers/yaml_reader.py`).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from gymnast.errors import ConfigError
+from gymnast.trainers.config import RunConfig
+from gymnast.trainers.config_errors import sentences
+from gymnast.trainers.durable import write_text
+from gymnast.trainers.input_paths import Misplaced, absolute, located, shown
+from gymnast.trainers.yaml_reader import read_yaml, with_overrides
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read and check a run's YAML.
+
+    Args:
+        path: The file. The inputs that it names are looked for in its folder.
+        overrides: `dotted.key=value`, such as `trainer.steps=3`; values are read as YAML. The
+            inputs that they name are looked for in the working folder.
+
+    Returns:
+        The run, its inputs as absolute paths; `output_dir` is of the working folder.
+
+    Raises:
+        ConfigError: Whatever does not hold, one line each.
+    """
+    file = absolute(path, Path.cwd())
+    misplaced: Misplaced = {}
+    written = located(read_yaml(path), RunConfig, file.parent, misplaced)
+    settings = with_overrides(written, overrides, read=_from_command_line)
+    if settings.get("output_dir") is None:
+        settings["output_dir"] = f"runs/{file.stem}"
+    _check_misplaced(misplaced, written, settings, shown(file))
+    return parse_config(settings)
+
+
+def _from_command_line(names: Sequence[str], value: Any) -> Any:
+    """The value of an override, with the inputs that it names in the working folder."""
+    for name in reversed(names):
+        value = {name: value}
+    found = located(value, RunConfig, Path.cwd())
+    for name in names:
+        found = found[name]
+    return found
+
+
+def _check_misplaced(misplaced: Misplaced, written: Any, settings: Any, yaml: str) -> None:
+    """Say which inputs are in the working folder and not beside the YAML, overridden ones aside."""
+    lines = [
+        f"{place}: {given} is looked for beside {yaml}, and there is one only in the working "
+        f"folder; write {there} in the YAML, or {place}={given} on the command line"
+        for place, (given, there) in misplaced.items()
+        if _at(settings, place) == _at(written, place)
+    ]
+    if lines:
+        raise ConfigError("\n".join(lines))
+
+
+def _at(settings: Any, place: str) -> Any:
+    for name in place.split("."):
+        if not isinstance(settings, dict) or name not in settings:
+            break
+        settings = settings[name]
+    return settings
+
+
+def parse_config(settings: dict[str, Any]) -> RunConfig:
+    """Check settings that are plain dicts; an empty section (None) counts as left out.
+
+    The inputs that they name are looked for in the working folder.
+
+    Raises:
+        ConfigError: Whatever does not hold, one line each.
+    """
+    settings = located(settings, RunConfig, Path.cwd())
+    try:
+        given = {key: value for key, value in settings.items() if value is not None}
+        return RunConfig.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError("\n".join(sentences(error, RunConfig))) from error
+
+
+def save_config(config: RunConfig, path: str | Path) -> None:
+    """Write a config as YAML that `load_config` reads back as the same from any folder."""
+    dumped = config.model_dump(mode="json", exclude_none=True)
+    settings = located(dumped, RunConfig, Path.cwd())
+    if config.output_dir is not None:
+        settings["output_dir"] = str(absolute(config.output_dir, Path.cwd()))
+    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=100)
+    write_text(Path(path), text)

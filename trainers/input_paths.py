@@ -1,0 +1,139 @@
+"""Where the files are that a run's YAML names: beside the YAML, or in the working folder.
+
+What a YAML names is looked for in the YAML's own folder, so that a run's `config.yaml` means the
+same from everywhere; what the command line names, in the working folder. `output_dir` is always of
+the working folder. A key that may name an input is marked with `Input` where it is declared.
+
+Names that are no paths stay as they are: ids, `module:Class`, `pypi:...`, hub names that no file
+or folder has.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from gymnast.trainers.config_errors import section_in
+from gymnast.trainers.row_formats import SUFFIXES
+
+
+@dataclass(frozen=True)
+class Input:
+    """Marks a key of a YAML that may name a file or a folder.
+
+    Attributes:
+        part: The part of a value that is a path if anything is, and what follows it.
+        surely: Whether that part can be nothing but a path; a hub's name may be one too.
+    """
+
+    part: Callable[[str], tuple[str, str]]
+    surely: Callable[[str], bool]
+
+
+def _whole(text: str) -> tuple[str, str]:
+    return text, ""
+
+
+def _before_the_name(text: str) -> tuple[str, str]:
+    """`path/to/file.py:Class` as its two parts; a module is no path."""
+    source, colon, name = text.rpartition(":")
+    return (source, colon + name) if source.endswith(".py") else ("", text)
+
+
+def _template_file(text: str) -> tuple[str, str]:
+    return ("", text) if "{{" in text or "{%" in text else (text, "")
+
+
+def _is_path(text: str) -> bool:
+    """Whether it is written as only paths are: `./x`, `/x`, `~/x`, `a/b/c`."""
+    return text.startswith((".", "/", "~")) or text.count("/") > 1
+
+
+def _is_row_file(text: str) -> bool:
+    return _is_path(text) or Path(text).suffix.lower() in SUFFIXES
+
+
+CODE = Input(_before_the_name, lambda _: True)
+TEMPLATE = Input(_template_file, lambda _: True)
+MODEL = Input(_whole, _is_path)
+ROWS = Input(_whole, _is_row_file)
+
+Misplaced = dict[str, tuple[str, str]]
+
+
+def located(
+    settings: Any, model: type[BaseModel], folder: Path, misplaced: Misplaced | None = None
+) -> Any:
+    """Settings with the inputs they name as absolute paths.
+
+    Args:
+        settings: Of a whole YAML, or of a section; what is not as it should be is left alone.
+        model: Of the section.
+        folder: What relative paths start from.
+        misplaced: Gets, by dotted key, the path of each input that is not there but in the working
+            folder, and what the YAML would have to call that one.
+    """
+    return _Search(folder, {} if misplaced is None else misplaced).section(settings, model, "")
+
+
+@dataclass(frozen=True)
+class _Search:
+    folder: Path
+    misplaced: Misplaced
+
+    def section(self, settings: Any, model: type[BaseModel], place: str) -> Any:
+        if not isinstance(settings, dict):
+            return settings
+        found = dict(settings)
+        for name, field in model.model_fields.items():
+            if name in found:
+                found[name] = self._value(found[name], field, f"{place}{name}")
+        return found
+
+    def _value(self, value: Any, field: FieldInfo, place: str) -> Any:
+        mark = _mark(field)
+        if mark is not None:
+            return self._input(value, mark, place) if isinstance(value, str) else value
+        inner = section_in(field.annotation)
+        if inner is None:
+            return value
+        if isinstance(value, list):
+            return [self.section(v, inner, f"{place}.{i}.") for i, v in enumerate(value)]
+        if get_origin(field.annotation) is dict and isinstance(value, dict):
+            return {k: self.section(v, inner, f"{place}.{k}.") for k, v in value.items()}
+        return self.section(value, inner, f"{place}.")
+
+    def _input(self, value: str, mark: Input, place: str) -> str:
+        path, rest = mark.part(value)
+        if not path or re.match(r"\w+:", path):  # tiny:, pypi:NAME, a module
+            return value
+        beside = absolute(path, self.folder)
+        here = absolute(path, Path.cwd())
+        if not beside.exists() and here.exists() and here != beside:
+            there = f"{os.path.relpath(here, self.folder)}{rest}"
+            self.misplaced[place] = (value, there)
+        elif not mark.surely(path) and not beside.exists():
+            return value
+        return f"{beside}{rest}"
+
+
+def _mark(field: FieldInfo) -> Input | None:
+    """The mark of a key, whether it may be left out (None) or not."""
+    options = [a for option in get_args(field.annotation) for a in get_args(option)]
+    return next((a for a in [*field.metadata, *options] if isinstance(a, Input)), None)
+
+
+def absolute(path: str | Path, folder: Path) -> Path:
+    """A path from a folder on, `~` and `..` written out; links stay."""
+    return Path(os.path.abspath(folder / Path(path).expanduser()))
+
+
+def shown(path: str | Path) -> str:
+    """A path as people would write it: from the working folder on where it is inside."""
+    given = Path(path)
+    return str(given.relative_to(Path.cwd())) if given.is_relative_to(Path.cwd()) else str(path)
