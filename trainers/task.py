@@ -98,13 +98,12 @@ def prepare_task(
     def make_env() -> Environment:
         return make(cls, renderer, **settings)
 
-    if loaded is not None:
-        rows = _split_data(*loaded, config.evaluation, config.seed, kept_out)
-    else:
-        rows = _split_own(make_env(), config.evaluation, config.seed, kept_out)
     if config.data is not None and loaded is not None:
         check_rows(loaded[0], make_env(), config.data.train)
         check_rows(loaded[1] or (), make_env(), str(config.data.evaluation))
+        rows = _split_data(*loaded, config.evaluation, config.seed, kept_out)
+    else:
+        rows = _split_own(make_env(), config.evaluation, config.seed, kept_out)
     source = config.data.train if config.data is not None else config.environment.id
     try_an_episode(make_env, (rows.training.row(i) for i in range(ROWS_TRIED)), source)
     if config.data is not None and config.data.evaluation is not None and rows.held_out:
