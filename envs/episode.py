@@ -4,13 +4,14 @@ Records only; they are made in `base.py` and `calls.py`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gymnast.envs.messages import text_of
 from gymnast.types import Message, StopReason, ToolCall
 
 ErrorKind = Literal["malformed", "unknown_tool", "bad_arguments", "exception", "timeout", "bug"]
+_MAX_SHOWN = 80
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class ToolError:
     tool: str
     message: str
     exception: str = ""
-    traceback: str = ""
+    traceback: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,10 @@ class CallRecord:
     text: str
     error: ToolError | None
     seconds: float
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self.call.arguments.items())
+        return f"<CallRecord {self.call.name}({_clipped(given)}) -> {_clipped(self.text)}>"
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,12 @@ class Turn:
     def errors(self) -> list[ToolError]:
         """The calls that did not succeed."""
         return [record.error for record in self.calls if record.error is not None]
+
+    def __repr__(self) -> str:
+        return (
+            f"<Turn index={self.index} calls={len(self.calls)} errors={len(self.errors)} "
+            f"text={_clipped(self.text)!r}>"
+        )
 
 
 @dataclass(frozen=True)
@@ -132,3 +143,15 @@ class Episode:
     def errors(self) -> list[ToolError]:
         """Every call that did not succeed, in order."""
         return [error for turn in self.turns for error in turn.errors]
+
+    def __repr__(self) -> str:
+        return (
+            f"<Episode turns={len(self.turns)} calls={len(self.calls)} errors={len(self.errors)} "
+            f"stop_reason={self.stop_reason} answer={_clipped(self.answer)!r}>"
+        )
+
+
+def _clipped(text: str) -> str:
+    """A text as one short line."""
+    text = " ".join(text.split())
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."

@@ -127,6 +127,9 @@ class Completion:
     stop: Literal["stop", "length"]
     waited_s: float = 0.0
 
+    def __repr__(self) -> str:
+        return f"<Completion tokens={len(self.ids)} stop={self.stop}>"
+
 
 class Span(NamedTuple):
     """Where one action lies in `Trajectory.ids`: `ids[start:end]`."""
@@ -183,3 +186,9 @@ class Trajectory:
     def action_tokens(self) -> int:
         """How many tokens the policy sampled."""
         return sum(self.action_mask)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Trajectory reward={self.reward:g} stop_reason={self.stop_reason} "
+            f"turns={len(self.turns)} tokens={len(self.ids)} sampled={self.action_tokens}>"
+        )

@@ -7,6 +7,8 @@ does, `trainers/rounds.py`.
 """
 
 import asyncio
+import math
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -37,6 +39,16 @@ class Rollouts(list[Group]):
     def trajectories(self) -> list[Trajectory]:
         """All of them, group by group."""
         return [trajectory for group in self for trajectory in group]
+
+    def __repr__(self) -> str:
+        episodes = self.trajectories
+        mean = sum(t.reward for t in episodes) / len(episodes) if episodes else math.nan
+        stops = Counter(t.stop_reason for t in episodes).most_common()
+        ended = ", ".join(f"{reason}: {number}" for reason, number in stops)
+        return (
+            f"<Rollouts rows={len(self)} episodes={len(episodes)} mean_reward={mean:g} "
+            f"stop_reasons={{{ended}}}>"
+        )
 
 
 async def stream(

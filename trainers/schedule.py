@@ -35,6 +35,11 @@ class Group(list[Trajectory]):
         super().__init__(trajectories)
         self.row_index = row_index
 
+    def __repr__(self) -> str:
+        rewards = ", ".join(f"{trajectory.reward:g}" for trajectory in self[:8])
+        more = ", ..." if len(self) > 8 else ""
+        return f"<Group row_index={self.row_index} episodes={len(self)} rewards=[{rewards}{more}]>"
+
 
 @dataclass(frozen=True)
 class Limits:

@@ -311,6 +311,20 @@ def test_a_record_keeps_what_a_tool_returned_when_it_returned_it(
     ]
 
 
+def test_records_are_shown_to_people_in_a_line(
+    calls: Callable[..., Any], play: Callable[..., Any]
+) -> None:
+    env = Desk()
+    play(env, calls(("write", {"text": "a"}), ("fail", {})), calls(content="x" * 5000))
+    first, second = env.episode.calls
+    assert repr(first) == "<CallRecord write(text='a') -> 1>"
+    assert repr(second) == "<CallRecord fail() -> Error: fail: KeyError: 'shelf'>"
+    assert repr(env.episode.turns[0]) == "<Turn index=0 calls=2 errors=1 text=''>"
+    shown = repr(env.episode)
+    assert shown.startswith("<Episode turns=2 calls=2 errors=1 stop_reason=answered answer='xxx")
+    assert len(shown) < 200 and len(repr(env.episode.turns[1])) < 200
+
+
 @pytest.mark.parametrize("error", [SystemExit(3), StopIteration(), TimeoutError("mine")])
 def test_no_exception_of_a_tool_gets_out(
     error: BaseException, calls: Callable[..., Any], play: Callable[..., Any]

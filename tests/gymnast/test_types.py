@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gymnast.types import Sampling, Span, StopReason, ToolCall, Trajectory
+from gymnast.types import Completion, Sampling, Span, StopReason, ToolCall, Trajectory
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,24 @@ def test_a_trajectory_cannot_be_misaligned() -> None:
     assert (made([0, 1, 1]).reward, made([0, 1, 1]).action_tokens) == (0.5, 2)
     with pytest.raises(AssertionError, match="differ in length"):
         made([0, 1])
+
+
+def test_long_records_are_shown_to_people_in_a_line() -> None:
+    assert repr(Completion([1] * 500, [0.0] * 500, "length")) == (
+        "<Completion tokens=500 stop=length>"
+    )
+    trajectory = Trajectory(
+        ids=[1] * 5000,
+        action_mask=[0] * 1000 + [1] * 4000,
+        logprobs=[0.0] * 5000,
+        prompt_length=1000,
+        turns=[Span(1000, 5000)],
+        turn_rewards=[0.25],
+        stop_reason=StopReason.max_turns,
+        terminated=False,
+        truncated=True,
+        messages=[{"role": "user", "content": "x" * 9000}],
+    )
+    assert repr(trajectory) == (
+        "<Trajectory reward=0.25 stop_reason=max_turns turns=1 tokens=5000 sampled=4000>"
+    )

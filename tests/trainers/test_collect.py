@@ -1,6 +1,7 @@
 """Many episodes: none waits for another, failures are counted, and seeds say who sampled what."""
 
 import asyncio
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -244,6 +245,15 @@ def test_collect_returns_groups_in_the_order_of_the_rows(
     assert rollouts.metrics["tools/calls"] == 20
     assert rollouts.metrics["episodes/stop/answered"] == 1.0
     assert rollouts.metrics["tokens/sampled"] == 10 * sum(map(len, script))
+
+
+def test_rollouts_are_shown_to_people_in_a_line(make_env: Making, script: list[list[int]]) -> None:
+    rollouts = gather(make_env, ScriptedAgent(script), named(3))
+    assert re.fullmatch(
+        r"<Rollouts rows=3 episodes=6 mean_reward=\S+ stop_reasons=\{answered: 6\}>", repr(rollouts)
+    )
+    assert re.fullmatch(r"<Group row_index=1 episodes=2 rewards=\[\S+, \S+\]>", repr(rollouts[1]))
+    assert "episodes=0" in repr(Rollouts([], {}))
 
 
 def test_seconds_are_means_over_episodes_and_calls_are_sums(
