@@ -27,12 +27,10 @@ from gymnast.envs.marks import tool
 from gymnast.envs.registry import make, register, registered
 from gymnast.envs.renderer import Renderer
 from gymnast.envs.toolset import Outcome
+from gymnast.gymnasium_ids import ENVIRONMENTS
 
-register("gymnast/Arithmetic-v0", "gymnast.envs.arithmetic:Arithmetic")
-register("gymnast/Code-v0", "gymnast.envs.code:Code")
-register("gymnast/Container-v0", "gymnast.envs.container:Container")
-register("gymnast/Python-v0", "gymnast.envs.python:Python")
-register("gymnast/Shell-v0", "gymnast.envs.shell:Shell")
+for _id, _entry_point in ENVIRONMENTS.items():
+    register(_id, _entry_point)
 
 __all__ = [
     "CallRecord",

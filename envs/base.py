@@ -15,6 +15,7 @@ import numpy as np
 
 from gymnast.envs.blocking import run_blocking
 from gymnast.envs.ending import TokenBudget, close_turn
+from gymnast.envs.messages import conversation
 from gymnast.envs.metrics import Timings
 from gymnast.envs.renderer import Renderer
 from gymnast.envs.spaces import TokenIds, TokenSpace
@@ -56,6 +57,7 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         sandbox: Where the boxes of a class with a `sandbox_spec` come from: a backend's name, or
             `{"backend": "docker", "image": ..., "memory_bytes": ...}`, whose other fields replace
             those of the spec; None: the strongest backend that works here ("auto").
+        render_mode: "ansi": `render()` returns the conversation as text. None: it returns None.
 
     `info` of `reset` and `step` has `stop_ids` (what an action may end with), `tokens_left` (how
     many tokens may be sampled next: always an int, counted from `2**31 - 1` where there is no
@@ -65,7 +67,10 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
     returned None) and, for `StopReason.error`, `failure`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]
+    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
+        "render_modes": ["ansi"],
+        "render_fps": 1,  # Gymnasium asks for it; nothing here moves
+    }
 
     def __init__(
         self,
@@ -78,8 +83,10 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         system_prompt: str | None = None,
         stop_tools: Iterable[str] = (),
         sandbox: str | Mapping[str, Any] | None = None,
+        render_mode: str | None = None,
     ) -> None:
         self.renderer = renderer
+        self.render_mode = render_mode
         self.rows = rows
         self.max_turns = max_turns
         self.max_tokens = max_tokens
@@ -131,10 +138,24 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         finally:
             self._worker.stop()
 
+    def render(self) -> str | None:
+        """The conversation so far as text, for people; None (and a warning) without `render_mode`.
+
+        The tokens themselves are what `reset` and `step` returned; `messages` has the same as data.
+        """
+        if self.render_mode is None:
+            gymnasium.logger.warn(
+                f"{type(self).__name__}.render() returns nothing without a render mode; make the "
+                'environment with render_mode="ansi".'
+            )
+            return None
+        return conversation(self.messages)
+
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[TokenIds, Info]:
         """Begin an episode without blocking; see `reset`."""
+        self._require_construction()
         self._running = False
         await self._clean_up()
         gymnasium.Env.reset(self, seed=seed)
@@ -270,6 +291,10 @@ def _check_settings(environment: Environment) -> None:
     prompt = environment.system_prompt
     if prompt is not None and not isinstance(prompt, str):
         raise ConfigError(f"{owner}: system_prompt must be a string or None, got {prompt!r:.100}.")
+    if environment.render_mode not in (None, "ansi"):
+        raise ConfigError(
+            f'{owner}: render_mode must be "ansi" or None, got {environment.render_mode!r:.100}.'
+        )
     renderer = environment.renderer
     if renderer is not None and not all(
         hasattr(renderer, name) for name in ("prompt", "parse", "observe", "stop_ids")

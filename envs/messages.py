@@ -184,6 +184,26 @@ def _json_call(call: ToolCall, original: Any) -> dict[str, Any]:
     return {**plain, "error": call.error}
 
 
+def conversation(messages: Sequence[Message]) -> str:
+    """Messages as text for people: the role, what was said, and the calls, one a line."""
+    blocks = []
+    for message in messages:
+        calls = [_call_text(call) for call in message.get("tool_calls") or []]
+        said = [str(message.get("raw") or "")] if message.get("raw") else [text_of(message), *calls]
+        name = f" {message['name']}" if message.get("name") else ""
+        blocks.append("\n".join([f"[{message['role']}{name}]", *filter(None, said)]))
+    return "\n".join(blocks)
+
+
+def _call_text(call: Any) -> str:
+    function = call.get("function", call)
+    arguments = function.get("arguments")
+    if isinstance(arguments, Mapping):
+        pairs = (f"{key}={json.dumps(arguments[key], ensure_ascii=False)}" for key in arguments)
+        arguments = ", ".join(pairs)
+    return f"-> {function.get('name')}({arguments or ''})"
+
+
 def encodable(value: Any) -> Any:
     """A JSON value without lone surrogates: JSON can hold them, no tokenizer or file takes them."""
     try:

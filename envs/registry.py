@@ -14,7 +14,14 @@ from gymnasium.envs.registration import EnvSpec, registry
 from gymnast.envs.base import Environment
 from gymnast.envs.renderer import Renderer
 from gymnast.envs.sources import import_source
-from gymnast.errors import ConfigError, GymnastError, UnknownEnvironment, UserCodeError
+from gymnast.envs.toolset import CONSTRUCTOR
+from gymnast.errors import (
+    ConfigError,
+    GymnastError,
+    UnknownEnvironment,
+    UsageError,
+    UserCodeError,
+)
 from gymnast.hints import nearest
 
 _ids: dict[str, None] = {}
@@ -62,12 +69,14 @@ def make(
         ConfigError: The class takes no such setting.
         TemplateError: The tokenizer's chat template cannot be followed.
         UserCodeError: The class's constructor raised.
+        UsageError: It takes no `renderer`, or does not call `super().__init__`.
     """
     cls = find(environment)
     known = registry.get(environment) if isinstance(environment, str) else None
     if known is not None:
         settings = {**known.kwargs, **settings}
     check_names(cls, settings)
+    _check_constructor(cls)
     renderer = _renderer(renderer_or_tokenizer)
     try:
         made = cls(renderer=renderer, **settings)
@@ -76,6 +85,7 @@ def make(
     except Exception as error:
         problem = f"{type(error).__name__}: {error} (its settings: {settings!r:.500})"
         raise UserCodeError("__init__", None, f"{cls.__name__}.__init__: {problem}") from error
+    made._require_construction()
     if known is not None:  # Gymnasium's record of how it was made, so that it can be made again
         made.spec = EnvSpec(known.id, known.entry_point, disable_env_checker=True)
         made.spec.kwargs = {"renderer": made.renderer, **settings}
@@ -138,6 +148,23 @@ def setting_names(cls: type) -> list[str] | None:
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return [name for name in names if name != "renderer"]
+
+
+def _check_constructor(cls: type[Environment]) -> None:
+    """Check that a class's own `__init__` takes the renderer.
+
+    Raises:
+        UsageError: It does not.
+    """
+    for base in cls.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        own = inspect.signature(vars(base)["__init__"]).parameters.values()
+        if any(p.kind is p.VAR_KEYWORD for p in own):
+            continue  # which it passes on
+        if not any(p.name == "renderer" for p in own):
+            raise UsageError(f"{base.__name__}.__init__ takes no `renderer`. {CONSTRUCTOR}")
+        return
 
 
 def _checked_class(found: Any, name: str) -> type[Environment]:

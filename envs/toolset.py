@@ -37,6 +37,7 @@ from gymnast.errors import (
     InfrastructureError,
     SandboxDead,
     ToolDefinitionError,
+    UsageError,
     UserCodeError,
 )
 from gymnast.sandboxes.base import Sandbox
@@ -45,6 +46,10 @@ from gymnast.types import Message, StopReason, ToolCall
 
 logger = logging.getLogger(__name__)
 
+CONSTRUCTOR = (
+    "Write: def __init__(self, renderer=None, *, size=3, **settings): "
+    "super().__init__(renderer, **settings); self.size = size."
+)
 Info = dict[str, Any]
 Ending = tuple[float, bool, bool, Info]
 
@@ -67,6 +72,7 @@ class Toolset(Hooks):
     max_turns: int
     _class_tools: ClassVar[Mapping[str, Tool]] = {}
     _told: ClassVar[Told] = Told()
+    _running = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -345,7 +351,14 @@ class Toolset(Hooks):
     def _blame(self, hook: str) -> Blame:
         return Blame(type(self).__name__, hook, self._state.row or None)
 
+    def _require_construction(self) -> None:
+        if "_worker" not in vars(self):
+            raise UsageError(
+                f"{type(self).__name__}.__init__ does not call super().__init__. {CONSTRUCTOR}"
+            )
+
     def _require_episode(self) -> None:
+        self._require_construction()
         if not self._running:
             raise ResetNeeded(
                 f"{type(self).__name__}: no episode is running; call reset() first, and again "

@@ -9,10 +9,14 @@ The names live in four packages, imported when first used:
     gymnast.agents     who acts: the in-process engine, scripted agents, model loading
     gymnast.trainers   rollouts, advantages, losses, the trainer, configs
     gymnast.sandboxes  where untrusted code runs
+
+Gymnasium knows the environments as well: `gymnasium.make("gymnast:gymnast/Arithmetic-v0", ...)`.
 """
 
 from importlib import import_module
 from typing import Any
+
+from gymnast.gymnasium_ids import hand_over
 
 __version__ = "0.1.0"
 
@@ -52,3 +56,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+hand_over()

@@ -22,6 +22,7 @@ import numpy as np
 
 from gymnast.agents.base import Agent
 from gymnast.envs import Environment
+from gymnast.errors import ConfigError
 from gymnast.trainers.drivers import Driver, driver_of
 from gymnast.trainers.seeds import derive
 from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory
@@ -101,6 +102,7 @@ async def rollout(
             environment; its seed, if any, gives each turn a seed of its own.
 
     Raises:
+        ConfigError: The environment has no renderer.
         PromptTooLong: The row's prompt leaves no room to act.
         UserCodeError: A hook of the environment's raised.
         InfrastructureError: The agent failed.
@@ -120,6 +122,7 @@ async def drive(
     sampling: Sampling,
 ) -> Trajectory:
     """What `rollout` does, with a driver that its caller keeps for further episodes."""
+    _check_renderer(driver.env.unwrapped)
     record = _Record()
     clock = time.perf_counter
     started = before = clock()
@@ -157,6 +160,15 @@ async def drive(
         row=dict(inner.row if isinstance(inner, Environment) else row or {}),
         seed=seed,
     )
+
+
+def _check_renderer(env: gymnasium.Env[Any, Any]) -> None:
+    if isinstance(env, Environment) and env.renderer is None:
+        name = type(env).__name__
+        raise ConfigError(
+            f"{name} has no renderer, so its prompt has no token ids for an agent to go on from. "
+            f"Make it with one: make({name}, tokenizer), or {name}(renderer=Renderer(tokenizer))."
+        )
 
 
 def _stop_if_cancelled() -> None:

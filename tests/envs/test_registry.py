@@ -1,5 +1,7 @@
 """Environments by id, module, file or class; Gymnasium's own `make` and wrappers."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from gymnast.errors import (
     ConfigError,
     ToolDefinitionError,
     UnknownEnvironment,
+    UsageError,
     UserCodeError,
 )
 
@@ -53,8 +56,6 @@ def test_a_renderer_is_used_as_it_is_and_none_is_fine(renderer: Renderer) -> Non
 def test_an_environment_in_a_file_is_found_with_what_lies_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
-
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "beside_it.py").write_text("GREETING = 'Hello.'")
     path = tmp_path / "greeting.py"
@@ -153,3 +154,74 @@ def test_a_made_environment_can_be_made_again_from_its_spec(renderer: Renderer) 
     assert env.spec is not None
     again: Any = gymnasium.make(env.spec).unwrapped
     assert type(again) is Arithmetic and again.max_turns == 2
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import gymnasium; env = gymnasium.make('gymnast:gymnast/Arithmetic-v0')",
+        "import gymnast, gymnasium; env = gymnasium.make('gymnast/Arithmetic-v0')",
+        "import gymnasium, gymnast; env = gymnasium.make('gymnast/Arithmetic-v0')",
+    ],
+)
+def test_gymnasium_knows_the_ids_once_gymnast_is_imported(program: str) -> None:
+    left = "[f for f in sys.meta_path if type(f).__module__.startswith('gymnast')]"
+    check = f"import sys; print(type(env.unwrapped).__name__, {left})"
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"{program}; {check}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout == "Arithmetic []\n"
+
+
+def test_importing_gymnast_imports_nothing_heavy() -> None:
+    code = "import gymnast, sys; print({'gymnasium', 'numpy', 'torch'} & set(sys.modules))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "set()\n"
+
+
+class NoRenderer(Environment):
+    def __init__(self, size: int = 3) -> None:
+        super().__init__()
+        self.size = size
+
+
+class NoSuper(Environment):
+    def __init__(self, renderer: Any = None, **settings: Any) -> None:
+        self.size = 3
+
+
+def test_a_constructor_that_is_not_like_environments_says_how_it_is_written() -> None:
+    words = r"__init__ .*Write: def __init__\(self, renderer=None, .*super\(\).__init__\(renderer,"
+    with pytest.raises(UsageError, match=f"NoRenderer.{words}"):
+        make(NoRenderer)
+    with pytest.raises(UsageError, match=f"NoSuper.{words}"):
+        make(NoSuper)
+    row = {"row": {"prompt": "Go."}}
+    with pytest.raises(UsageError, match=f"NoSuper.{words}"):
+        NoSuper().reset(options=row)
+    with pytest.raises(UsageError, match=f"NoSuper.{words}"):
+        NoSuper().step([1])
+
+
+def test_the_conversation_is_rendered_as_text(renderer: Renderer) -> None:
+    env = gymnasium.make("gymnast/Arithmetic-v0", renderer=renderer, render_mode="ansi")
+    env.reset(seed=0)
+    shown = env.render()
+    assert isinstance(shown, str) and shown.startswith("[user]\n")
+    call = '<tool_call>\n{"name": "multiply", "arguments": {"a": 2, "b": "3"}}\n</tool_call>'
+    env.step(renderer.tokenizer.encode(f"Well.{call}<|im_end|>"))
+    env.step(renderer.tokenizer.encode("It is 6.<|im_end|>"))
+    said = '[assistant]\nWell.\n-> multiply(a=2, b="3")\n[tool multiply]\n6\n[assistant]\nIt is 6.'
+    assert env.render() == f"{shown}\n{said}"
+    with pytest.raises(ConfigError, match=r"render_mode must be .ansi. or None, got 'human'"):
+        make("gymnast/Arithmetic-v0", renderer, render_mode="human")
+
+
+def test_without_a_render_mode_there_is_a_warning_as_of_gymnasiums_own(renderer: Renderer) -> None:
+    env = make("gymnast/Arithmetic-v0", renderer)
+    env.reset(seed=0)
+    with pytest.warns(UserWarning, match='make the environment with render_mode="ansi"'):
+        assert env.render() is None

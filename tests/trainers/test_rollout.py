@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from gymnast.agents import Agent, ScriptedAgent, TransformersAgent
 from gymnast.agents.tiny import tiny_model
 from gymnast.envs import Environment, Renderer, tool
+from gymnast.errors import ConfigError
 from gymnast.trainers import rollout
 from gymnast.trainers.rollout_metrics import Counts, summarise
 from gymnast.types import Completion, Sampling, StopReason, ToolCall, Trajectory
@@ -342,6 +343,12 @@ def test_stop_ids_and_the_cap_of_new_tokens_come_from_the_environment(
     for asked_for in free + limited:
         assert asked_for.stop_ids == tuple(renderer.stop_ids)
         assert (asked_for.temperature, asked_for.top_k) == (0.5, 3)
+
+
+def test_an_environment_without_a_renderer_is_told_what_is_missing() -> None:
+    env = Environment()
+    with pytest.raises(ConfigError, match=r"no renderer.*make\(Environment, tokenizer\)"):
+        asyncio.run(rollout(env, ScriptedAgent([[1]]), {"prompt": "Go."}))
 
 
 def test_the_context_length_caps_what_is_sampled(renderer: Renderer) -> None:

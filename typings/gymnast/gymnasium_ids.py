@@ -1,0 +1,1 @@
+../../gymnast/gymnasium_ids.py
