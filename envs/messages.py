@@ -113,12 +113,15 @@ def read_messages(value: Any) -> list[Message]:
 
     Raises:
         ValueError: They are something else; the error completes "it must be ...".
+        DataError: What a message says is no text; the error names the message and the part.
     """
     listed = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
     if not listed or not all(
         isinstance(message, Mapping) and isinstance(message.get("role"), str) for message in value
     ):
-        raise ValueError("a list of messages with 'role' and 'content'")
+        raise ValueError("a list of messages, each with 'role' and 'content'")
+    for number, message in enumerate(value):
+        _check_content(message.get("content"), f"message {number} ({message['role']})")
     try:
         read: list[Message] = [
             {key: encodable(_plain(item)) for key, item in message.items()}  # type: ignore[misc]
@@ -143,6 +146,19 @@ def _no_text(content: Any) -> str:
         if kind != "text" or not isinstance(part.get("text"), str):
             return f"has a part of type {kind!r:.100}"
     return ""
+
+
+def _check_content(content: Any, where: str) -> None:
+    if content is None or isinstance(content, str):
+        return
+    rule = "A message holds text alone: a string, or parts {'type': 'text', 'text': '...'}."
+    if not isinstance(content, list | tuple):
+        raise DataError(f"the content of {where} is {content!r:.100}. {rule}")
+    for number, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind != "text" or not isinstance(part.get("text"), str):
+            what = f"of type {kind!r}" if kind not in (None, "text") else f"{part!r:.100}"
+            raise DataError(f"part {number} in the content of {where} is {what}. {rule}")
 
 
 def _plain(value: Any) -> Any:

@@ -74,6 +74,8 @@ def prompt_of(row: Mapping[str, Any]) -> list[Message]:
         return read_messages(
             [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         )
+    except DataError as error:
+        raise DataError(f"the row's 'prompt': {error}") from error
     except ValueError as error:
         raise DataError(
             f"the row's 'prompt' is {prompt!r:.200}; it must be a string or {error}."

@@ -14,7 +14,7 @@ from typing import Any
 
 from gymnast.envs.messages import read_messages
 from gymnast.envs.worker import Worker
-from gymnast.errors import GymnastError, UserCodeError
+from gymnast.errors import DataError, GymnastError, UserCodeError
 from gymnast.types import Message
 
 _MAX_ROW_CHARACTERS = 500
@@ -98,5 +98,7 @@ def checked_messages(value: Any, blame: Blame) -> list[Message]:
     """
     try:
         return read_messages(value)
+    except DataError as error:
+        raise blame.error(f"returned messages that are no text: {error}") from error
     except ValueError as error:
         raise blame.error(f"returned {value!r:.200}; it must return {error}, or None") from error

@@ -1,7 +1,7 @@
 """Gymnast's ids in Gymnasium's registry: `gymnasium.make` knows them after `import gymnast`.
 
-`import gymnast` itself does not import Gymnasium, which takes much longer than all the rest of it. So
-the ids are handed over when somebody imports Gymnasium, or at once where that has happened.
+`import gymnast` does not import Gymnasium for that, which takes longer than all the rest of it: the
+ids are handed over when somebody imports Gymnasium, or at once where that has happened.
 """
 
 import importlib.util

@@ -1,6 +1,7 @@
 """The hooks of a subclass: sync or async, called once, and blamed by name when they raise."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -113,7 +114,12 @@ def test_an_exception_in_sample_row_has_no_row_yet() -> None:
         ("setup", "Hello.", "list of messages"),
         ("setup", [{"content": "Hello."}], "list of messages"),
         ("setup", [], "list of messages"),
-        ("setup", [{"role": "user", "content": object()}], "JSON can express"),
+        (
+            "setup",
+            [{"role": "user", "content": object()}],
+            "the content of message 0 .user. is <obj",
+        ),
+        ("setup", [{"role": "user", "content": "Go.", "name": object()}], "JSON can express"),
     ],
 )
 def test_a_hook_that_returns_the_wrong_thing_is_named(hook: str, returns: Any, words: str) -> None:
@@ -219,6 +225,45 @@ def test_a_row_without_a_prompt_says_which_columns_it_has() -> None:
         Environment().reset(options={"row": {"prompt": 3}})
 
 
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        (5, "the row's 'prompt' is 5; it must be a string or a list of messages"),
+        ({"role": "user"}, "it must be a string or a list of messages, each with 'role'"),
+        ([{"type": "text", "text": "Go."}], "it must be a string or a list of messages, each with"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "See:"}, IMAGE]}],
+            "the row's 'prompt': part 1 in the content of message 0 (user) is of type 'image_url'. "
+            "A message holds text alone",
+        ),
+        (
+            [{"role": "system", "content": "Hi."}, {"role": "user", "content": ["Go."]}],
+            "part 0 in the content of message 1 (user) is 'Go.'. A message holds text",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": 5}]}],
+            "is {'type': 'text', 'text': 5}",
+        ),
+        ([{"role": "user", "content": 5}], "the content of message 0 (user) is 5. A message holds"),
+    ],
+)
+def test_a_prompt_that_is_no_text_is_named_with_the_rule(prompt: Any, words: str) -> None:
+    with pytest.raises(DataError, match=re.escape(words)):
+        Environment().reset(options={"row": {"prompt": prompt}})
+
+
+def test_setup_that_returns_an_image_is_named_with_the_rule() -> None:
+    class Gallery(Environment):
+        def setup(self, row: Any) -> Any:
+            return [{"role": "user", "content": [IMAGE]}]
+
+    with pytest.raises(UserCodeError, match=r"Gallery.setup: .*part 0 .* of type 'image_url'"):
+        Gallery().reset(options={"row": {}})
+
+
 def test_the_first_messages_are_recorded_as_plain_json() -> None:
     worked = {
         "role": "assistant",
@@ -236,7 +281,7 @@ def test_the_first_messages_are_recorded_as_plain_json() -> None:
     env.reset(options={"row": {"prompt": "\ud800"}})
     assert env.messages[1]["content"] == "\ufffd"
     with pytest.raises(DataError, match=r"JSON can express.*bytes"):
-        env.reset(options={"row": {"prompt": [{"role": "user", "content": b"Go."}]}})
+        env.reset(options={"row": {"prompt": [{"role": "user", "content": "", "name": b"Go."}]}})
 
 
 def test_what_an_episode_does_to_its_row_does_not_reach_the_next() -> None:
