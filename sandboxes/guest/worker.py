@@ -55,6 +55,7 @@ class Worker:
         for fd in (self._wake, wake):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        _restore_signals()
         # Handlers, not SIG_IGN: a handler is not inherited by what the guest starts.
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
@@ -217,6 +218,17 @@ class Worker:
                 data = data[os.write(self._answers, data) :]
         except OSError:
             raise HostGone from None
+
+
+def _restore_signals() -> None:
+    """Undo what whoever started the run ignores or blocks, as `nohup` and shells' `&` do.
+
+    Python ignores SIGPIPE and SIGXFSZ for itself, and restores them in what it starts.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    kept = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
+    for number in signal.valid_signals() - kept:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _most_output(limit: int) -> int:

@@ -1,5 +1,7 @@
 """`exec` on every backend: how commands end, what they write, and that nothing outlives them."""
 
+import signal
+import textwrap
 import uuid
 from collections.abc import Callable
 
@@ -7,6 +9,7 @@ import pytest
 
 from gymnast.errors import UsageError
 from gymnast.sandboxes import ExecResult, Sandbox
+from sandbox_fixtures import OpenBox
 
 Running = Callable[[str], int]
 
@@ -153,6 +156,30 @@ def test_commands_inherit_three_descriptors(box: Sandbox) -> None:
     assert listed.stdout == "['0', '1', '2', '3']\n"  # 3 is the folder that is being listed
 
 
-def test_signals_have_their_usual_meaning_in_a_command(box: Sandbox) -> None:
+def assert_every_signal_is_restored(box: Sandbox) -> None:
     ended = box.exec(["grep", "-E", "SigIgn|SigBlk", "/proc/self/status"])
     assert ended.stdout.split()[1::2] == ["0" * 16, "0" * 16]
+
+
+def test_signals_have_their_usual_meaning_in_a_command(box: Sandbox) -> None:
+    assert_every_signal_is_restored(box)
+
+
+def test_signals_have_it_though_whoever_started_the_run_ignores_them(open_box: OpenBox) -> None:
+    ignored = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGRTMAX]
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    try:
+        box = open_box()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert_every_signal_is_restored(box)
+    code = """
+        import signal
+        ignored = [n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN]
+        print(sorted(n.name for n in ignored))
+    """
+    pythons_own = ["SIGPIPE", "SIGXFSZ"]
+    assert box.python(textwrap.dedent(code)).stdout.strip() == str(pythons_own)
