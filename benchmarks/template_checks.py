@@ -5,15 +5,15 @@ or in a few words what is wrong. The tests and the report use the same ones.
 """
 
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gymnast.envs import Renderer
 from gymnast.envs.markers import is_markup
 from gymnast.errors import TemplateError
+from gymnast.types import Message
 from template_cases import answers, conversations, turns_with_calls
+from template_hostile import hostile
 from template_messages import (
     ANSWER,
     MARKED,
@@ -80,6 +80,12 @@ def round_trip(renderer: Renderer, reference: Reference, turn: MessageDict) -> s
     if not cut.stop:
         action.append(reference.tokenizer.eos_token_id)
     message = renderer.parse(action, context_ids=context, tools=tools_for(turn))
+    return _misread(message, turn, shown)
+
+
+def _misread(message: Message, turn: MessageDict, shown: str) -> str | None:
+    """In what a message that was read differs from the turn."""
+    expected = [one["function"] for one in turn.get("tool_calls", ())]
     calls = message["tool_calls"]
     for one in calls:
         if one.error is not None:
@@ -92,6 +98,37 @@ def round_trip(renderer: Renderer, reference: Reference, turn: MessageDict) -> s
         if str(found).strip() != str(turn.get(key, "")).strip():
             return f"{key} {found!r} from {shown!r}"
     return None
+
+
+def encoded(renderer: Renderer, reference: Reference, turn: MessageDict) -> str | None:
+    """Whether an encoded turn reads back, and is what the template writes for it."""
+    turn = reference.natural(turn)
+    cut, context, _ = split(renderer, reference, turn)
+    tools, after = tools_for(turn), answered(turn)
+    try:
+        action = renderer.encode(turn, tools=tools)
+    except TemplateError as error:
+        return None if reference.lossy else f"refused: {error}"
+    text = reference.tokenizer.decode(action)
+    read = renderer.parse(action, context_ids=context, tools=tools)
+    if wrong := _misread(read, turn, text):
+        return wrong
+    if reference.lossy:
+        return None
+    expected = reference.thought_end + cut.action
+    if text == expected or (not cut.stop and text.startswith(expected)):
+        told = tools if reference.form.tells or reference.writes_calls else None
+        rest = renderer.observe([*context, *action], after, tools=told)
+        wrote = reference.tokenizer.decode(rest)
+        right = wrote == cut.rest or not cut.stop
+        return None if right else f"wrote {wrote!r} after it, the template {cut.rest!r}"
+    loose = not cut.preserved and _loosely(text, cut.stop) == _loosely(expected, cut.stop)
+    return None if loose else f"wrote {text!r}, the template {expected!r}"
+
+
+def _loosely(text: str, stop: str) -> str:
+    """An action without white space before its end, of which a last turn and others differ."""
+    return text.removesuffix(stop).rstrip()
 
 
 def spelled(renderer: Renderer, reference: Reference) -> str | None:
@@ -229,84 +266,6 @@ def offered(renderer: Renderer, reference: Reference) -> str | None:
     return f"{missing} not in the prompt" if missing else None
 
 
-# --- No added token comes from data
-
-
-def hostile(renderer: Renderer, reference: Reference, bad: str) -> str | None:
-    """Whether a conversation full of a text has as many added tokens as with harmless words."""
-    halves = (bad[: len(bad) // 2], bad[len(bad) // 2 :])
-    harmless = _harmless(renderer, reference)
-    found = _added(renderer, reference, bad, halves)
-    for where, count in found.items():
-        more = count - harmless[where]
-        less = harmless[where] - count
-        if more or less:
-            tokens = reference.tokenizer.convert_ids_to_tokens([*more, *less])
-            return f"{bad!r} in {where} changed the count of {tokens}"
-    return None
-
-
-@lru_cache(maxsize=1)  # the same for every hostile text
-def _harmless(renderer: Renderer, reference: Reference) -> dict[str, Counter[int]]:
-    return _added(renderer, reference, "word", ("wo", "rd"))
-
-
-def _added(
-    renderer: Renderer, reference: Reference, text: str, halves: tuple[str, str]
-) -> dict[str, Counter[int]]:
-    added = set(reference.tokenizer.get_added_vocab().values())
-
-    def count(ids: Sequence[int]) -> Counter[int]:
-        return Counter(number for number in ids if number in added)
-
-    arguments = {"a": text, "b": [*halves, text], "c": {text: text, "d": {"e": halves[0]}}}
-    one = call("get_weather", arguments)
-    tools = _hostile_tools(text, halves)
-    conversation = [*reference.start[:-1], {"role": "user", "content": f"say {text}"}]
-    with_system = [{"role": "system", "content": text}, *conversation[-1:]]
-    turn = calling(one, content=f"I {text}")
-    answer = [result(one, f"{text} is {text}")]
-    parts = [{"type": "text", "text": half} for half in halves]
-    probes: dict[str, Callable[[], Sequence[int]]] = {
-        "the user's text": lambda: renderer.prompt(conversation),
-        "parts": lambda: renderer.prompt([{"role": "user", "content": parts}]),
-        "the system's text": lambda: renderer.prompt(with_system),
-        "tools": lambda: renderer.prompt(conversation, tools),
-        "a turn with calls": lambda: renderer.prompt([*conversation, turn, *answer], tools),
-        "an answer": lambda: renderer.prompt(
-            [*conversation, {"role": "assistant", "content": f"{text} so {text}"}, NEXT]
-        ),
-        "a result": lambda: renderer.observe([5], answer, tools=tools),
-        "a user's reply": lambda: renderer.observe([5], [{"role": "user", "content": text}]),
-    }
-    counted = {}
-    for where, probe in probes.items():
-        try:
-            counted[where] = count(probe())
-        except TemplateError:
-            counted[where] = Counter()
-    return counted
-
-
-def _hostile_tools(text: str, halves: tuple[str, str]) -> list[MessageDict]:
-    properties = {
-        "a": {"type": "string", "description": text, "enum": [*halves, text]},
-        text: {"type": "integer", "description": halves[0]},
-    }
-    function = {
-        "name": "get_weather",
-        "description": halves[0],
-        "parameters": {
-            "type": "object",
-            "description": halves[1],
-            "properties": properties,
-            "required": [halves[0], halves[1], text],
-        },
-    }
-    other = {"name": f"f{text}", "description": text, "parameters": {"type": "object"}}
-    return [{"type": "function", "function": inner} for inner in (function, other)]
-
-
 # --- Ids of calls
 
 
@@ -350,8 +309,10 @@ def all_failures(renderer: Renderer, reference: Reference) -> Iterator[tuple[str
 
     for name, turn in turns_with_calls(reference):
         yield from named(f"round trip: {name}", round_trip, turn)
+        yield from named(f"encoded: {name}", encoded, turn)
     for name, turn in answers(reference):
         yield from named(f"round trip: {name}", round_trip, turn)
+        yield from named(f"encoded: {name}", encoded, turn)
     for name, turn, options in conversations(reference):
         yield from named(f"appended: {name}", appended, turn, **options)
     yield from named("stops: calls", stops, calling(*MARKED[:1]))

@@ -44,9 +44,10 @@ The columns:
 - *imitable*: markup that is ordinary text for this tokenizer, so that a tool's result or a user can
   imitate it. Where nothing stands here, no text becomes markup.
 - *verdict*: "exact", if calls are read back as the template writes them, whatever their names,
-  quotes, newlines and nested values; what is appended reads exactly as the template writes it; and
-  no text becomes a control token. "lossy" says what the template itself writes wrongly: there, the
-  renderer reads what a model rightly writes.
+  quotes, newlines and nested values; what is appended, and what `Renderer.encode` gives for a
+  message, reads exactly as the template writes it; and no text becomes a control token. "lossy"
+  says what the template itself writes wrongly: there, the renderer reads what a model rightly
+  writes.
 
 {counts}
 

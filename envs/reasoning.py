@@ -74,14 +74,19 @@ class Reasoning:
                 template, before or before_call, header, close.strip(), added
             )
             return cls(key, open_, close.strip(), prewritten)
+        return cls._left_out(template, header)
+
+    @classmethod
+    def _left_out(cls, template: ChatTemplate, header: str) -> "Reasoning | None":
+        """Read it from a template that writes no thought of a message."""
+        close = _taken_out(template)
         opened = _OPENING_TAG.search(_prompt(template))
-        tag = opened[0].strip() if opened and opened[0].strip() not in header else ""
-        close = tag[:1] + "/" + tag[1:] if tag else _taken_out(template)
-        return (
-            cls(KEYS[0], tag or close.replace("/", "", 1), close, bool(tag), False)
-            if close
-            else None
-        )
+        tag = opened[0].strip() if opened else ""
+        if tag and (tag not in header or close == _closing(tag)):
+            return cls(KEYS[0], tag, _closing(tag), prewritten=True, written=False)
+        if not close:
+            return None
+        return cls(KEYS[0], close.replace("/", "", 1), close, prewritten=False, written=False)
 
     def split(
         self, text: str, *, prewritten: bool, until: Sequence[str], alone: bool
@@ -160,6 +165,10 @@ def _prompt(template: ChatTemplate) -> str:
     except TemplateError:
         return ""
     return prompt[prompt.rfind(probes.USER) + len(probes.USER) :]
+
+
+def _closing(tag: str) -> str:
+    return f"{tag[0]}/{tag[1:]}"
 
 
 def _taken_out(template: ChatTemplate) -> str:

@@ -2,6 +2,7 @@
 
     prompt    messages, tools              -> the ids of a whole conversation
     parse     sampled ids                  -> the assistant's message, with its tool calls
+    encode    an assistant's message       -> the ids that an agent would have sampled to say it
     observe   context ids, new messages    -> only the ids to append
 
 Sampled ids are never decoded and encoded again: `observe` looks at the last of them and gives what
@@ -19,6 +20,7 @@ from gymnast.envs import plain_protocol, probes
 from gymnast.envs.channels import Channels
 from gymnast.envs.chat_template import ChatTemplate
 from gymnast.envs.derivation import derive
+from gymnast.envs.encoding import Encoder, check_sayable, difference
 from gymnast.envs.following import Following, with_ends_of_calls
 from gymnast.envs.messages import in_openai_shape
 from gymnast.envs.parsing import Dialect, Parser, load_parser
@@ -61,11 +63,14 @@ class Renderer:
     Example:
         >>> renderer = Renderer(tokenizer)
         >>> context = renderer.prompt([{"role": "user", "content": "What is 2 + 3?"}], tools)
-        >>> action = agent.generate(context)            # ids, the stop id included
-        >>> message = renderer.parse(action)
-        >>> context += action
-        >>> result = {"role": "tool", "content": "5", "tool_call_id": ..., "name": "add"}
+        >>> sampling = Sampling(stop_ids=renderer.stop_ids)
+        >>> completion = await agent.generate(context, sampling)
+        >>> message = renderer.parse(completion.ids, context_ids=context, tools=tools)
+        >>> (call,) = message["tool_calls"]
+        >>> context += completion.ids
+        >>> result = {"role": "tool", "content": "5", "tool_call_id": call.id, "name": call.name}
         >>> context += renderer.observe(context, [result], tools=tools)
+        >>> context += renderer.encode({"role": "assistant", "content": "5."})  # without an agent
     """
 
     def __init__(
@@ -156,6 +161,34 @@ class Renderer:
             UserCodeError: If the user's parser raises anything but a `ValueError`.
         """
         return self._reader.read(completion_ids, context_ids, tools)
+
+    def encode(self, message: Mapping[str, Any], *, tools: Tools = None) -> list[int]:
+        """The action that an agent would have sampled to say a message, its stop id included.
+
+        `parse` reads the message back from it: names, arguments, content and thought, but for white
+        space at the ends of the last two. No id of an added token comes from its texts. It is what
+        the template writes for the message as the last one, after a user's.
+
+        Args:
+            message: An assistant's, in OpenAI's shape; its calls may be `ToolCall`s.
+            tools: The schemas that were offered. Templates that write arguments without types need
+                them to tell the text "5" from the number.
+
+        Raises:
+            UsageError: If it is not an assistant's message, or has a call that could not be read.
+            TemplateError: If the template cannot say it: it refuses the message, or what it writes
+                reads as another one.
+        """
+        check_sayable(message)
+        (written,), schemas, marker = self._prepare([message], tools)
+        thought = written.get(self._thought_key) or ""
+        wrong = ""
+        for ids in self._encoder.encode(written, schemas, thought, marker):
+            found = difference(message, self.parse(ids, tools=tools), self._text.decode(ids))
+            if found is None:
+                return ids
+            wrong = wrong or found
+        raise TemplateError(f"the chat template of {self._template.tokenizer!r} {wrong}")
 
     def observe(
         self,
@@ -272,18 +305,33 @@ class Renderer:
         except TemplateError:
             return False
 
+    @property
+    def _thought_key(self) -> str:
+        """The key of a message under which the template looks for its thought."""
+        return self._reader.reasoning.key if self._reader.reasoning else "reasoning_content"
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        return Encoder(
+            self._text,
+            self._turns,
+            self._following,
+            self._reader.reasoning,
+            self.stop_ids,
+            plain=self._plain,
+        )
+
     def _prepare(
         self, messages: Sequence[Mapping[str, Any]], tools: Tools
     ) -> tuple[list[dict[str, Any]], Any, str | None]:
         """Bring messages into one shape and break the added tokens in them and in the tools."""
         plain = [in_openai_shape(message) for message in messages]
         (written, schemas), marker = self._text.breaker.protect([plain, list(tools or ())])
-        key = self._reader.reasoning.key if self._reader.reasoning else "reasoning_content"
         for message in written:
             if message.get("tool_calls"):
                 self._fit_template(message)
             if "reasoning_content" in message:
-                message[key] = message.pop("reasoning_content")
+                message[self._thought_key] = message.pop("reasoning_content")
         return written, schemas or None, marker
 
     def _fit_template(self, message: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ What must hold for each of them:
 
     round trip   what the template itself writes for some calls is read back as these calls: one
                  or several, any name, any JSON value, with text and a thought beside them
+    encoded      the action for a message is what the template writes for it, and reads back as it
     spelled      control tokens that a model spells out in an argument are text
     appended     context + action + observation read exactly as the template writes them, token for
                  token where it preserves what it wrote; a turn that was cut gets its end
@@ -125,6 +126,20 @@ def failing(subjects: dict[str, Subject], kind: str, checks_of_one: list[Check])
                 found[name] = reason
                 break
     return found
+
+
+@given(drawn=st.lists(CALLS, min_size=4, max_size=4))
+@over_all
+def test_any_calls_can_be_said(subjects: dict[str, Subject], drawn: list[Drawn]) -> None:
+    def check(calls: Drawn) -> Check:
+        def check(subject: Subject) -> str | None:
+            fitting = calls[: subject.reference.most]
+            numbered = [call(*one, n) for n, one in enumerate(fitting, start=1)]
+            return checks.encoded(subject.renderer, subject.reference, calling(*numbered))
+
+        return check
+
+    assert not failing(subjects, "encoded", [check(calls) for calls in drawn])
 
 
 def read_back(subjects: dict[str, Subject], drawn: list[Drawn]) -> None:

@@ -1,0 +1,244 @@
+r"""From an assistant's message to the action that says it: what an agent would have sampled.
+
+A stand-in conversation of a user's word and the message is rendered. The action begins where the
+generation prompt ends, and ends with the token that stops generation:
+
+    <|im_start|>user\n...<|im_end|>\n<|im_start|>assistant\n  Hello.<|im_end|>  \n
+                                            generation prompt  action
+
+A thought that the generation prompt opens, and the template never writes, is closed first. Left
+out: how an action is read (`reading.py`); `difference` compares what was.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gymnast.envs import plain_protocol, probes
+from gymnast.envs.following import Following
+from gymnast.envs.markup import common_start, shared_length
+from gymnast.envs.messages import in_openai_shape
+from gymnast.envs.reasoning import Reasoning
+from gymnast.envs.safe_text import SafeText
+from gymnast.envs.turn_ends import after_cut
+from gymnast.envs.turns import Turns
+from gymnast.errors import TemplateError, UsageError
+from gymnast.types import Message, ToolCall
+
+Tools = Sequence[Mapping[str, Any]] | None
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Writes actions.
+
+    Attributes:
+        text: The tokenizer.
+        turns: How the template brackets a turn.
+        following: Renders what comes after one.
+        reasoning: How the template writes thoughts; None where it knows of none.
+        stop_ids: The ids that end a turn.
+        plain: Whether calls are written by the plain protocol.
+    """
+
+    text: SafeText
+    turns: Turns
+    following: Following
+    reasoning: Reasoning | None
+    stop_ids: tuple[int, ...]
+    plain: bool
+
+    def encode(
+        self, message: Mapping[str, Any], tools: Tools, thought: str, marker: str | None
+    ) -> Iterator[list[int]]:
+        """The ids of an action, in the ways that the template writes it.
+
+        First as the conversation's last turn; then as it stands once more follows, for some
+        templates write only that as they read it; last with its thought, where that is left out.
+
+        Args:
+            message: What to say, as the template takes it, its added tokens broken.
+            tools: The schemas that were offered.
+            thought: The message's thought, its added tokens broken.
+            marker: What they were broken with.
+
+        Raises:
+            TemplateError: If the template refuses the message.
+        """
+        tools = self._passed(message, tools)
+        after = self._after(message)
+        for following, thinks in (([], False), (after, False), ([], True)):
+            written = self._written(message, following, tools)
+            written = self._with_thought(written, thought, thinks)
+            ids = self.text.encode(written, marker, inside=True)
+            ends = self.turns.closing | self.turns.opening
+            stop = next((index for index, number in enumerate(ids) if number in ends), None)
+            if stop is not None:
+                yield ids[: stop + 1]
+            elif not following:
+                written = written.removesuffix(self.turns.after_last)
+                ids = self.text.encode(written, marker, inside=True)
+                yield [*ids, *self._end(after, tools, ids)]
+
+    def _passed(self, message: Mapping[str, Any], tools: Tools) -> Tools:
+        """The schemas to pass to the template: stand-ins where it wants some and none are given."""
+        stand_ins = self.following.tools
+        if stand_ins is None or tools:
+            return tools if stand_ins else None
+        return stand_ins if message.get("tool_calls") or self._wants_tools else None
+
+    @cached_property
+    def _wants_tools(self) -> bool:
+        try:
+            self.following.template.render([probes.user()], generation_prompt=True)
+        except TemplateError:
+            return True
+        return False
+
+    def _written(self, message: Mapping[str, Any], after: list[Any], tools: Tools) -> str:
+        """What the template writes for messages behind the generation prompt."""
+        messages = [dict(message), *after]
+        if self.plain:
+            messages = plain_protocol.rewrite(messages, None, takes_system=True)
+        dialect = self.following.dialect
+        before = [probes.user()]
+        if tools and dialect is not None and dialect.needs_system:
+            before.insert(0, probes.system(""))
+        template = self.following.template
+        prompt = template.render(before, tools, generation_prompt=True)
+        whole = template.render([*before, *messages], tools, generation_prompt=False)
+        begin = prompt.rfind(probes.USER) + len(probes.USER)
+        same = whole.startswith(prompt[:begin])
+        turn = whole[begin:] if same else whole.partition(probes.USER)[2]
+        return turn[self._begin(turn, prompt[begin:]) :]
+
+    def _begin(self, turn: str, opening: str) -> int:
+        """Where the action begins behind the user's text.
+
+        Args:
+            turn: What stands there.
+            opening: The generation prompt, which the template may write otherwise in a turn.
+        """
+        if turn.startswith(opening):
+            return len(opening)
+        tokens = "|".join(map(re.escape, sorted(self.text.added, key=len, reverse=True)))
+        pieces = [piece for piece in re.split(rf"({tokens})|\s+", opening) if piece]
+        if found := re.match(r"\s*" + r"\s*".join(map(re.escape, pieces)), turn):
+            space = opening[len(opening.rstrip()) :]
+            return found.end() + shared_length(space, turn[found.end() :])
+        shared = len(common_start(turn, opening, self.text.added))
+        while re.match(r"\w\w", turn[max(shared - 1, 0) :]):  # never within a word
+            shared -= 1
+        last = next((piece for piece in reversed(pieces) if piece in self.text.added), None)
+        past = re.compile(rf"\s*{re.escape(last)}").match(turn, shared) if last else None
+        return past.end() if past else shared
+
+    def _with_thought(self, written: str, thought: str, thinks: bool) -> str:
+        """What is written, with the thought that the template leaves out.
+
+        Args:
+            written: What the template writes.
+            thought: The message's; "" where it has none.
+            thinks: Whether this one is left out, though the template writes some.
+        """
+        reasoning = self.reasoning
+        if reasoning is None or (reasoning.written and not thinks):
+            return written
+        if not (thought or reasoning.prewritten):
+            return written
+        opening = "" if reasoning.prewritten else f"{reasoning.open}\n"
+        return f"{opening}{thought}\n{reasoning.close}\n\n{written.lstrip()}"
+
+    def _after(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What may follow a message: results of its calls, or a user's word."""
+        calls = message.get("tool_calls") or ()
+        return [
+            probes.result() | {"tool_call_id": call.get("id", ""), "name": call["function"]["name"]}
+            for call in calls
+        ] or [probes.user("Zqnext")]
+
+    def _end(self, after: list[dict[str, Any]], tools: Tools, ids: list[int]) -> list[int]:
+        """The end of a turn that the template leaves to what follows."""
+        if self.plain:
+            after = plain_protocol.rewrite(after, None, takes_system=True)
+        following = self.following.render(after, tools, generation_prompt=True)
+        end = self.text.encode(following, inside=True)
+        added = self.turns.end_tokens(self.text, end)
+        reach = [index for index, number in added.items() if number in self.stop_ids]
+        if not reach:
+            return list(self.stop_ids[:1])
+        return after_cut(end[: reach[0] + 1], ids, self.turns, self.text)
+
+
+def check_sayable(message: Mapping[str, Any]) -> None:
+    """Refuse what no assistant says.
+
+    Raises:
+        UsageError: If it is not an assistant's message, or has a call that could not be read.
+    """
+    role = in_openai_shape(message)["role"]
+    if role != "assistant":
+        raise UsageError(
+            f"a message of the role {role!r} cannot be an action; only an assistant's can. What "
+            "others say goes through Renderer.prompt or Renderer.observe"
+        )
+    for call in message.get("tool_calls") or ():
+        error = call.error if isinstance(call, ToolCall) else call.get("error")
+        if error is not None:
+            raise UsageError(
+                f"a call of {call!r:.200} cannot be an action, for it has an error; leave it out, "
+                "or keep the ids that were sampled"
+            )
+
+
+def difference(message: Mapping[str, Any], read: Message, written: str) -> str | None:
+    """What an action does not say of its message, as an error's text; None where it says all.
+
+    Args:
+        message: What was to be said.
+        read: What was read from the action.
+        written: The action's text.
+    """
+    for what, (meant, found, way_out) in _compared(message, read).items():
+        if meant != found:
+            return (
+                f"cannot say this message: its {what}, {meant:.200}, would read as {found:.200} in "
+                f"{written!r:.400}; {way_out}"
+            )
+    return None
+
+
+def _compared(message: Mapping[str, Any], read: Message) -> dict[str, tuple[str, str, str]]:
+    """What was meant, what was read, and what to do where they differ, by parts of a message."""
+    shaped = in_openai_shape(message)
+    calls = [call["function"] for call in shaped.get("tool_calls", ())]
+    found = [
+        {"error": call.error} if call.error else {"name": call.name, "arguments": call.arguments}
+        for call in read["tool_calls"]
+    ]
+    text, thought = (str(shaped.get(key) or "") for key in ("content", "reasoning_content"))
+    own, own_thought = read["content"] or "", read.get("reasoning_content") or ""
+    reword = "word it without the template's markup"
+    types = "give the tools' schemas as tools=..., from which the types of arguments are read, or "
+    beside = "leave it out, or say it in a message of its own"
+    return {
+        "tool_calls": (
+            _canonical(calls),
+            _canonical(found),
+            f"{types}arguments without the template's markup" if calls else f"{reword} of calls",
+        ),
+        "content": (repr(text.strip()), repr(own.strip()), reword if own or not calls else beside),
+        "reasoning_content": (
+            repr(thought.strip()),
+            repr(own_thought.strip()),
+            reword if own_thought else "leave it out, for the template writes none here",
+        ),
+    }
+
+
+def _canonical(value: Any) -> str:
+    """Tells 1, 1.0 and True apart, and not the order of keys."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
