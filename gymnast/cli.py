@@ -15,6 +15,7 @@ imported by the commands, so that `--help` is quick.
 """
 
 import logging
+import shlex
 import sys
 import traceback
 from collections.abc import Iterator
@@ -59,6 +60,8 @@ def main() -> None:
             _print_traceback(error)
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
+        for note in getattr(error, "__notes__", ()):  # what is kept, and how to go on
+            print(note, file=sys.stderr)
         sys.exit(2 if isinstance(error, UsageError) else 1)
 
 
@@ -79,17 +82,25 @@ def train(
         from gymnast.trainers.run import build_trainer
 
         config = load_config(run, overrides or [])
-        console = RunConsole()
-        trainer = build_trainer(config, observer=console, resume=resume)
+        trainer = build_trainer(config, observer=RunConsole(), resume=resume)
+    several = trainer.accelerator.num_processes > 1
+    trainer.loop.resumed_by = _resuming(run, overrides or [], several=several)
     try:
-        trainer.train(resume=resume)
-    finally:
-        console.close()
-    if trainer.accelerator.is_main_process:
+        summary = trainer.train(resume=resume)
+    except KeyboardInterrupt:  # the second one
+        typer.echo(trainer.loop.kept(), err=True)
+        raise
+    whole = summary["stopped_by"] == "steps"
+    if whole and trainer.accelerator.is_main_process:
         folder = config.output_dir
         typer.echo(f"the run is in {folder}, the trained model in {folder}/model")
+        given = [each for each in overrides or [] if not each.startswith("trainer.steps=")]
+        more = _resuming(run, [*given, f"trainer.steps={2 * trainer.steps}"], several=several)
+        typer.echo(f"to train on: {more}")
     trainer.accelerator.wait_for_everyone()  # the main process has saved the model
     trainer.accelerator.end_training()
+    if not whole:
+        raise typer.Exit(INTERRUPTED)
 
 
 @app.command(name="eval")
@@ -175,6 +186,12 @@ def check(
     finally:
         made.close()
     typer.echo(f"ok: {environment}")
+
+
+def _resuming(run: str, overrides: list[str], *, several: bool) -> str:
+    """The command by which a run goes on; what launches several processes is not known here."""
+    command = shlex.join(["train", run, *overrides, "--resume"])
+    return f"-m gymnast.cli {command}, launched as before" if several else f"gymnast {command}"
 
 
 def _show_version(wanted: bool) -> None:

@@ -17,6 +17,7 @@
     |           `-- SandboxTemporarilyUnavailable     or only not now: its engine is down, say
     |-- SandboxFileError          (OSError)       a path in a box: missing, a folder, too large, ...
     |-- TooManyFailures           (RuntimeError)  more episodes failed than the run allows
+    |-- DiskFull                  (OSError)       no room where a run writes
     |-- Diverged                  (FloatingPointError)  losses or gradients are no longer finite
     `-- CheckpointError           (RuntimeError)  a checkpoint is torn or does not fit
 
@@ -127,6 +128,10 @@ class TooManyFailures(GymnastError, RuntimeError):
 
 class Diverged(GymnastError, FloatingPointError):
     """Too many optimisation steps in a row had a loss or a gradient that is not finite."""
+
+
+class DiskFull(GymnastError, OSError):
+    """There is no room for what a run writes. What was written before is whole."""
 
 
 class CheckpointError(GymnastError, RuntimeError):

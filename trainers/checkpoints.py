@@ -20,6 +20,7 @@ import torch
 
 from gymnast.errors import CheckpointError
 from gymnast.trainers.durable import remove, sweep, written_aside
+from gymnast.trainers.full_disk import naming_full_disk
 
 STATE = "state.pt"
 COMPLETE = "complete"
@@ -50,9 +51,14 @@ class Checkpoints:
             step: After how many steps.
             state: Numbers, text, tensors, and dicts and lists of them.
             keep: How many stay, this one included; at least 1.
+
+        Raises:
+            DiskFull: There is no room for it; the others are untouched.
         """
-        with written_aside(self.path(step)) as aside:
-            torch.save(dict(state), aside / STATE)
+        path = self.path(step)
+        with naming_full_disk(path, _size(state)), written_aside(path) as aside:
+            with (aside / STATE).open("wb") as file:  # given a path, torch hides what went wrong
+                torch.save(dict(state), file)
             marker = {STATE: _fingerprint(aside / STATE)}
             (aside / COMPLETE).write_text(json.dumps(marker))
         self.prune(step, keep=keep)
@@ -68,12 +74,20 @@ class Checkpoints:
 
     def any(self) -> bool:
         """Whether there are any, torn ones included."""
-        return bool(self._by_step())
+        return self.count() > 0
 
-    def newest(self) -> int | None:
-        """The step of the newest whole one; None where there is none. Torn ones are logged."""
+    def count(self) -> int:
+        """How many there are, torn ones included."""
+        return len(self._by_step())
+
+    def newest(self, *, by_content: bool = True) -> int | None:
+        """The step of the newest whole one; None where there is none. Torn ones are logged.
+
+        Args:
+            by_content: Read all of it; else only its size is looked at.
+        """
         for step, path in sorted(self._by_step().items(), reverse=True):
-            reason = _torn(path)
+            reason = _torn(path, by_content=by_content)
             if not reason:
                 return step
             logger.warning("%s is torn (%s): the one before it is used", path, reason)
@@ -103,6 +117,15 @@ class Checkpoints:
         """All that have a name, torn ones included."""
         found = ((p.name.removeprefix("step_"), p) for p in self.folder.glob("step_*"))
         return {int(number): path for number, path in found if number.isdecimal()}
+
+
+def _size(state: Any) -> int:
+    """Of all tensors in a state, in bytes."""
+    if isinstance(state, Mapping):
+        return sum(map(_size, state.values()))
+    if isinstance(state, list | tuple):
+        return sum(map(_size, state))
+    return state.nbytes if isinstance(state, torch.Tensor) else 0
 
 
 def _fingerprint(path: Path) -> dict[str, int | str]:

@@ -215,6 +215,7 @@ class TrainerSection(Section):
     rollout_deadline_s: Annotated[Number, Field(gt=0)] | None = None
     kv_budget_bytes: Positive | None = None
     max_failed_episodes: Count | None = None
+    checkpoint_every_s: Annotated[Number, Field(ge=0)] = 600.0
     checkpoint_every_steps: Count = 0
     keep_checkpoints: Positive = 2
 

@@ -31,8 +31,7 @@ def raise_if_diverged(optimizer: Optimizer, step: int) -> None:
             f"step {step}: {optimizer.skipped_in_a_row} optimisation steps in a row were skipped, "
             f"the last for {optimizer.last_skip}; both must be finite. The weights are those of "
             "the last step that was taken. Look at the loss (algorithm.loss, algorithm.kl), lower "
-            "trainer.learning_rate, or compute in float32 (model.dtype); then go on with --resume, "
-            "where the run has an output_dir."
+            "trainer.learning_rate, or compute in float32 (model.dtype)."
         )
 
 

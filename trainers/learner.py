@@ -4,6 +4,8 @@ Left out: what one update does (`trainers/update.py`), and what it is of (`train
 """
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -55,7 +57,8 @@ class Learner:
         seed: Of dropout.
 
     Attributes:
-        policy: As the loss sees the model, wrapped for several processes where there are any.
+        policy: As the loss sees the model; within `joined` wrapped for several processes, where
+            there are any.
         optimizer: Over what is trained.
 
     Raises:
@@ -82,6 +85,7 @@ class Learner:
         self._reference = Reference(model, temperature=temperature) if kl is not None else None
         several = accelerator.num_processes > 1
         zero, sharded = (zero, sharded) if several else (None, False)
+        self._sums_gradients = several and zero is None and not sharded
         divided = sharded or (zero is not None and zero.stage == 3)
         trained = copy.deepcopy(model) if divided else model
         policy = Policy(
@@ -99,12 +103,30 @@ class Learner:
             self.optimizer = ZeroAdamW(policy, zero, max_norm=max_norm, device=device, **adamw)
             self.policy = self.optimizer.policy
         else:
-            if sharded:
-                self.policy = shard(policy, trained, accelerator)
-            else:
-                self.policy = accelerator.prepare(policy) if several else policy
+            self.policy = shard(policy, trained, accelerator) if sharded else policy
             self.optimizer = MasterAdamW(trained.parameters(), **adamw)
         self._engine_weights = EngineWeights(model, trained)
+
+    @contextmanager
+    def joined(self) -> Iterator[None]:
+        """Within the block updates can be made; a collective call.
+
+        Where every process has whole weights, their gradients are summed by torch's DDP, which must
+        not outlive the connection of the processes: freed after its end, it may wait for a thread
+        that waits for it. So it is there within the block alone.
+        """
+        for weight in self.optimizer.parameters:
+            weight.grad = None  # of an update that an error ended
+        if not self._sums_gradients:
+            yield
+            return
+        policy = self.policy
+        self.policy = self._accelerator.prepare(policy)
+        try:
+            yield
+        finally:
+            self.policy = policy
+            self._accelerator.free_memory()  # drops its own reference, and collects cycles
 
     def update(self, groups: Groups, step: int) -> dict[str, float]:
         """Learn from a step's trajectories; a collective call, which returns metrics.

@@ -17,7 +17,7 @@ from gymnast.errors import ConfigError
 from gymnast.trainers.checkpoints import Checkpoints
 from gymnast.trainers.config import RunConfig
 from gymnast.trainers.config_files import load_config
-from gymnast.trainers.run_folder import CONFIG_FILE, OVER, holds_results, is_begun, is_over
+from gymnast.trainers.run_folder import CONFIG_FILE, OVER, holds_results, is_over
 
 # What the saved weights are weights of.
 FIXED = (
@@ -34,17 +34,12 @@ logger = logging.getLogger(__name__)
 def check_output_folder(folder: Path, *, resume: bool) -> None:
     """Make a run's folder, and check that it can be written and holds no other run.
 
-    With `resume`, check that there is a run to go on with; it may have been killed before its
-    first checkpoint.
+    With `resume`, the run in it may go on. There need not be one: what was killed while it started
+    left nothing, and begins again.
 
     Raises:
-        ConfigError: It cannot, or it does, or there is none.
+        ConfigError: It cannot, or it does, or the run has ended and cannot go on.
     """
-    if resume and not is_begun(folder):
-        raise ConfigError(
-            f"output_dir: {folder} holds no run to resume (no config.yaml, no metrics.jsonl); "
-            "start without --resume, or name the folder of a run"
-        )
     if resume and is_over(folder):
         raise ConfigError(f"output_dir: {folder} {OVER}")
     if holds_results(folder) and not resume:

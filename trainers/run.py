@@ -83,7 +83,7 @@ def _enter(folder: Path, config: RunConfig, *, resume: bool) -> None:
     can be resumed. That of a resumed run is kept until all of the new one is known to hold.
     """
     check_output_folder(folder, resume=resume)
-    if resume:
+    if resume and (folder / CONFIG_FILE).exists():
         check_same_run(config, folder)
     elif os.environ.get("RANK", "0") == "0":  # the processes are not joined yet
         save_config(config, folder / CONFIG_FILE)

@@ -4,14 +4,14 @@
     metrics.jsonl            one line a step, one an evaluation
     rollouts/step_00001.jsonl  the trajectories of a step; rollouts/eval_00000.jsonl likewise
     checkpoints/step_00004/  what `train(resume=True)` goes on from (`trainers/checkpoints.py`)
-    model/                   the trained model, loadable by plain Transformers
+    adapters/                LoRA adapters alone, loadable by peft
+    model/                   the trained model, adapters merged, loadable by plain Transformers
     run.lock                 held by the process that writes here
 
 A kill may tear the last line of metrics.jsonl and the newest file of rollouts/, both of steps that
 a resumed run makes again, and drops first. All else is there whole or not at all.
 """
 
-import copy
 import json
 import math
 import os
@@ -24,14 +24,17 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from gymnast.agents.merging import save_merged
 from gymnast.agents.quiet import no_progress_bars
 from gymnast.errors import ConfigError
 from gymnast.trainers.checkpoints import Checkpoints
 from gymnast.trainers.durable import sweep, write_text, written_aside
+from gymnast.trainers.full_disk import naming_full_disk
 from gymnast.types import Trajectory
 
 CONFIG_FILE = "config.yaml"
 METRICS = "metrics.jsonl"
+ADAPTERS = "adapters"
 MODEL = "model"
 LOCK = "run.lock"
 
@@ -74,8 +77,9 @@ class RunFolder:
 
     def add_metrics(self, metrics: Mapping[str, float | None]) -> None:
         """Append one line to metrics.jsonl; it is on the disk before any checkpoint of its step."""
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(metrics)) + "\n")
+        path, line = self.path / METRICS, json.dumps(dict(metrics)) + "\n"
+        with naming_full_disk(path, len(line)), path.open("a", encoding="utf-8") as file:
+            file.write(line)
             file.flush()
             os.fsync(file.fileno())
 
@@ -98,7 +102,7 @@ class RunFolder:
     def sweep(self) -> None:
         """Clear away what a killed process was writing or removing."""
         self.checkpoints.sweep()
-        for name in (CONFIG_FILE, METRICS, MODEL):
+        for name in (CONFIG_FILE, METRICS, ADAPTERS, MODEL):
             sweep(self.path, name)
 
     def save_rollouts(self, name: str, groups: Sequence[Sequence[Trajectory]]) -> None:
@@ -106,12 +110,17 @@ class RunFolder:
         folder = self.path / "rollouts"
         folder.mkdir(exist_ok=True)
         path = folder / f"{name}.jsonl"
+        lines = [
+            _as_json(asdict(trajectory) | {"group": number, "reward": trajectory.reward}) + "\n"
+            for number, group in enumerate(groups)
+            for trajectory in group
+        ]
         # Half a surrogate pair, which a row's JSON may hold, is written as JSON escapes it.
-        with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
-            for number, group in enumerate(groups):
-                for trajectory in group:
-                    record = asdict(trajectory) | {"group": number, "reward": trajectory.reward}
-                    file.write(_as_json(record) + "\n")
+        with (
+            naming_full_disk(path, sum(map(len, lines))),
+            path.open("w", encoding="utf-8", errors="backslashreplace") as file,
+        ):
+            file.writelines(lines)
 
 
 def _as_json(record: Mapping[str, Any]) -> str:
@@ -121,11 +130,6 @@ def _as_json(record: Mapping[str, Any]) -> str:
     except ValueError:
         text = json.dumps(record, default=str, ensure_ascii=False)
         return json.dumps(json.loads(text, parse_constant=lambda _: None), ensure_ascii=False)
-
-
-def is_begun(path: Path) -> bool:
-    """Whether a folder holds a run, though it may have been killed before its first step."""
-    return any((path / name).exists() for name in (CONFIG_FILE, METRICS))
 
 
 def holds_results(path: Path) -> bool:
@@ -140,19 +144,36 @@ def is_over(path: Path) -> bool:
     return (path / MODEL).exists() and not Checkpoints(path / "checkpoints").any()
 
 
-OVER = (
-    "holds a run that has ended, and no checkpoint to go on from; name another folder, and set "
-    "trainer.checkpoint_every_steps to have some"
-)
+OVER = "holds a run that has ended, and its checkpoints are gone; name another folder"
 
 
 def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
-    """Save a model so that plain Transformers loads it; adapters are merged into a copy."""
-    if hasattr(model, "merge_and_unload"):
-        model = copy.deepcopy(model).merge_and_unload()
-    with written_aside(Path(folder)) as temporary, no_progress_bars():
-        model.save_pretrained(temporary)
+    """Save a model so that plain Transformers loads it, with adapters merged into its weights.
+
+    Raises:
+        DiskFull: There is no room for it; what was there before is untouched.
+    """
+    need = sum(weight.nbytes for weight in model.parameters())
+    with (
+        naming_full_disk(Path(folder), need),
+        written_aside(Path(folder)) as temporary,
+        no_progress_bars(),
+    ):
+        save_merged(model, temporary)
         tokenizer.save_pretrained(temporary)
+
+
+def save_adapters(model: Any, folder: Path) -> None:
+    """Save the adapters of a model alone, as peft loads them; one without any saves nothing.
+
+    Raises:
+        DiskFull: There is no room for them; what was there before is untouched.
+    """
+    if not hasattr(model, "peft_config"):
+        return
+    need = sum(weight.nbytes for weight in model.parameters() if weight.requires_grad)
+    with naming_full_disk(folder, need), written_aside(folder) as temporary:
+        model.save_pretrained(temporary)
 
 
 def _step_of(line: str) -> float:

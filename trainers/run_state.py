@@ -1,8 +1,11 @@
 """What a run needs to go on exactly: put together from all processes, saved, and restored.
 
     optimizer     float32 master weights, moments, how many updates were taken and skipped
-    counters      whole numbers: `step`, and what else the trainer counts
+    counters      whole numbers: `step`, and `evaluated`, after which step the last evaluation was
     generators    Python's, NumPy's and torch's global generators, of each process
+
+A state lies between two steps: it is noted where one ends (`RunState.mark`), so that a step that is
+given up leaves no trace in it. A state amid an update is not saved.
 
 Nothing else is needed: which rows a step has, and the seeds of episodes, environments and dropout,
 are derived from the run's seed and the step. The model's weights are the master weights; those that
@@ -14,7 +17,7 @@ goes with it (`trainers/resuming.py`).
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,7 +28,7 @@ from gymnast.trainers.divergence import checkpoints_kept
 from gymnast.trainers.generators import generator_states, restore_generators, seed_generators
 from gymnast.trainers.optimizer import Optimizer
 from gymnast.trainers.processes import together
-from gymnast.trainers.run_folder import OVER, RunFolder, is_begun, is_over
+from gymnast.trainers.run_folder import OVER, RunFolder, holds_results, is_over
 
 T = TypeVar("T")
 
@@ -33,6 +36,14 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class _Mark:
+    """Where a step ended."""
+
+    updates: tuple[int, int]  # of the optimizer: taken, skipped
+    generators: dict[str, Any]  # of this process
+
+
+@dataclass
 class RunState:
     """The state of a run in this process.
 
@@ -51,6 +62,8 @@ class RunState:
     folder: RunFolder | None
     seed: int
     keep: int
+    _mark: _Mark | None = field(default=None, init=False)
+    _saved: dict[str, int] | None = field(default=None, init=False)
 
     def begin(self, *, resume: bool) -> dict[str, int]:
         """Begin a run, or go on from its newest whole checkpoint; returns the counters.
@@ -60,37 +73,55 @@ class RunState:
 
         Raises:
             ConfigError: There is no folder to resume from, or there is a run in it already.
-            CheckpointError: The folder holds no run, or one that has ended without a checkpoint, or
-                its checkpoint is of another model.
+            CheckpointError: The folder holds a run that has ended without a checkpoint, or its
+                checkpoint is of another model.
         """
         step = self._on_main_process(partial(self._first_step, resume))
         if step is None:
             seed_generators(self.seed, "generators", self.accelerator.process_index)
-            counters = {"step": 0}
+            counters = {"step": 0, "evaluated": -1}
         else:
             # Not what it gives, which would be sent to all.
             states: list[dict[str, Any]] = []
             together(self.accelerator, lambda: states.append(self._restore(step)))
-            counters = states[0]
+            counters = self._saved = states[0]
         if resume:
             self._on_main_process(lambda: self._clear_after(step))
+        self.mark()
         return counters
 
+    def mark(self) -> None:
+        """Note that a step ends here, and where the generators are."""
+        self._mark = _Mark(self._updates, generator_states())
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Whether the weights are those of the mark: no update was begun after it."""
+        return self._mark is not None and self._mark.updates == self._updates
+
     def save(self, counters: Mapping[str, int]) -> None:
-        """Write a checkpoint; older ones than the newest `keep` are removed.
+        """Write a checkpoint of the mark, unless it is written already.
+
+        Older ones than the newest `keep` are removed.
 
         Args:
-            counters: `step`, and what else is to be given back by `begin`.
+            counters: `step` and `evaluated`, which `begin` gives back.
+
+        Raises:
+            DiskFull: There is no room for it; what was written before is whole.
         """
-        if self.folder is None:
+        if self.folder is None or counters == self._saved:
             return
+        assert self._mark is not None and self.is_between_steps
+        generators = self._mark.generators
         state = {
             "optimizer": self.optimizer.state_dict(),  # gathers, where weights are sharded
             "counters": dict(counters),
-            "generators": together(self.accelerator, generator_states),
+            "generators": together(self.accelerator, lambda: generators),
         }
         write = partial(self.folder.checkpoints.save, counters["step"], state, keep=self._kept())
         self._on_main_process(write)
+        self._saved = dict(counters)
 
     def _on_main_process(self, work: Callable[[], T]) -> T:
         """Do some work there; returns its result in every process."""
@@ -105,22 +136,18 @@ class RunState:
                 raise ConfigError("resume: the trainer has no output_dir to resume from")
             return None
         if not resume:
-            if self.folder.checkpoints.any():
+            if holds_results(self.folder.path):
                 raise ConfigError(
-                    f"output_dir: {self.folder.path} holds checkpoints of a run already; go on "
-                    "with it by train(resume=True), remove it, or name another folder"
+                    f"output_dir: {self.folder.path} holds a run already; go on with it by "
+                    "train(resume=True), remove it, or name another folder"
                 )
             self.folder.sweep()
             self.folder.begin()
             return None
-        if not is_begun(self.folder.path):
-            raise CheckpointError(
-                f"{self.folder.path} holds no run to resume: there is neither config.yaml nor "
-                "metrics.jsonl. Start without --resume, or name the folder of a run."
-            )
         if is_over(self.folder.path):
             raise CheckpointError(f"{self.folder.path} {OVER}")
         self.folder.sweep()
+        self.folder.begin()
         step = self.folder.checkpoints.newest()
         if step is None:
             logger.info(
@@ -141,6 +168,10 @@ class RunState:
             seed_generators(self.seed, "generators", process, step)
         counters: dict[str, int] = state["counters"]
         return counters
+
+    @property
+    def _updates(self) -> tuple[int, int]:
+        return self.optimizer.steps, self.optimizer.skipped
 
     def _kept(self) -> int:
         return checkpoints_kept(self.optimizer, self.keep)

@@ -6,7 +6,7 @@ from gymnast.errors import ConfigError
 from gymnast.types import Sampling
 
 
-def check_at_least(least: int, **settings: int) -> None:
+def check_at_least(least: int, **settings: float) -> None:
     """Each setting must reach this."""
     for name, value in settings.items():
         if value < least:

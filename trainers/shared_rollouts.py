@@ -8,11 +8,9 @@ Left out: how episodes are played (`trainers/collect.py`), and how processes mee
 (`trainers/processes.py`).
 """
 
-import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from accelerate import Accelerator
 
@@ -23,8 +21,8 @@ from gymnast.trainers.processes import together
 from gymnast.trainers.rewards import Reward
 from gymnast.trainers.rollout_metrics import Counts, nothing_finished, summarise
 from gymnast.trainers.schedule import Group
+from gymnast.trainers.stopping import Stopped, Stopping
 
-T = TypeVar("T")
 Row = Mapping[str, Any]
 
 
@@ -47,6 +45,7 @@ class SharedRollouts:
         concurrency: Episodes at once, in each process.
         deterministic: Sample in rounds.
         rewards: Reward functions besides the environment's own reward.
+        stopping: Whether the run is to stop: then what is being played is given up.
     """
 
     accelerator: Accelerator
@@ -55,6 +54,7 @@ class SharedRollouts:
     concurrency: int
     deterministic: bool
     rewards: Sequence[Reward] = ()
+    stopping: Stopping = field(default_factory=Stopping)
 
     def of(
         self, rows: Sequence[Row], what: str, *, max_failed_episodes: int = 0, **settings: Any
@@ -72,10 +72,14 @@ class SharedRollouts:
         Raises:
             UserCodeError: It raised in more.
             TooManyFailures: No episode was finished.
+            Stopped: The run is to stop, in any of the processes.
             Exception: What another process raised.
         """
         most = max_failed_episodes
-        shares = together(self.accelerator, lambda: self._share(rows, most, settings))
+        found = together(self.accelerator, lambda: self._unless_stopped(rows, most, settings))
+        shares = [share for share in found if share is not None]
+        if len(shares) < len(found):
+            raise Stopped
         groups = sorted((g for share in shares for g in share.groups), key=lambda g: g.row_index)
         counts = _sum([share.counts for share in shares])
         if len(counts.user_errors) > most:
@@ -86,28 +90,37 @@ class SharedRollouts:
             raise nothing_finished(what, len(rows) * settings["group_size"], rollouts.metrics)
         return rollouts
 
+    def _unless_stopped(
+        self, rows: Sequence[Row], most: int, settings: Mapping[str, Any]
+    ) -> _Share | None:
+        try:
+            return self._share(rows, most, settings)
+        except Stopped:
+            return None
+
     def _share(self, rows: Sequence[Row], most: int, settings: Mapping[str, Any]) -> _Share:
         """Play every so-manyth row here; the other processes are not waited for."""
         counts = Counts()
         places = range(self.accelerator.process_index, len(rows), self.accelerator.num_processes)
         with folded(self.agent.model):
             self.agent.weights_changed()
-            played = _run(
-                collect(
-                    self.make_env,
-                    self.agent,
-                    [rows[place] for place in places],  # a dataset's slice is no list
-                    row_numbers=places,
-                    counts=counts,
-                    concurrency=self.concurrency,
-                    deterministic=self.deterministic,
-                    rewards=self.rewards,
-                    max_failed_episodes=most,
-                    **settings,
-                )
+            playing = collect(
+                self.make_env,
+                self.agent,
+                [rows[place] for place in places],  # a dataset's slice is no list
+                row_numbers=places,
+                counts=counts,
+                concurrency=self.concurrency,
+                deterministic=self.deterministic,
+                rewards=self.rewards,
+                max_failed_episodes=most,
+                **settings,
             )
-            self.agent.wait_idle()  # a deadline cancels amid a forward pass
-            self.agent.weights_changed()  # they are about to, and the memory is training's
+            try:
+                played = self.stopping.run(playing)
+            finally:
+                self.agent.wait_idle()  # a deadline, say, cancels amid a forward pass
+                self.agent.weights_changed()  # they are about to, and the memory is training's
         counts.rows_skipped = {places[index] for index in counts.rows_skipped}
         return _Share([Group(p, group) for p, group in zip(places, played, strict=True)], counts)
 
@@ -121,13 +134,3 @@ def _sum(parts: Sequence[Counts]) -> Counts:
         total.rows_skipped |= part.rows_skipped
         total.finished += part.finished
     return total
-
-
-def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, also where a loop is running already (a notebook)."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    with ThreadPoolExecutor(1, "gymnast-trainer") as pool:
-        return pool.submit(asyncio.run, coroutine).result()

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 
@@ -23,8 +23,9 @@ from gymnast.errors import ConfigError
 from gymnast.trainers.advantages import Estimator
 from gymnast.trainers.algorithms import Algorithm, as_algorithm
 from gymnast.trainers.collect import MakeEnvironment, Rollouts
+from gymnast.trainers.console import RunConsole
 from gymnast.trainers.data import RowSource, as_row_source
-from gymnast.trainers.divergence import diverged, raise_if_diverged, skip_message
+from gymnast.trainers.divergence import skip_message
 from gymnast.trainers.environments import environment_factory
 from gymnast.trainers.evaluation import Evaluation, played_by
 from gymnast.trainers.generators import seeded_apart
@@ -32,12 +33,14 @@ from gymnast.trainers.learner import Learner, check_dtypes
 from gymnast.trainers.observer import Observer
 from gymnast.trainers.processes import launched, together
 from gymnast.trainers.rewards import Reward
-from gymnast.trainers.run_folder import MODEL, RunFolder, save_model
+from gymnast.trainers.run_folder import RunFolder, save_model
+from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.run_state import RunState
 from gymnast.trainers.seeds import derive
 from gymnast.trainers.settings import check_at_least, check_positive, check_sampling
 from gymnast.trainers.sharding import wants_sharding
 from gymnast.trainers.shared_rollouts import SharedRollouts
+from gymnast.trainers.stopping import Stopping
 from gymnast.trainers.tags import By, tag_expressions
 from gymnast.trainers.trackers import Named, as_json, finite, make_trackers, tracking
 from gymnast.trainers.update import UpdateSettings
@@ -92,14 +95,16 @@ class Trainer:
         eval_pass_reward: An evaluation episode passes when its reward reaches this.
         eval_by: Columns of the rows, or jmespath expressions by name; see `trainers/tags.py`.
         eval_environments: Further environments to evaluate in, by name, each with its rows.
-        checkpoint_every_steps: After every so many steps, and after the last; 0 saves none.
+        checkpoint_every_s: Save a checkpoint after the first step that ends so many seconds after
+            the last one; 0 does not look at the clock. One is saved at the end in any case.
+        checkpoint_every_steps: Save one after every so many steps, too.
         keep_checkpoints: How many of the newest are kept.
         output_dir: Where metrics, rollouts, checkpoints and the model go; None writes nothing.
         seed: Of everything drawn; `train` seeds the global generators of Python, NumPy and torch
             too, from which environments, rewards and losses may draw.
         deterministic: Sample in rounds (`trainers/rounds.py`), so that a seeded run repeats bit
             for bit, unless `rollout_deadline_s` cuts it. Slower where tools are slow.
-        observer: Is told what happens.
+        observer: Is told what happens; by default a `RunConsole`. None shows nothing.
         trackers: What the metrics of `train` go to besides metrics.jsonl: names ("tensorboard",
             "wandb", "trackio", "mlflow"), `{name: settings}`, or trackers of accelerate's.
         hyperparameters: What trackers show as the run's settings.
@@ -139,12 +144,13 @@ class Trainer:
         eval_pass_reward: float = 1.0,
         eval_by: By = (),
         eval_environments: Mapping[str, tuple[Any, Sequence[Row]]] | None = None,
+        checkpoint_every_s: float = 600.0,
         checkpoint_every_steps: int = 0,
         keep_checkpoints: int = 2,
         output_dir: str | Path | None = None,
         seed: int = 0,
         deterministic: bool = False,
-        observer: Observer | None = None,
+        observer: Observer | Literal["console"] | None = "console",
         trackers: Named = (),
         hyperparameters: Mapping[str, Any] | None = None,
     ) -> None:
@@ -163,6 +169,7 @@ class Trainer:
             0,
             warmup_steps=warmup_steps,
             eval_every_steps=eval_every_steps,
+            checkpoint_every_s=checkpoint_every_s,
             checkpoint_every_steps=checkpoint_every_steps,
         )
         # The named algorithms compare the members of a group with one another.
@@ -176,9 +183,10 @@ class Trainer:
         self.eval_rows, self.eval_every_steps = eval_rows, eval_every_steps
         self.eval_sampling = eval_sampling or self.sampling
         self.eval_group_size = eval_group_size
-        self.checkpoint_every_steps = checkpoint_every_steps
-        self.seed, self.observer = seed, observer
+        self.seed = seed
+        self.observer = RunConsole() if observer == "console" else observer
         self.step = 0
+        self._stopping = Stopping()
         settings = UpdateSettings(
             algorithm=as_algorithm(algorithm),
             max_grad_norm=max_grad_norm,
@@ -207,7 +215,9 @@ class Trainer:
         )
         self._make_env = environment_factory(environment, tokenizer, self.agent.context_length)
         self._rollouts = SharedRollouts(
-            self.accelerator, self.agent, self._make_env, self.concurrency, deterministic, rewards
+            *(self.accelerator, self.agent, self._make_env, self.concurrency, deterministic),
+            rewards=rewards,
+            stopping=self._stopping,
         )
         self._evaluation = Evaluation(
             self._rollouts,
@@ -221,71 +231,60 @@ class Trainer:
         self._evaluation.check(eval_rows)
         self._rows = as_row_source(rows, seed=seed)
         self.folder = RunFolder(output_dir) if output_dir is not None else None
-        self._state = RunState(
-            self.accelerator, self._learner.optimizer, self.folder, seed, keep=keep_checkpoints
+        optimizer, folder = self._learner.optimizer, self.folder
+        self.loop = RunLoop(
+            self,
+            RunState(self.accelerator, optimizer, folder, seed, keep=keep_checkpoints),
+            self._stopping,
+            checkpoint_every_s=checkpoint_every_s,
+            checkpoint_every_steps=checkpoint_every_steps,
         )
 
-    def train(self, *, resume: bool = False) -> dict[str, float]:
-        """Run all steps, evaluating before, between and after; returns a summary.
+    def train(self, *, resume: bool = False) -> dict[str, Any]:
+        """Take all steps, evaluating before, between and after, and save what they came to.
+
+        The first Ctrl-C stops the run and saves it, as at its end; SIGTERM does, too, and then does
+        what it did before. Called again, it goes on where there are more `steps`.
 
         Args:
             resume: Go on from the newest complete checkpoint in `output_dir`, or begin again
                 where the run was killed before its first one.
+
+        Returns:
+            `before` and `after`, mean rewards of the first and last evaluation, where there were
+            any; `steps`, how many are done; `seconds`, `cpu_seconds`, and of them `train/seconds`
+            and `train/cpu_seconds` in steps; `folder`, a path or None; `stopped_by`: "steps",
+            "Ctrl-C" or "SIGTERM".
 
         Raises:
             ModelError: It is in float16, in which gradients are lost.
             UserCodeError: The environment's own code raised in too many episodes.
             TooManyFailures: No episode of a step could be finished.
             CheckpointError: There is no run to resume, or it is of another model.
-            ConfigError: `output_dir` holds checkpoints of another run, and `resume` is not set; or
-                another run is writing to it now.
+            ConfigError: `output_dir` holds another run, and `resume` is not set; another run is
+                writing to it now; it has no room; or all steps are taken already.
+            DiskFull: There is no more room in `output_dir`.
             Diverged: Ten optimisation steps in a row had no finite loss or gradient; there is a
                 checkpoint, where there is an `output_dir`.
         """
         check_dtypes(self.model)
         with ExitStack() as stack:
+            if isinstance(self.observer, RunConsole):
+                stack.callback(self.observer.close)
             if self.folder is not None:
                 claim = partial(stack.enter_context, self.folder.claimed())
                 together(self.accelerator, claim if self.accelerator.is_main_process else int)
-            return self._train(resume)
-
-    def _train(self, resume: bool) -> dict[str, float]:
-        if resume or self.step == 0:
-            self.step = self._state.begin(resume=resume)["step"]
+            stack.enter_context(self._learner.joined())
+            stack.enter_context(self._stopping.listening())
+            self.loop.begin(resume=resume)
             self._learner.refresh_engine()
-        if resume and self.step >= self.steps:
-            logger.info(
-                "nothing is left to train: step %d of %d is done; more trainer.steps go on from it",
-                self.step,
-                self.steps,
-            )
-        with tracking(self.accelerator, self._hyperparameters, self.step):
-            return self._run_steps()
-
-    def _run_steps(self) -> dict[str, float]:
-        """Take the steps that are left, evaluate, and save; returns a summary."""
-        started, cpu_started = time.perf_counter(), time.process_time()
-        summary: dict[str, float] = {}
-        self._tell("on_start", {"steps": self.steps, "start": self.step})
-        if self.step == 0 and self.eval_rows:
-            summary["before"] = self.evaluate()["eval/reward/mean"]
-        train_s = train_cpu_s = 0.0
-        while self.step < self.steps:
-            before, cpu_before = time.perf_counter(), time.process_time()
-            self._train_step()
-            train_s += time.perf_counter() - before
-            train_cpu_s += time.process_time() - cpu_before
-            every, last = self.eval_every_steps, self.step == self.steps
-            if self.eval_rows and (last or (every and self.step % every == 0)):
-                summary["after"] = self.evaluate()["eval/reward/mean"]
-            self._save_checkpoint()
-            raise_if_diverged(self._learner.optimizer, self.step)
-        summary |= {"train/seconds": train_s, "train/cpu_seconds": train_cpu_s}
-        summary["seconds"] = time.perf_counter() - started
-        summary["cpu_seconds"] = time.process_time() - cpu_started
-        if self.folder is not None:
-            self.save(self.folder.path / MODEL)
-        self._tell("on_end", summary)
+            with tracking(self.accelerator, self._hyperparameters, self.step):
+                summary = self.loop.run()
+        stopped_by = summary["stopped_by"]
+        if stopped_by != "steps" and self.accelerator.is_main_process:
+            place = f"step {self.step} of {self.steps}"
+            logger.warning("stopped by %s after %s; %s", stopped_by, place, self.loop.kept())
+        self._stopping.pass_on()
         return summary
 
     def evaluate(self, rows: Sequence[Row] | None = None) -> dict[str, float]:
@@ -309,7 +308,7 @@ class Trainer:
         if self.folder is not None and self.accelerator.is_main_process:
             for environment, rollouts in found.others.items():
                 self.folder.save_rollouts(f"{name}_{environment}", rollouts)
-        self._tell("on_evaluation", self.step, found.metrics, found.rollouts)
+        self.tell("on_evaluation", self.step, found.metrics, found.rollouts)
         return found.metrics
 
     def save(self, folder: str | Path) -> None:
@@ -317,12 +316,14 @@ class Trainer:
         if self.accelerator.is_main_process:
             save_model(self.model, self.tokenizer, folder)
 
-    def _train_step(self) -> None:
+    def train_step(self) -> None:
+        """Take the next step: play, learn, record."""
         started = time.perf_counter()
         rollouts = self._collect(self._rows.batch(self.step, self.rows_per_step))
         collected = time.perf_counter()
         metrics = self._learner.update(rollouts, self.step)
         self.step += 1
+        self.loop.state.mark()
         ended = time.perf_counter()
         sampled = rollouts.metrics.get("tokens/sampled", 0.0)
         metrics |= rollouts.metrics | {
@@ -332,17 +333,7 @@ class Trainer:
             "tokens/per_s": sampled / (collected - started),
         }
         self._record(self.step, f"step_{self.step:05d}", metrics, rollouts)
-        self._tell("on_step", self.step, metrics, rollouts)
-
-    def _save_checkpoint(self) -> None:
-        """After the step's evaluation, so that a run that resumes here owes nothing.
-
-        The last step has one too: a longer run can go on from it.
-        """
-        every, last = self.checkpoint_every_steps, self.step == self.steps
-        due = every and (last or self.step % every == 0)
-        if due or diverged(self._learner.optimizer):
-            self._state.save({"step": self.step})
+        self.tell("on_step", self.step, metrics, rollouts)
 
     def _collect(self, rows: Sequence[Row]) -> Rollouts:
         most = self.max_failed_episodes
@@ -357,7 +348,7 @@ class Trainer:
             seed=derive(self.seed, "step", number),
             max_failed_episodes=most,
             deadline_s=self.rollout_deadline_s,
-            on_progress=lambda done, total: self._tell("on_rollouts", number, done, total),
+            on_progress=lambda done, total: self.tell("on_rollouts", number, done, total),
         )
 
     def _record(
@@ -370,6 +361,7 @@ class Trainer:
         if (skipped := metrics.get("updates/skipped", 0)) and self.accelerator.is_main_process:
             logger.warning(skip_message(self._learner.optimizer, step, skipped))
 
-    def _tell(self, event: str, *details: Any) -> None:
+    def tell(self, event: str, *details: Any) -> None:
+        """Tell the observer, in the main process."""
         if self.observer is not None and self.accelerator.is_main_process:
             getattr(self.observer, event)(*details)

@@ -16,11 +16,14 @@ from gymnast.agents.tiny import tiny_model, tiny_tokenizer
 
 
 def test_a_run_is_trained_evaluated_and_not_overwritten(gymnast: CommandLine) -> None:
-    trained = gymnast("train", "run.yaml", "trainer.steps=1", "trainer.checkpoint_every_steps=1")
+    trained = gymnast("train", "run.yaml", "trainer.steps=1", "trainer.max_grad_norm=2")
     assert trained.code == 0, trained.errors
     assert "evaluation after step 0: reward" in trained.output
     assert "step 1/1  reward" in trained.output
-    assert trained.output.endswith("the run is in out, the trained model in out/model\n")
+    assert trained.output.endswith(
+        "the run is in out, the trained model in out/model\n"
+        "to train on: gymnast train run.yaml trainer.max_grad_norm=2 trainer.steps=2 --resume\n"
+    )
     lines = [json.loads(line) for line in Path("out/metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 1, 1]
     assert "eval/reward/mean" in lines[0]
@@ -38,7 +41,7 @@ def test_a_run_is_trained_evaluated_and_not_overwritten(gymnast: CommandLine) ->
         "name another folder (output_dir=...)\n",
     )
 
-    resumed = gymnast("train", "run.yaml", "trainer.steps=2", "--resume")
+    resumed = gymnast("train", "run.yaml", "--resume", "trainer.steps=2")
     assert resumed.code == 0, resumed.errors
     assert "step 2/2" in resumed.output and "step 1/2" not in resumed.output
 

@@ -3,9 +3,9 @@
     python killed_runs.py        reads jobs as JSON lines, writes how each one ended
 
 A job is a run (`config`, `overrides`, `resume`), or some checkpoints to save, and where it is
-killed (`kill`: the name of a place, or of none, and at which visit; `operation`: before which
-operation on files). Importing torch takes seconds, so it is done once; the fork that plays the job
-is killed by a real SIGKILL.
+killed (`kill`: the name of a place, or of none, and at which visit; `signals`: by which, or none
+for an error; `operation`: before which operation on files). Importing torch takes seconds, so it is
+done once; the fork that plays the job is killed by a real signal.
 """
 
 import importlib
@@ -15,12 +15,13 @@ import random
 import shutil
 import signal
 import sys
+import time
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -28,18 +29,24 @@ import torch
 from gymnast.envs import Environment, tool
 from gymnast.trainers import checkpoints, losses, run, run_folder
 from gymnast.trainers.optimizer import MasterAdamW
+from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.trainer import Trainer
 
 visits: Counter[str] = Counter()
 phase = "no step"  # "step 3", "evaluation 2": what the trainer is at, or was last
 KILL: tuple[str, int] = ("nowhere", 0)  # the place, and at which visit
+SIGNALS: list[int] = []  # what is sent there; none raises an error instead
 
 
 def visit(place: str) -> None:
     """Be killed here, where the job says so."""
     visits[place] += 1
     if (place, visits[place]) == KILL:
-        os.kill(os.getpid(), signal.SIGKILL)
+        for number in SIGNALS:
+            os.kill(os.getpid(), number)
+            time.sleep(0.1)  # two at once would be one
+        if not SIGNALS:
+            raise ArithmeticError("made on purpose")
 
 
 def visit_in_phase(place: str) -> None:
@@ -119,11 +126,12 @@ def after(owner: Any, name: str, place: Callable[..., str]) -> None:
     setattr(owner, name, visiting)
 
 
-def half_a_state(state: Any, path: Path) -> None:
+def half_a_state(state: Any, file: BinaryIO) -> None:
     """`torch.save`, with half of the file on the disk at the place "state"."""
-    SAVE(state, path)
+    SAVE(state, file)
     if (visits["state"] + 1, "state") == KILL[::-1]:
-        os.truncate(path, path.stat().st_size // 2)
+        file.truncate(file.tell() // 2)
+        file.flush()
     visit("state")
 
 
@@ -139,7 +147,7 @@ def half_a_line(self: run_folder.RunFolder, metrics: Mapping[str, float | None])
 
 def follow_phases() -> None:
     """Keep `phase` what the trainer is at."""
-    train, evaluate = Trainer._train_step, Trainer.evaluate
+    train, evaluate = Trainer.train_step, Trainer.evaluate
 
     def in_step(self: Trainer) -> None:
         global phase
@@ -151,7 +159,7 @@ def follow_phases() -> None:
         phase = f"evaluation {self.step}"
         return evaluate(self, rows)
 
-    Trainer._train_step, Trainer.evaluate = in_step, in_evaluation  # type: ignore[method-assign]
+    Trainer.train_step, Trainer.evaluate = in_step, in_evaluation  # type: ignore[method-assign]
 
 
 SAVE, ADD_METRICS = torch.save, run_folder.RunFolder.add_metrics
@@ -164,7 +172,7 @@ def mark_places() -> None:
     run_folder.RunFolder.add_metrics = half_a_line  # type: ignore[method-assign]
     before(run, "load_model", lambda *_: "loading")
     after(MasterAdamW, "step", lambda *_: f"{phase}: optimizer step")
-    before(Trainer, "_save_checkpoint", lambda *_: f"{phase}: checkpoint")
+    before(RunLoop, "_checkpoint_is_due", lambda *_: f"{phase}: checkpoint")
     before(os, "rename", lambda source, _: f"rename {Path(source).name}")
     before(os, "replace", lambda source, _: f"replace {Path(source).name}")
     before(checkpoints, "remove", lambda path: f"remove {path.name}")
@@ -225,12 +233,12 @@ class Notes:
 
 def play(job: Mapping[str, Any]) -> None:
     """One run, as `gymnast train` does it."""
-    global KILL
+    global KILL, SIGNALS
     from gymnast.cli import _log_to_stderr
     from gymnast.trainers.config_files import load_config
 
     _log_to_stderr()
-    KILL = tuple(job["kill"])
+    KILL, SIGNALS = tuple(job["kill"]), job["signals"]
     if KILL[0] != "nowhere":
         mark_places()
     notes = Notes(job["notes"]) if job.get("notes") else None

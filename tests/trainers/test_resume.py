@@ -7,6 +7,7 @@ Processes are killed by SIGKILL, in a fork that plays a run as `gymnast train` d
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -73,6 +74,7 @@ class Runs:
         name: str,
         *overrides: str,
         kill: Kill = ("nowhere", 0),
+        signals: Sequence[int] = (signal.SIGKILL,),
         resume: bool = False,
         notes: Path | None = None,
     ) -> int:
@@ -81,6 +83,7 @@ class Runs:
             "config": str(self.config),
             "overrides": [f"output_dir={self.folder / name}", *overrides],
             "kill": kill,
+            "signals": list(signals),
             "resume": resume,
             "notes": str(notes) if notes is not None else None,
             "log": str(self.folder / f"{name}.log"),
@@ -263,6 +266,91 @@ def test_a_model_of_fewer_steps_is_replaced_though_killed_between_the_renames(
     assert "changed since the run began: trainer.steps was 2, is 5\n" in runs.log("longer")
 
 
+# --- Stopped, or ended by an error
+
+NO_CHECKPOINTS = ("trainer.checkpoint_every_steps=0", "trainer.checkpoint_every_s=0")
+CTRL_C, TWICE, ERROR = (signal.SIGINT,), (signal.SIGINT, signal.SIGINT), ()
+
+
+def state(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+def test_a_run_stopped_by_ctrl_c_at_any_moment_and_resumed_is_the_whole_run(
+    runs: Runs, whole: Path
+) -> None:
+    """Each time it saves the last whole step, though nobody asked for checkpoints."""
+    run, log = runs.folder / "stopped", ""
+    moments = {
+        ("step 1: tool", 2): 0,
+        ("step 2: tool", 1): 1,  # a rollout is given up
+        ("step 3: loss", 1): 3,  # an update is finished
+        ("step 4: optimizer step", 1): 4,  # its evaluation is owed
+        ("evaluation 4: reward", 2): 4,
+        ("step 5: loss", 2): 5,
+        ("evaluation 5: reward", 1): 5,
+    }
+    for number, (kill, step) in enumerate(moments.items()):
+        resume = number > 0
+        code = runs.play("stopped", *NO_CHECKPOINTS, kill=kill, signals=CTRL_C, resume=resume)
+        assert code == 0, runs.log("stopped")
+        said, log = runs.log("stopped").removeprefix(log), runs.log("stopped")
+        assert "Ctrl-C: the run stops and is saved; a second one ends it at once\n" in said
+        assert f"stopped by Ctrl-C after step {step} of 5; " in said
+        if step:
+            assert state(run) == [f"step_{step:05d}"]
+            assert (run / "model" / "model.safetensors").exists()
+            assert f"kept in {run}: checkpoints/step_{step:05d}, model/; to go on: " in said
+    assert runs.play("stopped", *NO_CHECKPOINTS, resume=True) == 0, runs.log("stopped")
+    assert_same_run(run, whole)
+
+
+def test_a_second_ctrl_c_ends_a_run_at_once_and_leaves_what_is_whole(
+    runs: Runs, whole: Path
+) -> None:
+    """It comes while the first one has step 3 saved, or just before or after."""
+    assert runs.play("twice", kill=("step 4: tool", 1), signals=TWICE) == 1
+    assert "KeyboardInterrupt" in runs.log("twice")
+    run = runs.folder / "twice"
+    assert state(run) in (["step_00002"], ["step_00003"])
+    assert runs.play("twice", resume=True) == 0, runs.log("twice")
+    assert_same_run(run, whole)
+
+
+def test_sigterm_saves_a_run_and_then_ends_the_process(runs: Runs, whole: Path) -> None:
+    kill = ("step 4: tool", 1)
+    code = runs.play("term", *NO_CHECKPOINTS, kill=kill, signals=(signal.SIGTERM,))
+    assert code == -signal.SIGTERM, runs.log("term")
+    assert "stopped by SIGTERM after step 3 of 5; kept in " in runs.log("term")
+    assert state(runs.folder / "term") == ["step_00003"]
+    assert runs.play("term", *NO_CHECKPOINTS, resume=True) == 0, runs.log("term")
+    assert_same_run(runs.folder / "term", whole)
+
+
+def test_a_reward_that_raises_costs_the_step_it_raises_in_and_no_more(
+    runs: Runs, whole_drawing: Path
+) -> None:
+    """What the step drew from global generators before it is as if it was not drawn."""
+    settings = (*DRAWING, *NO_CHECKPOINTS)
+    assert runs.play("raised", *settings, kill=("step 4: reward", 3), signals=ERROR) == 1
+    run = runs.folder / "raised"
+    log = runs.log("raised")
+    assert "made on purpose (row: " in log
+    assert f"kept in {run}: checkpoints/step_00003, model/; to go on: train(resume=True)" in log
+    assert runs.play("raised", *settings, resume=True) == 0, runs.log("raised")
+    assert_same_run(run, whole_drawing)
+
+
+def test_no_state_is_saved_of_an_update_that_an_error_ended(runs: Runs, whole: Path) -> None:
+    """The fourth step takes one of its two optimisation steps."""
+    assert runs.play("amid", kill=("step 4: loss", 2), signals=ERROR) == 1
+    run = runs.folder / "amid"
+    assert state(run) == ["step_00002"] and not (run / "model").exists()
+    assert f"kept in {run}: checkpoints/step_00002; to go on: " in runs.log("amid")
+    assert runs.play("amid", resume=True) == 0, runs.log("amid")
+    assert_same_run(run, whole)
+
+
 # --- Checkpoints, at every moment
 
 
@@ -331,12 +419,12 @@ def test_a_run_that_is_done_says_so_and_saves_a_model_that_is_missing(runs: Runs
     assert (model / "model.safetensors").exists()
 
 
-def test_a_run_that_ended_without_a_checkpoint_is_not_begun_again(runs: Runs) -> None:
-    none = ("trainer.checkpoint_every_steps=0", "trainer.steps=1")
-    assert runs.play("over", *none) == 0, runs.log("over")
+def test_a_run_that_ended_is_not_begun_again_though_its_checkpoints_are_gone(runs: Runs) -> None:
+    assert runs.play("over", "trainer.steps=1") == 0, runs.log("over")
+    shutil.rmtree(runs.folder / "over" / "checkpoints")
     before = metrics(runs.folder / "over")
-    assert runs.play("over", *none, resume=True) != 0
-    assert "holds a run that has ended, and no checkpoint to go on from" in runs.log("over")
+    assert runs.play("over", "trainer.steps=2", resume=True) != 0
+    assert "holds a run that has ended, and its checkpoints are gone" in runs.log("over")
     assert metrics(runs.folder / "over") == before
 
 

@@ -140,7 +140,7 @@ def test_a_resumed_run_replaces_what_was_logged_after_its_checkpoint(
         "trackers": ["tensorboard"],
     }
     broken = make_trainer(tokenizer, **every)
-    broken._tell = lambda event, *told: stopping(*told) if event == "on_step" else None  # type: ignore[method-assign]
+    broken.tell = lambda event, *told: stopping(*told) if event == "on_step" else None  # type: ignore[method-assign]
     with pytest.raises(Stops):
         broken.train()
     assert [step for step, _ in scalars(tmp_path)["reward/mean"]] == [1, 2, 3]

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -374,19 +375,21 @@ def test_a_run_killed_between_a_step_and_its_evaluation_still_has_both_in_the_en
     assert written(tmp_path / "killed") == written(tmp_path / "whole")
 
 
-def test_there_must_be_something_to_resume_from(tokenizer: Any, tmp_path: Path) -> None:
+def test_what_was_killed_before_it_wrote_anything_begins_again(
+    tokenizer: Any, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match="no output_dir to resume from"):
         make_trainer(tokenizer).train(resume=True)
-    with pytest.raises(CheckpointError, match="holds no run to resume"):
-        make_trainer(tokenizer, output_dir=tmp_path).train(resume=True)
+    assert make_trainer(tokenizer, output_dir=tmp_path).train(resume=True)["steps"] == 2
 
 
-def test_a_run_that_ended_without_a_checkpoint_is_not_thrown_away(
+def test_a_run_that_ended_is_not_thrown_away_though_its_checkpoints_are(
     tokenizer: Any, tmp_path: Path
 ) -> None:
     make_trainer(tokenizer, output_dir=tmp_path).train()
+    shutil.rmtree(tmp_path / "checkpoints")
     before = (tmp_path / "metrics.jsonl").read_text()
-    with pytest.raises(CheckpointError, match="has ended, and no checkpoint to go on from"):
+    with pytest.raises(CheckpointError, match="has ended, and its checkpoints are gone"):
         make_trainer(tokenizer, output_dir=tmp_path, steps=4).train(resume=True)
     assert (tmp_path / "metrics.jsonl").read_text() == before
 

@@ -1,0 +1,115 @@
+"""A model with adapters, saved as one without them: merged weight by weight, beside no second copy.
+
+The weights are written as they are, under the names of a model without adapters. Then each adapted
+layer is merged in a copy of its own, and what it gives overwrites its place in the file. So at most
+one layer is there twice. A model of which Transformers writes some adapted weight under another
+name or in another shape, or which trains whole modules beside adapters, is merged in a copy.
+"""
+
+import copy
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+WEIGHTS = "*.safetensors"
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a weight is in a file."""
+
+    path: Path
+    start: int  # in bytes
+    size: int
+    shape: list[int]
+
+
+def save_merged(model: Any, folder: Path) -> None:
+    """Save a model so that plain Transformers loads it; the model stays as it is.
+
+    Args:
+        model: Of Transformers, or of peft around one.
+        folder: New.
+    """
+    if not hasattr(model, "merge_and_unload"):
+        model.save_pretrained(folder)
+        return
+    causal = model.get_base_model()
+    if _trains_modules(causal):
+        copy.deepcopy(model).merge_and_unload().save_pretrained(folder)
+        return
+    layers = _adapted(causal)
+    causal.save_pretrained(folder, state_dict=_bare_state(causal, layers))
+    places = _places(folder)
+    if all(_has_places(layer, name, places) for name, layer in layers.items()):
+        for name, layer in layers.items():
+            _overwrite(layer, name, places)
+    else:
+        for path in folder.glob(WEIGHTS):
+            path.unlink()
+        copy.deepcopy(model).merge_and_unload().save_pretrained(folder)
+
+
+def _adapted(causal: Any) -> dict[str, Any]:
+    """The layers that adapters wrap, by name."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return {n: module for n, module in causal.named_modules() if isinstance(module, BaseTunerLayer)}
+
+
+def _trains_modules(causal: Any) -> bool:
+    """Whether modules are trained beside adapters, of which peft keeps a copy."""
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    return any(isinstance(module, AuxiliaryTrainingWrapper) for module in causal.modules())
+
+
+def _bare_state(causal: Any, layers: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The model's own weights, not copied, by the names they have without adapters."""
+    state: dict[str, torch.Tensor] = causal.state_dict()
+    for layer in layers:
+        for name in [name for name in state if name.startswith(f"{layer}.")]:
+            tensor, base = state.pop(name), f"{layer}.base_layer."
+            if name.startswith(base):
+                state[f"{layer}.{name.removeprefix(base)}"] = tensor
+    return state
+
+
+def _places(folder: Path) -> dict[str, _Place]:
+    """Where each weight is: a file begins with the length of its header (u64), which is JSON.
+
+    https://huggingface.co/docs/safetensors/main/en/index#format
+    """
+    found = {}
+    for path in folder.glob(WEIGHTS):
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+        for name, entry in header.items():
+            if name != "__metadata__":
+                start, end = entry["data_offsets"]
+                found[name] = _Place(path, 8 + length + start, end - start, entry["shape"])
+    return found
+
+
+def _has_places(layer: Any, name: str, places: dict[str, _Place]) -> bool:
+    for part, weight in layer.get_base_layer().state_dict().items():
+        place = places.get(f"{name}.{part}")
+        if place is None or (place.size, place.shape) != (weight.nbytes, list(weight.shape)):
+            return False
+    return True
+
+
+@torch.no_grad()
+def _overwrite(layer: Any, name: str, places: dict[str, _Place]) -> None:
+    """Put the merged weights of a layer in their places."""
+    merged = copy.deepcopy(layer)
+    merged.merge()
+    for part, weight in merged.get_base_layer().state_dict().items():
+        place = places[f"{name}.{part}"]
+        with place.path.open("r+b") as file:
+            file.seek(place.start)
+            file.write(memoryview(weight.cpu().contiguous().view(torch.uint8).numpy()))

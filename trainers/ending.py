@@ -1,0 +1,92 @@
+"""The end of a run, however it comes: what is saved then, and what is said of it.
+
+    all steps are taken   a checkpoint, the adapters, the model
+    Ctrl-C, SIGTERM       the same, of the last whole step
+    an error              the same; after one amid an update, whose weights belong to no step, and
+                          in several processes, which cannot agree any more, nothing is added to
+                          what there is
+
+Left out: how a run is stopped (`trainers/stopping.py`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gymnast.errors import DiskFull
+from gymnast.trainers.run_folder import ADAPTERS, MODEL, RunFolder, save_adapters, save_model
+from gymnast.trainers.run_state import RunState
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Saves what a run came to.
+
+    Attributes:
+        state: Of the run.
+        folder: Of the run; None saves nothing.
+        model: As it is saved.
+        tokenizer: The model's.
+    """
+
+    state: RunState
+    folder: RunFolder | None
+    model: Any
+    tokenizer: Any
+
+    def save(self, counters: Mapping[str, int]) -> None:
+        """Save a checkpoint, the adapters and the model; a collective call.
+
+        Before the first step is taken there is nothing to save. The model is tried also where there
+        is no room for the checkpoint, which is larger.
+
+        Args:
+            counters: Of the state.
+
+        Raises:
+            DiskFull: There is no room for one of them.
+        """
+        if not counters["step"]:
+            return
+        try:
+            self.state.save(counters)
+        except DiskFull:
+            self._save_model()
+            raise
+        self._save_model()
+
+    def rescue(self, error: Exception, counters: Mapping[str, int]) -> None:
+        """Save after an error what can be saved; a failure is noted at the error.
+
+        Args:
+            error: That ends the run.
+            counters: Of the state, `step` being the last one that was taken.
+        """
+        alone = self.state.accelerator.num_processes == 1
+        if not (alone and self.state.is_between_steps):
+            return
+        try:
+            self.save(counters)
+        except Exception as another:
+            if str(another) != str(error):
+                error.add_note(f"saving failed too: {another}")
+
+    def kept(self, go_on: str) -> str:
+        """What there is of the run, and how it goes on, in one line.
+
+        Args:
+            go_on: The command, or the call.
+        """
+        if self.folder is None:
+            return "the run has no output_dir: nothing is kept"
+        step = self.folder.checkpoints.newest(by_content=False)
+        if step is None:
+            return f"no checkpoint is in {self.folder.path}; to begin again: {go_on}"
+        kept = [f"checkpoints/{self.folder.checkpoints.path(step).name}"]
+        kept += [f"{name}/" for name in (ADAPTERS, MODEL) if (self.folder.path / name).exists()]
+        return f"kept in {self.folder.path}: {', '.join(kept)}; to go on: {go_on}"
+
+    def _save_model(self) -> None:
+        if self.folder is not None and self.state.accelerator.is_main_process:
+            save_adapters(self.model, self.folder.path / ADAPTERS)
+            save_model(self.model, self.tokenizer, self.folder.path / MODEL)

@@ -1,0 +1,211 @@
+"""The loop of a run: step after step, with evaluations and checkpoints, until all are taken.
+
+    begin    the state to begin with, or to go on from
+    run      steps -> evaluation, where it is due -> checkpoint, where it is due; then the end
+
+Left out: what a step is (`trainers/trainer.py`), and what the end saves (`trainers/ending.py`).
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from accelerate import Accelerator
+
+from gymnast.errors import CheckpointError, ConfigError
+from gymnast.trainers.divergence import diverged, raise_if_diverged
+from gymnast.trainers.ending import Ending
+from gymnast.trainers.processes import together
+from gymnast.trainers.room import check_room, need_of
+from gymnast.trainers.run_folder import RunFolder
+from gymnast.trainers.run_state import RunState
+from gymnast.trainers.stopping import Stopped, Stopping
+
+logger = logging.getLogger(__name__)
+
+
+class Steps(Protocol):
+    """What the loop goes over: `gymnast.trainers.Trainer`."""
+
+    step: int
+    steps: int
+    eval_rows: Sequence[Any] | None
+    eval_every_steps: int
+    accelerator: Accelerator
+    folder: RunFolder | None
+    model: Any
+    tokenizer: Any
+
+    def train_step(self) -> None:
+        """Take the next step, and add one to `step`."""
+        ...
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluate on the held-out rows."""
+        ...
+
+    def tell(self, event: str, *details: Any) -> None:
+        """Tell the observer."""
+        ...
+
+
+class RunLoop:
+    """Takes the steps of a run. Every method is a collective call.
+
+    Args:
+        trainer: Whose steps they are.
+        state: Of the run.
+        stopping: Whether it is to stop.
+        checkpoint_every_s: Save a checkpoint this long after the last one; 0 does not.
+        checkpoint_every_steps: Save one after every so many steps; 0 does not.
+
+    Attributes:
+        state: Of the run.
+        resumed_by: The command or the call by which a run that was stopped goes on.
+    """
+
+    def __init__(
+        self,
+        trainer: Steps,
+        state: RunState,
+        stopping: Stopping,
+        *,
+        checkpoint_every_s: float,
+        checkpoint_every_steps: int,
+    ) -> None:
+        self.state = state
+        self.resumed_by = "train(resume=True) of a Trainer made like this one"
+        self._trainer, self._stopping = trainer, stopping
+        self._every_s, self._every_steps = checkpoint_every_s, checkpoint_every_steps
+        self._ending = Ending(state, trainer.folder, trainer.model, trainer.tokenizer)
+        self._begun = False
+        self._evaluated = -1  # after which step the last evaluation was
+
+    def begin(self, *, resume: bool) -> None:
+        """Begin a run, go on with it, or resume it.
+
+        Raises:
+            ConfigError: All steps are taken, or the folder does not go with the run.
+            CheckpointError: There is no state to go on from.
+        """
+        trainer = self._trainer
+        if self._begun and not resume:
+            self._check_goes_on()
+            return
+        counters = self.state.begin(resume=resume)
+        trainer.step, self._begun = counters["step"], True
+        self._evaluated = counters.get("evaluated", trainer.step)  # those of 0.1 do not say
+        self._check_room()
+        if resume and trainer.step >= trainer.steps:
+            logger.info(
+                "nothing is left to train: step %d of %d is done; more trainer.steps go on from it",
+                *(trainer.step, trainer.steps),
+            )
+
+    def run(self) -> dict[str, Any]:
+        """Take the steps that are left, evaluate, and save; returns a summary."""
+        trainer = self._trainer
+        started, cpu_started = time.perf_counter(), time.process_time()
+        summary: dict[str, Any] = {"train/seconds": 0.0, "train/cpu_seconds": 0.0}
+        trainer.tell("on_start", {"steps": trainer.steps, "start": trainer.step})
+        stopped_by = "steps"
+        try:
+            self._take_steps(summary)
+        except Stopped:
+            stopped_by = self._stopping.by or "another process"
+        except Exception as error:
+            self._ending.rescue(error, self._counters)
+            error.add_note(self.kept())
+            raise
+        self._ending.save(self._counters)
+        summary["seconds"] = time.perf_counter() - started
+        summary["cpu_seconds"] = time.process_time() - cpu_started
+        folder = None if trainer.folder is None else str(trainer.folder.path)
+        summary |= {"steps": trainer.step, "folder": folder, "stopped_by": stopped_by}
+        trainer.tell("on_end", summary)
+        return summary
+
+    def kept(self) -> str:
+        """What there is of the run, and how it goes on, in one line."""
+        return self._ending.kept(self.resumed_by)
+
+    def _take_steps(self, summary: dict[str, Any]) -> None:
+        """Fill the summary on the way.
+
+        Raises:
+            Stopped: The run is to stop.
+        """
+        trainer, saved = self._trainer, time.monotonic()
+        self._evaluate_if_due(summary)
+        while trainer.step < trainer.steps:
+            before, cpu_before = time.perf_counter(), time.process_time()
+            trainer.train_step()
+            summary["train/seconds"] += time.perf_counter() - before
+            summary["train/cpu_seconds"] += time.process_time() - cpu_before
+            since_s = self._agreed(time.monotonic() - saved)
+            self._evaluate_if_due(summary)
+            if self._checkpoint_is_due(since_s):
+                self._save_checkpoint()
+                saved = time.monotonic()
+            raise_if_diverged(self.state.optimizer, trainer.step)
+
+    def _agreed(self, since_s: float) -> float:
+        """What all processes hold for true: how long ago the last checkpoint was.
+
+        Raises:
+            Stopped: One of them was asked to stop.
+        """
+        told = together(self._trainer.accelerator, lambda: (self._stopping.by, since_s))
+        if any(by for by, _ in told):
+            raise Stopped
+        return told[0][1]
+
+    def _evaluate_if_due(self, summary: dict[str, Any]) -> None:
+        """Before the first step, at times, and after the last; also what a stopped run owes."""
+        trainer, every = self._trainer, self._trainer.eval_every_steps
+        due = trainer.step in (0, trainer.steps) or (every and trainer.step % every == 0)
+        if trainer.eval_rows and due and self._evaluated < trainer.step:
+            name = "after" if trainer.step else "before"
+            summary[name] = trainer.evaluate()["eval/reward/mean"]
+            self._evaluated = trainer.step
+
+    def _checkpoint_is_due(self, since_s: float) -> bool:
+        trainer, every = self._trainer, self._every_steps
+        return (
+            trainer.step == trainer.steps  # a longer run can go on from it
+            or bool(every and trainer.step % every == 0)
+            or 0 < self._every_s <= since_s
+            or diverged(self.state.optimizer)
+        )
+
+    def _save_checkpoint(self) -> None:
+        """After the step's evaluation, so that a run that resumes here owes nothing."""
+        self.state.mark()  # an observer may have drawn since
+        self.state.save(self._counters)
+
+    @property
+    def _counters(self) -> dict[str, int]:
+        return {"step": self._trainer.step, "evaluated": self._evaluated}
+
+    def _check_goes_on(self) -> None:
+        trainer = self._trainer
+        if not self.state.is_between_steps:
+            raise CheckpointError(
+                f"train: step {trainer.step + 1} ended amid its update, and its weights belong to "
+                f"no step; go on by {self.resumed_by}"
+            )
+        if trainer.step >= trainer.steps:
+            raise ConfigError(
+                f"train: step {trainer.step} of {trainer.steps} is done; set the trainer's `steps` "
+                "to more to go on, or make a new Trainer to begin again"
+            )
+
+    def _check_room(self) -> None:
+        trainer = self._trainer
+        if trainer.folder is None:
+            return
+        need = need_of(trainer.model, self.state.optimizer)
+        check = partial(check_room, trainer.folder, need, keep=self.state.keep)
+        together(trainer.accelerator, check if trainer.accelerator.is_main_process else int)

@@ -1,0 +1,113 @@
+"""Ctrl-C and SIGTERM while a run is under way: the first asks it to stop, a second ends it at once.
+
+A run stops between two steps. Episodes that are being played are given up; an update is finished,
+for its weights belong to no step before it is. Then all is saved as at the end of a run.
+
+Left out: what is saved (`trainers/ending.py`).
+"""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+
+
+class Stopped(Exception):
+    """Episodes were given up because the run is to stop; never leaves the trainer."""
+
+
+class Stopping:
+    """Whether a run is to stop, and the way to give up what it plays.
+
+    Attributes:
+        by: What asked for it, "Ctrl-C" or "SIGTERM"; "" where nothing did.
+    """
+
+    def __init__(self) -> None:
+        self.by = ""
+        self._number: signal.Signals | None = None
+        self._give_up: Callable[[], Any] | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Within the block both signals ask the run to stop, in place of what they did before.
+
+        A program's own handler of SIGINT stays, and so does a signal that is ignored. Outside of
+        the main thread, which alone can install handlers, nothing changes.
+        """
+        self.by, self._number = "", None
+        if threading.current_thread() is threading.main_thread():
+            for number in NAMES:
+                before = signal.getsignal(number)
+                own = number == signal.SIGINT and before is not signal.default_int_handler
+                if before not in (None, signal.SIG_IGN) and not own:
+                    self._before[number] = before
+                    signal.signal(number, self._asked)
+        try:
+            yield
+        finally:
+            self._restore()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end, also where a loop is running already (a notebook).
+
+        Raises:
+            Stopped: The run is to stop; the coroutine was cancelled.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self._unless_stopped(coroutine))
+        with ThreadPoolExecutor(1, "gymnast-trainer") as pool:
+            return pool.submit(asyncio.run, self._unless_stopped(coroutine)).result()
+
+    def pass_on(self) -> None:
+        """Once all is saved: SIGTERM does what it did before; Ctrl-C has done what it should."""
+        if self._number == signal.SIGTERM:
+            signal.raise_signal(self._number)
+
+    async def _unless_stopped(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        loop, playing = asyncio.get_running_loop(), asyncio.ensure_future(coroutine)
+        self._give_up = lambda: loop.call_soon_threadsafe(playing.cancel)
+        try:
+            if self.by:
+                playing.cancel()
+            return await playing
+        except asyncio.CancelledError:
+            if self.by:
+                raise Stopped from None
+            raise
+        finally:
+            self._give_up = None
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        if self.by:
+            before = self._before[signal.Signals(number)]
+            self._restore()
+            if callable(before):
+                before(number, frame)
+            else:
+                os.kill(os.getpid(), number)
+            return
+        self._number = signal.Signals(number)
+        self.by = NAMES[self._number]
+        if os.environ.get("RANK", "0") == "0":
+            # Not by a logger or print: the line that was interrupted may be within one.
+            said = f"\n{self.by}: the run stops and is saved; a second one ends it at once\n"
+            os.write(2, said.encode())
+        if self._give_up is not None:
+            self._give_up()
+
+    def _restore(self) -> None:
+        while self._before:
+            signal.signal(*self._before.popitem())
