@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gymnast.envs import Renderer
+from gymnast.envs import Renderer, plain_protocol
 from gymnast.envs.markers import is_markup
 from gymnast.errors import TemplateError
 from gymnast.types import Message
@@ -266,6 +266,14 @@ def offered(renderer: Renderer, reference: Reference) -> str | None:
     return f"{missing} not in the prompt" if missing else None
 
 
+def shown(renderer: Renderer, reference: Reference) -> str | None:
+    """Whether the call that a model is shown, where it wrote a wrong one, reads as a right one."""
+    dialect = renderer.dialect or plain_protocol.DIALECT
+    action = reference.tokenizer.encode(dialect.example, add_special_tokens=False)
+    one = call("TOOL", {"KEY": "VALUE"})
+    return _misread(renderer.parse(action, tools=schemas(one)), calling(one), dialect.example)
+
+
 # --- Ids of calls
 
 
@@ -320,6 +328,7 @@ def all_failures(renderer: Renderer, reference: Reference) -> Iterator[tuple[str
     yield from named("stops: closes", cut_is_empty)
     yield from named("spelled", spelled)
     yield from named("offered", offered)
+    yield from named("shown", shown)
     yield from named("ids", call_ids)
     added = sorted(reference.tokenizer.get_added_vocab())
     yield from named("injection: all at once", hostile, " ".join(added))

@@ -12,6 +12,7 @@ KINDS = (
     "appended",
     "stops",
     "offered",
+    "shown",
     "injection",
     "ids",
 )

@@ -160,8 +160,10 @@ def derive(template: ChatTemplate, turns: Turns, text: SafeText) -> Dialect | No
 def _dialect(writer: _Writer, one: _Marked) -> Dialect | None:
     """Compare one call, one after some text, and two; None where they do not read back."""
     after_text, two = writer.marked(1, probes.TEXT), writer.marked(2, writer.empty_content)
+    compared = _compare(one, two, after_text, writer)
     dialect = replace(
-        _compare(one, two, after_text, writer),
+        compared,
+        example=_example(compared, writer),
         as_text=writer.as_text,
         announced=writer.announced,
         empty_content=writer.empty_content,
@@ -174,6 +176,28 @@ def _dialect(writer: _Writer, one: _Marked) -> Dialect | None:
         two is None or _reads_back(dialect, _model_writes(dialect, two), 2)
     )
     return dialect if read_back and not _leaves_turn(one, writer) else None
+
+
+def _example(dialect: Dialect, writer: _Writer) -> str:
+    """A call as the template writes it, with placeholders; what a model would have to write."""
+    key, value = next(iter(probes.ARGUMENTS[0].items()))
+    region = writer.write({key: value})
+    if region is None:
+        return ""
+    written = region[writer.lead(region) :]
+    begin = markup.pattern(dialect.section_open or dialect.open).search(written)
+    if begin and not dialect.prewritten:
+        written = written[begin.start() :]
+    for mark, word in ((probes.NAMES[0], "TOOL"), (key, "KEY"), (value, "VALUE")):
+        written = written.replace(mark, word)
+    written = written.replace(probes.IDS[0], "call00001").strip()
+    last = (dialect.section_close or dialect.close).split()[-1:]
+    if not last or written.endswith(last[0]):
+        return written
+    # Some templates forget the end of a single call.
+    ends = dialect.close + dialect.section_close
+    there = next(n for n in range(len(ends), -1, -1) if written.endswith(ends[:n]))
+    return written + ends[there:]
 
 
 def _model_writes(dialect: Dialect, marked: _Marked) -> str:

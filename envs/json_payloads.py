@@ -131,19 +131,6 @@ class JsonCalls:
     def _search(self, path: tuple[str, ...], item: Any) -> Any:
         return jmespath.search(_quoted(path), item)
 
-    def example(self) -> str:
-        """One call in the template's own keys."""
-        item: dict[str, Any] = {}
-        arguments = self.arguments if self.name else (*self.arguments, "TOOL")
-        for path, placeholder in ((self.name, "..."), (arguments, "{...}")):
-            parent = item
-            for key in path[:-1]:
-                parent = parent.setdefault(key, {})
-            if path:
-                parent[path[-1]] = placeholder
-        text = json.dumps(item).replace('"{...}"', "{...}")
-        return f"[{text}]" if self.listed else text
-
     def begins(self, text: str, start: int) -> bool:
         """Whether an object that begins with one of the expected keys begins here."""
         keys = {path[0] for path in (self.name, self.arguments, self.call_id) if path}
@@ -217,10 +204,6 @@ class NameThenJson:
         name = re.compile(r"\s*[\w.\-]+").match(text, start)
         header = rf"[^{{}}\n]{{0,80}}?{re.escape(tags[-1])}(?=\s*{{)"
         return re.compile(header).match(text, name.end()) if name else None
-
-    def example(self) -> str:
-        """A call with a placeholder for its name."""
-        return f"TOOL{markup.shown(self.separator)}{{...}}"
 
     def begins(self, text: str, start: int) -> bool:
         """Never: a bare name is ordinary text."""

@@ -110,13 +110,8 @@ class KeywordCalls:
             calls.append(call)
             position = next_item(text, position, "]")
         if not calls:
-            raise Malformed(position, f"the list has no call in it; write {self.example()}")
+            raise Malformed(position, "the list has no call in it")
         return calls, position + 1
-
-    def example(self) -> str:
-        """One call with placeholders."""
-        call = f"TOOL{self.opening}KEY{self.assign}VALUE{_CLOSING[self.opening]}"
-        return f"[{call}]" if self.listed else call
 
     def begins(self, text: str, start: int) -> bool:
         """Whether a list with a name and its bracket begins here; a bare name is ordinary text."""

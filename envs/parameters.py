@@ -102,13 +102,6 @@ class Parameters:
             raise Malformed(error.position, str(error), name) from error
         return [ToolCall("", name, arguments)], position
 
-    def example(self) -> str:
-        """A call with placeholders."""
-        before, after = self.before, self.after
-        assign = self.assign.replace(_ATTRIBUTE, self.text_word)
-        argument = f"{self.open}KEY{assign}{before}VALUE{after}{self.close}"
-        return f"TOOL{markup.shown(self.after_name)}\n{markup.shown(argument)}"
-
     def begins(self, text: str, start: int) -> bool:
         """Never: a bare name is ordinary text."""
         return False

@@ -42,6 +42,7 @@ class Dialect:
         needs_system: Whether it does so in a system message only.
         prewritten: Whether the generation prompt ends with `open`.
         answer: What stands after `open` where text comes instead of a call.
+        example: A right call of `TOOL` with `KEY` and `VALUE`, to show to a model.
     """
 
     payload: Payload
@@ -58,11 +59,7 @@ class Dialect:
     prewritten: bool = False
     answer: str = ""
     beside: tuple[str, ...] = ()
-
-    def example(self) -> str:
-        """What a right call looks like."""
-        parts = (markup.shown(self.open), self.payload.example(), markup.shown(self.close))
-        return "\n".join(part for part in parts if part)
+    example: str = ""
 
 
 def read_calls(
@@ -92,7 +89,7 @@ def read_calls(
 def _explained(call: ToolCall, number: int, dialect: Dialect) -> ToolCall:
     if call.error is None:
         return call
-    error = f"call {number} could not be read {call.error}; write {dialect.example()}"
+    error = f"call {number} could not be read {call.error}; write {dialect.example}"
     return replace(call, error=error)
 
 

@@ -58,9 +58,6 @@ class Payload(Protocol):
                 its own error instead.
         """
 
-    def example(self) -> str:
-        """What a right payload looks like."""
-
     def begins(self, text: str, start: int) -> bool:
         """Whether what begins at `start` means to be such a payload, without any delimiter."""
 

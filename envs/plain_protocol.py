@@ -34,7 +34,10 @@ from gymnast.envs.json_payloads import JsonCalls
 from gymnast.envs.parsing import Dialect
 
 DIALECT = Dialect(
-    payload=JsonCalls(("name",), ("arguments",)), open="<tool_call>", close="</tool_call>"
+    payload=JsonCalls(("name",), ("arguments",)),
+    open="<tool_call>",
+    close="</tool_call>",
+    example='<tool_call>\n{"name": "TOOL", "arguments": {"KEY": "VALUE"}}\n</tool_call>',
 )
 _EXAMPLE = '<tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>'
 

@@ -136,7 +136,7 @@ class Renderer:
                 written.insert(0, {"role": "system", "content": ""})
         elif self.dialect is not None and not self.dialect.announced and schemas:
             written = plain_protocol.announce(
-                written, schemas, takes_system=self._takes_system, example=self.dialect.example()
+                written, schemas, takes_system=self._takes_system, example=self.dialect.example
             )
             schemas = None
         text = self._template.render(written, schemas, generation_prompt=True)

@@ -184,13 +184,6 @@ def test_an_object_begins_with_one_of_the_keys() -> None:
     assert not NameThenJson("[ARGS]").begins("f[ARGS]{}", 0)
 
 
-def test_an_example_is_in_the_templates_own_keys() -> None:
-    assert PLAIN.example() == '{"name": "...", "arguments": {...}}'
-    assert LISTED.example() == '[{"function": {"name": "...", "input": {...}}}]'
-    assert KEYED.example() == '{"TOOL": {...}}'
-    assert NameThenJson(":\ue0f1<|args|>").example() == "TOOL:0<|args|>{...}"
-
-
 PIECES = st.sampled_from(
     [
         "{",

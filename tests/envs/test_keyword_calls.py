@@ -280,7 +280,7 @@ def test_a_call_whose_arguments_clash_carries_its_error(
     ("payload", "text", "position", "rule", "name"),
     [
         (PYTHON, "", 0, "expected the tool's name", ""),
-        (PYTHON, "[]", 1, "no call in it; write [TOOL(KEY=VALUE)]", ""),
+        (PYTHON, "[]", 1, "no call in it", ""),
         (PYTHON, "[f", 2, "expected '(' after the tool's name", "f"),
         (PYTHON, "f{x:1}", 1, "expected '(' after the tool's name", "f"),
         (PYTHON, "[f(x=", 5, "the text ends", "f"),
@@ -366,8 +366,3 @@ def test_only_a_list_with_a_name_and_its_bracket_begins_a_call() -> None:
         assert not PYTHON.begins(text, 0)
     assert not BRACES.begins("f{x:1}", 0)
     assert not derived("", python, "").begins("[f(x=1)]", 0)
-
-
-def test_an_example_shows_the_brackets() -> None:
-    assert PYTHON.example() == "[TOOL(KEY=VALUE)]"
-    assert BRACES.example() == "TOOL{KEY:VALUE}"

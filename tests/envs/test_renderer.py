@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gymnast.agents.tiny import tiny_tokenizer
+from gymnast.envs import plain_protocol
 from gymnast.envs.renderer import Renderer
 from gymnast.errors import DataError, ModelError, TemplateError
 from gymnast.types import ToolCall
@@ -139,6 +140,28 @@ def test_an_answer_has_no_calls_and_keeps_its_text(renderer: Renderer) -> None:
     message = renderer.parse(action, context_ids=context, tools=TOOLS)
     assert message["tool_calls"] == []
     assert message["content"].strip() == answer["content"]
+
+
+EXAMPLES = {
+    "hermes": '<tool_call>\n{"name": "TOOL", "arguments": {"KEY": "VALUE"}}\n</tool_call>',
+    "invented": '[[CALL]]{"fn": "TOOL", "kw": {"KEY": "VALUE"}}[[/CALL]]',
+    "xml": '<invoke name="TOOL"><KEY>VALUE</KEY></invoke>',
+}
+
+
+def test_the_call_that_a_model_is_shown_is_the_templates_own_and_right(renderer: Renderer) -> None:
+    dialect = renderer.dialect or plain_protocol.DIALECT
+    message = renderer.parse(renderer.tokenizer.encode(dialect.example))
+    calls = [(call.name, call.arguments, call.error) for call in message["tool_calls"]]
+    assert calls == [("TOOL", {"KEY": "VALUE"}, None)]
+    assert not message["content"]
+
+
+def test_a_shown_call_has_the_templates_own_line_breaks(renderers: dict[str, Renderer]) -> None:
+    for name, example in EXAMPLES.items():
+        torn = example.replace("VALUE", "").replace("}", "").replace("</KEY>", "")
+        (call,) = renderers[name].parse(renderers[name].tokenizer.encode(torn))["tool_calls"]
+        assert call.error is not None and call.error.endswith(f"; write {example}")
 
 
 DEGENERATE = """<tool_call>

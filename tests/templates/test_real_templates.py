@@ -9,6 +9,7 @@ What must hold for each of them:
     appended     context + action + observation read exactly as the template writes them, token for
                  token where it preserves what it wrote; a turn that was cut gets its end
     stops        generation stops where a turn of text and a turn of calls end, and not before
+    shown        the call that a model is shown, where it wrote a wrong one, reads as a right one
     injection    no text of a message or a tool ever becomes an added token
     ids          the ids of calls differ from turn to turn
 
