@@ -1,11 +1,12 @@
 """check_env: whether an environment keeps Gymnasium's contract and Gymnast's.
 
-It is run before training, takes well under a second, and drives real episodes with real tokens.
-What a reward means, or whether a policy can learn it, it cannot say.
+It is run before training and drives real episodes with real tokens; every tool is called once, with
+arguments made from its schema. What a reward means, or whether a policy can learn it, it cannot
+say.
 """
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -13,16 +14,38 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 from gymnast.envs.base import Environment
+from gymnast.envs.blocking import run_blocking
+from gymnast.envs.check_report import CheckReport, ToolTried
+from gymnast.envs.differences import first_difference
+from gymnast.envs.example_arguments import NoExample, example_arguments
+from gymnast.envs.hooks import Hooks
+from gymnast.envs.spaces import TokenIds
+from gymnast.envs.tools import Tool
+from gymnast.envs.toolset import Info
 
 _SEED = 0
 _STEPS = 3  # of an episode of random tokens, at most
 
+Seen = dict[str, Any]  # what a call of reset or step gave, by the names that messages use
 
-def check_env(env: gymnasium.Env[Any, Any]) -> None:
+
+class _End(NamedTuple):
+    """The last step of an episode."""
+
+    reward: float
+    info: Info
+
+
+def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
     """Check an environment by driving a few episodes.
+
+    Every tool is called once, and does what it does: one that sends mail sends mail.
 
     Args:
         env: An `Environment` with a renderer, and rows or a `sample_row` of its own.
+
+    Returns:
+        What was seen: the prompt as a model reads it, what the tools answered, the rewards.
 
     Raises:
         AssertionError: It breaks the contract; the message says where.
@@ -32,36 +55,41 @@ def check_env(env: gymnasium.Env[Any, Any]) -> None:
     assert isinstance(environment, Environment), (
         f"{type(environment).__name__} is no subclass of gymnast.envs.Environment"
     )
-    environment._require_renderer()
-    _check_reset(environment)
-    _check_tools(environment)
-    _check_garbage(environment)
-    _check_answer(environment)
+    renderer = environment._require_renderer()
+    prompt = _check_reset(environment)
+    _check_schemas(environment)
+    _check_scored(environment)
+    tried, ends = _check_tools(environment)
+    actions = _random_actions(environment)
+    ends += [*_check_garbage(environment, actions), _check_answer(environment)]
+    _check_rewards(ends)
+    _check_repeats(environment, actions)
     gymnasium_check_env(environment, skip_render_check=True)
+    rewards = tuple(end.reward for end in ends if not end.info.get("no_reward"))
+    return CheckReport(renderer.tokenizer.decode(prompt), len(prompt), tuple(tried), rewards)
 
 
-def _check_reset(env: Environment) -> None:
-    """The same seed begins the same episode, in the same environment."""
-    first, info = env.reset(seed=_SEED)
-    _check_observation(env, first, "reset")
+def _check_reset(env: Environment) -> TokenIds:
+    """The same seed begins the same episode, in the same environment; returns the prompt."""
+    first = _begun(env, None)
+    ids, info = first["the prompt's ids"], first["info"]
+    _check_observation(env, ids, "reset")
     _check_info(info, "reset", ("stop_ids", "tokens_left", "timings"))
-    assert len(first) > 0, "reset returned an empty prompt"
+    assert len(ids) > 0, "reset returned an empty prompt"
     assert info["stop_ids"], "info['stop_ids'] is empty: no action could end"
-    again, _ = env.reset(seed=_SEED)
-    assert np.array_equal(first, again), (
-        f"reset(seed={_SEED}) gave {len(first)} prompt tokens, then others: setup or sample_row "
-        "draws on something besides its row and the rng it is given"
-    )
+    _check_equal(first, _begun(env, None), "two resets with the same seed")
     row = {"row": dict(env.row)}
-    first, _ = env.reset(seed=_SEED, options=row)
-    again, _ = env.reset(seed=_SEED, options=row)
-    assert np.array_equal(first, again), (
-        "reset with the same row and seed gave two prompts: the members of a group would differ "
-        "in their start"
-    )
+    _check_equal(_begun(env, row), _begun(env, row), "two resets with the same row and seed")
+    found: TokenIds = ids
+    return found
 
 
-def _check_tools(env: Environment) -> None:
+def _begun(env: Environment, options: dict[str, Any] | None) -> Seen:
+    ids, info = env.reset(seed=_SEED, options=options)
+    return {"row": dict(env.row), "messages": env.messages, "the prompt's ids": ids, "info": info}
+
+
+def _check_schemas(env: Environment) -> None:
     """Tools are described by plain JSON, and so is the conversation."""
     names = [schema["function"]["name"] for schema in env.tools]
     assert len(set(names)) == len(names), f"two tools share a name: {names}"
@@ -69,13 +97,69 @@ def _check_tools(env: Environment) -> None:
     _check_json(env.messages, "messages")
 
 
-def _check_garbage(env: Environment) -> None:
-    """Random tokens never raise, and what is appended stays within the limits."""
+def _check_scored(env: Environment) -> None:
+    """Somebody scores the episodes."""
+    cls = type(env)
+    assert cls.reward is not Hooks.reward or cls.turn_reward is not Hooks.turn_reward, (
+        f"{cls.__name__} has no reward, so every episode gets 0. Write reward(self, episode) or "
+        "turn_reward(self, turn); where only `rewards` of a run score its episodes, let reward "
+        "return 0.0"
+    )
+
+
+def _check_tools(env: Environment) -> tuple[list[ToolTried], list[_End]]:
+    """Call every tool, each in an episode of its own, which an empty answer ends."""
+    row = dict(env.row)
+    tried, ends = [], []
+    for name, tool in env._all_tools.items():
+        try:
+            arguments = example_arguments(tool)
+        except NoExample as error:
+            tried.append(ToolTried(tool.signature, None, str(error)))
+            continue
+        env.reset(seed=_SEED, options={"row": {**row, "tools": [name]}})
+        with env._told.hushed():
+            ends += run_blocking(_call_and_answer(env, name, arguments))
+        tried.append(_tried(env, tool))
+        _check_json(env.messages, "messages")
+    return tried, ends
+
+
+async def _call_and_answer(env: Environment, name: str, arguments: Any) -> list[_End]:
+    """Write a call and, where it has not ended the episode, an answer."""
+    call = {"id": "call", "type": "function", "function": {"name": name, "arguments": arguments}}
+    outcome = await env.act({"role": "assistant", "content": "", "tool_calls": [call]})
+    if not (outcome.terminated or outcome.truncated):
+        outcome = await env.act({"role": "assistant", "content": ""})
+    ended = outcome.terminated or outcome.truncated
+    return [_End(outcome.reward, outcome.info)] if ended else []
+
+
+def _tried(env: Environment, tool: Tool) -> ToolTried:
+    """What came of the call; a bug of the tool's breaks the contract."""
+    assert env.episode.calls, f"calling {tool.name} broke the episode: {env._state.failure}"
+    record = env.episode.calls[0]
+    given = ", ".join(f"{name}={_as_json(value)}" for name, value in record.call.arguments.items())
+    call = f"{tool.name}({given})"
+    if record.error is not None and record.error.kind == "bug":
+        said = record.error.message.removeprefix(f"{tool.name}: ")
+        raise AssertionError(
+            f"{call} failed by a bug of the tool: {record.error.traceback or said}"
+        )
+    return ToolTried(call, record.text, "ends the episode" if tool.options.stop else "")
+
+
+def _random_actions(env: Environment) -> list[TokenIds]:
     env.action_space.seed(_SEED)
+    return [env.action_space.sample() for _ in range(_STEPS)]
+
+
+def _check_garbage(env: Environment, actions: list[TokenIds]) -> list[_End]:
+    """Random tokens never raise, and what is appended stays within the limits."""
     prompt, info = env.reset(seed=_SEED)
     length, before = len(prompt), info["tokens_left"]
-    for _ in range(_STEPS):
-        action = env.action_space.sample()[: info["tokens_left"]]
+    for action in actions:
+        action = action[: info["tokens_left"]]
         observation, reward, terminated, truncated, info = env.step(action)
         _check_observation(env, observation, "step")
         _check_step(reward, terminated, truncated, info)
@@ -89,12 +173,13 @@ def _check_garbage(env: Environment) -> None:
             f"{len(observation)} appended tokens"
         )
         before = left
+        _check_json(env.messages, "messages")
         if terminated or truncated:
-            break
-    _check_json(env.messages, "messages")
+            return [_End(reward, info)]
+    return []
 
 
-def _check_answer(env: Environment) -> None:
+def _check_answer(env: Environment) -> _End:
     """An answer without a call ends the episode, and nothing can be done after it."""
     _, info = env.reset(seed=_SEED)
     action = np.array(info["stop_ids"][:1], dtype=np.int64)
@@ -106,8 +191,47 @@ def _check_answer(env: Environment) -> None:
     try:
         env.step(action)
     except ResetNeeded:
-        return
+        return _End(reward, info)
     raise AssertionError("step after the end did not raise gymnasium's ResetNeeded")
+
+
+def _check_rewards(ends: list[_End]) -> None:
+    """None, for an episode that cannot be judged, is an exception."""
+    assert not all(end.info.get("no_reward") for end in ends), (
+        f"reward returned None after each of {len(ends)} episodes, and such are never trained on. "
+        "Does it lack a `return`?"
+    )
+
+
+def _check_repeats(env: Environment, actions: list[TokenIds]) -> None:
+    """Equal actions after equal seeds give equal rewards and infos."""
+    answer = np.array(env._stop_ids[:1], dtype=np.int64)
+    for played in (actions, [answer]):
+        first, second = _steps(env, played), _steps(env, played)
+        for number, (a, b) in enumerate(zip(first, second, strict=False), start=1):
+            _check_equal(a, b, f"step {number} of two episodes with the same seed and actions")
+
+
+def _steps(env: Environment, actions: list[TokenIds]) -> list[Seen]:
+    """What each step gives, until the episode ends."""
+    _, info = env.reset(seed=_SEED)
+    seen: list[Seen] = []
+    for action in actions:
+        ids, reward, terminated, truncated, info = env.step(action[: info["tokens_left"]])
+        ends = {"terminated": terminated, "truncated": truncated}
+        seen.append({"reward": reward, **ends, "info": info, "the observation's ids": ids})
+        if terminated or truncated:
+            break
+    return seen
+
+
+def _check_equal(first: Seen, second: Seen, what: str) -> None:
+    for name in first:
+        differs = first_difference(first[name], second[name], name)
+        assert differs is None, (
+            f"{what} differ: {differs}. Nothing but the row, the actions and the seed may decide; "
+            "draw from self.np_random, or from the rng that sample_row gets"
+        )
 
 
 def _check_observation(env: Environment, ids: Any, what: str) -> None:
@@ -138,3 +262,7 @@ def _check_json(value: Any, what: str) -> None:
         json.dumps(value, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise AssertionError(f"{what} cannot be written as JSON: {error}") from error
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -160,31 +160,37 @@ def check(
         str | None,
         typer.Option(help="Rows to begin from: a .jsonl, .json, .csv or .parquet file."),
     ] = None,
+    model: Annotated[
+        str, typer.Option(help="Whose tokenizer and chat template to use; tiny: is Gymnast's own.")
+    ] = "tiny:",
 ) -> None:
-    """Check an environment by driving a few episodes with a tiny tokenizer."""
+    """Check an environment: call its tools, show its prompt, drive a few episodes."""
     from gymnast.trainers.yaml_reader import with_overrides
 
     given: dict[str, Any] = with_overrides({}, settings or [])
-    from gymnast.agents.tiny import tiny_tokenizer
+    from gymnast.agents.load import load_tokenizer
     from gymnast.envs import check_env, make
     from gymnast.trainers.row_files import load_rows
     from gymnast.trainers.task import has_rows
 
     if rows is not None:
         given["rows"] = load_rows(rows)
-    made = make(environment, tiny_tokenizer(), **given)
+    made = make(environment, load_tokenizer(model), **given)
     if made.rows is None and not has_rows(type(made)):
         raise UsageError(
             f"{environment}: makes no rows of its own (it has no sample_row), and an episode "
             "begins from one; name some with --rows rows.jsonl"
         )
     try:
-        check_env(made)
+        report = check_env(made)
     except AssertionError as error:
         typer.echo(f"failed: {environment}: {error}", err=True)
         raise typer.Exit(1) from error
     finally:
         made.close()
+    typer.echo(f"{report}\n")
+    if model == "tiny:":
+        typer.echo("The chat template is the tiny: model's; --model NAME takes another's.")
     typer.echo(f"ok: {environment}")
 
 

@@ -12,6 +12,22 @@ from transformers import AutoModelForCausalLM
 from command_fixtures import SHOP, CommandLine
 from gymnast.agents.tiny import tiny_model, tiny_tokenizer
 
+CALC = '''\
+from gymnast.envs import Environment, tool
+
+class Calc(Environment):
+    @tool
+    def multiply(self, a: int, b: int) -> int:
+        """Multiply two integers."""
+        return self.calc.mul(a, b)
+
+    def sample_row(self, rng):
+        return {"prompt": "What is 3 times 4?"}
+
+    def reward(self, episode):
+        return 0.0
+'''
+
 # What it does
 
 
@@ -82,11 +98,19 @@ def test_environments_are_listed_with_what_they_are(gymnast: CommandLine) -> Non
     assert "gymnast/Arithmetic-v0  Answer a question about two integers" in listed
 
 
-def test_an_environment_is_checked(gymnast: CommandLine) -> None:
-    assert gymnast("check", "gymnast/Arithmetic-v0").output == "ok: gymnast/Arithmetic-v0\n"
+def test_an_environment_is_checked_and_shown(gymnast: CommandLine) -> None:
+    checked = gymnast("check", "gymnast/Arithmetic-v0")
+    assert checked.code == 0, checked.errors
+    for line in (
+        "  | <|im_start|>system",
+        "  multiply(a=1, b=1) -> 1",
+        "ok: gymnast/Arithmetic-v0",
+    ):
+        assert line in checked.output.splitlines()
     Path("asked.jsonl").write_text('{"prompt": "Buy a pear.", "price": 1.0}\n')
     checked = gymnast("check", "shop.py:Shop", "max_turns=2", "--rows", "asked.jsonl")
-    assert (checked.code, checked.output) == (0, "ok: shop.py:Shop\n")
+    assert checked.code == 0 and '  buy(what="text") -> one text\n' in checked.output
+    assert checked.output.endswith("ok: shop.py:Shop\n")
 
 
 def test_an_environment_that_breaks_the_contract_fails_the_check(gymnast: CommandLine) -> None:
@@ -98,7 +122,20 @@ def test_an_environment_that_breaks_the_contract_fails_the_check(gymnast: Comman
     )
     checked = gymnast("check", "random_shop.py:Shop")
     assert checked.code == 1
-    assert checked.errors.startswith("failed: random_shop.py:Shop: reset(seed=0) gave")
+    assert checked.errors.startswith(
+        "failed: random_shop.py:Shop: two resets with the same seed differ: messages[0]['content']"
+    )
+
+
+def test_a_bug_of_a_tool_is_found_by_the_check_with_its_traceback(gymnast: CommandLine) -> None:
+    Path("calc.py").write_text(CALC)
+    checked = gymnast("check", "calc.py:Calc")
+    assert (checked.code, checked.output) == (1, "")
+    assert checked.errors.startswith(
+        "failed: calc.py:Calc: multiply(a=1, b=1) failed by a bug of the tool: Traceback"
+    )
+    assert "return self.calc.mul(a, b)" in checked.errors
+    assert checked.errors.endswith("AttributeError: 'Calc' object has no attribute 'calc'\n")
 
 
 def test_help_and_version_do_without_torch(shop_folder: Path) -> None:

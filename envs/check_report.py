@@ -1,0 +1,74 @@
+"""What `check_env` saw of an environment, as data and as text for a terminal."""
+
+from dataclasses import dataclass
+
+_MAX_LINES = 60  # of a prompt
+_MAX_ANSWER = 200
+
+
+@dataclass(frozen=True)
+class ToolTried:
+    """A tool that was called, or could not be.
+
+    Attributes:
+        call: As a policy would write it; the tool's signature where it was not called.
+        answer: What a policy reads; None where it was not called.
+        note: Why not, or what else there is to say.
+    """
+
+    call: str
+    answer: str | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What was seen; `print` it.
+
+    Attributes:
+        prompt: Of an episode, as a model reads it: the chat template's text, tools included.
+        prompt_tokens: How many tokens it has.
+        tools: Each tool of the class.
+        rewards: Of the episodes that ended and have one.
+    """
+
+    prompt: str
+    prompt_tokens: int
+    tools: tuple[ToolTried, ...]
+    rewards: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([*self._prompt_lines(), "", *self._tool_lines(), "", self._reward_line()])
+
+    def _prompt_lines(self) -> list[str]:
+        lines = self.prompt.split("\n")
+        if (more := len(lines) - _MAX_LINES) > 0:
+            half = _MAX_LINES // 2
+            lines = [*lines[:half], f"[... {more} lines left out ...]", *lines[-half:]]
+        head = f"A prompt, as a model reads it ({self.prompt_tokens} tokens):"
+        return [head, "", *(f"  | {_printable(line)}".rstrip() for line in lines)]
+
+    def _tool_lines(self) -> list[str]:
+        if not self.tools:
+            return ["There are no tools."]
+        lines = []
+        for tool in self.tools:
+            if tool.answer is None:
+                lines.append(f"  {tool.call}  was not called: {tool.note}")
+                continue
+            answer = " ".join(tool.answer.split())
+            if len(answer) > _MAX_ANSWER:
+                answer = answer[: _MAX_ANSWER - 3] + "..."
+            note = f"  ({tool.note})" if tool.note else ""
+            lines.append(_printable(f"  {tool.call} -> {answer}{note}"))
+        return ["Each tool, called once with arguments made from its schema:", "", *lines]
+
+    def _reward_line(self) -> str:
+        low, high = min(self.rewards), max(self.rewards)
+        shown = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        return f"Rewards of the {len(self.rewards)} episodes that ended: {shown}"
+
+
+def _printable(line: str) -> str:
+    """Without the control characters that would steer a terminal."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
