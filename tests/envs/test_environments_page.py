@@ -1,0 +1,30 @@
+"""docs/environments.md: its examples run, its table has every kind of error."""
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from gymnast.envs.bugs import KINDS
+from gymnast.envs.episode import ErrorKind
+
+PAGE = (Path(__file__).parents[2] / "docs/environments.md").read_text()
+
+
+def test_the_examples_run_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    namespace: dict[str, Any] = {}
+    for source in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(compile(source, "docs/environments.md", "exec", dont_inherit=True), namespace)
+    assert namespace["terminated"] is True and len(namespace["prompts"]) == 2
+    assert capsys.readouterr().out.endswith("[assistant]\nIt is 6.\n")
+    namespace["env"].close()
+
+
+def test_every_kind_of_error_and_of_bug_is_explained() -> None:
+    kinds = {name for cell in re.findall(r"^\| (`.*?) \|", PAGE, re.M) for name in cell.split(", ")}
+    assert {name.strip("`") for name in kinds} == set(get_args(ErrorKind))
+    sentence = re.sub(r"\s+", " ", PAGE)
+    named = re.search(r"cannot hold, or an (.*?) that the call does not", sentence)
+    assert named is not None
+    assert set(re.findall(r"\w+Error", named[1])) == {kind.__name__ for kind in KINDS}
