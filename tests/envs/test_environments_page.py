@@ -12,6 +12,7 @@ from gymnast.envs.episode import ErrorKind
 PAGE = (Path(__file__).parents[2] / "docs/environments.md").read_text()
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Gymnasium's way to start them
 def test_the_examples_run_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     namespace: dict[str, Any] = {}
     for source in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
