@@ -129,23 +129,7 @@ def read_messages(value: Any) -> list[Message]:
         ]
     except (TypeError, ValueError) as error:
         raise ValueError(f"a list of messages that JSON can express ({error})") from error
-    for number, message in enumerate(read):
-        if problem := _no_text(message.get("content")):
-            raise ValueError(f"a list of messages of text alone (message {number} {problem})")
     return read
-
-
-def _no_text(content: Any) -> str:
-    """Why a content is no text; "" where it is, whole or in parts."""
-    if content is None or isinstance(content, str):
-        return ""
-    if not isinstance(content, list | tuple):
-        return f"has the content {content!r:.100}"
-    for part in content:
-        kind = part.get("type") if isinstance(part, Mapping) else part
-        if kind != "text" or not isinstance(part.get("text"), str):
-            return f"has a part of type {kind!r:.100}"
-    return ""
 
 
 def _check_content(content: Any, where: str) -> None:

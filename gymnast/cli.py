@@ -8,6 +8,7 @@
     gymnast sandboxes                            the sandbox backends, and which work here
     gymnast sandboxes sweep                      remove what killed runs have left
 
+    python -m gymnast ...                        the same
     accelerate launch --config_file examples/accelerate/cpu.yaml -m gymnast.cli train RUN.yaml
 
 A mistake of the user's is one clear line and exit code 2. What is heavy (torch, transformers) is
@@ -17,34 +18,39 @@ imported by the commands, so that `--help` is quick.
 import logging
 import shlex
 import sys
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any
+from contextlib import ExitStack, nullcontext
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gymnast import __version__
+from gymnast.command_options import (
+    HANDED_OVER,
+    Overrides,
+    Quiet,
+    Verbose,
+    refuse_both,
+    refuse_options,
+)
+from gymnast.command_output import log_to_stderr, print_traceback, waiting
 from gymnast.errors import GymnastError, UsageError, UserCodeError
 from gymnast.sandbox_commands import sandboxes
 from gymnast.sandboxes.signals import close_boxes_on_sigterm
+
+if TYPE_CHECKING:
+    from gymnast.trainers.console import RunConsole
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Train language models to use tools.",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 app.add_typer(sandboxes, name="sandboxes")
 
 INTERRUPTED = 130  # the exit code of what Ctrl-C ended, as in a shell
-
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, such as trainer.steps=20."),
-]
 
 
 def main() -> None:
@@ -57,7 +63,7 @@ def main() -> None:
         raise
     except GymnastError as error:
         if isinstance(error, UserCodeError):
-            _print_traceback(error)
+            print_traceback(error)
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
         for note in getattr(error, "__notes__", ()):  # what is kept, and how to go on
@@ -65,24 +71,30 @@ def main() -> None:
         sys.exit(2 if isinstance(error, UsageError) else 1)
 
 
-@app.command()
+@app.command(context_settings=HANDED_OVER)
 def train(
     run: Annotated[str, typer.Argument(metavar="RUN.yaml", help="The run's configuration.")],
     overrides: Overrides = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run's folder.")
     ] = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Train a model as a YAML file says."""
-    _log_to_stderr()
+    """Train a model as a YAML file says.
+
+    With -v also some episodes of each step and every metric of each evaluation; with -q only
+    warnings, and where the run is.
+    """
+    _begin([run, *(overrides or [])], ["--resume", *_OUTPUT], verbose=verbose, quiet=quiet)
     close_boxes_on_sigterm()
-    with _waiting(f"loading {run}"):
+    with waiting(f"loading {run}"):
         from gymnast.trainers.config_files import load_config
-        from gymnast.trainers.console import RunConsole
         from gymnast.trainers.run import build_trainer
 
         config = load_config(run, overrides or [])
-        trainer = build_trainer(config, observer=RunConsole(), resume=resume)
+        console = _console(verbose=verbose, quiet=quiet)
+        trainer = build_trainer(config, observer=console, resume=resume)
     several = trainer.accelerator.num_processes > 1
     trainer.loop.resumed_by = _resuming(run, overrides or [], several=several)
     try:
@@ -94,6 +106,7 @@ def train(
     if whole and trainer.accelerator.is_main_process:
         folder = config.output_dir
         typer.echo(f"the run is in {folder}, the trained model in {folder}/model")
+    if whole and trainer.accelerator.is_main_process and not quiet:
         given = [each for each in overrides or [] if not each.startswith("trainer.steps=")]
         more = _resuming(run, [*given, f"trainer.steps={2 * trainer.steps}"], several=several)
         typer.echo(f"to train on: {more}")
@@ -103,7 +116,7 @@ def train(
         raise typer.Exit(INTERRUPTED)
 
 
-@app.command(name="eval")
+@app.command(name="eval", context_settings=HANDED_OVER)
 def evaluate(
     run: Annotated[
         str,
@@ -113,22 +126,33 @@ def evaluate(
         ),
     ],
     overrides: Overrides = None,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Evaluate a model on a run's held-out rows."""
-    _log_to_stderr()
-    close_boxes_on_sigterm()
-    with _waiting(f"loading {run}"):
-        from gymnast.trainers.console import RunConsole
-        from gymnast.trainers.run import build_trainer, evaluation_config
+    """Evaluate a model on a run's held-out rows.
 
-        config = evaluation_config(run, overrides or [])
-        console = RunConsole()
-        trainer = build_trainer(config, observer=console)
-    with console.waiting("evaluating"):
-        metrics = trainer.evaluate()
+    Metrics and episodes are kept in the run's folder, in evaluations/. With -v every metric is
+    printed; with -q one line.
+    """
+    _begin([run, *(overrides or [])], _OUTPUT, verbose=verbose, quiet=quiet)
+    close_boxes_on_sigterm()
+    with ExitStack() as kept:
+        with waiting(f"loading {run}"):
+            from gymnast.trainers.evaluation_folder import evaluation_folder
+            from gymnast.trainers.evaluation_summary import headline
+            from gymnast.trainers.run import build_trainer, evaluation_config
+
+            config = evaluation_config(run, overrides or [])
+            folder = kept.enter_context(evaluation_folder(config.output_dir or "."))
+            console = _console(verbose=verbose, quiet=quiet)
+            config = config.model_copy(update={"output_dir": folder})
+            trainer = build_trainer(config, observer=console)
+        with console.waiting("evaluating") if console is not None else nullcontext():
+            metrics = trainer.evaluate()
     if trainer.accelerator.is_main_process:
-        for name in sorted(metrics):
-            typer.echo(f"{name} {metrics[name]:.6g}")
+        if quiet:
+            typer.echo(headline(metrics))
+        typer.echo(f"metrics and episodes are in {folder}")
     trainer.accelerator.end_training()
 
 
@@ -144,7 +168,7 @@ def envs() -> None:
         typer.echo(f"{id:{width}}  {_first_line(find(id).__doc__)}")
 
 
-@app.command()
+@app.command(context_settings=HANDED_OVER)
 def check(
     environment: Annotated[
         str,
@@ -154,7 +178,7 @@ def check(
     ],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="What its constructor takes."),
+        typer.Argument(metavar="KEY=VALUE", help="What its constructor takes."),
     ] = None,
     rows: Annotated[
         str | None,
@@ -167,6 +191,9 @@ def check(
     """Check an environment: call its tools, show its prompt, drive a few episodes."""
     from gymnast.trainers.yaml_reader import with_overrides
 
+    refuse_options(
+        [environment, *(settings or [])], ["--rows", "--model"], lambda name: name.strip("-")
+    )
     given: dict[str, Any] = with_overrides({}, settings or [])
     from gymnast.agents.load import load_tokenizer
     from gymnast.envs import check_env, make
@@ -200,6 +227,30 @@ def _resuming(run: str, overrides: list[str], *, several: bool) -> str:
     return f"-m gymnast.cli {command}, launched as before" if several else f"gymnast {command}"
 
 
+_OUTPUT = ["--verbose", "--quiet"]
+
+
+def _begin(arguments: list[str], options: list[str], *, verbose: bool, quiet: bool) -> None:
+    """Refuse options that there are not, and log as much as is wanted."""
+
+    def setting(name: str) -> str | None:
+        from gymnast.trainers.key_hints import setting_meant  # imports what `--help` does without
+
+        return setting_meant(name)
+
+    refuse_options(arguments, options, setting)
+    refuse_both(verbose, quiet)
+    log_to_stderr(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
+
+
+def _console(*, verbose: bool, quiet: bool) -> "RunConsole | None":
+    from gymnast.trainers.console import DetailedConsole, RunConsole
+
+    if quiet:
+        return None
+    return DetailedConsole() if verbose else RunConsole()
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"gymnast {__version__}")
@@ -216,55 +267,6 @@ def _common(
     ] = False,
 ) -> None:
     pass
-
-
-def _print_traceback(error: UserCodeError) -> None:
-    """The traceback of the user's own code; the error's message names the hook and the row."""
-    cause = error.__cause__
-    if cause is not None:
-        frames = traceback.extract_tb(cause.__traceback__)
-        own = [frame for frame in frames if not _is_ours(frame.filename)]
-        if own:
-            print("Traceback (most recent call last):", file=sys.stderr)
-            sys.stderr.writelines(traceback.format_list(own))
-        if own or isinstance(cause, SyntaxError):  # which has the line itself
-            sys.stderr.writelines(traceback.format_exception_only(cause))
-
-
-def _is_ours(file: str) -> bool:
-    """Whether it is a file of Gymnast's, or of Python's import system."""
-    if file.startswith("<frozen importlib"):
-        return True
-    import gymnast.envs
-    import gymnast.trainers
-
-    folders = [Path(str(m.__file__)).parent for m in (gymnast, gymnast.envs, gymnast.trainers)]
-    return Path(file).resolve().parent in [folder.resolve() for folder in folders]
-
-
-class _ToStderr(logging.Handler):
-    """Writes to what stderr is now: while rich moves a bar, what is written goes above it."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr)
-
-
-def _log_to_stderr() -> None:
-    """Show what takes long before a run begins: downloads, conversions."""
-    logger = logging.getLogger("gymnast")
-    if not any(isinstance(handler, _ToStderr) for handler in logger.handlers):
-        logger.addHandler(_ToStderr())
-    logger.setLevel(logging.INFO)
-
-
-@contextmanager
-def _waiting(what: str) -> Iterator[None]:
-    """Say on a terminal what is being waited for; a log is told nothing."""
-    from rich.console import Console
-    from rich.markup import escape
-
-    with Console(stderr=True).status(escape(what)):
-        yield
 
 
 def _first_line(docstring: str | None) -> str:

@@ -43,7 +43,8 @@ def test_the_tiny_example_goes_the_whole_way(tmp_path: Path) -> None:
     more = gymnast("train", str(run / "config.yaml"), "trainer.steps=4", "--resume")
     assert "step 4/4" in more
     assert lines(run / "metrics.jsonl")[-1]["step"] == 4
-    assert "eval/reward/mean" in gymnast("eval", str(run))
+    assert "evaluation: reward" in gymnast("eval", str(run))
+    assert "eval/reward/mean" in lines(run / "evaluations/001/metrics.jsonl")[0]
 
     model = AutoModelForCausalLM.from_pretrained(run / "model")
     tokenizer = AutoTokenizer.from_pretrained(run / "model")

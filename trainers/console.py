@@ -157,6 +157,21 @@ class RunConsole:
             self._console.print(sample_table(samples))
 
 
+class DetailedConsole(RunConsole):
+    """Shows some episodes of every step too, and every metric of an evaluation."""
+
+    def on_step(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
+        """Write the step's line and a few of its episodes."""
+        super().on_step(step, metrics, groups)
+        self._write_samples(groups)
+
+    def on_evaluation(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
+        """Write the evaluation and all of its metrics."""
+        super().on_evaluation(step, metrics, groups)
+        for name in sorted(metrics):
+            self._write(f"{name} {metrics[name]:.6g}")
+
+
 def step_line(step: int, steps: int, metrics: Mapping[str, float]) -> str:
     """A step in one line of a terminal; what was not measured is left out.
 

@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gymnast.envs import Environment, make
-from gymnast.envs.registry import check_names, find
+from gymnast.envs.registry import find
 from gymnast.errors import ConfigError, DataError, UnknownEnvironment
 from gymnast.trainers.config import RunConfig
 from gymnast.trainers.data import Row, choose, sample_distinct
+from gymnast.trainers.environment_settings import check_settings, limited_settings
 from gymnast.trainers.evaluation import HeldOut
 from gymnast.trainers.evaluation_config import EvaluationEnvironmentSection, EvaluationSection
 from gymnast.trainers.row_files import load_rows
 from gymnast.trainers.task import (
     check_rows,
     has_rows,
-    limited_settings,
     make_renderer,
     row_sampler,
     try_an_episode,
@@ -77,9 +77,9 @@ def _place(name: str) -> str:
 def _find(name: str, section: EvaluationEnvironmentSection) -> type[Environment]:
     try:
         cls = find(section.id)
-        check_names(cls, section.settings)
-    except (ConfigError, UnknownEnvironment) as error:
-        raise type(error)(f"{_place(name)}: {error}") from error
+    except UnknownEnvironment as error:
+        raise UnknownEnvironment(f"{_place(name)}: {error}") from error
+    check_settings(cls, section.settings, _place(name))
     return cls
 
 

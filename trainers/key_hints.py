@@ -101,14 +101,20 @@ def unknown_key(section: str, key: object, known: Sequence[str]) -> str:
     """
     dotted = f"{section}.{key}" if section else str(key)
     if str(key) in OTHER_NAMES:
-        hint = f"Gymnast calls it {OTHER_NAMES[str(key)]}"
+        hint = meant_elsewhere(str(key))
     elif near := nearest(key, known):
         hint = f"did you mean {near}?"
-    elif places := places_of(str(key)):
-        hint = f"did you mean {' or '.join(places)}?"
     else:
-        hint = f"there are {', '.join(known)}"
+        hint = meant_elsewhere(str(key)) or f"there are {', '.join(known)}"
     return f"{dotted}: unknown key; {hint}"
+
+
+def meant_elsewhere(key: str) -> str:
+    """The clause about a key of another framework or of another section; "" for any other."""
+    if key in OTHER_NAMES:
+        return f"Gymnast calls it {OTHER_NAMES[key]}"
+    places = places_of(key)
+    return f"did you mean {' or '.join(places)}?" if places else ""
 
 
 def setting_meant(name: str) -> str | None:

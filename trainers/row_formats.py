@@ -84,8 +84,12 @@ def read_rows(name: str, path: Path) -> Sequence[Row]:
         )
     try:
         return reader(name, path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{name}: cannot be read: {first_line(error)}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{name}: is not UTF-8 text (byte {error.start + 1}); save it as UTF-8"
+        ) from error
+    except OSError as error:
+        raise DataError(f"{name}: cannot be read: {error.strerror or first_line(error)}") from error
 
 
 def read_saved(name: str, folder: Path, split: str) -> Sequence[Row]:
@@ -184,9 +188,9 @@ def _csv_rows(name: str, reader: Any) -> Placed:
             elif values:
                 if len(values) != len(header):
                     raise DataError(
-                        f"{name}, line {line}: has {len(values)} values, and the header names "
-                        f"{len(header)} columns ({', '.join(header)}); put values with commas "
-                        "between double quotes"
+                        f"{name}, line {line}: must have {len(header)} values, one a column "
+                        f"({', '.join(header)}), got {len(values)}; put values with commas between "
+                        "double quotes"
                     )
                 yield dict(zip(header, values, strict=True)), line
             line = reader.line_num + 1

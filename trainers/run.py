@@ -1,5 +1,6 @@
 """From a config to a trainer, with everything checked that can be before weights are loaded."""
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -124,6 +125,9 @@ def evaluation_config(path: str | Path, overrides: list[str]) -> RunConfig:
         path: A run's folder, or a YAML.
         overrides: `dotted.key=value`.
 
+    Returns:
+        The config; its `output_dir` is the run's folder, in which the evaluation is to be kept.
+
     Raises:
         ConfigError: The folder is not one of a run that ended, or the config does not hold.
     """
@@ -131,13 +135,11 @@ def evaluation_config(path: str | Path, overrides: list[str]) -> RunConfig:
     if not folder.is_dir():
         config = load_config(path, overrides)
     else:
-        for name in (CONFIG_FILE, MODEL):
-            if not (folder / name).exists():
-                raise ConfigError(
-                    f"{path}: has no {name}, so it is not the folder of a run that ended; go on "
-                    "with `gymnast train ... --resume`, or name a run's YAML"
-                )
-        config = load_config(folder / CONFIG_FILE, overrides)
+        _check_run_folder(path, folder)
+        # A folder may have been moved since its config was written.
+        config = load_config(
+            folder / CONFIG_FILE, [f"output_dir={json.dumps(str(path))}", *overrides]
+        )
         config = config.model_copy(update={"model": _trained(config.model, folder / MODEL)})
     if not config.has_rows_to_evaluate:
         raise ConfigError(
@@ -146,12 +148,29 @@ def evaluation_config(path: str | Path, overrides: list[str]) -> RunConfig:
     # Nothing is trained, so `sampling` may be greedy or filtered too: evaluation takes it over.
     sampled = config.evaluation.sampling(config.sampling.model_dump())
     update: dict[str, Any] = {
-        "output_dir": None,
         "trackers": {},
         "evaluation": config.evaluation.model_copy(update=sampled),
         "sampling": SamplingSection(),
     }
     return config.model_copy(update=update)
+
+
+def _check_run_folder(path: str | Path, folder: Path) -> None:
+    """Check that a folder is that of a run that has ended."""
+    if not (folder / CONFIG_FILE).exists():
+        if (folder.parent / CONFIG_FILE).exists():
+            hint = f"did you mean {Path(path).parent}, the run that it is of?"
+        elif (folder / "config.json").exists():
+            hint = f"a model is evaluated as a YAML says: gymnast eval RUN.yaml model.name={path}"
+        else:
+            hint = "name the output_dir of a run, or a run's YAML"
+        raise ConfigError(f"{path}: has no {CONFIG_FILE}, so it is not the folder of a run; {hint}")
+    if not (folder / MODEL).exists():
+        raise ConfigError(
+            f"{path}: has no {MODEL}, so the run has not ended; go on with `gymnast train "
+            f"{Path(path) / CONFIG_FILE} --resume`, or evaluate the untrained model of its "
+            f"{CONFIG_FILE}"
+        )
 
 
 def _trained(model: ModelSection, folder: Path) -> ModelSection:

@@ -18,7 +18,7 @@ import numpy as np
 from gymnast.envs import Environment, Renderer, make
 from gymnast.envs.blocking import run_blocking
 from gymnast.envs.hooks import Hooks
-from gymnast.envs.registry import check_names, find
+from gymnast.envs.registry import find
 from gymnast.envs.rows import offered_tools, prompt_of
 from gymnast.errors import (
     ConfigError,
@@ -29,8 +29,8 @@ from gymnast.errors import (
     UserCodeError,
 )
 from gymnast.trainers.config import DataSection, ModelSection, RunConfig
-from gymnast.trainers.config_base import EnvironmentSection
 from gymnast.trainers.data import DatasetRows, Row, Split, choose, split_dataset, split_sampled
+from gymnast.trainers.environment_settings import check_settings, limited_settings
 from gymnast.trainers.evaluation_config import EvaluationSection
 from gymnast.trainers.input_paths import shown
 from gymnast.trainers.row_files import load_rows
@@ -62,10 +62,7 @@ def check_environment(config: RunConfig) -> type[Environment]:
         ToolDefinitionError: One of its tools cannot be described.
     """
     cls = find(config.environment.id)
-    try:
-        check_names(cls, config.environment.settings)
-    except ConfigError as error:
-        raise ConfigError(f"environment: {error}") from error
+    check_settings(cls, config.environment.settings, "environment")
     return cls
 
 
@@ -109,30 +106,6 @@ def prepare_task(
     if config.data is not None and config.data.evaluation is not None and rows.held_out:
         try_an_episode(make_env, iter(rows.held_out), config.data.evaluation)
     return Task(make_env, rows)
-
-
-def limited_settings(
-    section: EnvironmentSection, place: str, model: str, model_context_length: int
-) -> dict[str, Any]:
-    """What an environment's constructor gets, with a context that the model has.
-
-    Args:
-        section: The environment's.
-        place: Where it is in the config, for the message.
-        model: The model's name, for the message.
-        model_context_length: How many tokens the model was made for.
-
-    Raises:
-        ConfigError: The context is longer than the model's.
-    """
-    settings = section.settings
-    longest = settings.setdefault("context_length", model_context_length)
-    if longest > model_context_length:
-        raise ConfigError(
-            f"{place}.context_length: must be <= {model_context_length}, what the model "
-            f"{model} was made for, got {longest}"
-        )
-    return settings
 
 
 def make_renderer(model: ModelSection, tokenizer: Any) -> Renderer:

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from gymnast.errors import ConfigError
+from gymnast.hints import nearest
 
 _FLOAT = re.compile(
     r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+"
@@ -58,13 +59,21 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: there is no such file (looked in {Path.cwd()})") from error
+        looked = "" if file.is_absolute() else f" (looked in {Path.cwd()})"
+        beside = [entry.name for entry in file.parent.iterdir()] if file.parent.is_dir() else []
+        near = nearest(file.name, beside)
+        hint = f"; did you mean {Path(path).parent / near}?" if near else ""
+        raise ConfigError(f"{path}: there is no such file{looked}{hint}") from error
     except IsADirectoryError as error:
         kept = file / "config.yaml"
         way = f"that of the run in it is {kept}" if kept.exists() else "such as RUN.yaml"
         raise ConfigError(f"{path}: is a folder; name a YAML file, {way}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: is not UTF-8 text (byte {error.start + 1}); save it as UTF-8"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     found = _parse(text, str(path))
     if found is None:
         raise ConfigError(f"{path}: is empty; a run needs at least model, environment and trainer")
@@ -119,6 +128,8 @@ def _parse(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        if "'\\t'" in str(error.problem):
+            raise ConfigError(f"{source}{place}: a tab; YAML is indented with spaces") from error
         context = f" ({error.context})" if error.context else ""
         raise ConfigError(f"{source}{place}: {error.problem}{context}") from error
     except (yaml.YAMLError, ValueError) as error:

@@ -47,8 +47,14 @@ def test_a_run_is_trained_evaluated_and_not_overwritten(gymnast: CommandLine) ->
 
     evaluated = gymnast("eval", "out", "evaluation.rows=2")
     assert evaluated.code == 0, evaluated.errors
-    assert "eval/episodes/finished 2\n" in evaluated.output
-    assert len(Path("out/metrics.jsonl").read_text().splitlines()) == 3
+    assert evaluated.output.endswith("\nmetrics and episodes are in out/evaluations/001\n")
+    (kept,) = Path("out/evaluations/001/metrics.jsonl").read_text().splitlines()
+    assert json.loads(kept)["eval/episodes/finished"] == 2
+    assert len(Path("out/evaluations/001/rollouts/eval_00000.jsonl").read_text().splitlines()) == 2
+    assert len(Path("out/metrics.jsonl").read_text().splitlines()) == 3, "which is of the training"
+    again = gymnast("eval", "out/evaluations/001/config.yaml", "output_dir=elsewhere")
+    assert again.output.endswith(" elsewhere/evaluations/001\n")
+    assert gymnast("eval", "out", "-q").output.endswith(" out/evaluations/002\n")
 
     again = gymnast("train", "run.yaml")
     assert (again.code, again.errors) == (
@@ -65,14 +71,66 @@ def test_a_run_is_trained_evaluated_and_not_overwritten(gymnast: CommandLine) ->
 def test_an_untrained_model_can_be_evaluated(gymnast: CommandLine) -> None:
     evaluated = gymnast("eval", "run.yaml")
     assert evaluated.code == 0, evaluated.errors
-    assert evaluated.output.count("eval/reward/mean ") == 1
+    assert [path.name for path in Path("out").iterdir()] == ["evaluations"]
+    trained = gymnast("train", "run.yaml", "trainer.steps=1", "evaluation.rows=0")
+    assert trained.code == 0, "an evaluation is in no run's way"
+
+
+def test_an_evaluation_that_fails_leaves_nothing(gymnast: CommandLine) -> None:
+    assert gymnast("eval", "run.yaml", "model.name=./nope").code == 2
     assert not Path("out").exists()
+    assert gymnast("eval", "run.yaml").code == 0
+    assert gymnast("eval", "run.yaml", "model.name=./nope").code == 2
+    assert [path.name for path in Path("out/evaluations").iterdir()] == ["001"]
 
 
-def test_an_evaluation_says_the_whole_first_and_then_every_number(gymnast: CommandLine) -> None:
+def test_an_evaluation_that_cannot_be_kept_is_told_before_it_begins(gymnast: CommandLine) -> None:
+    Path("out").touch()
+    assert gymnast("eval", "run.yaml").errors == (
+        "error: output_dir: out/evaluations cannot be written: Not a directory; name another "
+        "folder (output_dir=...)\n"
+    )
+
+
+def test_a_run_prints_less_and_more(gymnast: CommandLine) -> None:
+    quiet = gymnast("train", "run.yaml", "-q", "trainer.steps=1", "output_dir=a")
+    assert quiet.output == "the run is in a, the trained model in a/model\n"
+    usual = gymnast("train", "run.yaml", "trainer.steps=1", "output_dir=b").output
+    loud = gymnast("train", "run.yaml", "-v", "trainer.steps=1", "output_dir=c").output
+    assert "eval/reward/mean " not in usual and "eval/reward/mean " in loud
+    assert len(re.findall(r"reward 0\.00  \w+  What is", loud)) > len(
+        re.findall(r"reward 0\.00  \w+  What is", usual)
+    )
+
+
+def test_a_quiet_evaluation_is_two_lines(gymnast: CommandLine) -> None:
+    lines = gymnast("eval", "run.yaml", "-q").output.splitlines()
+    assert len(lines) == 2 and lines[0].startswith("reward ")
+
+
+def test_the_package_is_a_program_and_help_has_a_short_name(shop_folder: Path) -> None:
+    done = [
+        subprocess.run([*command, flag], capture_output=True, text=True, check=True).stdout
+        for command, flag in (
+            ([sys.executable, "-m", "gymnast"], "-h"),
+            ([sys.executable, "-m", "gymnast", "train"], "-h"),
+            ([sys.executable, "-m", "gymnast"], "--version"),
+        )
+    ]
+    assert "Train language models to use tools." in done[0]
+    assert "--resume" in done[1] and "--verbose" in done[1]
+    assert done[2].startswith("gymnast ")
+
+
+def test_an_evaluation_says_the_whole_first_and_every_number_where_wanted(
+    gymnast: CommandLine,
+) -> None:
+    usual = gymnast("eval", "run.yaml", "sampling.temperature=0").output
+    assert len(usual.splitlines()) < 10 and "eval/" not in usual
     evaluated = gymnast(
         "eval",
         "run.yaml",
+        "-v",
         "sampling.temperature=0",
         "evaluation.group_size=2",
         "evaluation.by=[operation]",
@@ -87,10 +145,10 @@ def test_an_evaluation_says_the_whole_first_and_then_every_number(gymnast: Comma
     assert re.match(r"all rows +3  \d\.\d{3} \[", table[1])
     names = [line.split("  ")[0] for line in table]
     assert {"operation=add", "large", "large operation=add"} <= set(names)
-    numbers = [line.split() for line in lines if line.startswith("eval/")]
+    numbers = [line.split() for line in table if line.startswith("eval/")]
     assert all(len(number) == 2 for number in numbers)
     assert {"eval/pass@2/low", "eval/large/by/operation=add/rows"} <= {n for n, _ in numbers}
-    assert lines.index("eval/rows 3") > lines.index(lines[0])
+    assert "eval/rows 3" in table
 
 
 def test_environments_are_listed_with_what_they_are(gymnast: CommandLine) -> None:
@@ -196,19 +254,6 @@ def test_a_reward_with_a_typo_shows_the_users_traceback_and_row(gymnast: Command
     assert lines[-1].startswith("error: Shop.reward: KeyError: 'prize' (row: {'q': {'text': ")
 
 
-def test_a_run_that_never_ended_cannot_be_evaluated(gymnast: CommandLine) -> None:
-    Path("out").mkdir()
-    assert "out: has no config.yaml" in gymnast("eval", "out").errors
-    assert "evaluation.rows: is required" in gymnast("eval", "run.yaml", "evaluation.rows=0").errors
-
-
-def test_a_run_file_that_is_a_folder(gymnast: CommandLine) -> None:
-    assert (
-        gymnast("train", ".").errors
-        == "error: .: is a folder; name a YAML file, such as RUN.yaml\n"
-    )
-
-
 def test_a_constructor_that_raises_shows_the_users_traceback_and_settings(
     gymnast: CommandLine,
 ) -> None:
@@ -250,6 +295,5 @@ def test_an_interrupted_run_ends_with_one_line(
 
 
 def test_commands_and_options_that_do_not_exist(gymnast: CommandLine) -> None:
-    assert gymnast("trian").code == 2
-    assert gymnast("train").code == 2
-    assert gymnast("train", "run.yaml", "--resum").code == 2
+    assert "Did you mean 'train'?" in gymnast("trian").errors
+    assert "Missing argument 'RUN.yaml'" in gymnast("train").errors

@@ -22,13 +22,187 @@ FILES = {
     "list.jsonl": '{"prompt": "Buy."}\n["Buy."]\n',
     "torn.jsonl": '{"prompt": "Buy."}\n{"prompt": "Bu\n',
     "short.csv": "prompt,answer\nBuy.,1\nBuy\n",
+    "empty.yaml": "",
+    "list.yaml": "- model\n",
+    "tab.yaml": "model:\n\tname: x\n",
+    "open.yaml": "model: {name: 'tiny:'\nseed: 0\n",
+    "twice.yaml": "seed: 1\nmodel: {}\nseed: 2\n",
+    "latin.yaml": "model: {name: 'Caf\u00e9'}\n",
+    "old/config.yaml": "model: {name: 'tiny:'}\nenvironment: {id: gymnast/Arithmetic-v0}\n",
+    "old/rollouts/step_00001.jsonl": "",
+    "weights/config.json": "{}",
     "oops.jinja": "{% for m in messages %}\n{{ m.content }",
 }
 SHOP = "environment.id=shop.py:Shop environment.worked_turns=null"
 ROWS = f"{SHOP} evaluation.rows=1 data.train="
 
 # What is wrong: (the command after `gymnast`, what is said)
+COMMANDS = {
+    "an option for a setting": (
+        "train run.yaml --steps 3",
+        "--steps: there is no such option; settings are written without dashes: trainer.steps=3",
+    ),
+    "an option of another framework": (
+        "train --num-generations=4 run.yaml",
+        "--num-generations: there is no such option; settings are written without dashes: "
+        "algorithm.group_size=4",
+    ),
+    "an option without its last letter": (
+        "train run.yaml --resum",
+        "--resum: there is no such option; did you mean --resume?",
+    ),
+    "an option that nobody has": (
+        "eval run.yaml --colour red",
+        "--colour: there is no such option; there are --verbose, --quiet, and settings, such as ",
+    ),
+    "an option for what an environment takes": (
+        "check gymnast/Arithmetic-v0 --max_turns 3",
+        "--max_turns: there is no such option; settings are written without dashes: max_turns=3",
+    ),
+    "more and less at once": (
+        "train run.yaml -v -q",
+        "-v and -q: print more and print less; leave one out",
+    ),
+    "a setting without its value": (
+        "train run.yaml trainer.steps",
+        "override 'trainer.steps': must be dotted.key=value, such as trainer.steps=3",
+    ),
+    "a run file that is not there": (
+        "train rnu.yaml",
+        "rnu.yaml: there is no such file (looked in {here}); did you mean run.yaml?",
+    ),
+    "a run file that is a folder": (
+        "train .",
+        ".: is a folder; name a YAML file, such as RUN.yaml",
+    ),
+    "a run's folder for its file": (
+        "train old --resume",
+        "old: is a folder; name a YAML file, that of the run in it is old/config.yaml",
+    ),
+    "evaluating what is no run": (
+        "eval empty",
+        "empty: has no config.yaml, so it is not the folder of a run; name the output_dir of a run",
+    ),
+    "evaluating a run that has not ended": (
+        "eval old",
+        "old: has no model, so the run has not ended; go on with `gymnast train old/config.yaml "
+        "--resume`, or evaluate the untrained model of its config.yaml",
+    ),
+    "evaluating a run's model": (
+        "eval old/rollouts",
+        "old/rollouts: has no config.yaml, so it is not the folder of a run; did you mean old, the "
+        "run that it is of?",
+    ),
+    "evaluating a model's folder": (
+        "eval weights",
+        "weights: has no config.yaml, so it is not the folder of a run; a model is evaluated as a "
+        "YAML says: gymnast eval RUN.yaml model.name=weights",
+    ),
+    "evaluating without rows": (
+        "eval run.yaml evaluation.rows=0",
+        "evaluation.rows: is required to evaluate; add evaluation.rows=128, for example",
+    ),
+    "checking an environment without rows": (
+        "check shop.py:Shop",
+        "shop.py:Shop: makes no rows of its own (it has no sample_row), and an episode begins from "
+        "one; name some with --rows rows.jsonl",
+    ),
+}
+YAMLS = {
+    "a YAML that is empty": (
+        "train empty.yaml",
+        "empty.yaml: is empty; a run needs at least model, environment and trainer",
+    ),
+    "a YAML that is a list": (
+        "train list.yaml",
+        "list.yaml: must be a mapping of sections (model: ...), got ['model']",
+    ),
+    "a tab": (
+        "train tab.yaml",
+        "tab.yaml, line 2, column 1: a tab; YAML is indented with spaces",
+    ),
+    "a bracket that is not closed": (
+        "train open.yaml",
+        "open.yaml, line 2, column 1: ",
+    ),
+    "a key that is written twice": (
+        "train twice.yaml",
+        "twice.yaml, line 3, column 1: the key 'seed' is written twice",
+    ),
+    "a section that there is not": (
+        "train run.yaml optimizer.lr=1",
+        "optimizer: unknown key; there are model, environment, data, algorithm, rewards, ",
+    ),
+    "a file of another encoding": (
+        "train latin.yaml",
+        "latin.yaml: is not UTF-8 text (byte 19); save it as UTF-8",
+    ),
+    "a section that is a value": (
+        "train run.yaml trainer=fast",
+        "trainer: must be a mapping (key: value), got 'fast'",
+    ),
+    "a key through a value": (
+        "train run.yaml model.name.size=3",
+        "override 'model.name.size=3': model.name is 'tiny:', which has no keys",
+    ),
+    "text with letters of other alphabets": (
+        "train run.yaml algorithm.name=grüße",
+        "algorithm.name: must be one of ",
+    ),
+}
 SETTINGS = {
+    "a number below zero": (
+        "train run.yaml trainer.steps=-1",
+        "trainer.steps: must be >= 1, got -1",
+    ),
+    "half a step": (
+        "train run.yaml trainer.steps=1.5",
+        "trainer.steps: must be a whole number, got 1.5",
+    ),
+    "a number that is text": (
+        "train run.yaml trainer.learning_rate=small",
+        "trainer.learning_rate: must be a number, got 'small'",
+    ),
+    "a number that is none": (
+        "train run.yaml trainer.learning_rate=.nan",
+        "trainer.learning_rate: must be ",
+    ),
+    "a truth value that is a word": (
+        "train run.yaml deterministic=perhaps",
+        "deterministic: must be true or false, got 'perhaps'",
+    ),
+    "a name that is a number": (
+        "train run.yaml model.name=3",
+        "model.name: must be text, got 3",
+    ),
+    "a dtype that there is not": (
+        "train run.yaml model.dtype=int4",
+        "model.dtype: must be one of 'bfloat16', 'float16' or 'float32', got 'int4'",
+    ),
+    "a group of one": (
+        "train run.yaml algorithm.group_size=1",
+        "algorithm.group_size: must be >= 2, got 1",
+    ),
+    "an algorithm that there is not": (
+        "train run.yaml algorithm.name=ppo",
+        "algorithm.name: must be one of ",
+    ),
+    "a reward function that there is not": (
+        "train run.yaml 'rewards=[{function: shop.py:brevity}]'",
+        "rewards.0.function: '{here}/shop.py' has no function 'brevity'",
+    ),
+    "a tracker that there is not": (
+        "train run.yaml trackers=[tensorbord]",
+        "trackers: ",
+    ),
+    "another section's key": (
+        "train run.yaml sampling.group_size=4",
+        "sampling.group_size: unknown key; did you mean algorithm.group_size or evaluation.",
+    ),
+    "another section's key among an environment's": (
+        "train run.yaml environment.group_size=4",
+        "environment: Arithmetic has no setting 'group_size'; did you mean algorithm.group_size ",
+    ),
     "a key with a typo": (
         "train run.yaml trainer.learning_rat=1",
         "trainer.learning_rat: unknown key; did you mean learning_rate?",
@@ -148,9 +322,8 @@ DATA = {
     ),
     "a prompt with a picture": (
         f"train run.yaml {ROWS}image.json",
-        "image.json, row 0: the row's 'prompt' is [{{'role': 'user', 'content': [{{'type': "
-        "'image'}}]}}]; it must be a string or a list of messages of text alone (message 0 has a "
-        "part of type 'image').",
+        "image.json, row 0: the row's 'prompt': part 0 in the content of message 0 (user) is of "
+        "type 'image'. A message holds text alone",
     ),
     "a row that is a list": (
         f"train run.yaml {ROWS}list.jsonl",
@@ -162,7 +335,7 @@ DATA = {
     ),
     "a line of CSV without its second value": (
         f"train run.yaml {ROWS}short.csv",
-        "short.csv, line 3: has 1 values, and the header names 2 columns (prompt, answer)",
+        "short.csv, line 3: must have 2 values, one a column (prompt, answer), got 1; ",
     ),
     "a tool unknown to the environment far down in a dataset": (
         f"train run.yaml {ROWS}sell.jsonl",
@@ -183,7 +356,7 @@ FOLDERS = {
         "output_dir: rows.jsonl/out cannot be written: Not a directory",
     ),
 }
-WRONG = {**SETTINGS, **ENVIRONMENTS, **MODELS, **DATA, **FOLDERS}
+WRONG = {**COMMANDS, **YAMLS, **SETTINGS, **ENVIRONMENTS, **MODELS, **DATA, **FOLDERS}
 
 
 @pytest.mark.parametrize(("command", "said"), WRONG.values(), ids=list(WRONG))
@@ -195,7 +368,9 @@ def test_a_mistake_is_one_line_before_any_weights_are_loaded(
 
     monkeypatch.setattr("gymnast.trainers.run.load_model", loads_weights)
     for name, text in FILES.items():
-        Path(name).write_text(text, encoding="utf-8")
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text, encoding="latin-1")
+    Path("empty").mkdir()
     ended = gymnast(*shlex.split(command))
     assert (ended.code, ended.errors.count("\n")) == (2, 1), ended.errors
     assert ended.errors.startswith("error: " + said.format(here=Path.cwd())), ended.errors

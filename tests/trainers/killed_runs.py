@@ -234,10 +234,10 @@ class Notes:
 def play(job: Mapping[str, Any]) -> None:
     """One run, as `gymnast train` does it."""
     global KILL, SIGNALS
-    from gymnast.cli import _log_to_stderr
+    from gymnast.command_output import log_to_stderr
     from gymnast.trainers.config_files import load_config
 
-    _log_to_stderr()
+    log_to_stderr()
     KILL, SIGNALS = tuple(job["kill"]), job["signals"]
     if KILL[0] != "nowhere":
         mark_places()

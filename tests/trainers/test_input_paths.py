@@ -190,7 +190,9 @@ def test_a_run_is_evaluated_and_resumed_from_any_folder(
     trained.train()
     run = Path("runs/store").absolute()
     monkeypatch.chdir("/")
-    metrics = build_trainer(evaluation_config(run, [])).evaluate()
+    evaluated = evaluation_config(run, [])
+    assert evaluated.output_dir == str(run)
+    metrics = build_trainer(evaluated.model_copy(update={"output_dir": None})).evaluate()
     assert metrics["eval/reward/mean"] == 1.0 and metrics["eval/again/reward/mean"] == 1.0
     more = load_config(run / "config.yaml", ["trainer.steps=2"])
     resumed = build_trainer(more, resume=True)

@@ -163,7 +163,8 @@ def test_evaluation_has_a_sampling_of_its_own_and_training_keeps_its_check() -> 
 def test_an_evaluation_alone_takes_any_sampling(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(json.dumps(changed(evaluation={"temperature": None})))
     overrides = ["sampling.temperature=0", "sampling.top_p=0.5", "evaluation.top_k=3"]
-    trainer = build_trainer(evaluation_config(tmp_path / "run.yaml", overrides))
+    config = evaluation_config(tmp_path / "run.yaml", overrides)
+    trainer = build_trainer(config.model_copy(update={"output_dir": None}))
     assert trainer.eval_sampling == Sampling(temperature=0, top_p=0.5, top_k=3, max_new_tokens=8)
 
 

@@ -1,0 +1,59 @@
+"""What the commands share: settings as KEY=VALUE, and the words about an option there is not."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+
+from gymnast.errors import ConfigError
+from gymnast.hints import nearest
+
+# An unknown option is handed over as if it were a setting, so that `refuse_options` can say more.
+HANDED_OVER = {"ignore_unknown_options": True}
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as trainer.steps=20."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print more.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print what came of it alone.")]
+
+
+def refuse_options(
+    arguments: Sequence[str], known: Sequence[str], setting: Callable[[str], str | None]
+) -> None:
+    """Say of an option that a command does not have what to write in its place.
+
+    Args:
+        arguments: What the command was given beside its own options.
+        known: Its own options.
+        setting: From an option's name to the key of the setting that may be meant.
+
+    Raises:
+        ConfigError: There is such an option.
+    """
+    for place, argument in enumerate(arguments):
+        if not re.match(r"--?[A-Za-z]", argument):
+            continue
+        name, equals, value = argument.partition("=")
+        after = arguments[place + 1] if place + 1 < len(arguments) else ""
+        if not equals and after and "=" not in after and not after.startswith("-"):
+            value = after
+        if near := nearest(name, known):
+            hint = f"did you mean {near}?"
+        elif key := setting(name):
+            hint = f"settings are written without dashes: {key}={value or '...'}"
+        else:
+            hint = f"there are {', '.join(known)}, and settings, such as trainer.steps=20"
+        raise ConfigError(f"{name}: there is no such option; {hint}")
+
+
+def refuse_both(verbose: bool, quiet: bool) -> None:
+    """More and less at once.
+
+    Raises:
+        ConfigError: Both are wanted.
+    """
+    if verbose and quiet:
+        raise ConfigError("-v and -q: print more and print less; leave one out")

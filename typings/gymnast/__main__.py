@@ -1,0 +1,1 @@
+../../gymnast/__main__.py

@@ -1,0 +1,1 @@
+../../gymnast/command_output.py
