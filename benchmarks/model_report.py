@@ -33,8 +33,11 @@ and greedy tokens are those of `model.generate` (up to ties closer than 1e-4). F
 their forward pass with one below (most that are not listed) go the same way. This page is
 generated, and a test fails when it is out of date:
 
-    python benchmarks/model_report.py
-    pytest -m "slow or not slow" tests/agents/test_model_families.py
+<!-- commands: long -->
+```sh
+python benchmarks/model_report.py
+pytest -m "slow or not slow" tests/agents/test_model_families.py
+```
 
 The columns:
 

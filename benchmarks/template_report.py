@@ -24,8 +24,11 @@ How Gymnast's renderer does on the chat templates of real models. No model's nam
 code: how a template writes calls is derived from its own renderings. This page is generated, and a
 test fails when it is out of date:
 
-    python benchmarks/template_report.py
-    pytest -m "network and not slow" tests/templates
+<!-- commands: long -->
+```sh
+python benchmarks/template_report.py
+pytest -m "network and not slow" tests/templates
+```
 
 The templates are those of {sources}.
 No package carries the models' own tokenizers: each template is tried with a byte-level tokenizer

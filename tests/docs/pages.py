@@ -1,0 +1,81 @@
+"""The commands of README and docs, read from the pages.
+
+A block of commands follows a comment that says how it is run:
+
+    <!-- commands: fast -->            as printed
+    <!-- commands: short -->           trainings with SHORT appended
+    <!-- commands: short, docker -->   likewise, where a Docker engine runs
+    <!-- commands: long -->            as printed, before a release (so are the short ones)
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+KINDS = ("fast", "short", "long")
+SHORT = "trainer.steps=1 evaluation.rows=4"
+
+_FENCE = re.compile(
+    r"(?:<!-- commands: (?P<mark>[a-z, ]+) -->\n)?```sh\n(?P<text>.*?)```", re.DOTALL
+)
+_FILE = re.compile(
+    r"```(?:python|yaml|json)\n# (?P<name>[\w/.]+\.\w+)\n(?P<text>.*?)```", re.DOTALL
+)
+_PROGRAM = r"(?:gymnast|python3?(?! -m venv)|pytest|pip|accelerate|torchrun|docker|ruff)"
+_INDENTED = re.compile(rf"^ {{4}}{_PROGRAM} .*$", re.MULTILINE)
+_INLINE = re.compile(rf"`({_PROGRAM} [^`]+)`")
+_PLACEHOLDER = re.compile(r"\b[A-Z]{2,}\b|\.\.\.")
+_TRAINING = re.compile(r"\bgymnast(?:\.cli)? (?:train|eval) ")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of commands.
+
+    Attributes:
+        page: Its file.
+        kind: Among KINDS; "" where the page does not say.
+        needs_docker: Whether it needs an engine.
+        text: The commands, as printed.
+    """
+
+    page: Path
+    kind: str
+    needs_docker: bool
+    text: str
+
+    def shortened(self) -> str:
+        """With SHORT after each training, before its comment."""
+        lines = self.text.replace("\\\n", " ").splitlines()
+        return "\n".join(map(_shortened, lines))
+
+
+def _shortened(line: str) -> str:
+    if not _TRAINING.search(line):
+        return line
+    command, hash_, comment = line.partition(" #")
+    return f"{command.rstrip()} {SHORT}{hash_}{comment}"
+
+
+def blocks(page: Path) -> list[Block]:
+    """Every block of shell commands of a page, in order."""
+    found = []
+    for match in _FENCE.finditer(page.read_text()):
+        kind, *more = [word.strip() for word in (match["mark"] or "").split(",")]
+        found.append(Block(page, kind, "docker" in more, match["text"]))
+    return found
+
+
+def files(page: Path) -> dict[str, str]:
+    """The files that a page shows, by the name in their first line."""
+    return {match["name"]: match["text"] for match in _FILE.finditer(page.read_text())}
+
+
+def loose_commands(page: Path) -> list[str]:
+    """Whole commands of a page that stand in no block: indented ones, and those within a line."""
+    text = _FENCE.sub("", page.read_text())
+    inline = (" ".join(command.split()) for command in _INLINE.findall(text))
+    whole = [command for command in inline if not _PLACEHOLDER.search(command)]
+    return [*(line.strip() for line in _INDENTED.findall(text)), *whole]
