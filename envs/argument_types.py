@@ -36,7 +36,7 @@ def typed(text: str, schema: Mapping[str, Any] | None) -> Any:
     Returns:
         The text itself where only a string is allowed, whatever it looks like. Else the JSON or
         Python literal that it writes, if it writes one: of a type that is allowed, or, where no
-        string is allowed either, of any. Else the text.
+        string is allowed either, of any. Else the text, its own quotes included.
     """
     allowed = types(schema)
     if allowed == {"string"}:
@@ -45,8 +45,9 @@ def typed(text: str, schema: Mapping[str, Any] | None) -> Any:
         value = _literal(text)
     except Malformed:
         return text
-    if allowed == _ALL or "string" not in allowed:
+    if "string" not in allowed:
         return value
+    # A string has no quotes here: those that it has are its own.
     return text if isinstance(value, str) or not _fits(value, allowed) else value
 
 

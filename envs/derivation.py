@@ -11,6 +11,7 @@ template is refused. `payloads.py` says what can stand between the delimiters, `
 a completion by the dialect.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -145,7 +146,8 @@ def derive(template: ChatTemplate, turns: Turns, text: SafeText) -> Dialect | No
             continue
         dialect = _dialect(writer, one)
         if dialect is not None:
-            return replace(dialect, needs_system=announced and not without_system)
+            needs_system = announced and not without_system
+            return _asked_for(replace(dialect, needs_system=needs_system), template)
     if not seen:
         return None
     raise TemplateError(
@@ -205,11 +207,30 @@ def _model_writes(dialect: Dialect, marked: _Marked) -> str:
 
 
 def _tells_of_tools(template: ChatTemplate, *before: Mapping[str, Any]) -> bool:
+    return probes.NAMES[0] in _prompt(template, *before)
+
+
+def _prompt(template: ChatTemplate, *before: Mapping[str, Any]) -> str:
     try:
-        shown = template.render([*before, probes.user()], probes.tools(), generation_prompt=True)
+        return template.render([*before, probes.user()], probes.tools(), generation_prompt=True)
     except TemplateError:
-        return False
-    return probes.NAMES[0] in shown
+        return ""
+
+
+def _asked_for(dialect: Dialect, template: ChatTemplate) -> Dialect:
+    """The dialect with the word that the prompt wants before calls without delimiters.
+
+    The prompt shows such a call, the word right before its bracket: `functools[{"name": ...`.
+    """
+    payload = dialect.payload
+    if dialect.open or not isinstance(payload, JsonCalls) or not payload.name:
+        return dialect
+    before = [probes.system("")] * dialect.needs_system
+    call = re.compile(rf'(?<![^\s"\'`*(])(\w+)\[\s*{{\s*"{re.escape(payload.name[0])}"')
+    shown = call.search(_prompt(template, *before)) if dialect.announced else None
+    if shown is None:
+        return dialect
+    return replace(dialect, asked_for=shown[1], example=f"{shown[1]}[{dialect.example}]")
 
 
 def _has_calls(region: str, count: int) -> bool:

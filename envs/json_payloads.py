@@ -137,6 +137,10 @@ class JsonCalls:
         either = "|".join(re.escape(json.dumps(key)) for key in keys)
         return bool(keys and re.compile(rf"\[?\s*{{\s*(?:{either})\s*:").match(text, start))
 
+    def continues(self, text: str, start: int) -> bool:
+        """Whether another one begins here."""
+        return self.begins(text, start)
+
 
 @dataclass(frozen=True)
 class NameThenJson:
@@ -207,4 +211,8 @@ class NameThenJson:
 
     def begins(self, text: str, start: int) -> bool:
         """Never: a bare name is ordinary text."""
+        return False
+
+    def continues(self, text: str, start: int) -> bool:
+        """Never, for the same reason."""
         return False

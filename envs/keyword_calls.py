@@ -31,6 +31,9 @@ _CLOSING = {"(": ")", "{": "}"}
 _LIST = {
     bracket: re.compile(rf"\s*+\[\s*+[^\W\d][\w.\-]*+{re.escape(bracket)}") for bracket in _CLOSING
 }
+_ONE_CALL = {
+    bracket: re.compile(rf"\[?\s*+[^\W\d][\w.\-]*+{re.escape(bracket)}") for bracket in _CLOSING
+}
 
 
 def _marked_call() -> re.Pattern[str]:
@@ -116,6 +119,10 @@ class KeywordCalls:
     def begins(self, text: str, start: int) -> bool:
         """Whether a list with a name and its bracket begins here; a bare name is ordinary text."""
         return self.listed and _LIST[self.opening].match(text, start) is not None
+
+    def continues(self, text: str, start: int) -> bool:
+        """Whether a list, or a name and its bracket, begins here."""
+        return _ONE_CALL[self.opening].match(text, start) is not None
 
     def _read_call(self, text: str, start: int, schemas: Schemas) -> tuple[ToolCall, int]:
         match = _NAME.match(text, start)

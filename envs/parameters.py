@@ -25,7 +25,8 @@ from gymnast.types import ToolCall
 _ATTRIBUTE = "\ue0f4"  # in `assign`: the word that says what type the value has
 _KEYS = tuple(probes.ARGUMENTS[0])
 # No white space can be matched in two ways: a model may write thousands of it.
-_KEY_TEXT = r"\s*+([^<>\n]{0,200}?[^<>\s])\s*+"
+_KEY_TEXT = r"\s*+([^{ends}\n]{{0,200}}?[^{ends}\s])\s*+"
+_ENTITIES = {"&quot;": '"', "&apos;": "'", "&#39;": "'", "&#34;": '"', "&lt;": "<", "&gt;": ">"}
 _LONGEST_NAME = 256  # of a tool; so far the end of a name is looked for, markup included
 
 
@@ -42,6 +43,7 @@ class Parameters:
         before, after: White space that the template writes around a value, not part of it.
         enclosure: What the template puts around a text that could be taken for markup.
         item: The key under which a list's items are written; "" where lists are JSON.
+        entities: Whether names and keys are written with XML's entities.
     """
 
     after_name: str
@@ -53,6 +55,7 @@ class Parameters:
     after: str = ""
     enclosure: tuple[str, str] = ("", "")
     item: str = ""
+    entities: bool = False
 
     @classmethod
     def derive(cls, sample: Sample) -> Found | None:
@@ -80,7 +83,10 @@ class Parameters:
             after=close[: len(close) - len(close.lstrip())],
         )
         payload = replace(
-            payload, enclosure=_enclosure(sample, payload), item=_item(sample, payload)
+            payload,
+            enclosure=_enclosure(sample, payload),
+            item=_item(sample, payload),
+            entities="Zq&amp;one" in (sample.write({"Zq&one": "Zq"}) or ""),
         )
         return Found(payload, start, last + len(close.replace(markup.KEY, _KEYS[1])))
 
@@ -106,6 +112,10 @@ class Parameters:
         """Never: a bare name is ordinary text."""
         return False
 
+    def continues(self, text: str, start: int) -> bool:
+        """Never, for the same reason."""
+        return False
+
     def _read_name(self, text: str, start: int, close: str) -> tuple[str, int]:
         limit = min(start + _LONGEST_NAME, len(text))
         for tag in (self.open, close):
@@ -119,7 +129,7 @@ class Parameters:
             raise Malformed(start, rule, name if len(name.split()) == 1 else "")
         if len(name.split()) != 1:
             raise Malformed(start, "a call must begin with the tool's name")
-        return name, found.end() if found else limit
+        return self._unescaped(name), found.end() if found else limit
 
     def _next_parameter(self, text: str, position: int, close: str) -> re.Match[str] | None:
         position = skip_space(text, position)
@@ -134,7 +144,8 @@ class Parameters:
         if found is None:
             shown = self.assign.replace(_ATTRIBUTE, self.text_word)
             raise Malformed(start, f"an argument's key must be followed by {shown!r}")
-        key, schema = found[1], of_property(tool, found[1])
+        key = self._unescaped(found[1])
+        schema = of_property(tool, key)
         if self.item and self._is_nested(text, found.end()):
             value, end = self._read_nested(text, found.end(), key, schema, DEPTH)
             return key, value, end
@@ -154,6 +165,13 @@ class Parameters:
         if self.text_word and found[2] == self.text_word:
             return key, value, end_match.end()
         return key, self._typed(value, schema), end_match.end()
+
+    def _unescaped(self, word: str) -> str:
+        if not self.entities:
+            return word
+        for entity, character in _ENTITIES.items():
+            word = word.replace(entity, character)
+        return word.replace("&amp;", "&")
 
     def _holds_argument(self, value: str, spaced: bool) -> bool:
         """Whether another argument begins inside of a value, whose end was then left out.
@@ -312,7 +330,9 @@ def _with_attribute(text: str, other: str) -> tuple[str, str]:
 @lru_cache(maxsize=1024)
 def _key_pattern(assign: str) -> re.Pattern[str]:
     pattern = markup.pattern(assign).pattern.replace(re.escape(_ATTRIBUTE), r"(\w+)")
-    return re.compile(_KEY_TEXT + pattern)
+    # A key in quotes may hold any other character.
+    ends = '"' if assign.startswith('"') else "<>"
+    return re.compile(_KEY_TEXT.format(ends=ends) + pattern)
 
 
 @lru_cache(maxsize=1024)

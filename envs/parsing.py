@@ -20,6 +20,9 @@ from gymnast.types import ToolCall
 
 Parser = Callable[[str], Any]
 
+_SEPARATORS = (";", ",")  # models write them between calls, whatever the template does
+_LAST_SEPARATOR = re.compile(r"[;,]\s*+\Z")
+
 
 @dataclass(frozen=True)
 class Dialect:
@@ -42,6 +45,7 @@ class Dialect:
         needs_system: Whether it does so in a system message only.
         prewritten: Whether the generation prompt ends with `open`.
         answer: What stands after `open` where text comes instead of a call.
+        asked_for: A word before calls that the template asks for, and does not write; "" for none.
         example: A right call of `TOOL` with `KEY` and `VALUE`, to show to a model.
     """
 
@@ -59,6 +63,7 @@ class Dialect:
     prewritten: bool = False
     answer: str = ""
     beside: tuple[str, ...] = ()
+    asked_for: str = ""
     example: str = ""
 
 
@@ -128,12 +133,19 @@ def _read_delimited(
 
 
 def _read_bare(text: str, dialect: Dialect, schemas: Schemas) -> tuple[list[str], list[ToolCall]]:
-    """Without a delimiter only the turn's beginning can tell a call from text."""
-    start = skip_space(text, 0)
-    if not dialect.payload.begins(text, start):
-        return [text], []
-    calls, end = _read_block(text, start, dialect, schemas)
-    return [text[end:]], calls
+    """Without a delimiter only the turn's beginning, or a word, can tell a call from text."""
+    said: list[str] = []
+    calls: list[ToolCall] = []
+    start, end = skip_space(text, 0), 0
+    if dialect.payload.begins(text, start):
+        calls, end = _read_block(text, start, dialect, schemas)
+    for word in re.finditer(re.escape(dialect.asked_for), text) if dialect.asked_for else ():
+        start = skip_space(text, word.end())
+        if word.start() >= end and dialect.payload.begins(text, start):
+            said.append(text[end : word.start()])
+            read, end = _read_block(text, start, dialect, schemas)
+            calls += read
+    return [*said, text[end:]], calls
 
 
 def _with_id(call: ToolCall, opening: re.Match[str]) -> ToolCall:
@@ -157,7 +169,8 @@ def _read_block(
             position = following
         position = skip_space(text, position)
         if not dialect.close:
-            return calls, position
+            last = _LAST_SEPARATOR.match(text, position)
+            return calls, last.end() if last else position
         close = markup.pattern(dialect.close).match(text, position)
         if close is None:
             name = calls.pop().name if calls else ""
@@ -175,7 +188,10 @@ def _next_payload(text: str, position: int, dialect: Dialect) -> int | None:
     position = skip_space(text, position)
     if dialect.between and text.startswith(dialect.between, position):
         position = skip_space(text, position + len(dialect.between))
-    return position if dialect.payload.begins(text, position) else None
+    elif text.startswith(_SEPARATORS, position):
+        position = skip_space(text, position + 1)
+    another = dialect.payload.continues if dialect.close else dialect.payload.begins
+    return position if another(text, position) else None
 
 
 def _resume(text: str, start: int, dialect: Dialect) -> int:

@@ -61,6 +61,9 @@ class Payload(Protocol):
     def begins(self, text: str, start: int) -> bool:
         """Whether what begins at `start` means to be such a payload, without any delimiter."""
 
+    def continues(self, text: str, start: int) -> bool:
+        """Whether one more begins at `start`, behind another in the same pair of delimiters."""
+
 
 @dataclass(frozen=True)
 class Sample:

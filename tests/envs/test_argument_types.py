@@ -62,7 +62,7 @@ def test_no_text_raises_and_what_is_no_literal_is_itself(text: str) -> None:
         ("22", {"const": "22"}, "22"),
         ("22", {"$ref": "#/$defs/Anything"}, 22),
         ("22", {"allOf": [{"$ref": "#/$defs/Text"}, STRING]}, "22"),
-        ("'22'", {}, "22"),
+        ("'22'", {}, "'22'"),
         ("007", {}, "007"),
         ("NaN", {}, "NaN"),
         ("1e999", {"type": "number"}, "1e999"),

@@ -203,6 +203,26 @@ def test_an_attribute_says_what_is_a_string(
     }
 
 
+def escaped(name: str, arguments: Mapping[str, Any]) -> str:
+    def attribute(text: str) -> str:
+        return text.replace("&", "&amp;").replace('"', "&quot;")
+
+    written = (f'<p name="{attribute(k)}">{raw(v)}</p>' for k, v in arguments.items())
+    return f'<f name="{attribute(name)}">{"".join(written)}</f>'
+
+
+QUOTED = st.text(st.sampled_from('ab&;"<>=') | st.characters(categories=["L"]), min_size=1)
+
+
+@given(st.dictionaries(QUOTED.filter(lambda key: key == key.strip()), st.integers(), max_size=3))
+def test_names_and_keys_in_quotes_hold_any_character(arguments: dict[str, int]) -> None:
+    payload = derived(escaped)
+    assert payload.entities and not WITH_TYPES.entities
+    text = escaped("a&b", arguments).removeprefix('<f name="')
+    (call,), _ = payload.read(text, 0, {}, "</f>")
+    assert (call.name, call.arguments) == ("a&b", arguments)
+
+
 def test_types_come_from_wherever_the_schema_says_them() -> None:
     union = {"anyOf": [{"properties": {"a": {"type": "string"}}}, {"type": "null"}]}
     free = {"additionalProperties": {"type": "string"}}

@@ -154,3 +154,70 @@ def test_a_parser_may_be_named_and_give_a_message(tokenizer: Any) -> None:
     for name in ("json:nothing", "no_such_module:f", "json", "json:__name__"):
         with pytest.raises(ConfigError, match=f"parser {name!r}"):
             Renderer(tokenizer, parser=name)
+
+
+# --- Forms beyond what the template's history shows
+
+BARE = (
+    '{% if tools %}Call as marked[{"name": [its name], "arguments": {}}, ...]\n{{ tools | tojson }}'
+    "{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
+    "{% for call in m.tool_calls or [] %}{{ {'name': call.function.name, 'arguments': "
+    "call.function.arguments} | tojson }}{{ ',' if not loop.last }}{% endfor %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+IN_ONE_PAIR = (
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{{ m.content or '' }}{% if m.tool_calls %}<calls>{% for call in m.tool_calls %}"
+    "{{ call.function.name }}({% for key, value in call.function.arguments.items() %}{{ key }}="
+    "{{ value | tojson }}{{ ', ' if not loop.last }}{% endfor %}){{ '\n' if not loop.last }}"
+    "{% endfor %}</calls>{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+ONE, TWO = '{"name": "add", "arguments": {"a": 3}}', '{"name": "sub", "arguments": {}}'
+BOTH = [("add", {"a": 3}, None), ("sub", {}, None)]
+
+
+def calls_in(template: str, text: str) -> tuple[str, list[tuple[str, Any, str | None]]]:
+    renderer = Renderer(tiny_tokenizer(), chat_template=template)
+    message = renderer.parse(renderer.tokenizer.encode(text))
+    return message["content"], [(c.name, c.arguments, c.error) for c in message["tool_calls"]]
+
+
+@pytest.mark.parametrize("between", [";", "; ", " ;\n", ",", "\n", " "])
+@pytest.mark.parametrize("end", ["", ";", " ;\n"])
+def test_bare_calls_with_a_separator_all_count(between: str, end: str) -> None:
+    assert calls_in(BARE, ONE + between + TWO + end) == ("", BOTH)
+
+
+def test_text_behind_a_separator_stays_text() -> None:
+    assert calls_in(BARE, ONE + "; and so on") == ("; and so on", BOTH[:1])
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (f"marked[{ONE}, {TWO}]", ""),
+        (f"marked {ONE}; {TWO}", ""),
+        (f"Look. marked[{ONE}, {TWO}]", "Look."),
+        (f"marked[{ONE}] or marked[{TWO}] then", "or\nthen"),
+        (f"{ONE}, {TWO}", ""),
+    ],
+)
+def test_the_word_that_the_prompt_wants_before_calls_is_read(text: str, content: str) -> None:
+    assert calls_in(BARE, text) == (content, BOTH)
+
+
+def test_that_word_alone_is_text_and_a_torn_call_behind_it_an_error() -> None:
+    assert calls_in(BARE, "It is marked [in red].") == ("It is marked [in red].", [])
+    _, ((_, _, error),) = calls_in(BARE, 'marked[{"name": "add", "arguments": }]')
+    assert error is not None
+    assert error.endswith('write marked[{"name": "TOOL", "arguments": {"KEY": "VALUE"}}]')
+
+
+@pytest.mark.parametrize("between", ["\n", "\n\n", " ", "; ", ", "])
+def test_keyword_calls_share_one_pair_of_delimiters(between: str) -> None:
+    written = f"So <calls>add(a=3){between}sub()</calls>"
+    assert calls_in(IN_ONE_PAIR, written) == ("So", BOTH)
+    content, (first, second) = calls_in(IN_ONE_PAIR, f"<calls>add(a=3){between}sub(1, a</calls>")
+    assert (content, first) == ("", BOTH[0])
+    assert second[0] == "sub" and second[2] is not None
