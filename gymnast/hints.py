@@ -1,4 +1,4 @@
-"""The name that somebody may have meant: what every "did you mean" in an error is found by."""
+"""Parts of error messages: the name that somebody may have meant, what another library says."""
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
@@ -23,3 +23,11 @@ def _likeness(given: str, known: str) -> float:
     ratio = SequenceMatcher(None, given, known).ratio()
     begins = len(given) >= _SHORTEST_BEGINNING and known.startswith(given)
     return max(ratio, _ALIKE) if begins else ratio
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, in one line: its first, or all where that one ends with a colon."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines)[:400] if lines[0].endswith(":") else lines[0]

@@ -11,6 +11,7 @@ from gymnast.trainers.config_files import load_config
 from gymnast.trainers.kl import Kl
 from gymnast.trainers.rewards import Reward
 from gymnast.trainers.rollout import rollout
+from gymnast.trainers.row_files import load_rows
 from gymnast.trainers.trainer import Trainer
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "aggregations",
     "collect",
     "load_config",
+    "load_rows",
     "losses",
     "make_algorithm",
     "rollout",

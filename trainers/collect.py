@@ -15,6 +15,7 @@ from typing import Any
 
 from gymnast.agents.base import Agent
 from gymnast.trainers.episodes import Environments, Episodes, MakeEnvironment
+from gymnast.trainers.inputs import check_rows_kind, check_sampling_kind
 from gymnast.trainers.rewards import Reward
 from gymnast.trainers.rollout_metrics import Counts, summarise
 from gymnast.trainers.rounds import Rounds
@@ -107,6 +108,8 @@ async def stream(
         ConfigError: A number is out of its range; or the environment has fewer boxes than a round
             has episodes.
     """
+    check_rows_kind(rows)
+    check_sampling_kind(sampling)
     counts = counts if counts is not None else Counts()
     limits = Limits(len(rows), group_size, concurrency, max_waiting_groups, deadline_s)
     together = min(concurrency, limits.episodes) if deterministic else 1
@@ -157,6 +160,7 @@ async def collect(
     Takes and raises what `stream` does; `on_progress`, if given, is called with (episodes of whole
     groups, episodes in all) after every group.
     """
+    check_rows_kind(rows)
     counts = counts if counts is not None else Counts()
     groups = [Group(index) for index in range(len(rows))]
     arriving = stream(

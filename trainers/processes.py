@@ -21,6 +21,7 @@ from accelerate.tracking import GeneralTracker
 from accelerate.utils import InitProcessGroupKwargs, gather_object, patch_environment
 
 from gymnast.errors import ConfigError, GymnastError, UserCodeError
+from gymnast.hints import first_line
 
 T = TypeVar("T")
 
@@ -80,11 +81,26 @@ def launched(trackers: Sequence[GeneralTracker] = ()) -> Accelerator:
             raise ConfigError(f"accelerate launch: {name} must be {value}, got {given}: {reason}")
     # DeepSpeed is called by `trainers/zero.py`; accelerate would want to make optimizer and steps.
     with patch_environment(ACCELERATE_USE_DEEPSPEED="false"):
+        _check_device(os.environ.get("ACCELERATE_TORCH_DEVICE", "cpu"))
         return Accelerator(
             cpu="LOCAL_RANK" in os.environ and not torch.accelerator.is_available(),
             kwargs_handlers=[InitProcessGroupKwargs(timeout=LONGEST_WAIT)],
             log_with=list(trackers) or None,
         )
+
+
+def _check_device(name: str) -> None:
+    """The device that the user named; what accelerate chooses itself is there."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        kind = torch.accelerator.current_accelerator()
+        count = torch.accelerator.device_count() if kind is not None else 0
+        there = ", ".join(["cpu", *(f"{kind}:{number}" for number in range(count))])
+        raise ConfigError(
+            f"ACCELERATE_TORCH_DEVICE: must be a device of this machine ({there}), got {name!r}: "
+            f"{first_line(error)}"
+        ) from error
 
 
 def together(accelerator: Accelerator, work: Callable[[], T]) -> list[T]:

@@ -24,6 +24,7 @@ from gymnast.agents.base import Agent
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError
 from gymnast.trainers.drivers import Driver, driver_of
+from gymnast.trainers.inputs import check_sampling_kind
 from gymnast.trainers.seeds import derive
 from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory
 
@@ -107,6 +108,7 @@ async def rollout(
         UserCodeError: A hook of the environment's raised.
         InfrastructureError: The agent failed.
     """
+    check_sampling_kind(sampling)
     driver = driver_of(env)
     try:
         return await drive(driver, agent, row, seed, sampling or Sampling())

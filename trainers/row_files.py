@@ -15,12 +15,11 @@ from typing import Any, overload
 import jmespath
 
 from gymnast.errors import DataError
-from gymnast.hints import nearest
+from gymnast.hints import first_line, nearest
 from gymnast.trainers.input_paths import shown
 from gymnast.trainers.row_formats import (
     SUFFIXES,
     Row,
-    first_line,
     place_of,
     read_rows,
     read_saved,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from gymnast.errors import DataError
+from gymnast.hints import first_line
 
 Row = dict[str, Any]
 Placed = Iterator[tuple[Row, int]]  # a row and its line in the file
@@ -247,8 +248,3 @@ def shortened(value: Any) -> str:
     """A value as an error shows it."""
     text = repr(value)
     return text if len(text) <= 200 else text[:200] + "..."
-
-
-def first_line(error: Exception) -> str:
-    """What an exception says, in one line."""
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

