@@ -5,6 +5,7 @@ arguments made from its schema. What a reward means, or whether a policy can lea
 say.
 """
 
+import inspect
 import json
 from typing import Any, NamedTuple
 
@@ -56,6 +57,7 @@ def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
         f"{type(environment).__name__} is no subclass of gymnast.envs.Environment"
     )
     renderer = environment._require_renderer()
+    _check_signature(environment)
     prompt = _check_reset(environment)
     _check_schemas(environment)
     _check_scored(environment)
@@ -67,6 +69,16 @@ def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
     gymnasium_check_env(environment, skip_render_check=True)
     rewards = tuple(end.reward for end in ends if not end.info.get("no_reward"))
     return CheckReport(renderer.tokenizer.decode(prompt), len(prompt), tuple(tried), rewards)
+
+
+def _check_signature(env: Environment) -> None:
+    """Gymnasium's reset takes a seed and options."""
+    taken = inspect.signature(env.reset).parameters
+    missing = [name for name in ("seed", "options") if name not in taken]
+    assert not missing or any(p.kind is p.VAR_KEYWORD for p in taken.values()), (
+        f"{type(env).__name__}.reset takes no {' and no '.join(missing)}. Write reset(self, *, "
+        "seed=None, options=None), or let setup(row) do what it does"
+    )
 
 
 def _check_reset(env: Environment) -> TokenIds:
@@ -109,7 +121,7 @@ def _check_scored(env: Environment) -> None:
 
 def _check_tools(env: Environment) -> tuple[list[ToolTried], list[_End]]:
     """Call every tool, each in an episode of its own, which an empty answer ends."""
-    row = dict(env.row)
+    row, known = dict(env.row), set(vars(env))
     tried, ends = [], []
     for name, tool in env._all_tools.items():
         try:
@@ -122,6 +134,8 @@ def _check_tools(env: Environment) -> tuple[list[ToolTried], list[_End]]:
             ends += run_blocking(_call_and_answer(env, name, arguments))
         tried.append(_tried(env, tool))
         _check_json(env.messages, "messages")
+        for left in set(vars(env)) - known:  # or it would hide that another tool or hook needs it
+            delattr(env, left)
     return tried, ends
 
 
@@ -146,7 +160,9 @@ def _tried(env: Environment, tool: Tool) -> ToolTried:
         raise AssertionError(
             f"{call} failed by a bug of the tool: {record.error.traceback or said}"
         )
-    return ToolTried(call, record.text, "ends the episode" if tool.options.stop else "")
+    stops = ["ends the episode"] if tool.options.stop and record.error is None else []
+    empty = ["it returned None"] if record.text == "null" else []
+    return ToolTried(call, record.text, ", ".join(stops + empty))
 
 
 def _random_actions(env: Environment) -> list[TokenIds]:

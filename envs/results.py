@@ -124,9 +124,9 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _described(value: Any) -> str:
-    kind = type(value)
-    shown = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
-    return f"a result of type {shown}"
+    module, name = type(value).__module__, type(value).__name__
+    of_a_file = module in ("builtins", "__main__") or module.startswith("gymnast_file_")
+    return f"a result of type {name if of_a_file else f'{module}.{name}'}"
 
 
 def cut_middle(text: str, max_tokens: int, encode: Callable[[str], Sized]) -> str:

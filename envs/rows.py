@@ -35,7 +35,10 @@ def checked_row(row: Any, owner: str) -> dict[str, Any]:
         DataError: It is no mapping.
     """
     if not isinstance(row, Mapping):
-        raise DataError(f"{owner} was given the row {row!r:.200}; a row must be a dict.")
+        raise DataError(
+            f"{owner} was given the row {row!r:.200}; a row must be a dict, whether it comes from "
+            "sample_row, from rows or from reset's options."
+        )
     return copy.deepcopy(dict(row))
 
 

@@ -190,18 +190,27 @@ def _parameter(
 
 
 def tools_of_class(cls: type) -> dict[str, Tool]:
-    """Every marked method of a class, base classes first, in the order of their definition."""
+    """Every marked method of a class, base classes first, in the order of their definition.
+
+    Raises:
+        ToolDefinitionError: One of them cannot be a tool.
+    """
     names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
-    found = {}
-    for name in names:
-        attribute = inspect.getattr_static(cls, name)
-        options = mark_of(attribute)
-        if options is not None:
-            _check_name(cls, name)
-            method = not isinstance(attribute, staticmethod)
-            function = plain_function(attribute)
-            found[name] = define_tool(function, name=name, options=options, method=method)
-    return found
+    try:
+        found = {name: _tool_of_attribute(cls, name) for name in names}
+    except ToolDefinitionError as error:
+        raise ToolDefinitionError(f"{cls.__name__}: {error}") from error
+    return {name: tool for name, tool in found.items() if tool is not None}
+
+
+def _tool_of_attribute(cls: type, name: str) -> Tool | None:
+    attribute = inspect.getattr_static(cls, name)
+    options = mark_of(attribute)
+    if options is None:
+        return None
+    _check_name(cls, name)
+    method = not isinstance(attribute, staticmethod)
+    return define_tool(plain_function(attribute), name=name, options=options, method=method)
 
 
 def _check_name(cls: type, name: str) -> None:

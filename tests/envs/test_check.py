@@ -107,6 +107,36 @@ class Photographs(Sound):
         return b"\x89PNG"
 
 
+class Started(Sound):
+    @tool
+    def start(self) -> str:
+        """Start the game."""
+        self.board = [0] * 9
+        return "started"
+
+    @tool
+    def move(self, field: int) -> list[int]:
+        """Set a stone."""
+        self.board[field] = 1
+        return self.board
+
+
+class Scored(Sound):
+    @tool
+    def start(self) -> str:
+        """Start the game."""
+        self.board = [1] * 9
+        return "started"
+
+    def reward(self, episode: Any) -> Any:
+        return float(sum(self.board))
+
+
+class OldReset(Sound):
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
+
+
 class Opaque(Sound):
     def setup(self, row: Any) -> Any:
         return [{"role": "user", "content": "Go.", "extra": float("nan")}]
@@ -135,6 +165,9 @@ def test_check_env_passes_on_a_sound_environment(renderer: Renderer) -> None:
         (Sticky, AssertionError, "the info of reset lacks stop_ids"),
         (Chatty, AssertionError, "tokens"),
         (Endless, AssertionError, "terminated=False"),
+        (Started, AssertionError, r"(?s)move\(field=1\) failed by a bug.*attribute 'board'"),
+        (Scored, UserCodeError, "Scored.reward: AttributeError: .* no attribute 'board'"),
+        (OldReset, AssertionError, r"reset takes no seed and no options. Write reset\(self, \*,"),
         (Opaque, AssertionError, "messages cannot be written as JSON"),
     ],
 )
@@ -240,7 +273,9 @@ def test_check_env_calls_every_tool_and_shows_what_a_model_reads(renderer: Rende
 
 def test_a_report_stays_readable() -> None:
     tried = ToolTried("look()", "a\n\x1b[31m" + "x" * 900)
+    tried_nothing = ToolTried("look()", "null", "it returned None")
     shown = str(CheckReport("\n".join(map(str, range(500))), 900, (tried,), (1.0,)))
     assert "[... 440 lines left out ...]" in shown
     assert "\x1b" not in shown and max(map(len, shown.splitlines())) < 300
+    assert "(it returned None)" in str(CheckReport("Go.", 1, (tried_nothing,), (0.0,)))
     assert "There are no tools." in str(CheckReport("Go.", 1, (), (0.0,)))

@@ -243,7 +243,7 @@ def test_functions_are_given_as_a_list() -> None:
 
 
 def test_a_method_without_a_docstring_fails_when_its_class_is_defined() -> None:
-    with pytest.raises(ToolDefinitionError, match=r"'search' has no docstring"):
+    with pytest.raises(ToolDefinitionError, match=r"Broken: tool 'search' has no docstring"):
 
         class Broken(Environment):
             @tool
