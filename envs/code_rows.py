@@ -3,18 +3,19 @@
     {"prompt": source up to a docstring, "test": "def check(candidate): ...", "entry_point": name}
     {"text" or "prompt": a question, "test_list": ["assert name(1) == 2", ...]}
 
-The second kind may have `test_setup_code`, `test_imports` (a list of lines) and `entry_point`.
+The second kind may have `test_setup_code`, `test_imports` (a list of lines), `code` (a solution, of
+which tests may use a helper) and `entry_point` (the function to write, or a list of them).
 The tests are parsed here, on the host, to count them; they are never run here.
 """
 
 import ast
 import builtins
-import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gymnast.envs.code_assertions import idle_assertions
+from gymnast.envs.code_names import bound, names_function, names_of, read, standard_modules_in
 from gymnast.envs.grading import Tests
 from gymnast.errors import DataError
 
@@ -59,65 +60,56 @@ def _of_asserts(row: Mapping[str, Any]) -> CodeTask:
     if isinstance(listed, str) or not isinstance(listed, Sequence) or not listed:
         raise _error(row, f"'test_list' is {listed!r:.100}; it must be a list of Python texts")
     tests = [_parsed(row, "test_list", text) for text in listed]
-    imports = "\n".join([*(row.get("test_imports") or []), *_modules(tests)])
+    for tree in tests:
+        _check_assertions(row, "test_list", tree)
+    imports = "\n".join([*(row.get("test_imports") or []), *standard_modules_in(tests)])
     setup = row.get("test_setup_code") or ""
     before = [_parsed(row, "test_imports", imports), _parsed(row, "test_setup_code", setup)]
-    names = _called(row, before, tests)
+    names, helpers = _names(row, before, tests, question)
     example = _first_call(tests, names[0])
-    if not re.search(rf"`{names[0]}`|\b{names[0]}\(", question):
+    if not names_function(question, names[0]):
         question += f"\nThe function is called `{names[0]}`"
         question += f", as in `{example}`." if example else "."
+    context = "\n".join(part for part in (imports, setup, helpers) if part)
     steps = tuple((text, True) for text in listed)
-    return CodeTask(question, imports, names[0], Tests(f"{imports}\n{setup}", names, steps))
+    return CodeTask(question, imports, names[0], Tests(context, names, steps))
 
 
-def _called(
-    row: Mapping[str, Any], before: Sequence[ast.AST], tests: Sequence[ast.AST]
-) -> tuple[str, ...]:
-    """The functions that the tests call and nothing defines."""
-    bound = set(dir(builtins))
-    for tree in (*before, *tests):
-        bound |= _bound(tree)
-    needed = [name for tree in before for name in _read(tree) if name not in bound]
-    if needed:
+def _names(
+    row: Mapping[str, Any],
+    before: Sequence[ast.Module],
+    tests: Sequence[ast.Module],
+    question: str,
+) -> tuple[tuple[str, ...], str]:
+    """The functions that the policy is to write, and Python that defines the tests' helpers."""
+    defined = set(dir(builtins)).union(*map(bound, before))
+    if needed := [name for tree in before for name in read(tree) if name not in defined]:
         raise _error(
             row,
             f"'test_setup_code' uses {needed[0]}, which the solution would have to define: only "
             "plain values pass between tests and solution, no objects of its classes",
         )
-    names = list(dict.fromkeys(n for tree in tests for n in _read(tree) if n not in bound))
-    given = row.get("entry_point")
-    if given is None and not names:  # it has the name of one of Python's own functions
-        given = _called_by_all(tests)
-    if given is not None:
-        names = [given, *(name for name in names if name != given)]
-    if not names:
+    given = row.get("entry_point") or ()
+    given = (given,) if isinstance(given, str) else tuple(given)
+    reference = row.get("code") or ""
+    _parsed(row, "code", reference)
+    found = names_of(tests, before, given, reference, question)
+    if not found.written and len(found.free) > 1:
+        raise _error(
+            row,
+            f"every test calls {' and '.join(found.free)}; say in 'entry_point' which is to be "
+            "written: the others are taken from 'code'",
+        )
+    if not found.written:
         raise _error(row, "'test_list' calls no function that the solution would define")
-    return tuple(names)
-
-
-def _modules(tests: Sequence[ast.AST]) -> list[str]:
-    """Imports of modules that tests use as if the solution had imported them."""
-    bases = [
-        node.value.id
-        for tree in tests
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-    ]
-    return [f"import {name}" for name in dict.fromkeys(bases) if name in sys.stdlib_module_names]
-
-
-def _called_by_all(tests: Sequence[ast.AST]) -> str | None:
-    """The outermost function that every test calls."""
-    called = [
-        [
-            node.func.id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        ]
-        for tree in tests
-    ]
-    return next((name for name in called[0] if all(name in other for other in called)), None)
+    if found.missing:
+        raise _error(
+            row,
+            f"the tests use {found.missing[0]} beside {found.written[0]}, and what code is "
+            "compared with must not be its own: define it in 'test_setup_code' or 'code', or list "
+            "all the functions that are to be written in 'entry_point'",
+        )
+    return found.written, found.helpers
 
 
 def _of_check(row: Mapping[str, Any]) -> CodeTask:
@@ -129,6 +121,7 @@ def _of_check(row: Mapping[str, Any]) -> CodeTask:
     if not checks or not checks[-1].args.args:  # type: ignore[attr-defined]
         raise _error(row, "'test' defines no function check(candidate)")
     check: Any = checks[-1]
+    _check_assertions(row, "test", check)
     rest = "\n".join(ast.unparse(node) for node in module.body if node is not check)
     argument = check.args.args[0].arg
     steps = [(f"{argument} = {name}", False)]
@@ -168,30 +161,25 @@ def _asserts(node: ast.AST) -> bool:
     return any(isinstance(part, ast.Assert) for part in _own(node))
 
 
+def _check_assertions(row: Mapping[str, Any], field: str, tree: ast.AST) -> None:
+    """Refuse tests that any code would pass; HumanEval's `assert True` is no test, and left out."""
+    found = [
+        (node, why)
+        for node, why in idle_assertions(tree)
+        if not isinstance(node.test, ast.Constant)
+    ]
+    for node, why in found:
+        raise _error(row, f"{field!r} has `{ast.unparse(node)!s:.100}`, which cannot fail: {why}")
+    asserts = [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    if asserts and all(isinstance(node.test, ast.Constant) and node.test.value for node in asserts):
+        raise _error(row, f"{field!r} asserts nothing but constants, which cannot fail")
+
+
 def _says_nothing(node: ast.AST) -> bool:
     """`assert True`, which any code would pass, and a docstring."""
     if isinstance(node, ast.Assert):
         return isinstance(node.test, ast.Constant)
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def _bound(tree: ast.AST) -> set[str]:
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            found.add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.arg):
-            found.add(node.arg)
-        elif isinstance(node, ast.alias):
-            found.add((node.asname or node.name).split(".")[0])
-    return found
-
-
-def _read(tree: ast.AST) -> list[str]:
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    return [node.id for node in names if isinstance(node.ctx, ast.Load)]
 
 
 def _first_call(tests: Sequence[ast.AST], name: str) -> str:

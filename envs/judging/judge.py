@@ -5,6 +5,7 @@ to the host; the answer, a text of `wire.py`, comes with `resume`. No code of th
 here, so what the tests find is what counts.
 """
 
+import ast
 import builtins
 import json
 import os
@@ -74,16 +75,19 @@ class Judge:
         try:
             exec(compile(self._context, "<context>", "exec", dont_inherit=True), namespace)
             steps = [
-                (compile(step, "<test>", "exec", dont_inherit=True), counts)
-                for step, counts in self._steps
+                (source, compile(source, "<test>", "exec", dont_inherit=True), counts)
+                for source, counts in self._steps
             ]
         except BaseException:
             self._events.put({"broken": traceback.format_exc()[-2000:]})
             return
         namespace.update(functions)
         number = 0
-        for code, counts in steps:
-            error = _error_of(code, namespace)
+        broken: Optional[str] = None  # what a step between the tests came to
+        for source, code, counts in steps:
+            error = broken or _error_of(code, namespace)
+            if error is not None:
+                _unbind(source, namespace)
             if counts:
                 if error is None:
                     self._passed.append(number)
@@ -91,6 +95,8 @@ class Judge:
                     self._why[number] = error
                 number += 1
                 self._events.put({})  # so that it counts, whatever becomes of the next one
+            elif error is not None:
+                broken = "what comes before it failed: %s" % error
         self._events.put({"done": True})
 
     def _function(self, name: str) -> Callable[..., Any]:
@@ -115,6 +121,13 @@ def _error_of(code: Any, namespace: Dict[str, Any]) -> Optional[str]:
         except BaseException:
             return type(error).__name__
     return None
+
+
+def _unbind(source: str, namespace: Dict[str, Any]) -> None:
+    """Take away what a failed step would have set, so that no later one reads an older value."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            namespace.pop(node.id, None)
 
 
 def _outcome(answer: str) -> Any:

@@ -128,9 +128,9 @@ _SEQUENCES: Tuple[Tuple[Any, str], ...] = (
     (frozenset, "frozenset"),
     (set, "set"),
     (deque, "deque"),
-    (type({}.keys()), "list"),
-    (type({}.values()), "list"),
-    (type({}.items()), "list"),
+    (type({}.keys()), "dict_keys"),
+    (type({}.values()), "dict_values"),
+    (type({}.items()), "dict_items"),
 )
 _TYPES: Dict[str, type] = {
     kind.__name__: kind
@@ -151,5 +151,8 @@ _MAKE: Dict[str, Callable[[List[Any]], Any]] = {
     "frozenset": lambda parts: frozenset(_items(parts)),
     "set": lambda parts: set(_items(parts)),
     "deque": lambda parts: deque(_items(parts)),
+    "dict_keys": lambda parts: dict.fromkeys(_items(parts)).keys(),
+    "dict_values": lambda parts: dict(enumerate(_items(parts))).values(),
+    "dict_items": lambda parts: dict(_items(parts)).items(),
     "iterator": lambda parts: iter(_items(parts)),
 }

@@ -95,7 +95,8 @@ def test_a_function_may_have_the_name_of_one_of_pythons_own() -> None:
         ({**MBPP, "text": None}, "the row 7.*'prompt' is None"),
         ({**MBPP, "test_list": []}, "the row 7.*'test_list' is"),
         ({**MBPP, "test_list": "assert f()"}, "'test_list' is"),
-        ({**MBPP, "test_list": ["assert 1"]}, "calls no function"),
+        ({**MBPP, "test_list": ["assert 1"]}, "asserts nothing but constants"),
+        ({**MBPP, "test_list": ["assert 1 + 1 == 2"]}, "calls no function"),
         ({**MBPP, "test_list": ["assert ("]}, "'test_list' is no Python"),
         ({**MBPP, "test_setup_code": "root = Node(1)"}, "uses Node"),
     ],
@@ -103,3 +104,69 @@ def test_a_function_may_have_the_name_of_one_of_pythons_own() -> None:
 def test_a_row_that_cannot_be_read_is_named(row: dict[str, Any], words: str) -> None:
     with pytest.raises(DataError, match=words):
         code_task(row)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "assert (f(1) == 2, 'two')",
+        "assert [f(1) == 2]",
+        "assert f(1) == 2 or 'text'",
+        "assert f(1) or True",
+        "assert not (f(1) and False)",
+        "assert f(1) == f(1)",
+        "assert lambda: f(1) == 2",
+        "assert (x := 'text') if f(1) else 1",
+        "assert (n for n in f(1))",
+        "try:\n    assert f(1) == 2\nexcept AssertionError:\n    pass",
+        "try:\n    assert f(1) == 2\nexcept:\n    print('no')",
+        "from contextlib import suppress\nwith suppress(Exception):\n    assert f(1) == 2",
+    ],
+)
+def test_an_assertion_that_cannot_fail_is_refused_with_its_row(test: str) -> None:
+    row = {"task_id": 9, "prompt": "Write f(n).", "test_list": ["assert f(2) == 3", test]}
+    with pytest.raises(DataError, match=r"the row 9: 'test_list' has `assert .*cannot fail"):
+        code_task(row)
+    body = "".join(f"    {line}\n" for line in test.replace("f(", "candidate(").splitlines())
+    check = f"def check(candidate):\n    assert candidate(2) == 3\n{body}"
+    with pytest.raises(DataError, match=r"Test/0.*'test' has `assert .*cannot fail"):
+        code_task({**HUMANEVAL, "test": check})
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "assert f(1) == 2, 'two'",
+        "assert f(1) != f(1)",
+        "assert f(1) or f(2)",
+        "assert not [*f(1)]",
+        "try:\n    f(-1)\nexcept ValueError:\n    pass\nassert f(1) == 2",
+        "try:\n    assert f(1) == 2\nexcept AssertionError as e:\n    raise ValueError from e",
+    ],
+)
+def test_an_assertion_that_may_fail_is_taken(test: str) -> None:
+    assert code_task({"prompt": "Write f(n).", "test_list": [test]}).tests.total == 1
+
+
+def test_what_code_is_compared_by_comes_from_python_or_the_reference() -> None:
+    row = {"prompt": "Write half(n).", "test_list": ["assert isclose(half(3), 1.5)"]}
+    task = code_task(row)
+    assert task.tests.names == ("half",)
+    assert "from math import isclose" in task.tests.context
+    assert "isclose" not in task.context
+    own = {**row, "test_list": ["assert near(half(3), 1.5)"]}
+    with pytest.raises(DataError, match=r"use near beside half.*must not be its own"):
+        code_task({**own, "entry_point": "half"})
+    code = "def near(a, b): return abs(a - b) < 1e-6\ndef half(n): return n / 2"
+    task = code_task({**own, "code": code, "entry_point": "half"})
+    assert task.tests.names == ("half",) and "def near" in task.tests.context
+    assert code_task({**own, "code": code}).tests.names == ("half",)  # which the prompt names
+    with pytest.raises(DataError, match=r"calls near and half; say in 'entry_point'"):
+        code_task({**own, "code": code, "prompt": "Divide a number by two."})
+    both = code_task({**own, "entry_point": ["half", "near"]})
+    assert both.tests.names == ("half", "near")
+
+
+def test_tests_that_call_different_functions_ask_for_all_of_them() -> None:
+    row = {"prompt": "Write f and g.", "test_list": ["assert f(1) == 2", "assert g(1) == 3"]}
+    assert code_task(row).tests.names == ("f", "g")
