@@ -11,7 +11,9 @@ FunctionOfContext = Callable[[list[int]], Sequence[int]]
 class ScriptedAgent:
     """Says turn 0, 1, ... of a script in every episode, however many run at once.
 
-        agent = ScriptedAgent([call_ids, answer_ids])
+        call = {"role": "assistant", "tool_calls": [ToolCall("", "add", {"a": 2, "b": 3})]}
+        answer = {"role": "assistant", "content": "5."}
+        agent = ScriptedAgent([renderer.encode(call), renderer.encode(answer)])
         trajectory = await rollout(env, agent, row)
 
     An agent is not told which episode a context belongs to. It finds the turn from the contexts

@@ -8,7 +8,7 @@ import gymnasium
 from gymnast.agents import ScriptedAgent
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.trainers import collect
-from gymnast.types import Sampling
+from gymnast.types import Sampling, ToolCall
 from rollout_measure import Cost, Meter, in_turns
 from rollout_report import HEAD, Report, Target
 from rollout_script import tokenizer
@@ -67,17 +67,17 @@ def _cost(
     environment: type[Environment], renderer: Renderer, episodes: int, repetitions: int
 ) -> Cost:
     meter = Meter()
-    encode, stop = renderer.tokenizer.encode, renderer.tokenizer.eos_token_id
-    call = encode('<tool_call>\n{"name": "nothing", "arguments": {"n": 1}}\n</tool_call>')
-    answer = [*encode("Done."), stop]
+    one = ToolCall("", "nothing", {"n": 1})
+    call = renderer.encode({"role": "assistant", "tool_calls": [one]})
+    answer = renderer.encode({"role": "assistant", "content": "Done."})
     env = environment(renderer)
     prompt, _ = env.reset(options={"row": {"prompt": "Row 0"}})
-    observed, *_ = env.step([*call, stop])
+    observed, *_ = env.step(call)
     env.close()
-    longest = len(prompt) + CALLS * (len(call) + 1 + len(observed))
+    longest = len(prompt) + CALLS * (len(call) + len(observed))
 
     def run() -> Cost:
-        agent = ScriptedAgent(lambda ids: answer if len(ids) >= longest else [*call, stop])
+        agent = ScriptedAgent(lambda ids: answer if len(ids) >= longest else call)
         with meter.measure() as cost:
             found = asyncio.run(_collect(environment, renderer, agent, episodes))
         assert [len(t.turns) for t in found.trajectories] == [CALLS + 1] * episodes

@@ -81,6 +81,16 @@ def calls() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
+def say(renderer: Renderer, calls: Callable[..., dict[str, Any]]) -> Callable[..., list[int]]:
+    """The action that says a text, or some calls: `say("", ("add", {"a": 1, "b": 2}), ...)`."""
+
+    def say(content: str, *named: tuple[str, Any]) -> list[int]:
+        return renderer.encode(calls(*named, content=content))
+
+    return say
+
+
+@pytest.fixture(scope="session")
 def play() -> Callable[..., list[Outcome]]:
     """Reset an environment and act with each message in turn, on one event loop."""
 

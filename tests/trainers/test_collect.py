@@ -20,9 +20,8 @@ from gymnast.trainers.collect import Counts
 from gymnast.types import Completion, Sampling, StopReason
 
 Encode = Callable[[str], list[int]]
-Write = Callable[..., str]
+Say = Callable[..., list[int]]
 Rows = Sequence[Mapping[str, Any]]
-END = "<|im_end|>"
 
 
 class Desk(Environment):
@@ -105,8 +104,8 @@ def make_env(renderer: Renderer) -> Iterator[Making]:
 
 
 @pytest.fixture
-def script(encode: Encode, write_call: Write) -> list[list[int]]:
-    return [encode(write_call("look") + write_call("call") + END), encode("Done." + END)]
+def script(say: Say) -> list[list[int]]:
+    return [say("", ("look", {}), ("call", {})), say("Done.")]
 
 
 class Listening:

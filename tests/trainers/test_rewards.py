@@ -154,9 +154,9 @@ ROWS = [{"name": "one"}, {"name": "two"}, {"name": "three"}]
 
 
 @pytest.fixture
-def gather(renderer: Renderer, encode: Callable[[str], list[int]]) -> Callable[..., Rollouts]:
+def gather(renderer: Renderer, say: Callable[..., list[int]]) -> Callable[..., Rollouts]:
     def gather(*rewards: Reward, make: Any = None, **settings: Any) -> Rollouts:
-        agent = ScriptedAgent([encode("Yes.<|im_end|>")])
+        agent = ScriptedAgent([say("Yes.")])
         return asyncio.run(
             collect(
                 make or (lambda: Echo(renderer=renderer)),

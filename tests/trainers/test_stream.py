@@ -22,7 +22,7 @@ from gymnast.trainers.collect import Counts
 from gymnast.types import Completion, Sampling
 
 Encode = Callable[[str], list[int]]
-Write = Callable[..., str]
+Say = Callable[..., list[int]]
 END = "<|im_end|>"
 
 
@@ -98,8 +98,8 @@ def make_env(renderer: Renderer) -> Iterator[Making]:
 
 
 @pytest.fixture
-def script(encode: Encode, write_call: Write) -> list[list[int]]:
-    return [encode(write_call("look") + write_call("call") + END), encode("Done." + END)]
+def script(say: Say) -> list[list[int]]:
+    return [say("", ("look", {}), ("call", {})), say("Done.")]
 
 
 def prompts(count: int, **first: Any) -> list[dict[str, Any]]:
