@@ -10,6 +10,7 @@ A thought that the generation prompt opens, and the template never writes, is cl
 out: how an action is read (`reading.py`); `difference` compares what was.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from gymnast.envs import plain_protocol, probes
 from gymnast.envs.following import Following
 from gymnast.envs.markup import common_start, shared_length
 from gymnast.envs.messages import in_openai_shape
+from gymnast.envs.reading import STRICT_ID
 from gymnast.envs.reasoning import Reasoning
 from gymnast.envs.safe_text import SafeText
 from gymnast.envs.turn_ends import after_cut
@@ -42,6 +44,7 @@ class Encoder:
         reasoning: How the template writes thoughts; None where it knows of none.
         stop_ids: The ids that end a turn.
         plain: Whether calls are written by the plain protocol.
+        strict_ids: Whether the template takes calls' ids of nine letters and digits only.
     """
 
     text: SafeText
@@ -50,6 +53,7 @@ class Encoder:
     reasoning: Reasoning | None
     stop_ids: tuple[int, ...]
     plain: bool
+    strict_ids: bool
 
     def encode(
         self, message: Mapping[str, Any], tools: Tools, thought: str, marker: str | None
@@ -68,7 +72,7 @@ class Encoder:
         Raises:
             TemplateError: If the template refuses the message.
         """
-        tools = self._passed(message, tools)
+        message, tools = self._with_ids(message), self._passed(message, tools)
         after = self._after(message)
         for following, thinks in (([], False), (after, False), ([], True)):
             written = self._written(message, following, tools)
@@ -82,6 +86,17 @@ class Encoder:
                 written = written.removesuffix(self.turns.after_last)
                 ids = self.text.encode(written, marker, inside=True)
                 yield [*ids, *self._end(after, tools, ids)]
+
+    def _with_ids(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The message with an id for each call that has none, or none that the template takes."""
+        calls = []
+        for index, call in enumerate(message.get("tool_calls") or ()):
+            written = str(call.get("id") or "")
+            if not written or (self.strict_ids and not STRICT_ID.fullmatch(written)):
+                said = f"{index} {_canonical(call['function'])}"
+                call = call | {"id": hashlib.sha256(said.encode()).hexdigest()[:9]}
+            calls.append(call)
+        return {**message, "tool_calls": calls} if calls else message
 
     def _passed(self, message: Mapping[str, Any], tools: Tools) -> Tools:
         """The schemas to pass to the template: stand-ins where it wants some and none are given."""

@@ -21,7 +21,8 @@ from gymnast.types import Message, ToolCall
 
 Tools = Sequence[Mapping[str, Any]] | None
 
-_STRICT_ID = re.compile(r"[A-Za-z0-9]{9}")
+STRICT_ID = re.compile(r"[A-Za-z0-9]{9}")
+"""A call's id as the strictest template wants it."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Reader:
         numbered: list[ToolCall] = []
         seen: set[str] = set()
         for index, call in enumerate(calls):
-            taken = not self.strict_ids or _STRICT_ID.fullmatch(call.id)
+            taken = not self.strict_ids or STRICT_ID.fullmatch(call.id)
             if self.strict_ids and self.text.breaker.is_suspicious(call.id):
                 taken = None  # it could not be written again as it is
             own = call.id if call.id and taken and call.id not in seen else ""

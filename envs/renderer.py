@@ -319,6 +319,7 @@ class Renderer:
             self._reader.reasoning,
             self.stop_ids,
             plain=self._plain,
+            strict_ids=self._reader.strict_ids,
         )
 
     def _prepare(

@@ -189,6 +189,16 @@ def test_openai_calls_and_arguments_as_text_will_do(renderers: dict[str, Rendere
     assert [(call.name, call.arguments) for call in read["tool_calls"]] == [("add", {"a": 3})]
 
 
+def test_a_call_without_an_id_gets_one_that_the_template_takes(
+    renderers: dict[str, Renderer],
+) -> None:
+    renderer = renderers["listed"]
+    for call_id in ("", "a", "functions.add:0"):
+        message = say("", ToolCall(call_id, "add", {"a": 3}))
+        (call,) = renderer.parse(renderer.encode(message, tools=TOOLS), tools=TOOLS)["tool_calls"]
+        assert (call.name, call.arguments, len(call.id)) == ("add", {"a": 3}, 9)
+
+
 @pytest.mark.parametrize(
     ("name", "message", "words"),
     [
