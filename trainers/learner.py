@@ -121,11 +121,14 @@ class Learner:
             yield
             return
         policy = self.policy
-        self.policy = self._accelerator.prepare(policy)
+        self.policy = joined = self._accelerator.prepare(policy)
         try:
             yield
         finally:
             self.policy = policy
+            for thread_holder in ("logger", "reducer"):  # also where a traceback holds the rest
+                joined.__dict__.pop(thread_holder, None)
+            del joined
             self._accelerator.free_memory()  # drops its own reference, and collects cycles
 
     def update(self, groups: Groups, step: int) -> dict[str, float]:

@@ -198,6 +198,23 @@ def test_only_the_main_process_tracks_and_what_cannot_start_ends_all(found: Foun
     assert second["message"] == f"process 0: {first['message']}"
 
 
+# --- The end of a process
+
+
+def test_what_sums_gradients_is_gone_when_a_run_is(found: Found) -> None:
+    """Freed after the processes have parted, torch's `Reducer` may wait for ever."""
+    for process in found:
+        left = {"after": 0, "after_an_error": 0, "error": "made on purpose"}
+        assert process["let_go"] == left
+
+
+@pytest.mark.slow
+def test_processes_that_part_thirty_times_never_wait_for_ever(tmp_path: Path) -> None:
+    """As a rule, before, they did within four times."""
+    script = SCRIPT.with_name("parting_processes.py")
+    assert in_two_processes(script, tmp_path, longest_s=240) == [{"parted": 30}] * 2
+
+
 # --- Resume
 
 

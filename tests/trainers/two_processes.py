@@ -5,6 +5,7 @@
 Each process writes what each of its scenarios found to FOLDER/<process>.json.
 """
 
+import gc
 import hashlib
 import json
 import os
@@ -25,6 +26,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from gymnast.agents import load_model
 from gymnast.agents.tiny import tiny_model, tiny_tokenizer
@@ -399,7 +401,27 @@ def evaluated(folder: Path) -> Found:
     return {name: value for name, value in metrics.items() if "time/" not in name}
 
 
+def let_go(folder: Path) -> Found:
+    """What holds the threads that sum gradients, after a run and after one ended by an error."""
+
+    def left() -> int:
+        gc.collect()
+        return sum(type(each) is DDP and hasattr(each, "reducer") for each in gc.get_objects())
+
+    def breaks(*_: Any) -> TokenLosses:
+        raise ArithmeticError("made on purpose")
+
+    train(steps=1)
+    after = left()
+    try:
+        train(algorithm=replace(make_algorithm("grpo"), loss=breaks), steps=1)
+    except ArithmeticError as error:  # whose traceback holds the rest
+        return {"after": after, "after_an_error": left(), "error": str(error)}
+    return {}
+
+
 SCENARIOS = [
+    let_go,
     plain,
     evaluated,
     lost_in_one,
