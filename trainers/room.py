@@ -74,8 +74,9 @@ def check_room(folder: RunFolder, need: Need, *, keep: int) -> None:
             "another folder"
         )
     if usage.free + taken < whole:
+        less = ", or lower trainer.keep_checkpoints" if keep > 1 else ""
         logger.warning(
-            "output_dir: %s has %s of room; %d checkpoints of %s, one being written and the model "
-            "take %s: free some, or lower trainer.keep_checkpoints",
-            *(folder.path, shown(usage.free), keep, shown(need.checkpoint), shown(whole)),
+            "output_dir: %s has %s of room; checkpoints (%d that stay, one being written, %s each) "
+            "and the model take %s: free some%s",
+            *(folder.path, shown(usage.free), keep, shown(need.checkpoint), shown(whole), less),
         )

@@ -95,9 +95,10 @@ class RunLoop:
             self._check_goes_on()
             return
         counters = self.state.begin(resume=resume)
-        trainer.step, self._begun = counters["step"], True
+        trainer.step = counters["step"]
         self._evaluated = counters.get("evaluated", trainer.step)  # those of 0.1 do not say
         self._check_room()
+        self._begun = True
         if resume and trainer.step >= trainer.steps:
             logger.info(
                 "nothing is left to train: step %d of %d is done; more trainer.steps go on from it",
