@@ -14,7 +14,8 @@ overrides), `toolset.py` (one turn in messages), `base.py` (the same in tokens),
       reading   reading, reasoning, response_template, spelled (text that spells a token)
       writing   turns (where they end), following (what comes then), skeletons, turn_ends
       safety    safe_text, markers (no added token from text)
-    by name     registry, check
+    by name     registry
+    check       check, check_report, example_arguments, differences
     boxes       box (the episode's), result_words, python, shell, code
       images    container (tools in an image), tool_program
       grading   code_rows, code_tasks, grading; judging/ runs in the boxes

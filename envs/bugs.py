@@ -12,13 +12,11 @@ ValueError, ...) may be the answer to what the policy asked for.
 
 import dis
 import inspect
-import json
 import logging
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from gymnast.envs.episode import ToolError
@@ -26,7 +24,6 @@ from gymnast.envs.episode import ToolError
 logger = logging.getLogger(__name__)
 
 KINDS = (AttributeError, NameError, ImportError, TypeError, NotImplementedError, SyntaxError)
-_CALLERS = {str(Path(__file__).with_name(name)) for name in ("calls.py", "worker.py")}
 _MAX_ROW_CHARACTERS = 500
 
 
@@ -44,10 +41,10 @@ def is_bug(
         return False
     if isinstance(error, SyntaxError):  # of a module that is imported only now
         return not (error.filename or "<").startswith("<")
-    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-    raised_in = frames[-1].co_filename if frames else ""
-    if raised_in == "<string>":
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if any(code.co_name == "<module>" and code.co_filename.startswith("<") for code in codes):
         return False
+    raised_in = codes[-1].co_filename if codes else ""
     on_purpose = raised_in == _file_of(function) and _by_raise(error)
     return isinstance(error, NotImplementedError) or not on_purpose
 
@@ -56,7 +53,10 @@ def _names_what_is_missing(arguments: Mapping[str, Any], error: BaseException) -
     name = getattr(error, "name", None)
     if not isinstance(name, str):
         return False
-    text = json.dumps(list(arguments.values()), default=str, ensure_ascii=False)
+    try:
+        text = repr(list(arguments.values()))
+    except Exception:  # a repr of the author's own, which is not what is asked about
+        return False
     return re.search(rf"\b{re.escape(name)}\b", text) is not None
 
 
@@ -76,11 +76,11 @@ def _by_raise(error: BaseException) -> bool:
     return dis.opname[instruction] == "RAISE_VARARGS"
 
 
-def own_traceback(error: BaseException) -> str:
-    """The traceback from the tool on, without what called it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    while frames and frames[0].filename in _CALLERS:
-        del frames[0]
+def own_traceback(error: BaseException, function: Callable[..., Any]) -> str:
+    """The traceback from the tool's own file on, without what called it."""
+    frames = list(traceback.extract_tb(error.__traceback__))
+    own = [i for i, frame in enumerate(frames) if frame.filename == _file_of(function)]
+    frames = frames[own[0] :] if own else frames
     head = ["Traceback (most recent call last):\n"] if frames else []
     lines = [*head, *traceback.format_list(frames), *traceback.format_exception_only(error)]
     return "".join(lines).rstrip()

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from types import GeneratorType
 from typing import Any
 
 from gymnast.envs.arguments import BadArguments, bind_arguments
@@ -50,16 +51,6 @@ class _Failed(Exception):
     ) -> None:
         super().__init__(message)
         self.kind, self.exception, self.traceback = kind, exception, traceback
-
-    @classmethod
-    def raised(cls, tool: Tool, error: BaseException, *, bug: bool) -> "_Failed":
-        """The tool raised something."""
-        message, name = f"{tool.name}: {_described(error)}", type(error).__name__
-        return (
-            cls("bug", message, name, own_traceback(error))
-            if bug
-            else cls("exception", message, name)
-        )
 
 
 @dataclass
@@ -144,7 +135,9 @@ class CallRunner:
         try:
             if inspect.iscoroutinefunction(function):
                 return await _within(function(**arguments), timeout_s)
-            result = await self.worker.run(lambda: function(**arguments), timeout_s=timeout_s)
+            result = await self.worker.run(
+                lambda: _whole(function(**arguments)), timeout_s=timeout_s
+            )
             return await _within(result, timeout_s) if inspect.isawaitable(result) else result
         except (InfrastructureError, UserCodeError):
             raise
@@ -156,8 +149,11 @@ class CallRunner:
             if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
                 raise  # the episode is being cancelled, not something inside the tool
             logger.debug("tool %s raised", tool.name, exc_info=True)
-            bug = is_bug(error, function, arguments)
-            raise _Failed.raised(tool, error, bug=bug) from error
+            message, name = f"{tool.name}: {_described(error)}", type(error).__name__
+            if is_bug(error, function, arguments):
+                found = own_traceback(error, function)
+                raise _Failed("bug", message, name, found) from error
+            raise _Failed("exception", message, name) from error
 
     def _timeout_s(self, tool: Tool) -> float | None:
         limits = [] if tool.options.timeout_s is None else [tool.options.timeout_s]
@@ -172,6 +168,11 @@ class CallRunner:
             raise _Failed("bug", f"{tool.name}: {error}", type(error).__name__) from error
         limit = tool.options.max_output_tokens
         return Written(value, text if limit is None else cut_middle(text, limit, self.encode))
+
+
+def _whole(result: Any) -> Any:
+    """A generator as the list of what it yields: its code is the tool's, and runs where it does."""
+    return list(result) if isinstance(result, GeneratorType) else result
 
 
 def _bind(tool: Tool, call: ToolCall) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def _tried(env: Environment, tool: Tool) -> ToolTried:
             f"{call} failed by a bug of the tool: {record.error.traceback or said}"
         )
     stops = ["ends the episode"] if tool.options.stop and record.error is None else []
-    empty = ["it returned None"] if record.text == "null" else []
+    empty = ["it returned None"] if record.result is None and record.error is None else []
     return ToolTried(call, record.text, ", ".join(stops + empty))
 
 

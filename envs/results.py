@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from gymnast.envs.messages import encodable
@@ -105,20 +104,18 @@ def _media(value: Any) -> str | None:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """A value and all values in it, each object once."""
-    waiting, seen = [value], set()
+    """A value and all values in it, each object once. How a pydantic model is written, it says."""
+    waiting, seen = [value], {}
     while waiting:
         part = waiting.pop()
         yield part
         if isinstance(part, str | int | float | None) or id(part) in seen:
             continue
-        seen.add(id(part))
+        seen[id(part)] = part  # kept, so that no other object gets its id
         if isinstance(part, Mapping):
             waiting += part.values()
         elif isinstance(part, list | tuple | set | frozenset):
             waiting += part
-        elif isinstance(part, BaseModel):
-            waiting += vars(part).values()
         elif dataclasses.is_dataclass(part) and not isinstance(part, type):
             waiting += [getattr(part, f.name, None) for f in dataclasses.fields(part)]
 

@@ -3,7 +3,7 @@
 import ast
 import importlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,17 @@ class Desk(Environment):
         raise NotImplementedError
 
     @tool
+    def corner(self, at: set[tuple[str, str]]) -> str:
+        """Misses an attribute; its argument is no JSON any more."""
+        return str(self.corners)  # type: ignore[attr-defined]
+
+    @tool
+    def lines(self, names: list[str]) -> Iterator[int]:
+        """Misses a key while it yields."""
+        for name in names:
+            yield {"plum": 2}[name]
+
+    @tool
     def photo(self) -> Any:
         """Returns what JSON cannot hold."""
         return np.zeros((4, 4, 3), dtype=np.uint8)
@@ -78,6 +89,12 @@ class Desk(Environment):
         return str(ast.literal_eval(text))
 
     @tool
+    def run(self, code: str) -> str:
+        """Runs what the model wrote, which calls a library."""
+        exec(compile(code, "<code>", "exec"))
+        return "done"
+
+    @tool
     def count(self, things: list[Any]) -> int:
         """Raises on purpose."""
         if not all(isinstance(thing, str) for thing in things):
@@ -91,6 +108,7 @@ BUGS = [
     ("load", {}, "ModuleNotFoundError: No module named 'no_such_module_anywhere'"),
     ("half", {"numbers": [1]}, "TypeError: unsupported operand"),
     ("total", {}, "NotImplementedError"),
+    ("corner", {"at": [["a", "b"]]}, "AttributeError: 'Desk' object has no attribute 'corners'"),
     ("photo", {}, "a result of type numpy.ndarray is an image"),
 ]
 ANSWERS = [
@@ -101,6 +119,8 @@ ANSWERS = [
     ("calculate", {"expression": "[] + 1"}, "TypeError"),
     ("calculate", {"expression": "1 +"}, "SyntaxError"),
     ("literal", {"text": "1 +"}, "SyntaxError"),
+    ("run", {"code": "import json; json.dumps(object())"}, "TypeError"),
+    ("lines", {"names": ["pear"]}, "KeyError: 'pear'"),
     ("count", {"things": [1]}, "TypeError: give strings"),
 ]
 

@@ -96,6 +96,14 @@ def test_bytes_are_refused_with_the_way_out_whatever_they_hold(value: Any) -> No
         written(value)
 
 
+class Blob(BaseModel, ser_json_bytes="base64"):
+    data: bytes
+
+
+def test_a_pydantic_model_says_itself_how_its_bytes_are_written() -> None:
+    assert written({"file": Blob(data=b"\xff")}).text == '{"file": {"data": "_w=="}}'
+
+
 @pytest.mark.parametrize(
     "value",
     [
