@@ -3,7 +3,8 @@
 An estimator maps a `RewardBatch` to one advantage per turn, which then holds for that turn's
 tokens. A new one is one decorated function: `@per_group` on a kernel that sees the rewards of one
 group, `@estimator` on one that sees the whole batch. Keyword-only arguments are options of a
-config.
+config. An `@estimator` that compares the members of a group with one another is marked
+`@compares_members`, as every `@per_group` kernel is: groups of one would teach it nothing.
 
     @per_group
     def best_of(rewards, *, margin: float = 0.0):
@@ -54,13 +55,19 @@ def estimator(function: F) -> F:
     return function
 
 
+def compares_members(function: F) -> F:
+    """Mark an estimator that needs groups of two and more."""
+    function.__dict__["compares_members"] = True
+    return function
+
+
 def per_group(kernel: F) -> F:
     """Let a config name a kernel, [G] -> [G], which is applied to the rewards of each group."""
 
     def estimate(batch: RewardBatch, **options: Any) -> list[torch.Tensor]:
         return _to_turns(_in_groups(kernel, batch.rewards, batch.group, **options), batch)
 
-    ESTIMATORS.add(kernel, estimate)
+    ESTIMATORS.add(compares_members(kernel), estimate)
     return kernel
 
 
@@ -86,7 +93,7 @@ def _centred(values: torch.Tensor) -> torch.Tensor:
 
     Rounded, the mean of equal values may be another.
     """
-    if bool((values == values[0]).all()):
+    if bool((values == values[:1]).all()):
         return torch.zeros_like(values)
     return values - values.mean()
 
@@ -174,6 +181,7 @@ def reinforce_pp(batch: RewardBatch) -> list[torch.Tensor]:
 
 
 @estimator
+@compares_members
 def reinforce_pp_baseline(batch: RewardBatch) -> list[torch.Tensor]:
     """Rewards minus the mean of their group, standardised over the whole batch.
 
@@ -195,6 +203,7 @@ def reinforce_pp_baseline(batch: RewardBatch) -> list[torch.Tensor]:
 
 
 @estimator
+@compares_members
 def gdpo(batch: RewardBatch, *, weights: dict[str, float] | None = None) -> list[torch.Tensor]:
     """Each part of the reward standardised within the group, their weighted sum over the batch.
 
@@ -223,6 +232,7 @@ def gdpo(batch: RewardBatch, *, weights: dict[str, float] | None = None) -> list
 
 
 @estimator
+@compares_members
 def turn_level(
     batch: RewardBatch, *, gamma: Annotated[float, Field(ge=0, le=1)] = 1.0
 ) -> list[torch.Tensor]:

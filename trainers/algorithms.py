@@ -11,7 +11,7 @@ token mean. Options of the estimator, the loss and the aggregation stand beside 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
-from typing import Any
+from typing import Any, Literal, get_args
 
 from pydantic import ConfigDict, ValidationError, create_model
 
@@ -23,8 +23,10 @@ from gymnast.trainers.key_hints import unknown_key
 from gymnast.trainers.kl import Kl
 from gymnast.trainers.losses import LOSSES, Loss
 from gymnast.trainers.registry import Part
-from gymnast.trainers.settings import check_at_least, check_positive
+from gymnast.trainers.settings import check_at_least, check_one_of, check_positive
 from gymnast.types import StopReason
+
+OldLogprobs = Literal["trainer", "engine"]
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,12 @@ class Algorithm:
         aggregation: How the tokens' losses are summed.
         kl: A penalty for moving away from the model before training, or None.
         entropy_bonus: How much of each token's entropy, in nats, is taken from its loss.
-        importance_cap: With a number, the loss compares the policy with the trainer's own
-            log-probabilities, and each token's loss is weighted by how much likelier it was to the
-            trainer than to the engine, at most this. Without, it compares with the engine's.
+        old_logprobs: What the loss compares the policy with: "trainer", its own log-probabilities
+            before the first optimisation step of the batch, or "engine", those that the agent
+            reported.
+        importance_cap: With a number, each token's loss is weighted by how much likelier the token
+            was to the trainer than to the engine, at most this.
+        compares_members: Whether the estimator needs groups of two and more.
         masked_stop_reasons: Episodes that ended so are in the advantages of their group, and
             neither in the loss nor in its normaliser.
         epochs: How often a batch is gone through.
@@ -51,7 +56,9 @@ class Algorithm:
     aggregation: Aggregation
     kl: Kl | None = None
     entropy_bonus: float = 0.0
+    old_logprobs: OldLogprobs = "trainer"
     importance_cap: float | None = None
+    compares_members: bool = False
     masked_stop_reasons: frozenset[StopReason] = frozenset()
     epochs: int = 1
     minibatches: int = 1
@@ -61,14 +68,27 @@ class Algorithm:
         """Whether tokens without an advantage have a gradient too."""
         return self.entropy_bonus != 0 or self.kl_in("loss") is not None
 
-    @property
-    def needs_old_logprobs(self) -> bool:
-        """Whether the policy must look at the batch before its first update."""
-        return self.importance_cap is not None and self.epochs * self.minibatches > 1
-
     def kl_in(self, place: str) -> Kl | None:
         """The penalty, where it is in this place."""
         return self.kl if self.kl is not None and self.kl.place == place else None
+
+    def check_group_size(self, group_size: int, name: str = "group_size") -> None:
+        """Check that the estimator has something to compare.
+
+        Args:
+            group_size: Episodes a row.
+            name: Of the setting, for the error.
+
+        Raises:
+            ConfigError: It is below 1, or 1 where members are compared with one another.
+        """
+        check_at_least(1, **{name: group_size})
+        if self.compares_members and group_size < 2:
+            raise ConfigError(
+                f"{name}: must be >= 2, got {group_size}: the estimator compares the episodes of "
+                "a row with one another. Set it to 2 or more, or choose an estimator that compares "
+                "the whole batch, as reinforce_pp does."
+            )
 
 
 @dataclass(frozen=True)
@@ -111,6 +131,7 @@ def make_algorithm(
     aggregation: str | Aggregation | None = None,
     kl: Kl | None = None,
     entropy_bonus: float = 0.0,
+    old_logprobs: OldLogprobs | None = None,
     importance_cap: float | None = None,
     masked_stop_reasons: Sequence[StopReason] | None = None,
     epochs: int = 1,
@@ -126,6 +147,7 @@ def make_algorithm(
         aggregation: In place of that of the name; also "module:function".
         kl: See `Algorithm`, as the others.
         entropy_bonus: See there.
+        old_logprobs: See there; what the loss is made for when left out.
         importance_cap: See there.
         masked_stop_reasons: See there; that of the name when left out.
         epochs: See there.
@@ -133,8 +155,8 @@ def make_algorithm(
         **options: Of the estimator, the loss and the aggregation.
 
     Raises:
-        ConfigError: There is no such part, none of them takes such an option, or a number is out of
-            its range.
+        ConfigError: There is no such part, none of them takes such an option, a number is out of
+            its range, or `importance_cap` is asked for beside the engine's log-probabilities.
         UserCodeError: A module of the user's raised while it was imported.
     """
     check_at_least(1, epochs=epochs, minibatches=minibatches)
@@ -148,6 +170,10 @@ def make_algorithm(
     known = {option for part in parts for option in part.options}
     given = {k: v for k, v in preset.options.items() if k in known} | options
     checked = _checked_options(parts, given)
+    if old_logprobs is None:
+        weighted = of_tokens.says("against_engine") and importance_cap is None
+        old_logprobs = "engine" if weighted else "trainer"
+    _check_old_logprobs(old_logprobs, importance_cap)
     masked = preset.masked_stop_reasons if masked_stop_reasons is None else masked_stop_reasons
     return Algorithm(
         credit.bind(checked),
@@ -155,7 +181,9 @@ def make_algorithm(
         summed.bind(checked),
         kl=kl,
         entropy_bonus=entropy_bonus,
+        old_logprobs=old_logprobs,
         importance_cap=importance_cap,
+        compares_members=credit.says("compares_members"),
         masked_stop_reasons=frozenset(masked),
         epochs=epochs,
         minibatches=minibatches,
@@ -180,6 +208,16 @@ def as_algorithm(given: "str | Estimator | Algorithm") -> Algorithm:
 def names() -> list[str]:
     """What `make_algorithm` takes as a name, besides "module:function"."""
     return sorted({*PRESETS, *ESTIMATORS})
+
+
+def _check_old_logprobs(old_logprobs: str, importance_cap: float | None) -> None:
+    check_one_of(get_args(OldLogprobs), old_logprobs=old_logprobs)
+    if old_logprobs == "engine" and importance_cap is not None:
+        raise ConfigError(
+            "old_logprobs: must be trainer beside importance_cap, got engine: the cap weights "
+            "tokens by the ratio of the trainer to the engine, which ratios to the engine hold "
+            "already. Leave one of the two out."
+        )
 
 
 def _preset(name: str) -> Preset:

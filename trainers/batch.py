@@ -24,7 +24,8 @@ class Sample:
     @property
     def trains(self) -> bool:
         """Whether any token of it has a gradient."""
-        return bool((self.advantages != 0).any())
+        turns = zip(self.trajectory.turns, self.advantages.tolist(), strict=True)
+        return any(advantage != 0 and end > start for (start, end), advantage in turns)
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ def split(
     """Divide the samples that train into micro-batches of about this many packed tokens.
 
     Members of a group stay together where they fit, because they share their prompt. One
-    trajectory longer than `tokens` makes a micro-batch of its own, and none is divided.
+    trajectory longer than `tokens` makes a micro-batch of its own, and none is divided. Those
+    without action tokens are in none.
 
     Args:
         groups: The samples.
@@ -88,9 +90,9 @@ def split(
     for group in groups:
         prompt_counted = False
         for sample in group:
-            if not (sample.trains or also_idle):
-                continue
             trajectory = sample.trajectory
+            if not (sample.trains or (also_idle and trajectory.action_tokens)):
+                continue
             length = len(trajectory.ids)
             cost = length - trajectory.prompt_length if prompt_counted else length
             if not batches or cost > room:

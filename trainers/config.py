@@ -139,12 +139,14 @@ class AlgorithmSection(Section):
 
     Attributes:
         name: A preset, an estimator, or "module:function" of an estimator.
-        group_size: Episodes a row, which are compared with one another.
+        group_size: Episodes a row; at least 2 where the estimator compares them with one another.
         estimator: In place of that of the name.
         loss: In place of that of the name; also "module:function".
         aggregation: In place of that of the name; also "module:function".
         kl: A penalty for moving away from the model before training.
         entropy_bonus: How much of a token's entropy, in nats, is taken from its loss.
+        old_logprobs: What the loss compares the policy with: the log-probabilities of the trainer
+            before the first optimisation step of a batch, or of the engine.
         importance_cap: Weight tokens by how much likelier they were to the trainer than to the
             engine, at most this.
         masked_stop_reasons: Episodes that ended so are left out of the loss and its normaliser.
@@ -155,12 +157,13 @@ class AlgorithmSection(Section):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     name: CodeSource = "grpo"
-    group_size: Annotated[Integer, Field(ge=2)] = 8
+    group_size: Positive = 8
     estimator: CodeSource | None = None
     loss: CodeSource | None = None
     aggregation: CodeSource | None = None
     kl: KlSection | None = None
     entropy_bonus: Annotated[Number, Field(ge=0)] = 0.0
+    old_logprobs: Literal["trainer", "engine"] | None = None
     importance_cap: Annotated[Number, Field(gt=0)] | None = None
     masked_stop_reasons: list[Annotated[StopReason, Field(strict=False)]] | None = None
     epochs: Positive = 1
@@ -170,11 +173,14 @@ class AlgorithmSection(Section):
         """The algorithm.
 
         Raises:
-            ConfigError: It names what is not there, or has an option that no part takes.
+            ConfigError: It names what is not there, has an option that no part takes, or groups
+                too small for its estimator.
         """
         settings = self.model_dump(exclude={"group_size", "kl"})
         kl = Kl(**self.kl.model_dump()) if self.kl is not None else None
-        return make_algorithm(kl=kl, **settings)
+        algorithm = make_algorithm(kl=kl, **settings)
+        algorithm.check_group_size(self.group_size, "algorithm.group_size")
+        return algorithm
 
 
 class RewardSection(Section):

@@ -2,7 +2,8 @@
 
 advantage/mean_abs          the mean absolute advantage of a turn
 advantage/std               the standard deviation over all turns
-advantage/groups_alike      the share of groups whose episodes all have one reward
+advantage/groups_alike      the share of groups whose episodes all have one reward; groups of one
+                            do not count
 advantage/episodes          the share of episodes with an advantage in any turn
 """
 
@@ -58,15 +59,16 @@ def advantage_metrics(samples: Sequence[Sequence[Sample]]) -> dict[str, float]:
     groups = [group for group in samples if group]
     if not groups:
         return {}
-    turns = torch.cat([sample.advantages.float() for group in groups for sample in group])
-    alike = [len({sample.trajectory.reward for sample in group}) == 1 for group in groups]
     some = [sample.trains for group in groups for sample in group]
-    return {
-        "advantage/mean_abs": turns.abs().mean().item(),
-        "advantage/std": turns.std(correction=0).item(),
-        "advantage/groups_alike": sum(alike) / len(alike),
-        "advantage/episodes": sum(some) / len(some),
-    }
+    metrics = {"advantage/episodes": sum(some) / len(some)}
+    turns = torch.cat([sample.advantages.float() for group in groups for sample in group])
+    if len(turns):
+        metrics["advantage/mean_abs"] = turns.abs().mean().item()
+        metrics["advantage/std"] = turns.std(correction=0).item()
+    rewards = [{s.trajectory.reward for s in group} for group in groups if len(group) > 1]
+    if rewards:
+        metrics["advantage/groups_alike"] = sum(len(r) == 1 for r in rewards) / len(rewards)
+    return metrics
 
 
 def _rewards(trajectory: Trajectory) -> tuple[list[float], dict[str, float]]:

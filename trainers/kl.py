@@ -7,6 +7,8 @@ http://joschu.net/blog/kl-approx.html). What is right depends on the place:
     in the reward   k1: its mean over samples is the divergence
     in the loss     k2: its gradient is, on average, that of the divergence; k3: GRPO's choice,
                     always positive; k1: not useful, its gradient is zero on average
+
+Differences of log-probabilities are bounded as those of the losses are (`losses.log_ratio`).
 """
 
 import copy
@@ -18,6 +20,7 @@ from typing import Any, Literal
 import torch
 
 from gymnast.trainers.batch import MicroBatch
+from gymnast.trainers.losses import log_ratio
 from gymnast.trainers.policy import Policy
 from gymnast.trainers.settings import check_one_of, check_positive
 
@@ -31,7 +34,7 @@ def k1(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor
         logprobs: [A], log p, under the policy.
         reference_logprobs: [A], log q, under the reference.
     """
-    return logprobs - reference_logprobs
+    return log_ratio(logprobs, reference_logprobs)
 
 
 def k2(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor:
@@ -41,7 +44,7 @@ def k2(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor
         logprobs: [A], log p, under the policy.
         reference_logprobs: [A], log q, under the reference.
     """
-    return (logprobs - reference_logprobs) ** 2 / 2
+    return log_ratio(logprobs, reference_logprobs) ** 2 / 2
 
 
 def k3(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor:
@@ -53,7 +56,7 @@ def k3(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor
         logprobs: [A], log p, under the policy.
         reference_logprobs: [A], log q, under the reference.
     """
-    difference = reference_logprobs - logprobs
+    difference = log_ratio(reference_logprobs, logprobs)
     return torch.expm1(difference) - difference
 
 
@@ -106,9 +109,5 @@ class Reference:
     @torch.no_grad()
     def logprobs(self, batch: MicroBatch) -> torch.Tensor:
         """Log-probabilities of the action tokens, [A], float32."""
-        training = self._model.training
-        self._model.eval()
         with self._model.disable_adapter() if self._adapted else nullcontext():
-            found = self._policy(batch)
-        self._model.train(training)
-        return found
+            return self._policy(batch)

@@ -6,6 +6,9 @@ A loss returns one value per action token; how these are summed is an aggregatio
 A new loss is one decorated function: `@token_loss` with the signature of `clipped`, or
 `@sequence_loss` with that of `gspo`, which is told the trajectory of each token. Keyword-only
 arguments are options of a config.
+
+`sampled_logprobs` are those of the weights that sampled, computed by the trainer itself before the
+first step of the batch, or by the engine where the loss is marked `@against_engine`.
 """
 
 from collections.abc import Callable
@@ -16,6 +19,9 @@ import torch
 from pydantic import Field
 
 from gymnast.trainers.registry import Registry
+
+# Bounds every log-ratio: exp(20) is still far from overflow, in float32 and as a gradient.
+LARGEST_LOG_RATIO = 20.0
 
 Low = Annotated[float, Field(gt=0, le=1)]
 High = Annotated[float, Field(gt=0)]
@@ -39,6 +45,30 @@ class TokenLosses:
 
 
 LOSSES: Registry[TokenLosses] = Registry("loss")
+
+
+def against_engine(function: F) -> F:
+    """Mark a loss whose ratios compare with the engine's log-probabilities, unless a config says.
+
+    For ratios that weight tokens by how likely the engine was to sample them. A clip that bounds
+    how far a step may go is no such ratio: an engine that rounds otherwise would use it up.
+    """
+    function.__dict__["against_engine"] = True
+    return function
+
+
+def bounded(log_ratio: torch.Tensor) -> torch.Tensor:
+    """A log-ratio within +-20; beyond, its gradient is zero."""
+    return log_ratio.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+
+
+def log_ratio(logprobs: torch.Tensor, other_logprobs: torch.Tensor) -> torch.Tensor:
+    """The difference of two log-probabilities of each token, [A], within +-20.
+
+    Every ratio comes from here. Without the bound, a token that has become e^100 times likelier
+    has a ratio of infinity, and a gradient of infinity times zero even where it is clipped.
+    """
+    return bounded(logprobs - other_logprobs)
 
 
 def token_loss(function: F) -> F:
@@ -97,7 +127,7 @@ def clipped(
         clip_low: How far below 1 the ratio may go.
         clip_high: How far above 1 the ratio may go.
     """
-    ratio = torch.exp(logprobs - sampled_logprobs)
+    ratio = torch.exp(log_ratio(logprobs, sampled_logprobs))
     return _surrogate(ratio, advantages, clip_low, clip_high)
 
 
@@ -129,7 +159,7 @@ def two_sided(
         clip_bound: The ratio above which a token with a negative advantage has no gradient;
             above 1 + clip_high.
     """
-    ratio = torch.exp(logprobs - sampled_logprobs)
+    ratio = torch.exp(log_ratio(logprobs, sampled_logprobs))
     inner = _surrogate(ratio, advantages, clip_low, clip_high)
     bounded = (advantages < 0) & (-inner.losses < clip_bound * advantages)
     losses = torch.where(bounded, -clip_bound * advantages, inner.losses)
@@ -137,6 +167,7 @@ def two_sided(
 
 
 @token_loss
+@against_engine
 def cispo(
     logprobs: torch.Tensor,
     sampled_logprobs: torch.Tensor,
@@ -160,12 +191,13 @@ def cispo(
         clip_low: How far below 1 the weight may go.
         clip_high: How far above 1 the weight may go.
     """
-    ratio = torch.exp(logprobs - sampled_logprobs).detach()
+    ratio = torch.exp(log_ratio(logprobs, sampled_logprobs)).detach()
     weight = ratio.clamp(1 - clip_low, 1 + clip_high)
     return TokenLosses(-weight * advantages * logprobs, ratio, weight != ratio)
 
 
 @token_loss
+@against_engine
 def reinforce(
     logprobs: torch.Tensor, sampled_logprobs: torch.Tensor, advantages: torch.Tensor
 ) -> TokenLosses:
@@ -179,7 +211,7 @@ def reinforce(
         sampled_logprobs: [A], under the policy that sampled; only reported on.
         advantages: [A].
     """
-    ratio = torch.exp(logprobs - sampled_logprobs).detach()
+    ratio = torch.exp(log_ratio(logprobs, sampled_logprobs)).detach()
     return TokenLosses(-advantages * logprobs, ratio, torch.zeros_like(ratio, dtype=torch.bool))
 
 
@@ -214,6 +246,6 @@ def gspo(
     differences = (logprobs - sampled_logprobs).detach()
     lengths = torch.bincount(sequences)  # [S]
     sums = differences.new_zeros(len(lengths)).index_add(0, sequences, differences)
-    ratio = torch.exp(sums / lengths.clamp(min=1))[sequences]
+    ratio = torch.exp(bounded(sums / lengths.clamp(min=1)))[sequences]
     ratio = ratio * torch.exp(logprobs - logprobs.detach())
     return _surrogate(ratio, advantages, clip_low, clip_high)

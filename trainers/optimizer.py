@@ -55,6 +55,7 @@ class Optimizer(ABC):
         skipped: How many were skipped.
         skipped_in_a_row: How many of them after the last that was taken.
         last_skip: Why the last one was skipped, in words.
+        adds_in_float32: Whether `add_gradients` is called after each pass of a step with several.
 
     Raises:
         ModelError: None of them requires gradients.
@@ -77,6 +78,14 @@ class Optimizer(ABC):
         self.warmup_steps = warmup_steps
         self.steps = self.skipped = self.skipped_in_a_row = 0
         self.last_skip = ""
+        self.adds_in_float32 = False
+
+    def add_gradients(self) -> None:  # noqa: B027
+        """Move the weights' gradients to sums in float32, where `adds_in_float32` is set."""
+
+    def gradient_sums(self) -> list[torch.Tensor]:
+        """These sums."""
+        return []
 
     @abstractmethod
     def step_if_finite(self, loss: float, max_norm: float) -> float:
@@ -187,6 +196,7 @@ class MasterAdamW(Optimizer):
             p if p.dtype == torch.float32 else p.detach().float().requires_grad_()
             for p in self.parameters
         ]
+        self.adds_in_float32 = any(m is not p for m, p in self._pairs())
         self._adamw = torch.optim.AdamW(
             self.master, lr=learning_rate, weight_decay=weight_decay, betas=(0.9, 0.999)
         )
@@ -202,12 +212,31 @@ class MasterAdamW(Optimizer):
         return length
 
     @torch.no_grad()
+    def add_gradients(self) -> None:
+        """Move the weights' gradients to those of the master weights, and add them up there."""
+        for master, weight in self._pairs():
+            if master is not weight and weight.grad is not None:
+                if master.grad is None:
+                    master.grad = weight.grad.float()
+                else:
+                    master.grad += weight.grad
+                weight.grad = None
+
+    def gradient_sums(self) -> list[torch.Tensor]:
+        """The gradients of the master weights, zeros where there was none."""
+        for master in self.master:
+            if master.grad is None:
+                master.grad = torch.zeros_like(master)
+        return [master.grad for master in self.master if master.grad is not None]
+
+    def _pairs(self) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+        """Each master weight and the weight that it is of."""
+        return zip(self.master, self.parameters, strict=True)
+
+    @torch.no_grad()
     def gather_gradients(self) -> torch.Tensor:
         """Move the gradients to the master weights; returns their norm, a scalar."""
-        for weight, master in zip(self.parameters, self.master, strict=True):
-            if master is not weight:
-                master.grad = None if weight.grad is None else weight.grad.float()
-                weight.grad = None
+        self.add_gradients()
         gradients = [master.grad for master in self.master if master.grad is not None]
         return whole(torch.nn.utils.get_total_norm(gradients))
 
@@ -220,7 +249,7 @@ class MasterAdamW(Optimizer):
             group["lr"] = self.last_learning_rate
         self._adamw.step()
         self.zero_grad()
-        for weight, master in zip(self.parameters, self.master, strict=True):
+        for master, weight in self._pairs():
             if master is not weight:
                 weight.copy_(master)
 

@@ -3,15 +3,23 @@
 Logits exist only at the positions that predict action tokens, a few hundred at a time, and are
 computed again in the backward pass, so the full [tokens, vocabulary] tensor never does. With
 gradient checkpointing, so is what the layers hold: of each layer only its input is kept.
+
+A policy gradient is that of the policy that sampled, so the model computes in training as it does
+when it samples: in evaluation mode. Dropout, router noise and whatever else its configuration has
+for training stay off. Only the dropout of adapters (`lora.dropout`) acts in training mode.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from gymnast.agents.attention import planned
 from gymnast.agents.check_model import check_model
@@ -26,10 +34,10 @@ GPU_LOGITS_BYTES = 2**28
 
 
 class Policy(nn.Module):
-    """Wraps a causal language model, with or without adapters.
+    """Wraps a causal language model, with or without adapters, and puts it in evaluation mode.
 
     Args:
-        model: Of Transformers, or of peft around one.
+        model: Of Transformers, or of peft around one; it stays in evaluation mode.
         temperature: At which the actions were sampled; divides the logits.
         gradient_checkpointing: Compute each layer a second time in the backward pass instead of
             keeping what it holds: a third more computation for a fraction of the memory. It is a
@@ -46,10 +54,31 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model
         self.temperature = temperature
+        self._checkpointed: list[Any] = []
+        self.eval()
         check_model(model)
         self._check_head()
         if gradient_checkpointing:
             self._checkpoint_layers()
+
+    def train(self, mode: bool = True) -> "Policy":
+        """Turn the dropout of adapters on or off; see the top of this file."""
+        super().train(False)
+        self.training = mode
+        for adapter in _adapters(self.model):
+            adapter.training = mode
+            for part in _own_parts(adapter):
+                part.train(mode)
+        for layer in self._checkpointed:  # how Transformers is told to compute it again
+            layer.training = mode
+        return self
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether its log-probabilities are others in training mode, drawn anew in every pass."""
+        parts = (part for adapter in _adapters(self.model) for part in _own_parts(adapter))
+        modules = (module for part in parts for module in part.modules())
+        return any(isinstance(module, _DropoutNd) and module.p > 0 for module in modules)
 
     def forward(self, batch: MicroBatch, *, entropy: bool = False) -> torch.Tensor:
         """Log-probabilities of the action tokens, [A], float32.
@@ -159,6 +188,16 @@ class Policy(nn.Module):
                 f"{type(causal).__name__} cannot compute its layers a second time ({error}): set "
                 "gradient_checkpointing to false."
             ) from error
+        kind = GradientCheckpointingLayer
+        self._checkpointed = [module for module in causal.modules() if isinstance(module, kind)]
+        if not self._checkpointed:
+            raise ModelError(
+                f"{type(causal).__name__} cannot compute its layers a second time: none of them is "
+                "a GradientCheckpointingLayer of Transformers. Set gradient_checkpointing to false."
+            )
+        for layer in self._checkpointed:
+            again = layer._gradient_checkpointing_func
+            layer._gradient_checkpointing_func = partial(_checkpointed, layer, again)
 
     @torch.no_grad()
     def _check_head(self) -> None:
@@ -178,3 +217,40 @@ class Policy(nn.Module):
             f"know ({how}): models whose logits are a linear head, scaled or soft-capped, can be "
             "trained."
         )
+
+
+def has_dropout(policy: nn.Module) -> bool:
+    """Whether a `Policy`, wrapped for several processes or not, draws in each pass of training."""
+    return any(module.has_dropout for module in policy.modules() if isinstance(module, Policy))
+
+
+def _adapters(model: nn.Module) -> list[nn.Module]:
+    """The layers of peft that stand around one of the model's own."""
+    return [module for module in model.modules() if hasattr(module, "base_layer")]
+
+
+def _own_parts(adapter: nn.Module) -> list[nn.Module]:
+    """All of an adapter but the layer that it stands around."""
+    return [part for name, part in adapter.named_children() if name != "base_layer"]
+
+
+def _checkpointed(
+    layer: nn.Module, checkpoint: Callable[..., Any], forward: Callable[..., Any], *inputs: Any
+) -> Any:
+    """A layer in training mode, in which Transformers checkpoints it, computed in evaluation mode.
+
+    Args:
+        layer: Whose own mode it is; adapters within keep theirs.
+        checkpoint: Calls a function now, and again in the backward pass.
+        forward: Of the layer.
+        *inputs: Of its forward.
+    """
+
+    def evaluated(*inputs: Any) -> Any:
+        layer.training = False
+        try:
+            return forward(*inputs)
+        finally:
+            layer.training = True
+
+    return checkpoint(evaluated, *inputs)

@@ -43,6 +43,10 @@ class Part(Generic[R]):
             if p.kind is p.KEYWORD_ONLY
         }
 
+    def says(self, mark: str) -> bool:
+        """Whether the function carries a mark, such as `compares_members`."""
+        return bool(getattr(self.function, mark, False))
+
     def bind(self, options: dict[str, Any]) -> Callable[..., R]:
         """The call with those of these options that it takes."""
         return partial(self.call, **{k: v for k, v in options.items() if k in self.options})

@@ -26,7 +26,8 @@ class Scored:
     Attributes:
         batch: The tokens.
         weights: [A], how much each token's loss counts; 0 where there is nothing to learn from.
-        old_logprobs: [A], under the policy before the first step of its batch, where it is needed.
+        old_logprobs: [A], under the policy before the first step of its batch; None where those of
+            the pass that is about to be made are the same, or where nobody asks.
         reference_logprobs: [A], under the reference, where there is one in the loss.
     """
 
@@ -103,6 +104,15 @@ def with_logprobs(
             reference_logprobs=reference(entry.batch) if reference is not None else None,
         )
         for entry in share.batches
+    ]
+    return replace(share, batches=scored)
+
+
+def with_old_logprobs(share: Share, logprobs: Sequence[torch.Tensor]) -> Share:
+    """Add log-probabilities, [A] of each micro-batch, where there are none yet."""
+    scored = [
+        entry if entry.old_logprobs is not None else replace(entry, old_logprobs=found)
+        for entry, found in zip(share.batches, logprobs, strict=True)
     ]
     return replace(share, batches=scored)
 

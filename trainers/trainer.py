@@ -73,7 +73,7 @@ class Trainer:
         rows: Training rows: a list, or a `RowSource`.
         algorithm: A name ("grpo", "rloo", ...), an advantage estimator, or what
             `gymnast.trainers.make_algorithm` returns.
-        group_size: Episodes a row.
+        group_size: Episodes a row; at least 2 where the estimator compares them with one another.
         rewards: Reward functions besides the environment's own reward.
         sampling: Of training episodes.
         steps: How many optimisation steps.
@@ -182,8 +182,8 @@ class Trainer:
             checkpoint_every_s=checkpoint_every_s,
             checkpoint_every_steps=checkpoint_every_steps,
         )
-        # The named algorithms compare the members of a group with one another.
-        check_at_least(2 if isinstance(algorithm, str) else 1, group_size=group_size)
+        learned_by = as_algorithm(algorithm)
+        learned_by.check_group_size(group_size)
         check_positive(learning_rate=learning_rate, max_grad_norm=max_grad_norm)
         if rollout_deadline_s is not None:
             check_positive(rollout_deadline_s=rollout_deadline_s)
@@ -198,7 +198,7 @@ class Trainer:
         self.step = 0
         self._stopping = Stopping()
         settings = UpdateSettings(
-            algorithm=as_algorithm(algorithm),
+            algorithm=learned_by,
             max_grad_norm=max_grad_norm,
             tokens_per_microbatch=tokens_per_microbatch,
             reward_weights={reward.name: reward.weight for reward in rewards},

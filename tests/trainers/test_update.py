@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -14,27 +13,21 @@ from gymnast.trainers.advantages import grpo, rloo
 from gymnast.trainers.aggregations import AGGREGATIONS
 from gymnast.trainers.algorithms import make_algorithm
 from gymnast.trainers.kl import Kl, Reference
+from gymnast.trainers.kl_in_reward import penalised
 from gymnast.trainers.losses import LOSSES
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.policy import Policy
 from gymnast.trainers.rollout import PART
-from gymnast.trainers.update import UpdateSettings, penalised, update
-from gymnast.types import Span, StopReason, Trajectory
+from gymnast.trainers.update import UpdateSettings, update
+from gymnast.types import StopReason, Trajectory
+from sampled_groups import Groups, KeepsGradients, forward_logprobs, random_groups
 
+# Ratios to what the episodes say, which is another policy's: every bound of a loss is reached.
 SETTINGS = UpdateSettings(
-    algorithm=make_algorithm("rloo", clip_low=0.2, clip_high=0.3),
+    algorithm=make_algorithm("rloo", old_logprobs="engine", clip_low=0.2, clip_high=0.3),
     max_grad_norm=math.inf,
     tokens_per_microbatch=2048,
 )
-Groups = list[list[Trajectory]]
-
-
-class KeepsGradients(MasterAdamW):
-    """An AdamW whose last gradients can be looked at."""
-
-    def step(self, norm: torch.Tensor, max_norm: float) -> None:
-        self.gradients = [master.grad for master in self.master if master.grad is not None]
-        super().step(norm, max_norm)
 
 
 @pytest.fixture(scope="module")
@@ -50,50 +43,6 @@ def run(
     optimizer.gradients = []
     metrics = update(Policy(model), optimizer, groups, settings, accelerator)
     return metrics, optimizer.gradients
-
-
-def random_groups(model: Any, rewards: list[list[float]], seed: int = 0) -> Groups:
-    """Groups of episodes with two actions each, sampled by a policy near the model."""
-    random = np.random.default_rng(seed)
-
-    def tokens(low: int, high: int) -> list[int]:
-        return [int(t) for t in random.integers(0, 1000, random.integers(low, high))]
-
-    groups = []
-    for group_rewards in rewards:
-        prompt = tokens(20, 40)
-        group = []
-        for reward in group_rewards:
-            first, observed, second = tokens(1, 20), tokens(5, 40), tokens(1, 20)
-            ids = prompt + first + observed + second
-            mask = [0] * len(prompt) + [1] * len(first) + [0] * len(observed) + [1] * len(second)
-            near = forward_logprobs(model, ids).detach() + torch.tensor(
-                random.normal(scale=0.3, size=len(ids))
-            )
-            start = len(prompt)
-            group.append(
-                Trajectory(
-                    ids=ids,
-                    action_mask=mask,
-                    logprobs=[p * bit for p, bit in zip(near.tolist(), mask, strict=True)],
-                    prompt_length=start,
-                    turns=[Span(start, start + len(first)), Span(len(ids) - len(second), len(ids))],
-                    turn_rewards=[0.0, reward],
-                    stop_reason=StopReason.answered,
-                    terminated=True,
-                    truncated=False,
-                )
-            )
-        groups.append(group)
-    return groups
-
-
-def forward_logprobs(model: Any, ids: list[int]) -> torch.Tensor:
-    """The log-probability of every token but the first (which gets 0), in a plain forward."""
-    tokens = torch.tensor(ids)
-    logprobs = torch.log_softmax(model(tokens[None]).logits[0, :-1].double(), dim=-1)
-    chosen = logprobs.gather(1, tokens[1:, None])[:, 0]
-    return torch.cat([torch.zeros(1, dtype=chosen.dtype), chosen])
 
 
 def loss_by_hand(model: Any, groups: Groups, kernel: Any = rloo) -> torch.Tensor:
@@ -152,7 +101,8 @@ def test_another_estimator_gives_another_loss(accelerator: Accelerator) -> None:
     groups = random_groups(tiny_model(), [[0.0, 1.0, 1.0], [0.5, 0.0, 2.0]])
     for name, kernel in (("grpo", grpo), ("rloo", rloo)):
         model = tiny_model()
-        settings = replace(SETTINGS, algorithm=make_algorithm(name, clip_low=0.2, clip_high=0.3))
+        algorithm = make_algorithm(name, old_logprobs="engine", clip_low=0.2, clip_high=0.3)
+        settings = replace(SETTINGS, algorithm=algorithm)
         metrics, _ = run(accelerator, model, groups, settings)
         expected = loss_by_hand(tiny_model(), groups, kernel).item()
         assert metrics["loss"] == pytest.approx(expected, rel=1e-4)
@@ -386,7 +336,7 @@ def test_every_loss_and_aggregation_by_hand_and_in_micro_batches_of_any_size(
     model = tiny_model().double()
     expected = by_hand(model, groups, loss, aggregation)
     gradients = torch.autograd.grad(expected, list(model.parameters()))
-    algorithm = make_algorithm("rloo", loss=loss, aggregation=aggregation)
+    algorithm = make_algorithm("rloo", loss=loss, aggregation=aggregation, old_logprobs="engine")
     for tokens in (1, 120, 2048):
         settings = replace(SETTINGS, algorithm=algorithm, tokens_per_microbatch=tokens)
         metrics, ours = run(accelerator, tiny_model().double(), groups, settings)
@@ -401,7 +351,8 @@ def learned(
     model = tiny_model().double()
     optimizer = KeepsGradients(model.parameters(), learning_rate=1e-3)
     optimizer.gradients = []
-    algorithm = make_algorithm("rloo", **settings)
+    old = "trainer" if "importance_cap" in settings else "engine"
+    algorithm = make_algorithm("rloo", **({"old_logprobs": old} | settings))
     chosen = replace(SETTINGS, algorithm=algorithm, tokens_per_microbatch=tokens)
     other = tiny_model().double()
     with torch.no_grad():  # a reference that is not the policy
@@ -453,8 +404,8 @@ def test_a_divergence_in_the_reward_changes_the_rewards_of_turns(accelerator: Ac
         for weight in other.parameters():
             weight.mul_(1.05)
     kl = Kl(0.1, "k1", "reward")
-    settings = replace(SETTINGS, tokens_per_microbatch=50)
-    changed, mean = penalised(groups, kl, Reference(other), settings, accelerator)
+    reference = Reference(other)
+    changed, mean = penalised(groups, kl, reference, accelerator, tokens_per_microbatch=50)
     everything: list[torch.Tensor] = []
     for before, after in zip(groups, changed, strict=True):
         for old, new in zip(before, after, strict=True):
@@ -549,7 +500,8 @@ def test_several_epochs_keep_to_the_logprobs_before_the_first(accelerator: Accel
 def steps_of(accelerator: Accelerator, groups: Groups, **settings: Any) -> tuple[int, Any]:
     model = tiny_model()
     optimizer = MasterAdamW(model.parameters(), learning_rate=1e-3)
-    chosen = replace(SETTINGS, algorithm=make_algorithm("rloo", **settings))
+    algorithm = make_algorithm("rloo", old_logprobs="engine", **settings)
+    chosen = replace(SETTINGS, algorithm=algorithm)
     metrics = update(Policy(model), optimizer, groups, chosen, accelerator)
     assert metrics["tokens/trained"] == sum(t.action_tokens for g in groups for t in g)
     return optimizer.steps, weights(model)
@@ -568,7 +520,7 @@ def test_two_minibatches_are_two_batches_one_after_the_other(accelerator: Accele
     _, ours = steps_of(accelerator, groups, minibatches=2)
     model = tiny_model()
     optimizer = MasterAdamW(model.parameters(), learning_rate=1e-3)
-    settings = replace(SETTINGS, algorithm=make_algorithm("rloo"))
+    settings = replace(SETTINGS, algorithm=make_algorithm("rloo", old_logprobs="engine"))
     for group in groups:
         update(Policy(model), optimizer, [group], settings, accelerator)
     assert_equal(ours, weights(model))
@@ -601,7 +553,8 @@ def test_turns_have_advantages_of_their_own(accelerator: Accelerator) -> None:
     one, other = random_groups(model, [[0.0, 0.0]])[0]
     better = replace(one, turn_rewards=[1.0, 0.0])
     optimizer = MasterAdamW(model.parameters(), learning_rate=1e-4)
-    settings = replace(SETTINGS, algorithm=make_algorithm("turn_level", gamma=0.0))
+    algorithm = make_algorithm("turn_level", gamma=0.0, old_logprobs="engine")
+    settings = replace(SETTINGS, algorithm=algorithm)
 
     def of_turn(turn: int) -> float:
         start, end = better.turns[turn]

@@ -1,0 +1,63 @@
+"""Groups of episodes that a policy near a model would sample; an optimizer to look into."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from gymnast.trainers.optimizer import MasterAdamW
+from gymnast.types import Span, StopReason, Trajectory
+
+Groups = list[list[Trajectory]]
+
+
+class KeepsGradients(MasterAdamW):
+    """An AdamW whose last gradients can be looked at."""
+
+    def step(self, norm: torch.Tensor, max_norm: float) -> None:
+        self.gradients = [master.grad for master in self.master if master.grad is not None]
+        super().step(norm, max_norm)
+
+
+def random_groups(model: Any, rewards: list[list[float]], seed: int = 0) -> Groups:
+    """Groups of episodes with two actions each, sampled by a policy near the model."""
+    random = np.random.default_rng(seed)
+
+    def tokens(low: int, high: int) -> list[int]:
+        return [int(t) for t in random.integers(0, 1000, random.integers(low, high))]
+
+    groups = []
+    for group_rewards in rewards:
+        prompt = tokens(20, 40)
+        group = []
+        for reward in group_rewards:
+            first, observed, second = tokens(1, 20), tokens(5, 40), tokens(1, 20)
+            ids = prompt + first + observed + second
+            mask = [0] * len(prompt) + [1] * len(first) + [0] * len(observed) + [1] * len(second)
+            near = forward_logprobs(model, ids).detach() + torch.tensor(
+                random.normal(scale=0.3, size=len(ids))
+            )
+            start = len(prompt)
+            group.append(
+                Trajectory(
+                    ids=ids,
+                    action_mask=mask,
+                    logprobs=[p * bit for p, bit in zip(near.tolist(), mask, strict=True)],
+                    prompt_length=start,
+                    turns=[Span(start, start + len(first)), Span(len(ids) - len(second), len(ids))],
+                    turn_rewards=[0.0, reward],
+                    stop_reason=StopReason.answered,
+                    terminated=True,
+                    truncated=False,
+                )
+            )
+        groups.append(group)
+    return groups
+
+
+def forward_logprobs(model: Any, ids: list[int]) -> torch.Tensor:
+    """The log-probability of every token but the first (which gets 0), in a plain forward."""
+    tokens = torch.tensor(ids)
+    logprobs = torch.log_softmax(model(tokens[None]).logits[0, :-1].double(), dim=-1)
+    chosen = logprobs.gather(1, tokens[1:, None])[:, 0]
+    return torch.cat([torch.zeros(1, dtype=chosen.dtype), chosen])

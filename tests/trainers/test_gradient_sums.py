@@ -1,0 +1,88 @@
+"""What a gradient loses when it is added up over many micro-batches in bfloat16: nothing."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from gymnast.agents.tiny import tiny_model
+from gymnast.trainers.algorithms import make_algorithm
+from gymnast.trainers.policy import Policy
+from gymnast.trainers.update import UpdateSettings, update
+from gymnast.types import Span, StopReason, Trajectory
+from sampled_groups import Groups, KeepsGradients
+
+MICROBATCHES = 128
+
+
+def short_groups() -> Groups:
+    """Each of two episodes, a better and a worse one, of other tokens."""
+
+    def episode(number: int) -> Trajectory:
+        return Trajectory(
+            ids=[5 + number % 7, 3, *(10 + (number * 37 + 11 * i) % 900 for i in range(4))],
+            action_mask=[0, 0, 1, 1, 1, 1],
+            logprobs=[0.0] * 6,
+            prompt_length=2,
+            turns=[Span(2, 6)],
+            turn_rewards=[float(number % 2)],
+            stop_reason=StopReason.answered,
+            terminated=True,
+            truncated=False,
+        )
+
+    return [[episode(2 * n), episode(2 * n + 1)] for n in range(MICROBATCHES // 2)]
+
+
+def gradient(model: Any, groups: Groups, tokens_per_microbatch: int) -> torch.Tensor:
+    optimizer = KeepsGradients(model.parameters(), learning_rate=1e-3)
+    algorithm = make_algorithm("dr_grpo", loss="reinforce")
+    settings = UpdateSettings(algorithm, math.inf, tokens_per_microbatch)
+    metrics = update(Policy(model), optimizer, groups, settings, Accelerator())
+    assert metrics["updates/taken"] == 1
+    return torch.cat([gradient.flatten().double() for gradient in optimizer.gradients])
+
+
+def bfloat16_model() -> Any:
+    model = tiny_model()
+    for weight in model.parameters():
+        weight.data = weight.data.bfloat16()
+    return model
+
+
+def apart(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+def test_many_micro_batches_in_bfloat16_give_the_sum_of_their_gradients() -> None:
+    groups = short_groups()
+    alone = [gradient(bfloat16_model(), [group], 2048) for group in groups]  # each over its tokens
+    expected = torch.stack(alone).mean(0)
+    assert apart(gradient(bfloat16_model(), groups, 12), expected) < 1e-6
+
+
+def test_many_micro_batches_in_bfloat16_are_as_near_to_float32_as_one() -> None:
+    groups, exact = short_groups(), bfloat16_model().float()
+    expected = gradient(exact, groups, 2048)
+    one = apart(gradient(bfloat16_model(), groups, 2048), expected)
+    many = apart(gradient(bfloat16_model(), groups, 1), expected)
+    print(one, many)
+    assert many < 1.1 * one
+
+
+def test_one_micro_batch_keeps_its_gradient_in_the_weights_dtype(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing in float32 stands beside the passes then."""
+    calls: list[int] = []
+    add = KeepsGradients.add_gradients
+
+    def counted(optimizer: KeepsGradients) -> None:
+        calls.append(1)
+        add(optimizer)
+
+    monkeypatch.setattr(KeepsGradients, "add_gradients", counted)
+    gradient(bfloat16_model(), short_groups(), 2048)
+    assert len(calls) == 1, "at the optimizer's step"

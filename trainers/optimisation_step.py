@@ -1,0 +1,153 @@
+"""One optimisation step: the passes of a share, their loss, and what is told of them.
+
+Which share is learned from when, and what the numbers mean, is said in `trainers/update.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from accelerate import Accelerator
+
+from gymnast.trainers.algorithms import Algorithm
+from gymnast.trainers.freed_memory import give_back_freed_memory
+from gymnast.trainers.gradient_sums import run_passes
+from gymnast.trainers.kl import k3
+from gymnast.trainers.losses import log_ratio
+from gymnast.trainers.optimizer import Optimizer, not_finite
+from gymnast.trainers.shares import Scored, Share, largest_over_processes, sum_over_processes
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What is known of a step, which may have been skipped.
+
+    Attributes:
+        metrics: Over all processes.
+        logprobs: Of each micro-batch of this process, [A], before the step.
+    """
+
+    metrics: dict[str, float]
+    logprobs: Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What one micro-batch gives besides its gradient.
+
+    Attributes:
+        sums: [len(SUMS)].
+        largest: [len(LARGEST)].
+        logprobs: [A].
+    """
+
+    sums: torch.Tensor
+    largest: torch.Tensor
+    logprobs: torch.Tensor
+
+
+# What a pass adds up over tokens, and what it takes the largest of.
+SUMS = (
+    "loss",
+    "computed",
+    "clipped",
+    "engine/logprob_difference",
+    "engine/importance_ratio",
+    "engine/kl",
+    "engine/capped",
+    "kl",
+    "entropy",
+)
+LARGEST = ("engine/logprob_difference_max", "engine/importance_ratio_max")
+
+
+def take_step(
+    policy: torch.nn.Module,
+    optimizer: Optimizer,
+    share: Share,
+    algorithm: Algorithm,
+    accelerator: Accelerator,
+    *,
+    max_grad_norm: float,
+) -> Taken:
+    """Take one optimisation step, or skip it; a collective call.
+
+    Args:
+        policy: A `Policy`, wrapped by accelerate where there are several processes.
+        optimizer: Over its weights.
+        share: What is learned from; not empty.
+        algorithm: What is learned by.
+        accelerator: Of this process.
+        max_grad_norm: Longer gradients are scaled down to this norm.
+    """
+
+    def backward(scored: Scored) -> _Pass:
+        return _backward(policy, scored, share.normaliser, algorithm, accelerator)
+
+    policy.train()  # dropout of adapters, where there is any
+    passes = run_passes(backward, share.batches, policy, optimizer, accelerator)
+    policy.eval()
+    give_back_freed_memory(accelerator.device)
+    sums = torch.stack([found.sums for found in passes]).sum(0)
+    largest = torch.stack([found.largest for found in passes]).amax(0)
+    totals = dict(zip(SUMS, sum_over_processes(accelerator, sums.tolist()), strict=True))
+    computed = max(totals.pop("computed"), 1)
+    metrics = {name: total / computed for name, total in totals.items()}
+    metrics |= zip(LARGEST, largest_over_processes(accelerator, largest.tolist()), strict=True)
+    metrics["loss"] = loss = totals["loss"] / share.normaliser
+    metrics["grad_norm"] = length = optimizer.step_if_finite(loss, max_grad_norm)
+    finite = not not_finite(loss, length)  # both are those of all processes
+    metrics["grad_clipped"] = float(finite and length > max_grad_norm)
+    metrics["updates/taken"], metrics["updates/skipped"] = float(finite), float(not finite)
+    return Taken(_worth_telling(metrics, algorithm), [found.logprobs for found in passes])
+
+
+def _backward(
+    policy: torch.nn.Module,
+    scored: Scored,
+    normaliser: float,
+    algorithm: Algorithm,
+    accelerator: Accelerator,
+) -> _Pass:
+    """Add one micro-batch's gradients."""
+    batch = scored.batch
+    zeros = torch.zeros_like(batch.advantages)
+    if algorithm.entropy_bonus:
+        logprobs, entropies = policy(batch, entropy=True)
+    else:
+        logprobs, entropies = policy(batch), zeros
+    give_back_freed_memory(accelerator.device)
+    ours = logprobs.detach() if scored.old_logprobs is None else scored.old_logprobs
+    compared = batch.sampled_logprobs if algorithm.old_logprobs == "engine" else ours
+    ratio = torch.exp(log_ratio(ours, batch.sampled_logprobs))
+    cap = algorithm.importance_cap
+    importance = ratio.clamp(max=cap) if cap is not None else 1.0
+    result = algorithm.loss(logprobs, compared, batch.advantages, batch.sequences)
+    losses = result.losses * importance - algorithm.entropy_bonus * entropies
+    divergence = zeros
+    if (kl := algorithm.kl_in("loss")) and scored.reference_logprobs is not None:
+        divergence = kl(logprobs, scored.reference_logprobs)
+        losses = losses + kl.coefficient * divergence
+    total = (losses * scored.weights).sum()
+    # Data parallelism averages gradients over processes; the loss is a sum over all of them.
+    accelerator.backward(total * (accelerator.num_processes / normaliser))
+    real = scored.weights > 0
+    difference = (ours - batch.sampled_logprobs).abs()
+    capped = ratio >= cap if cap is not None else zeros
+    told = (
+        *(result.clipped, difference, ratio, k3(batch.sampled_logprobs, ours), capped),
+        *(divergence.detach(), entropies.detach()),
+    )
+    sums = [total.detach(), real.sum(), *((values * real).sum() for values in told)]
+    largest = [(values * real).amax() for values in (difference, ratio)]
+    return _Pass(torch.stack(sums), torch.stack(largest), logprobs.detach())
+
+
+def _worth_telling(metrics: dict[str, float], algorithm: Algorithm) -> dict[str, float]:
+    """Without what is not computed."""
+    told = {
+        "engine/capped": algorithm.importance_cap is not None,
+        "kl": algorithm.kl_in("loss") is not None,
+        "entropy": algorithm.entropy_bonus != 0,
+    }
+    return {name: value for name, value in metrics.items() if told.get(name, True)}
