@@ -11,6 +11,7 @@ config. An `@estimator` that compares the members of a group with one another is
         return (rewards >= rewards.max() - margin) * 1.0
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
@@ -21,6 +22,7 @@ from pydantic import Field
 from gymnast.trainers.registry import Registry
 
 EPSILON = 1e-4
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -218,12 +220,20 @@ def gdpo(batch: RewardBatch, *, weights: dict[str, float] | None = None) -> list
 
     Args:
         batch: N trajectories.
-        weights: Of the parts by name; by default those of the `rewards` section, else 1.
+        weights: Of the parts by name; by default those of the `rewards` section, else 1. One whose
+            name no episode has is warned of.
 
     Returns:
         N tensors, [turns] each.
     """
     parts = batch.parts or {"reward": batch.rewards}
+    for name in sorted(set(weights or {}) - set(parts)):
+        logger.warning(
+            "algorithm.weights: has %r, and no episode of this step has a part of the reward of "
+            "that name; there are: %s",
+            name,
+            ", ".join(sorted(parts)),
+        )
     used = {**batch.weights, **(weights or {})}
     total = torch.zeros_like(batch.rewards * 1.0)
     for name, values in parts.items():

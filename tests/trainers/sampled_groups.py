@@ -1,12 +1,14 @@
-"""Groups of episodes that a policy near a model would sample; an optimizer to look into."""
+"""Groups of episodes, drawn at random or by an engine, and an optimizer to look into."""
 
+import asyncio
 from typing import Any
 
 import numpy as np
 import torch
 
+from gymnast.agents import TransformersAgent
 from gymnast.trainers.optimizer import MasterAdamW
-from gymnast.types import Span, StopReason, Trajectory
+from gymnast.types import Sampling, Span, StopReason, Trajectory
 
 Groups = list[list[Trajectory]]
 
@@ -61,3 +63,30 @@ def forward_logprobs(model: Any, ids: list[int]) -> torch.Tensor:
     logprobs = torch.log_softmax(model(tokens[None]).logits[0, :-1].double(), dim=-1)
     chosen = logprobs.gather(1, tokens[1:, None])[:, 0]
     return torch.cat([torch.zeros(1, dtype=chosen.dtype), chosen])
+
+
+def just_sampled(model: Any, *, tokens: int = 24) -> Groups:
+    """Two groups of four answers by an engine, with rewards that differ."""
+
+    async def sample() -> Groups:
+        agent = TransformersAgent(model)
+        prompts = [list(range(20 + n, 60 + n)) for n in range(2)]
+        return [[await answer(agent, prompt, member) for member in range(4)] for prompt in prompts]
+
+    async def answer(agent: Any, prompt: list[int], member: int) -> Trajectory:
+        sampling = Sampling(max_new_tokens=tokens, seed=member)
+        completion = await agent.generate(prompt, sampling)
+        length = len(completion.ids)
+        return Trajectory(
+            ids=prompt + list(completion.ids),
+            action_mask=[0] * len(prompt) + [1] * length,
+            logprobs=[0.0] * len(prompt) + list(completion.logprobs),
+            prompt_length=len(prompt),
+            turns=[Span(len(prompt), len(prompt) + length)],
+            turn_rewards=[float(member % 2)],
+            stop_reason=StopReason.answered,
+            terminated=True,
+            truncated=False,
+        )
+
+    return asyncio.run(sample())

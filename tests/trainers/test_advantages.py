@@ -134,6 +134,21 @@ def test_gdpo_standardises_each_part_within_the_group_and_the_sum_over_the_batch
     assert (heavier[2] / heavier[1]).item() > (expected[2] / expected[1]).item()
 
 
+def test_gdpo_warns_of_weights_of_parts_that_there_are_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rewards = torch.tensor([0.0, 1.0])
+    parts = {"brevity": rewards, "environment": rewards}
+    batch = RewardBatch(rewards, torch.tensor([0, 0]), [[0.0], [1.0]], parts)
+    advantages.gdpo(batch, weights={"brevity": 2.0})
+    assert not caplog.records
+    advantages.gdpo(batch, weights={"brevty": 2.0})
+    assert caplog.messages == [
+        "algorithm.weights: has 'brevty', and no episode of this step has a part of the reward of "
+        "that name; there are: brevity, environment"
+    ]
+
+
 def test_gdpo_tells_apart_what_has_the_same_sum() -> None:
     """Two rewards that add up alike have unlike advantages, which is what it is for."""
     parts = {

@@ -37,7 +37,7 @@ def short_groups() -> Groups:
 
 
 def gradient(model: Any, groups: Groups, tokens_per_microbatch: int) -> torch.Tensor:
-    optimizer = KeepsGradients(model.parameters(), learning_rate=1e-3)
+    optimizer = KeepsGradients(model.parameters(), learning_rate=0.0)
     algorithm = make_algorithm("dr_grpo", loss="reinforce")
     settings = UpdateSettings(algorithm, math.inf, tokens_per_microbatch)
     metrics = update(Policy(model), optimizer, groups, settings, Accelerator())
@@ -57,19 +57,17 @@ def apart(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 
 def test_many_micro_batches_in_bfloat16_give_the_sum_of_their_gradients() -> None:
-    groups = short_groups()
-    alone = [gradient(bfloat16_model(), [group], 2048) for group in groups]  # each over its tokens
-    expected = torch.stack(alone).mean(0)
-    assert apart(gradient(bfloat16_model(), groups, 12), expected) < 1e-6
+    groups, model = short_groups()[:16], bfloat16_model()
+    expected = torch.stack([gradient(model, [group], 2048) for group in groups]).mean(0)
+    assert apart(gradient(model, groups, 12), expected) < 1e-6
 
 
 def test_many_micro_batches_in_bfloat16_are_as_near_to_float32_as_one() -> None:
-    groups, exact = short_groups(), bfloat16_model().float()
-    expected = gradient(exact, groups, 2048)
-    one = apart(gradient(bfloat16_model(), groups, 2048), expected)
-    many = apart(gradient(bfloat16_model(), groups, 1), expected)
-    print(one, many)
-    assert many < 1.1 * one
+    """Added up in bfloat16, they were half as far again: 1.6% for 1.0%."""
+    groups, model = short_groups(), bfloat16_model()
+    expected = gradient(bfloat16_model().float(), groups, 2048)
+    one, many = (apart(gradient(model, groups, tokens), expected) for tokens in (2048, 1))
+    assert many < 1.1 * one < 0.02
 
 
 def test_one_micro_batch_keeps_its_gradient_in_the_weights_dtype(

@@ -1,12 +1,16 @@
 """Each loss by hand on four tokens, and its gradient against one derived independently."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
+from gymnast.trainers.kl import DIVERGENCES
 from gymnast.trainers.losses import (
     LOSSES,
     TokenLosses,
@@ -170,3 +174,65 @@ def test_on_policy_the_gradient_is_that_of_reinforce(name: str) -> None:
     logprobs, _, advantages, sequences = random_inputs()
     inputs = (logprobs, logprobs.detach(), advantages, sequences)
     torch.testing.assert_close(gradient(LOSSES[name], inputs), -advantages)
+
+
+# --- Log-probabilities that are far apart
+
+
+def column(values: Any) -> Any:
+    return st.lists(values, min_size=6, max_size=6).map(torch.tensor)
+
+
+logprobs_of_any_size = column(
+    st.one_of(
+        st.floats(-30, 0, width=32),
+        st.floats(-1e30, 0, allow_subnormal=False),
+        st.sampled_from([0.0, -100.0, -1e30]),
+    )
+)
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+@given(
+    now=logprobs_of_any_size,
+    sampled=logprobs_of_any_size,
+    advantages=column(st.sampled_from([-1.0, 0.0, 1.0])),
+)
+def test_losses_and_gradients_are_finite_for_any_log_probabilities(
+    name: str, now: torch.Tensor, sampled: torch.Tensor, advantages: torch.Tensor
+) -> None:
+    now = now.clone().requires_grad_()
+    result = LOSSES[name](now, sampled, advantages, torch.tensor([0, 0, 0, 1, 1, 2]))
+    (found,) = torch.autograd.grad(result.losses.sum(), now)
+    assert torch.isfinite(result.losses).all() and torch.isfinite(result.ratio).all()
+    assert torch.isfinite(found).all()
+
+
+@pytest.mark.parametrize("name", sorted(DIVERGENCES))
+@given(now=logprobs_of_any_size, reference=logprobs_of_any_size)
+def test_divergences_and_gradients_are_finite_for_any_log_probabilities(
+    name: str, now: torch.Tensor, reference: torch.Tensor
+) -> None:
+    now = now.clone().requires_grad_()
+    values = DIVERGENCES[name](now, reference)
+    (found,) = torch.autograd.grad(values.sum(), now)
+    assert torch.isfinite(values).all() and torch.isfinite(found).all()
+
+
+@pytest.mark.parametrize(
+    ("loss", "now", "sampled", "advantage", "expected"),
+    [
+        (two_sided, 0.0, -100.0, -1.0, 3.0),
+        (clipped, 0.0, -100.0, 1.0, -1.2),
+        (clipped, 0.0, -100.0, -1.0, math.exp(20)),
+        (clipped, -100.0, 0.0, 1.0, -math.exp(-20)),
+    ],
+)
+def test_a_token_a_hundred_nats_away_by_hand(
+    loss: Any, now: float, sampled: float, advantage: float, expected: float
+) -> None:
+    """Its ratio is that of 20 nats, and has no gradient."""
+    logprobs = torch.tensor([now], requires_grad=True)
+    losses = loss(logprobs, torch.tensor([sampled]), torch.tensor([advantage])).losses
+    assert losses.item() == pytest.approx(expected, rel=1e-5)
+    assert torch.autograd.grad(losses.sum(), logprobs)[0].item() == 0.0

@@ -1,6 +1,5 @@
 """What a step's ratios compare with: tokens that were just sampled are at a ratio of 1."""
 
-import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +9,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from gymnast.agents import TransformersAgent, load_model
+from gymnast.agents import load_model
 from gymnast.agents.tiny import tiny_model
 from gymnast.errors import ConfigError
 from gymnast.trainers import Algorithm, make_algorithm
@@ -19,38 +18,7 @@ from gymnast.trainers.losses import LOSSES, TokenLosses
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.policy import Policy
 from gymnast.trainers.update import UpdateSettings, update
-from gymnast.types import Sampling, Span, StopReason, Trajectory
-from sampled_groups import Groups, forward_logprobs, random_groups
-
-
-def just_sampled(model: Any, *, tokens: int = 24) -> Groups:
-    """Two groups of four answers by an engine, with rewards that differ."""
-
-    async def sample() -> Groups:
-        agent = TransformersAgent(model)
-        sampling = Sampling(max_new_tokens=tokens)
-        prompts = [list(range(20 + n, 60 + n)) for n in range(2)]
-        return [
-            [await answer(agent, prompt, sampling, float(member % 2)) for member in range(4)]
-            for prompt in prompts
-        ]
-
-    async def answer(agent: Any, prompt: list[int], sampling: Any, reward: float) -> Trajectory:
-        completion = await agent.generate(prompt, sampling)
-        length = len(completion.ids)
-        return Trajectory(
-            ids=prompt + list(completion.ids),
-            action_mask=[0] * len(prompt) + [1] * length,
-            logprobs=[0.0] * len(prompt) + list(completion.logprobs),
-            prompt_length=len(prompt),
-            turns=[Span(len(prompt), len(prompt) + length)],
-            turn_rewards=[reward],
-            stop_reason=StopReason.answered,
-            terminated=True,
-            truncated=False,
-        )
-
-    return asyncio.run(sample())
+from sampled_groups import Groups, forward_logprobs, just_sampled, random_groups
 
 
 def learned(
@@ -62,8 +30,9 @@ def learned(
     )
 
 
-@pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["all weights", "adapters"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("dtype", "lora"), [("float32", None), ("bfloat16", None), ("bfloat16", {"rank": 4})]
+)
 def test_no_preset_clips_tokens_that_were_just_sampled(
     dtype: str, lora: Any, tokenizer: Any
 ) -> None:
@@ -79,7 +48,7 @@ def test_no_preset_clips_tokens_that_were_just_sampled(
     against_engine = learned(load(), groups, make_algorithm("gspo", old_logprobs="engine"))
     for told in (against_engine, metrics):
         assert (told["engine/logprob_difference"] > 1e-3) == (dtype == "bfloat16")
-    assert (against_engine["clipped"] > 0.2) == (dtype == "bfloat16")
+    assert (against_engine["clipped"] > 0) == (dtype == "bfloat16")
 
 
 class Listens:
