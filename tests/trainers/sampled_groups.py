@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from gymnast.agents import TransformersAgent
+from gymnast.agents.tiny import tiny_model
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.types import Sampling, Span, StopReason, Trajectory
 
@@ -90,3 +91,29 @@ def just_sampled(model: Any, *, tokens: int = 24) -> Groups:
         )
 
     return asyncio.run(sample())
+
+
+def short_groups() -> Groups:
+    """64 groups, each of a better and a worse episode of four tokens."""
+
+    def episode(number: int) -> Trajectory:
+        return Trajectory(
+            ids=[5 + number % 7, 3, *(10 + (number * 37 + 11 * i) % 900 for i in range(4))],
+            action_mask=[0, 0, 1, 1, 1, 1],
+            logprobs=[0.0] * 6,
+            prompt_length=2,
+            turns=[Span(2, 6)],
+            turn_rewards=[float(number % 2)],
+            stop_reason=StopReason.answered,
+            terminated=True,
+            truncated=False,
+        )
+
+    return [[episode(2 * n), episode(2 * n + 1)] for n in range(64)]
+
+
+def bfloat16_model() -> Any:
+    model = tiny_model()
+    for weight in model.parameters():
+        weight.data = weight.data.bfloat16()
+    return model

@@ -122,6 +122,24 @@ def test_what_does_not_fit_is_refused(settings: dict[str, Any], message: str) ->
         make_algorithm(**settings)
 
 
+def test_only_estimators_that_compare_members_need_groups_of_two(tmp_path: Path) -> None:
+    allowed = []
+    for name in names():
+        try:
+            make_algorithm(name).check_group_size(1)
+            allowed.append(name)
+        except ConfigError as error:
+            assert "group_size: must be >= 2, got 1: the estimator compares" in str(error)
+    assert allowed == ["reinforce_pp"]
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    make_algorithm(f"{file}:undecorated").check_group_size(1)
+    with pytest.raises(ConfigError, match="must be >= 2"):
+        make_algorithm(f"{file}:signs").check_group_size(1)  # a kernel of one group
+    with pytest.raises(ConfigError, match="must be >= 1, got 0"):
+        make_algorithm(f"{file}:undecorated").check_group_size(0)
+
+
 def test_a_function_of_the_users_does_not_take_a_name_that_there_is(tmp_path: Path) -> None:
     file = tmp_path / "same.py"
     file.write_text(OWN.replace("def signs", "def grpo"))
@@ -163,6 +181,11 @@ EXTRAS: dict[str, dict[str, Any]] = {name: {"name": name} for name in names()} |
     "importance": {"importance_cap": 2.0, "epochs": 2},
     "minibatches": {"epochs": 2, "minibatches": 2},
     "masked": {"masked_stop_reasons": ["answered"]},
+    "groups of one": {
+        "name": "reinforce_pp",
+        "group_size": 1,
+        "kl": {"coefficient": 0.01, "estimator": "k1", "place": "reward"},
+    },
 }
 
 

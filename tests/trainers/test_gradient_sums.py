@@ -7,33 +7,10 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from gymnast.agents.tiny import tiny_model
 from gymnast.trainers.algorithms import make_algorithm
 from gymnast.trainers.policy import Policy
 from gymnast.trainers.update import UpdateSettings, update
-from gymnast.types import Span, StopReason, Trajectory
-from sampled_groups import Groups, KeepsGradients
-
-MICROBATCHES = 128
-
-
-def short_groups() -> Groups:
-    """Each of two episodes, a better and a worse one, of other tokens."""
-
-    def episode(number: int) -> Trajectory:
-        return Trajectory(
-            ids=[5 + number % 7, 3, *(10 + (number * 37 + 11 * i) % 900 for i in range(4))],
-            action_mask=[0, 0, 1, 1, 1, 1],
-            logprobs=[0.0] * 6,
-            prompt_length=2,
-            turns=[Span(2, 6)],
-            turn_rewards=[float(number % 2)],
-            stop_reason=StopReason.answered,
-            terminated=True,
-            truncated=False,
-        )
-
-    return [[episode(2 * n), episode(2 * n + 1)] for n in range(MICROBATCHES // 2)]
+from sampled_groups import Groups, KeepsGradients, bfloat16_model, short_groups
 
 
 def gradient(model: Any, groups: Groups, tokens_per_microbatch: int) -> torch.Tensor:
@@ -43,13 +20,6 @@ def gradient(model: Any, groups: Groups, tokens_per_microbatch: int) -> torch.Te
     metrics = update(Policy(model), optimizer, groups, settings, Accelerator())
     assert metrics["updates/taken"] == 1
     return torch.cat([gradient.flatten().double() for gradient in optimizer.gradients])
-
-
-def bfloat16_model() -> Any:
-    model = tiny_model()
-    for weight in model.parameters():
-        weight.data = weight.data.bfloat16()
-    return model
 
 
 def apart(ours: torch.Tensor, theirs: torch.Tensor) -> float:

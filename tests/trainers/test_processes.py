@@ -5,11 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from accelerate import Accelerator
 
 from gymnast.agents.tiny import tiny_model
 from gymnast.errors import ConfigError
-from gymnast.trainers import Trainer
+from gymnast.trainers import Trainer, make_algorithm
 from gymnast.trainers.clocks import without_clocks
+from gymnast.trainers.policy import Policy
+from gymnast.trainers.update import UpdateSettings, update
 from process_runs import (
     Found,
     assert_same_run,
@@ -19,6 +23,7 @@ from process_runs import (
     sampled,
     written,
 )
+from sampled_groups import KeepsGradients, bfloat16_model, short_groups
 
 SCRIPT = Path(__file__).parent / "two_processes.py"
 LONGEST_S = 300  # for all scenarios; one that hangs fails here
@@ -264,6 +269,22 @@ def test_sharded_adapters_keep_float32_masters(found: Found) -> None:
     ours, theirs = found[0]["sharded_adapters"], found[0]["sharded_adapters"]["unsharded"]
     for one, other in zip(ours["steps"], theirs["steps"], strict=True):
         assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=0.05)
+
+
+def test_many_micro_batches_in_bfloat16_add_up_to_the_gradient_of_one_process(
+    found: Found, folder: Path
+) -> None:
+    """In float32; where weights are sharded, each pass's gradient is averaged in bfloat16 first."""
+    algorithm = make_algorithm("dr_grpo", loss="reinforce")
+    model = bfloat16_model()
+    optimizer = KeepsGradients(model.parameters(), learning_rate=0.0)
+    settings = UpdateSettings(algorithm, 1e9, tokens_per_microbatch=1)
+    update(Policy(model), optimizer, short_groups(), settings, Accelerator())
+    alone = torch.cat([gradient.flatten() for gradient in optimizer.gradients])
+    for name, most in (("replicated", 1e-5), ("sharded", 5e-3)):
+        ours, theirs = (torch.load(folder / f"{name}_{process}.pt") for process in (0, 1))
+        assert torch.equal(ours, theirs)
+        assert (ours - alone).norm() < most * alone.norm(), name
 
 
 # --- What a launcher may not ask for

@@ -19,6 +19,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import gymnasium
 import numpy as np
@@ -37,8 +38,10 @@ from gymnast.trainers.advantages import ESTIMATORS
 from gymnast.trainers.losses import LOSSES, TokenLosses
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.processes import together
+from gymnast.trainers.sharding import whole
 from gymnast.trainers.shares import largest_over_processes
 from gymnast.types import Sampling
+from sampled_groups import bfloat16_model, short_groups
 
 warnings.simplefilter("error")
 torch.set_num_threads(1)
@@ -388,6 +391,32 @@ def sharded_adapters(folder: Path) -> Found:
     return found | {"unsharded": run("adapters")}
 
 
+def many_micro_batches(folder: Path) -> Found:
+    """64 a process in bfloat16; the gradient is that of one process (tests/.../gradient_sums)."""
+
+    def run(name: str) -> None:
+        algorithm = make_algorithm("dr_grpo", loss="reinforce")
+        trainer = make_trainer(
+            model=bfloat16_model(), algorithm=algorithm, tokens_per_microbatch=1, max_grad_norm=1e9
+        )
+        kept: list[torch.Tensor] = []
+        step = MasterAdamW.step
+
+        def keeping(optimizer: MasterAdamW, *arguments: Any) -> None:
+            gradients = (master.grad for master in optimizer.master if master.grad is not None)
+            kept.extend(whole(gradient).flatten() for gradient in gradients)
+            step(optimizer, *arguments)
+
+        with patch.object(MasterAdamW, "step", keeping):
+            trainer._learner.update(short_groups(), 0)
+        torch.save(torch.cat(kept), folder / f"{name}_{PROCESS}.pt")
+
+    run("replicated")
+    with fsdp2():
+        run("sharded")
+    return {}
+
+
 def evaluated(folder: Path) -> Found:
     """An evaluation with tags and a further environment, of which one row falls to process 1."""
     rows = [row | {"half": number % 2} for number, row in enumerate(ROWS)]
@@ -440,6 +469,7 @@ SCENARIOS = [
     resumed,
     sharded,
     sharded_adapters,
+    many_micro_batches,
 ]
 
 
