@@ -5,8 +5,10 @@
     stage 3   the model's weights too, gathered layer by layer in every pass
 
 DeepSpeed keeps the master weights, sums and clips the gradients, and calls an AdamW of torch's on
-its share, with the numbers of `MasterAdamW`. Accelerate only joins the processes. A state is the
-same as that of `MasterAdamW`, with whole tensors, so that either goes on from the other's.
+its share, with the numbers of `MasterAdamW`. Stages 2 and 3 sum over micro-batches in float32;
+stage 1 sums in the weights' dtype, since DeepSpeed takes another optimizer for it with float32.
+Accelerate only joins the processes. A state is the same as that of `MasterAdamW`, with whole
+tensors, so that either goes on from the other's.
 
 Left out: what of DeepSpeed may be asked for (`trainers/zero_settings.py`).
 """
@@ -196,6 +198,7 @@ def _engine(
         "zero_optimization": {"stage": zero.stage, **zero.tuning},
         # Unlike that of float32, a broken gradient of bfloat16 is not looked for unless asked.
         "bf16": {"enabled": dtypes == {torch.bfloat16}, "check_grad_overflow": True},
+        **({"data_types": {"grad_accum_dtype": "fp32"}} if zero.stage > 1 else {}),
         **zero.printed,
     }
     engine, *_ = _deepspeed().initialize(

@@ -5,9 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from accelerate import Accelerator
 
+from gymnast.trainers import make_algorithm
 from gymnast.trainers.clocks import without_clocks
+from gymnast.trainers.policy import Policy
+from gymnast.trainers.update import UpdateSettings, update
 from process_runs import Found, assert_same_run, difference, in_two_processes, sampled
+from sampled_groups import KeepsGradients, bfloat16_model, short_groups
 from two_processes import TWO_STEPS, make_trainer, train
 from zero_processes import LEARNS, rich
 
@@ -43,6 +49,21 @@ def alone(folder: Path) -> Path:
 def two_steps_alone(folder: Path) -> Path:
     train(output_dir=folder / "two_steps_alone", **TWO_STEPS)
     return folder / "two_steps_alone"
+
+
+@most_stages
+def test_many_micro_batches_in_bfloat16_add_up_in_float32(
+    found: Found, folder: Path, stage: str
+) -> None:
+    """Over the processes, each pass's gradients are averaged in bfloat16 first."""
+    algorithm = make_algorithm("dr_grpo", loss="reinforce")
+    model = bfloat16_model()
+    optimizer = KeepsGradients(model.parameters(), learning_rate=0.0)
+    settings = UpdateSettings(algorithm, 1e9, tokens_per_microbatch=1)
+    update(Policy(model), optimizer, short_groups(), settings, Accelerator())
+    alone = torch.cat([gradient.flatten() for gradient in optimizer.gradients])
+    ours = torch.load(folder / f"many{stage}_0.pt")
+    assert (ours - alone).norm() < 5e-3 * alone.norm()
 
 
 # --- As without it

@@ -57,9 +57,12 @@ def places(pattern: str) -> Groups:
     """Groups of which x speaks, o samples nothing in two turns, and - has no turn."""
     words = pattern.split()
     groups = random_groups(small(), [[float(n % 3) for n in range(len(w))] for w in words])
-    made = {"x": lambda t: t, "o": silent, "-": lambda t: silent(t, turns=0)}
+    turns = {"o": 2, "-": 0}
     return [
-        [made[kind](t) for kind, t in zip(word, group, strict=True)]
+        [
+            t if kind == "x" else silent(t, turns=turns[kind])
+            for kind, t in zip(word, group, strict=True)
+        ]
         for word, group in zip(words, groups, strict=True)
     ]
 

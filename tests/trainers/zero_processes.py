@@ -25,6 +25,7 @@ from gymnast.trainers import Algorithm, Kl, Trainer, make_algorithm
 from gymnast.trainers.batch import micro_batch
 from gymnast.trainers.processes import together
 from gymnast.trainers.shares import placeholder
+from sampled_groups import bfloat16_model, short_groups
 from two_processes import (
     PROCESS,
     ROWS,
@@ -255,6 +256,20 @@ def in_bfloat16(folder: Path) -> Found:
     return found
 
 
+def many_micro_batches(folder: Path) -> Found:
+    """64 a process in bfloat16; the gradient is ten times AdamW's first moment."""
+    algorithm = make_algorithm("dr_grpo", loss="reinforce")
+    settings: dict[str, Any] = {"tokens_per_microbatch": 1, "max_grad_norm": 1e9}
+    for stage in (2, 3):
+        with zero(stage, folder):
+            trainer = make_trainer(model=bfloat16_model(), algorithm=algorithm, **settings)
+            trainer._learner.update(short_groups(), 0)
+        states = trainer._learner.optimizer.state_dict()["adamw"]["state"]
+        moments = [states[number]["exp_avg"].flatten() * 10 for number in range(len(states))]
+        torch.save(torch.cat(moments), folder / f"many{stage}_{PROCESS}.pt")
+    return {}
+
+
 def refused(folder: Path) -> Found:
     with zero(2, folder):
         return error_of(model=tiny_model().half())
@@ -269,6 +284,7 @@ SCENARIOS = [
     skips_exactly,
     adapters,
     in_bfloat16,
+    many_micro_batches,
     refused,
 ]
 
