@@ -56,7 +56,7 @@ class LoraSection(Section):
     Attributes:
         rank: Of the adapters' matrices.
         alpha: Scales the adapters by alpha / rank; 2 * rank when left out.
-        dropout: Before the adapters, while training.
+        dropout: Before the adapters, in the pass that the loss is made of.
         target: "all-linear", or the names of the modules that get adapters.
     """
 
