@@ -1,24 +1,19 @@
 """From a completion's text to what the assistant said and the calls in it.
 
 A `Dialect` is how one chat template writes calls; `derivation.py` reads it from the template.
-`read_calls` reads by a dialect, `run_parser` by a user's own function. Neither raises for anything
-that a model can write: a call that cannot be read is a `ToolCall` whose `error` says where, which
-rule, and what would be right.
+`read_calls` raises for nothing that a model can write: a call that cannot be read is a `ToolCall`
+whose `error` says where, which rule, and what would be right. So is what is nearly a call
+(`near_misses.py`). Left out: a user's own parser (`user_parser.py`).
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
 
-from gymnast.envs import markup
+from gymnast.envs import markup, near_misses
 from gymnast.envs.literals import skip_space
-from gymnast.envs.payloads import Malformed, Payload, Schemas, read_arguments
-from gymnast.envs.sources import import_source
-from gymnast.errors import ConfigError, UnknownEnvironment, UserCodeError
+from gymnast.envs.payloads import Malformed, Payload, Schemas
 from gymnast.types import ToolCall
-
-Parser = Callable[[str], Any]
 
 _SEPARATORS = (";", ",")  # models write them between calls, whatever the template does
 _LAST_SEPARATOR = re.compile(r"[;,]\s*+\Z")
@@ -81,14 +76,52 @@ def read_calls(
         What is outside of the calls, and the calls in order. Ids are as the model wrote them, ""
         where it wrote none.
     """
-    if dialect.open:
-        said, calls = _read_delimited(text, dialect, schemas or {})
-    else:
-        said, calls = _read_bare(text, dialect, schemas or {})
+    schemas = schemas or {}
+    read = _read_delimited if dialect.open else _read_bare
+    parts = read(text, dialect, schemas)
+    alone = not any(part.calls for part in parts)
+    parts = [_with_near_miss(part, dialect, schemas, alone=alone) for part in parts]
+    calls = [call for part in parts for call in part.calls]
     if not calls and not dialect.prewritten:
         return text, []
-    content = "\n".join(filter(None, (_without_markup(part, dialect) for part in said)))
+    content = "\n".join(filter(None, (_without_markup(part.text, dialect) for part in parts)))
     return content, [_explained(call, n, dialect) for n, call in enumerate(calls, start=1)]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A stretch of text, and the calls that come right after it.
+
+    Attributes:
+        start: Where it begins in the completion.
+        text: The text.
+        calls: The calls.
+    """
+
+    start: int
+    text: str
+    calls: list[ToolCall]
+
+
+def _with_near_miss(part: _Part, dialect: Dialect, schemas: Schemas, *, alone: bool) -> _Part:
+    """A part whose text ends where something begins that is nearly a call."""
+    text = part.text if alone else _without_markup(part.text, dialect)
+    miss = near_misses.find(text, _marks(dialect), schemas, alone=alone)
+    if miss is None:
+        return part
+    position = part.start + max(part.text.find(text[miss.start :]), 0)
+    call = ToolCall("", miss.name, {}, f"at character {position}: {miss.rule}")
+    return _Part(part.start, text[: miss.start], [call, *part.calls])
+
+
+@lru_cache(maxsize=256)
+def _marks(dialect: Dialect) -> near_misses.Marks:
+    return near_misses.Marks(
+        dialect.payload,
+        opening=(dialect.section_open, dialect.open),
+        closing=(dialect.close, dialect.section_close),
+        other=(*dialect.beside, dialect.answer),
+    )
 
 
 def _explained(call: ToolCall, number: int, dialect: Dialect) -> ToolCall:
@@ -118,34 +151,34 @@ def _without_ends(part: str, tag: re.Pattern[str]) -> str:
     return part
 
 
-def _read_delimited(
-    text: str, dialect: Dialect, schemas: Schemas
-) -> tuple[list[str], list[ToolCall]]:
-    said, calls, position = [], [], 0
+def _read_delimited(text: str, dialect: Dialect, schemas: Schemas) -> list[_Part]:
+    parts, position = [], 0
     while match := markup.pattern(dialect.open).search(text, position):
-        said.append(text[position : match.start()])
+        begin, said = position, text[position : match.start()]
         if dialect.answer and (answer := markup.pattern(dialect.answer).match(text, match.end())):
+            parts.append(_Part(begin, said, []))
             position = answer.end()
             continue
         read, position = _read_block(text, match.end(), dialect, schemas)
-        calls += [_with_id(call, match) for call in read]
-    return [*said, text[position:]], calls
+        parts.append(_Part(begin, said, [_with_id(call, match) for call in read]))
+    return [*parts, _Part(position, text[position:], [])]
 
 
-def _read_bare(text: str, dialect: Dialect, schemas: Schemas) -> tuple[list[str], list[ToolCall]]:
+def _read_bare(text: str, dialect: Dialect, schemas: Schemas) -> list[_Part]:
     """Without a delimiter only the turn's beginning, or a word, can tell a call from text."""
-    said: list[str] = []
-    calls: list[ToolCall] = []
+    parts: list[_Part] = []
     start, end = skip_space(text, 0), 0
-    if dialect.payload.begins(text, start):
+    begins = dialect.payload.begins(text, start)
+    if begins and not _marks(dialect).loose.is_data(text, start, schemas):
         calls, end = _read_block(text, start, dialect, schemas)
+        parts.append(_Part(0, "", calls))
     for word in re.finditer(re.escape(dialect.asked_for), text) if dialect.asked_for else ():
         start = skip_space(text, word.end())
         if word.start() >= end and dialect.payload.begins(text, start):
-            said.append(text[end : word.start()])
-            read, end = _read_block(text, start, dialect, schemas)
-            calls += read
-    return [*said, text[end:]], calls
+            said, begin = text[end : word.start()], end
+            calls, end = _read_block(text, start, dialect, schemas)
+            parts.append(_Part(begin, said, calls))
+    return [*parts, _Part(end, text[end:], [])]
 
 
 def _with_id(call: ToolCall, opening: re.Match[str]) -> ToolCall:
@@ -212,74 +245,3 @@ def _resume(text: str, start: int, dialect: Dialect) -> int:
         limit = begins.start()
         begins = markup.pattern(dialect.open).match(text, skip_space(text, begins.end()))
     return limit
-
-
-def load_parser(parser: Parser | str) -> Parser:
-    """Take a parser, or import the one that "module:function" or "file.py:function" names.
-
-    Raises:
-        ConfigError: If there is none of this name.
-    """
-    if callable(parser):
-        return parser
-    source, _, function = parser.rpartition(":")
-    if not source or not function:
-        raise ConfigError(
-            f"parser {parser!r} must be 'module:function' or 'path/to/file.py:function'"
-        )
-    try:
-        found = getattr(import_source(source), function, None)
-    except UnknownEnvironment as error:
-        raise ConfigError(f"parser {parser!r} cannot be imported: {error}") from error
-    if not callable(found):
-        raise ConfigError(
-            f"parser {parser!r}: {source} has no function {function!r}; name one that takes a text"
-        )
-    return found
-
-
-def run_parser(parser: Parser, text: str) -> tuple[str, list[ToolCall]]:
-    """Read a completion with a user's parser.
-
-    Args:
-        parser: Gets the completion's text, added tokens included, without its stop token. It gives
-            a list of calls, or a message: a mapping with `content` and `tool_calls`. A call is a
-            `ToolCall`, an OpenAI call, or a mapping with `name`, `arguments` and perhaps `id`; the
-            arguments are a mapping or a JSON string. A `ValueError` says that the text holds a call
-            that cannot be read.
-        text: The completion.
-
-    Returns:
-        The content (the whole text, where the parser gives none) and the calls.
-
-    Raises:
-        UserCodeError: If the parser raises anything else, or gives something else.
-    """
-    try:
-        parsed = parser(text)
-    except ValueError as error:
-        return text, [ToolCall("", "", {}, f"the call could not be read: {error}")]
-    except Exception as error:
-        raise UserCodeError("parser", None, f"the parser raised {error!r} on {text!r}") from error
-    content, calls = text, parsed
-    if isinstance(parsed, Mapping):
-        content, calls = parsed.get("content", text), parsed.get("tool_calls")
-    calls = calls or []
-    if not isinstance(calls, Sequence) or isinstance(calls, str):
-        raise UserCodeError("parser", None, f"the parser gave {parsed!r}; give a list of calls")
-    return content or "", [_as_call(call) for call in calls]
-
-
-def _as_call(call: Any) -> ToolCall:
-    if isinstance(call, ToolCall):
-        return call
-    function = call.get("function", call) if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or "name" not in function:
-        raise UserCodeError(
-            "parser", None, f"the parser gave the call {call!r}; give {{'name', 'arguments'}}"
-        )
-    name, call_id = str(function["name"]), str(call.get("id") or "")
-    try:
-        return ToolCall(call_id, name, read_arguments(function.get("arguments"), 0, name))
-    except Malformed as error:
-        return ToolCall(call_id, name, {}, f"the call could not be read: {error}")

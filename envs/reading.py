@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gymnast.envs.channels import Channels
-from gymnast.envs.parsing import Dialect, Parser, read_calls, run_parser
+from gymnast.envs.parsing import Dialect, read_calls
 from gymnast.envs.reasoning import Reasoning
 from gymnast.envs.response_template import ResponseTemplate
 from gymnast.envs.safe_text import SafeText
 from gymnast.envs.spelled import decode_apart, without_marker
 from gymnast.envs.turns import Turns
+from gymnast.envs.user_parser import Parser, run_parser
 from gymnast.types import Message, ToolCall
 
 Tools = Sequence[Mapping[str, Any]] | None

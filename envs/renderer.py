@@ -23,13 +23,14 @@ from gymnast.envs.derivation import derive
 from gymnast.envs.encoding import Encoder, check_sayable, difference
 from gymnast.envs.following import Following, with_ends_of_calls
 from gymnast.envs.messages import in_openai_shape
-from gymnast.envs.parsing import Dialect, Parser, load_parser
+from gymnast.envs.parsing import Dialect
 from gymnast.envs.reading import Reader
 from gymnast.envs.reasoning import Reasoning
 from gymnast.envs.response_template import ResponseTemplate
 from gymnast.envs.safe_text import SafeText
 from gymnast.envs.turn_ends import after_cut, after_stop, end_of_turn
 from gymnast.envs.turns import Turns
+from gymnast.envs.user_parser import Parser, load_parser
 from gymnast.errors import TemplateError
 from gymnast.types import Message
 
@@ -47,7 +48,7 @@ class Renderer:
         chat_template_kwargs: Passed to every rendering, for example `{"enable_thinking": False}`.
         parser: Reads calls instead of the dialect found in the template: a function, or
             "module:function", that gets a completion's text (its contract is at
-            `gymnast.envs.parsing.run_parser`). Prompts stay as the template, or the plain
+            `gymnast.envs.user_parser.run_parser`). Prompts stay as the template, or the plain
             protocol, writes them.
 
     Raises:
