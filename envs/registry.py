@@ -75,8 +75,8 @@ def make(
     known = registry.get(environment) if isinstance(environment, str) else None
     if known is not None:
         settings = {**known.kwargs, **settings}
+    check_constructor(cls)
     check_names(cls, settings)
-    _check_constructor(cls)
     renderer = _renderer(renderer_or_tokenizer)
     try:
         made = cls(renderer=renderer, **settings)
@@ -150,7 +150,7 @@ def setting_names(cls: type) -> list[str] | None:
     return [name for name in names if name != "renderer"]
 
 
-def _check_constructor(cls: type[Environment]) -> None:
+def check_constructor(cls: type[Environment]) -> None:
     """Check that a class's own `__init__` takes the renderer.
 
     Raises:

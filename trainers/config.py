@@ -12,10 +12,10 @@
     output_dir:   runs/arithmetic
     trackers:     [tensorboard]
 
-Only `model.name` and `environment.id` are required. Left out: reading and writing it
-(`trainers/config_files.py`), whether what a config names is there (the model, the environment, the
-data), which `trainers/run.py` checks, and the section `evaluation`
-(`trainers/evaluation_config.py`).
+Only `model.name` and `environment.id` are required. The tables of docs/configuration.md are made of
+what stands here. Left out: reading and writing it (`trainers/config_files.py`), whether what a
+config names is there (the model, the environment, the data), which `trainers/run.py` checks, and
+the section `evaluation` (`trainers/evaluation_config.py`).
 """
 
 from typing import Annotated, Any, Literal

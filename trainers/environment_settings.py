@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gymnast.envs import Environment
-from gymnast.envs.registry import check_names, setting_names
+from gymnast.envs.registry import check_constructor, check_names, setting_names
 from gymnast.errors import ConfigError
 from gymnast.hints import nearest
 from gymnast.trainers.config_base import EnvironmentSection
@@ -12,7 +12,7 @@ from gymnast.trainers.key_hints import meant_elsewhere
 
 
 def check_settings(cls: type[Environment], settings: Iterable[str], place: str) -> None:
-    """Check that an environment takes settings of these names.
+    """Check that an environment's constructor can be called, and takes settings of these names.
 
     Args:
         cls: The environment.
@@ -20,8 +20,10 @@ def check_settings(cls: type[Environment], settings: Iterable[str], place: str) 
         place: Its section in the config, for the message.
 
     Raises:
-        ConfigError: It does not.
+        UsageError: It cannot be called.
+        ConfigError: It takes no such setting.
     """
+    check_constructor(cls)
     known = setting_names(cls) or [*settings]
     for name in settings:
         meant = "" if name in known or nearest(name, known) else meant_elsewhere(name)

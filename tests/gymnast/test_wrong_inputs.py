@@ -38,6 +38,26 @@ FILES = {
     "t5/tokenizer.json": "{}",
     "odd/config.json": '{"model_type": "oddity"}',
     "odd/tokenizer.json": "{}",
+    "bare.py": """
+from gymnast.envs import Environment
+
+class Bare(Environment):
+    def __init__(self, prices=3):
+        pass
+""",
+    "tools.py": """
+from gymnast.envs import Environment, tool
+
+class NoSelf(Environment):
+    @tool
+    def buy(what: str) -> str:
+        'Buy something.'
+
+    def reward(self, episode):
+        return 0.0
+""",
+    "stopp.py": "from gymnast.envs import tool\n@tool(stopp=True)\ndef buy(self):\n    'Buy.'\n",
+    "property.py": "from gymnast.envs import tool\n@tool\n@property\ndef buy(self): pass\n",
     "oops.jinja": "{% for m in messages %}\n{{ m.content }",
 }
 SHOP = "environment.id=shop.py:Shop environment.worked_turns=null"
@@ -248,6 +268,22 @@ ENVIRONMENTS = {
     "a module that is not there": (
         "train run.yaml environment.id=nowhere:Shop",
         "there is no module 'nowhere' to import",
+    ),
+    "a constructor that takes no renderer": (
+        "train run.yaml 'environment={id: bare.py:Bare, max_turns: 2}'",
+        "Bare.__init__ takes no `renderer`. Write: def __init__(self, renderer=None, ",
+    ),
+    "a tool without self": (
+        "check tools.py:NoSelf",
+        "NoSelf: tool 'buy' is a method whose first parameter is what, not self. Write `def buy(",
+    ),
+    "a tool with an option that there is not": (
+        "check stopp.py:Shop",
+        "@tool has no option 'stopp'. Did you mean 'stop'? It takes: stop, timeout_s, ",
+    ),
+    "a property for a tool": (
+        "check property.py:Shop",
+        "@tool marks methods, and 'buy' is a property. Drop @property",
     ),
     "a setting the environment lacks": (
         "train run.yaml environment.max_turn=3",
