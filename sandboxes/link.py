@@ -82,7 +82,8 @@ class Link:
             raise LinkClosed(f"the connection broke: {error}") from None
         except BrokenFrame as error:
             raise LinkClosed(str(error)) from None
-        if not secrets.compare_digest(str(answer.get("nonce")), nonce):
+        said = answer.get("nonce")
+        if not isinstance(said, str) or not secrets.compare_digest(ascii(said), ascii(nonce)):
             raise LinkClosed("an answer came that does not belong to the request")
         return answer, payload
 

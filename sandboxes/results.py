@@ -1,28 +1,91 @@
-"""From a worker's answer about something that ran to an `ExecResult`. Pure functions."""
+"""What a worker's answer says, read with distrust: whoever took the worker over wrote it.
+
+Pure functions. Left out: whether it is the answer to the request (`link.py`).
+"""
+
+from dataclasses import dataclass
+from typing import TypeVar
 
 from gymnast.sandboxes.guest.protocol import Header
 from gymnast.sandboxes.spec import ExecResult, Verdict
+
+Value = TypeVar("Value", int, bool, str, list[object], dict[str, object])
+
+
+class BrokenAnswer(Exception):
+    """An answer lacks something, or holds something else than it must."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a worker says that failed.
+
+    Attributes:
+        kind: "file" or "worker".
+        number: The system's, of a file's failure; else 0.
+        text: In words.
+    """
+
+    kind: str
+    number: int
+    text: str
+
+
+def field(answer: Header, name: str, kind: type[Value]) -> Value:
+    """A value of an answer.
+
+    Raises:
+        BrokenAnswer: It is not there, or of another type (True is no int).
+    """
+    value = answer.get(name)
+    if type(value) is not kind:
+        raise BrokenAnswer(f"its answer has {value!r:.100} for {name!r}")
+    return value
+
+
+def failure_in(answer: Header) -> Failure | None:
+    """What an answer says that failed; None where nothing did.
+
+    Raises:
+        BrokenAnswer: It is no such answer.
+    """
+    if answer.get("error") is None:
+        return None
+    said = field(answer, "error", dict)
+    number = field(said, "number", int) if said.get("kind") == "file" else 0
+    return Failure(field(said, "kind", str), number, field(said, "text", str))
 
 
 def exec_result(answer: Header, payload: bytes) -> ExecResult:
     """Read the answer to `exec` or `python`.
 
     Raises:
-        KeyError, TypeError, ValueError: It is none.
+        BrokenAnswer: It is none.
     """
+    parts = [_lengths(part) for part in field(answer, "outputs", list)]
+    if len(parts) != 2 or sum(head + tail for head, tail, _ in parts) != len(payload):
+        raise BrokenAnswer(f"its answer's outputs {parts!r:.100} are not those it sent")
     texts, at = [], 0
-    missing_bytes = 0
-    for head, tail, missing in answer["outputs"]:
+    for head, tail, missing in parts:
         texts.append(join(payload[at : at + head], payload[at + head : at + head + tail], missing))
         at += head + tail
-        missing_bytes += missing
     stdout, stderr = texts
-    code = int(answer["exit_code"])
-    note = str(answer["note"])
+    cut = any(missing for _, _, missing in parts)
+    code, note = field(answer, "exit_code", int), field(answer, "note", str)
     if note and stderr and not stderr.endswith("\n"):
         note = "\n" + note
-    verdict = _verdict(answer["reason"], code, bool(answer["oom"]), missing_bytes > 0)
-    return ExecResult(code, stdout, stderr + note, verdict, missing_bytes > 0)
+    verdict = _verdict(field(answer, "reason", str), code, field(answer, "oom", bool), cut)
+    return ExecResult(code, stdout, stderr + note, verdict, cut)
+
+
+def _lengths(part: object) -> tuple[int, int, int]:
+    """The bytes of an output's head and tail, and how many between them are missing."""
+    if not isinstance(part, list) or len(part) != 3:
+        raise BrokenAnswer(f"its answer has {part!r:.100} for an output")
+    head, tail, missing = part
+    if any(type(number) is not int or not 0 <= number < 2**63 for number in part):
+        raise BrokenAnswer(f"its answer has {part!r:.100} for an output")
+    return head, tail, missing
 
 
 def _verdict(reason: str, code: int, oom: bool, cut: bool) -> Verdict:

@@ -22,7 +22,7 @@ from gymnast.sandboxes.guest.protocol import BrokenFrame, Header
 from gymnast.sandboxes.link import Link, LinkClosed, LinkTimeout, Stream, new_nonce
 from gymnast.sandboxes.living import when_gone
 from gymnast.sandboxes.program import boot_frame
-from gymnast.sandboxes.results import exec_result
+from gymnast.sandboxes.results import BrokenAnswer, exec_result, failure_in, field
 from gymnast.sandboxes.spec import (
     ExecResult,
     SandboxSpec,
@@ -156,13 +156,13 @@ class WorkerSandbox(Sandbox):
         while True:
             most = min(_PIECE_BYTES, max_bytes + 1 - len(data))
             header = {"op": "read", "path": _text("path", path), "offset": len(data), "most": most}
-            answer, piece = self._file_request(path, header, b"", most)
+            size, piece = self._file_request(path, header, b"", most)
             data += piece
-            if max(len(data), answer["file_bytes"]) > max_bytes:
+            if max(len(data), size) > max_bytes:
                 raise SandboxFileError(
                     27,  # EFBIG
-                    f"{path}: the file has {answer['file_bytes']} bytes, more than max_bytes "
-                    f"({max_bytes}); read a part of it with exec, or allow more",
+                    f"{path}: the file has {size} bytes, more than max_bytes ({max_bytes}); read a "
+                    "part of it with exec, or allow more",
                     path,
                 )
             if len(piece) < most:
@@ -199,32 +199,33 @@ class WorkerSandbox(Sandbox):
             answer, data = self._request(
                 {**header, **limits}, payload, seconds + GRACE_S, 2 * limit
             )
-            if wrong := answer.get("error"):
-                raise LinkClosed(f"the worker failed: {wrong.get('text')}")
+            if failed := failure_in(answer):
+                raise BrokenAnswer(failed.text)
             result = exec_result(answer, data)
-            if not answer["killed"]:
+            if not field(answer, "killed", bool):
                 self._break("something in it could not be killed")
             return result
         except LinkTimeout as error:
             return ExecResult(-1, "", f"[the box was thrown away: {error}]\n", "timeout")
-        except (LinkClosed, KeyError, TypeError, ValueError) as error:
+        except (LinkClosed, BrokenAnswer) as error:
             self._break(f"its worker broke: {error}")
             return ExecResult(-1, "", f"[the box broke: {error}]\n", "dead")
 
     def _file_request(
         self, path: str, header: Header, payload: bytes, most: int
-    ) -> tuple[Header, bytes]:
+    ) -> tuple[int, bytes]:
+        """The file's size in bytes (0 after a write), and what was read."""
         try:
             answer, data = self._request(header, payload, FILE_S, most)
-        except (LinkTimeout, LinkClosed) as error:
+            failed = failure_in(answer)
+            if failed is None:
+                return field(answer, "file_bytes", int) if header["op"] == "read" else 0, data
+            if failed.kind != "file":
+                raise BrokenAnswer(failed.text)
+        except (LinkTimeout, LinkClosed, BrokenAnswer) as error:
+            self._break(f"its worker broke: {error}")
             raise SandboxDead(f"{self._name()} broke: {error}") from None
-        wrong = answer.get("error")
-        if wrong is None:
-            return answer, data
-        if wrong.get("kind") != "file":
-            self._break(f"its worker failed: {wrong.get('text')}")
-            raise SandboxDead(f"{self._name()} broke: {wrong.get('text')}")
-        raise SandboxFileError(int(wrong["number"]), f"{path}: {wrong['text']}", path)
+        raise SandboxFileError(failed.number, f"{path}: {failed.text}", path)
 
     def _request(
         self, header: Header, payload: bytes, timeout_s: float, max_answer_bytes: int

@@ -49,9 +49,9 @@ def unpack(receive: Callable[[int], bytes], max_payload_bytes: int) -> Tuple[Hea
         raise BrokenFrame("a header of %d bytes is larger than %d" % (length, MAX_HEADER_BYTES))
     try:
         header = json.loads(receive(length).decode())
-        size = header["size"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         raise BrokenFrame("a header cannot be read: %r" % (error,)) from None
-    if not isinstance(size, int) or not 0 <= size <= max_payload_bytes:
+    size = header.get("size") if isinstance(header, dict) else None
+    if type(size) is not int or not 0 <= size <= max_payload_bytes:
         raise BrokenFrame("a payload of %r bytes is larger than %d" % (size, max_payload_bytes))
     return header, receive(size)
