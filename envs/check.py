@@ -114,8 +114,8 @@ def _check_scored(env: Environment) -> None:
     cls = type(env)
     assert cls.reward is not Hooks.reward or cls.turn_reward is not Hooks.turn_reward, (
         f"{cls.__name__} has no reward, so every episode gets 0. Write reward(self, episode) or "
-        "turn_reward(self, turn); where only `rewards` of a run score its episodes, let reward "
-        "return 0.0"
+        "turn_reward(self, turn), or give from_tools a reward; where only `rewards` of a run score "
+        "its episodes, let reward return 0.0"
     )
 
 

@@ -58,7 +58,7 @@ class CheckReport:
                 continue
             answer = " ".join(tool.answer.split())
             if len(answer) > _MAX_ANSWER:
-                answer = answer[: _MAX_ANSWER - 3] + "..."
+                answer = f"{answer[:_MAX_ANSWER]}... ({len(tool.answer)} characters)"
             note = f"  ({tool.note})" if tool.note else ""
             lines.append(_printable(f"  {tool.call} -> {answer}{note}"))
         return ["Each tool, called once with arguments made from its schema:", "", *lines]

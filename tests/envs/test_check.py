@@ -276,6 +276,7 @@ def test_a_report_stays_readable() -> None:
     tried_nothing = ToolTried("look()", "null", "it returned None")
     shown = str(CheckReport("\n".join(map(str, range(500))), 900, (tried,), (1.0,)))
     assert "[... 440 lines left out ...]" in shown
+    assert "xxx... (907 characters)" in shown
     assert "\x1b" not in shown and max(map(len, shown.splitlines())) < 300
     assert "(it returned None)" in str(CheckReport("Go.", 1, (tried_nothing,), (0.0,)))
     assert "There are no tools." in str(CheckReport("Go.", 1, (), (0.0,)))
