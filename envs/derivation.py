@@ -11,13 +11,12 @@ template is refused. `payloads.py` says what can stand between the delimiters, `
 a completion by the dialect.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from gymnast.envs import markup, probes
+from gymnast.envs import markup, probes, shown
 from gymnast.envs.chat_template import ChatTemplate
 from gymnast.envs.json_payloads import JsonCalls, NameThenJson
 from gymnast.envs.keyword_calls import KeywordCalls
@@ -146,8 +145,9 @@ def derive(template: ChatTemplate, turns: Turns, text: SafeText) -> Dialect | No
             continue
         dialect = _dialect(writer, one)
         if dialect is not None:
-            needs_system = announced and not without_system
-            return _asked_for(replace(dialect, needs_system=needs_system), template)
+            dialect = replace(dialect, needs_system=announced and not without_system)
+            before = [probes.system("")] * dialect.needs_system
+            return shown.with_word_asked_for(dialect, _prompt(template, *before))
     if not seen:
         return None
     raise TemplateError(
@@ -181,25 +181,10 @@ def _dialect(writer: _Writer, one: _Marked) -> Dialect | None:
 
 
 def _example(dialect: Dialect, writer: _Writer) -> str:
-    """A call as the template writes it, with placeholders; what a model would have to write."""
+    """One call with one argument, to show to a model; "" where the template refuses it."""
     key, value = next(iter(probes.ARGUMENTS[0].items()))
     region = writer.write({key: value})
-    if region is None:
-        return ""
-    written = region[writer.lead(region) :]
-    begin = markup.pattern(dialect.section_open or dialect.open).search(written)
-    if begin and not dialect.prewritten:
-        written = written[begin.start() :]
-    for mark, word in ((probes.NAMES[0], "TOOL"), (key, "KEY"), (value, "VALUE")):
-        written = written.replace(mark, word)
-    written = written.replace(probes.IDS[0], "call00001").strip()
-    last = (dialect.section_close or dialect.close).split()[-1:]
-    if not last or written.endswith(last[0]):
-        return written
-    # Some templates forget the end of a single call.
-    ends = dialect.close + dialect.section_close
-    there = next(n for n in range(len(ends), -1, -1) if written.endswith(ends[:n]))
-    return written + ends[there:]
+    return "" if region is None else shown.example(dialect, region[writer.lead(region) :])
 
 
 def _model_writes(dialect: Dialect, marked: _Marked) -> str:
@@ -215,22 +200,6 @@ def _prompt(template: ChatTemplate, *before: Mapping[str, Any]) -> str:
         return template.render([*before, probes.user()], probes.tools(), generation_prompt=True)
     except TemplateError:
         return ""
-
-
-def _asked_for(dialect: Dialect, template: ChatTemplate) -> Dialect:
-    """The dialect with the word that the prompt wants before calls without delimiters.
-
-    The prompt shows such a call, the word right before its bracket: `functools[{"name": ...`.
-    """
-    payload = dialect.payload
-    if dialect.open or not isinstance(payload, JsonCalls) or not payload.name:
-        return dialect
-    before = [probes.system("")] * dialect.needs_system
-    call = re.compile(rf'(?<![^\s"\'`*(])(\w+)\[\s*{{\s*"{re.escape(payload.name[0])}"')
-    shown = call.search(_prompt(template, *before)) if dialect.announced else None
-    if shown is None:
-        return dialect
-    return replace(dialect, asked_for=shown[1], example=f"{shown[1]}[{dialect.example}]")
 
 
 def _has_calls(region: str, count: int) -> bool:

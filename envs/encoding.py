@@ -75,7 +75,12 @@ class Encoder:
         message, tools = self._with_ids(message), self._passed(message, tools)
         after = self._after(message)
         for following, thinks in (([], False), (after, False), ([], True)):
-            written = self._written(message, following, tools)
+            try:
+                written = self._written(message, following, tools)
+            except TemplateError:
+                if following:
+                    continue
+                raise
             written = self._with_thought(written, thought, thinks)
             ids = self.text.encode(written, marker, inside=True)
             ends = self.turns.closing | self.turns.opening
