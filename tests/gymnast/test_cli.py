@@ -227,8 +227,8 @@ def test_a_model_without_a_chat_template(gymnast: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("what: str", "what", "error: tool 'buy': parameter 'what' has no type hint"),
-        ('"""Buy something."""', "pass", "error: tool 'buy'"),
+        ("what: str", "what", "error: Shop: tool 'buy': parameter 'what' has no type hint"),
+        ('"""Buy something."""', "pass", "error: Shop: tool 'buy'"),
     ],
 )
 def test_a_tool_that_cannot_be_described(
