@@ -34,6 +34,7 @@ _LIKE_A_TAG = re.compile(
 )
 # Tags that stand right before what gives a call away belong to it.
 _BEFORE = re.compile(r"(?:(?:</?[^<>\s]{1,60}+>?|\[[A-Z_]{1,60}+\]|```\w*+)\s*+)+\Z")
+_SIGN = re.compile(r"[<\[{&]|```|\(\s*+\w++\s*+=")  # without one of these nothing is near a call
 _LETTERS = re.compile(r"[^\W\d_]+")
 _LONG_ENOUGH = 6  # letters of a tag, one of which may be wrong
 _LONGEST = 60  # characters of a tag
@@ -120,6 +121,8 @@ def find(text: str, marks: Marks, schemas: Schemas, *, alone: bool = True) -> Ne
         schemas: The parameters' schemas by the offered tools' names.
         alone: Whether no call was read in the turn: else a tag that closes one says nothing.
     """
+    if not _SIGN.search(text):
+        return None
     found = [*_left(text, marks, alone), *marks.loose.find(text, schemas)]
     found += [*_unbegun(text, marks), *islice(_nearly(text, marks, schemas, alone), 1)]
     first = min(found, key=lambda miss: miss.start, default=None)
