@@ -168,8 +168,9 @@ CHANGES: dict[str, Change] = {
 }
 
 
-def _made() -> dict[str, dict[str, str]]:
-    made: dict[str, dict[str, str]] = {}
+def made() -> dict[str, dict[str, str]]:
+    """The first part of the list: deviations and texts, by family."""
+    texts: dict[str, dict[str, str]] = {}
     drawn = cycle(CALLS)
     for row, family in enumerate(FAMILIES):
         # Every second one: two neighbouring families have them all, and the list stays readable.
@@ -178,8 +179,8 @@ def _made() -> dict[str, dict[str, str]]:
             right = written(family, call).strip()
             text = change(right, call)
             if text is not None and text != right and not _is_read(family, text):
-                made.setdefault(family, {})[deviation] = text
-    return made
+                texts.setdefault(family, {})[deviation] = text
+    return texts
 
 
 def _is_read(family: str, text: str) -> bool:
@@ -201,7 +202,7 @@ _Readable.add_representer(str, _text)
 
 if __name__ == "__main__":
     by_hand = yaml.safe_load(FILE.read_text())["by hand"] if FILE.exists() else {}
-    listed = {"made": _made(), "by hand": by_hand}
+    listed = {"made": made(), "by hand": by_hand}
     text = yaml.dump(listed, Dumper=_Readable, sort_keys=False, allow_unicode=True, width=1000)
     FILE.write_text(text)
     print(len(entries()), "near misses")

@@ -88,6 +88,20 @@ def read_calls(
     return content, [_explained(call, n, dialect) for n, call in enumerate(calls, start=1)]
 
 
+def read_near_miss(
+    text: str, dialect: Dialect, schemas: Schemas | None = None
+) -> tuple[str, list[ToolCall]]:
+    """Look for what is nearly a call in text in which somebody else found none.
+
+    Returns:
+        The text before it, and a call with its error; else the whole text, and no call.
+    """
+    part = _with_near_miss(_Part(0, text, []), dialect, schemas or {}, alone=True)
+    if not part.calls:
+        return text, []
+    return part.text.rstrip(), [_explained(call, 1, dialect) for call in part.calls]
+
+
 @dataclass(frozen=True)
 class _Part:
     """A stretch of text, and the calls that come right after it.

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gymnast.envs import plain_protocol
 from gymnast.envs.channels import Channels
-from gymnast.envs.parsing import Dialect, read_calls
+from gymnast.envs.parsing import Dialect, read_calls, read_near_miss
 from gymnast.envs.reasoning import Reasoning
 from gymnast.envs.response_template import ResponseTemplate
 from gymnast.envs.safe_text import SafeText
@@ -64,6 +65,8 @@ class Reader:
         elif self.response is not None:
             parsed = self.response.read(completion_ids, context_ids, tools, self.stop_ids)
             thought, content, calls = parsed.reasoning, parsed.content, parsed.calls
+            if not calls and self.dialect is not plain_protocol.DIALECT:  # else none was found
+                content, calls = read_near_miss(content, self.dialect, _parameters(tools))
         else:
             thought, content, calls = self._by_dialect(completion_ids, context_ids, tools)
         message: Message = {

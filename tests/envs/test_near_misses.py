@@ -9,6 +9,7 @@ import pytest
 
 from call_dialects import FAMILIES, renderer_of, written
 from gymnast.agents import ScriptedAgent
+from gymnast.agents.tiny import tiny_tokenizer
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.envs.parsing import read_calls
 from gymnast.trainers import rollout
@@ -148,6 +149,31 @@ def test_without_tools_only_markup_and_whole_objects_are_near_misses() -> None:
     renderer = renderer_of("hermes")
     for text, count in (("add(a=1)", 0), (json.dumps(ADD), 1), ("<toolcall>{", 1)):
         assert len(renderer.parse(renderer.tokenizer.encode(text))["tool_calls"]) == count
+
+
+def test_a_response_template_lets_no_near_miss_through() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.response_template = {
+        "start_anchor": "<|im_start|>assistant\n",
+        "fields": {
+            "tool_calls": {
+                "open": "<tool_call>",
+                "close": "</tool_call>",
+                "repeats": True,
+                "content": "json",
+                "transform": {"type": "function", "function": "{content}"},
+            },
+            "content": {"close": "<|im_end|>"},
+        },
+    }
+    renderer = Renderer(tokenizer)
+    context = renderer.prompt([{"role": "user", "content": "17 + 25?"}], TOOLS)
+    for text, right in ((RIGHT, True), (f"So:\n<toolcall>{OBJECT}</toolcall>", False)):
+        ids = tokenizer.encode(text + "<|im_end|>")
+        message = renderer.parse(ids, context_ids=context, tools=TOOLS)
+        assert [call.error is None for call in message["tool_calls"]] == [right]
+    assert message["content"] == "So:"
+    assert "'<toolcall>' does not begin a call" in message["tool_calls"][0].error
 
 
 # --- In an episode
