@@ -203,6 +203,17 @@ def test_only_the_main_process_tracks_and_what_cannot_start_ends_all(found: Foun
     assert second["message"] == f"process 0: {first['message']}"
 
 
+# --- Stopped
+
+
+def test_all_processes_stop_and_save_where_one_gets_ctrl_c_and_can_go_on(found: Found) -> None:
+    here, there = (process["interrupted_in_one"] for process in found)
+    assert (here["stopped_by"], there["stopped_by"]) == ("another process", "Ctrl-C")
+    assert here["saved"] == there["saved"] == ["step_00001"]
+    assert here["again"] == there["again"] == 3
+    assert here["weights"] == there["weights"]
+
+
 # --- The end of a process
 
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import random
+import signal
 import sys
 import time
 import warnings
@@ -90,6 +91,18 @@ class TypoInOne(SmallLetters):
     def reward(self, episode: Any) -> float:
         if PROCESS == 1:
             raise KeyError("anwser")
+        return super().reward(episode)
+
+
+class InterruptedInOne(SmallLetters):
+    """The second process gets Ctrl-C amid its second step, where it plays one row of three."""
+
+    rewards = 0
+
+    def reward(self, episode: Any) -> float:
+        type(self).rewards += 1
+        if PROCESS == 1 and type(self).rewards == 6:
+            os.kill(os.getpid(), signal.SIGINT)
         return super().reward(episode)
 
 
@@ -316,6 +329,22 @@ def tracked(folder: Path) -> Found:
     return {"steps": kept.steps, **error_of(trackers=[CannotStart()])}
 
 
+def interrupted_in_one(folder: Path) -> Found:
+    """It is time for a checkpoint after every step, too."""
+    output_dir = folder / "interrupted_in_one"
+    environment, every = InterruptedInOne, {"checkpoint_every_s": 1e-6, "keep_checkpoints": 9}
+    trainer = make_trainer(environment=environment, steps=3, output_dir=output_dir, **every)
+    summary = trainer.train()
+    saved = sorted(path.name for path in output_dir.glob("checkpoints/*"))
+    again = trainer.train()
+    return {
+        "stopped_by": summary["stopped_by"],
+        "saved": saved,
+        "again": again["steps"],
+        "weights": fingerprint(trainer.model),
+    }
+
+
 class Stopped(Exception):
     """Takes the place of a kill, which the other scenarios would not outlive."""
 
@@ -466,6 +495,7 @@ SCENARIOS = [
     diverged_in_one,
     largest,
     tracked,
+    interrupted_in_one,
     resumed,
     sharded,
     sharded_adapters,
