@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gymnast.trainers.full_disk import naming_full_disk
+
 
 @contextmanager
 def written_aside(target: Path) -> Iterator[Path]:
@@ -42,9 +44,13 @@ def written_aside(target: Path) -> Iterator[Path]:
 
 
 def write_text(target: Path, text: str) -> None:
-    """Write a file; a reader finds the old text or the new one, never a part."""
+    """Write a file; a reader finds the old text or the new one, never a part.
+
+    Raises:
+        DiskFull: There is no room for it.
+    """
     new = _beside(target, "new")
-    with new.open("w", encoding="utf-8") as file:
+    with naming_full_disk(target, len(text)), new.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

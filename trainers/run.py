@@ -136,10 +136,10 @@ def evaluation_config(path: str | Path, overrides: list[str]) -> RunConfig:
         config = load_config(path, overrides)
     else:
         _check_run_folder(path, folder)
-        # A folder may have been moved since its config was written.
-        config = load_config(
-            folder / CONFIG_FILE, [f"output_dir={json.dumps(str(path))}", *overrides]
-        )
+        # A folder may have been moved since its config was written, which may name no model.
+        moved = {"output_dir": str(path), "model.name": str(folder / MODEL)}
+        known = [f"{key}={json.dumps(place)}" for key, place in moved.items()]
+        config = load_config(folder / CONFIG_FILE, [*known, *overrides])
         config = config.model_copy(update={"model": _trained(config.model, folder / MODEL)})
     if not config.has_rows_to_evaluate:
         raise ConfigError(

@@ -1,6 +1,6 @@
 """What a run leaves on disk.
 
-    config.yaml              what was run
+    config.yaml              what was run; of a `Trainer` in Python, with rows.jsonl beside it
     metrics.jsonl            one line a step, one an evaluation
     rollouts/step_00001.jsonl  the trajectories of a step; rollouts/eval_00000.jsonl likewise
     checkpoints/step_00004/  what `train(resume=True)` goes on from (`trainers/checkpoints.py`)

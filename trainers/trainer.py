@@ -37,6 +37,7 @@ from gymnast.trainers.inputs import (
 from gymnast.trainers.learner import Learner, check_dtypes
 from gymnast.trainers.observer import Observer
 from gymnast.trainers.processes import launched, together
+from gymnast.trainers.python_config import write_python_config
 from gymnast.trainers.rewards import Reward
 from gymnast.trainers.run_folder import RunFolder, save_model
 from gymnast.trainers.run_loop import RunLoop
@@ -159,6 +160,7 @@ class Trainer:
         trackers: Named = (),
         hyperparameters: Mapping[str, Any] | None = None,
     ) -> None:
+        self._given = {name: value for name, value in locals().items() if name != "self"}
         check_model_and_tokenizer(model, tokenizer)
         check_rows_kind(rows)
         check_rows_kind(() if eval_rows is None else eval_rows, "eval_rows")
@@ -291,6 +293,8 @@ class Trainer:
             stack.enter_context(self._learner.joined())
             stack.enter_context(self._stopping.listening())
             self.loop.begin(resume=resume)
+            if self.folder is not None and self.accelerator.is_main_process:
+                write_python_config(self.folder.path, self._given)
             self._learner.refresh_engine()
             with tracking(self.accelerator, self._hyperparameters, self.step):
                 summary = self.loop.run()

@@ -1,0 +1,109 @@
+"""A run that Python began says what it was, and can be evaluated from its folder."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymnast.agents.tiny import tiny_model
+from gymnast.envs import Environment, Renderer
+from gymnast.errors import ConfigError
+from gymnast.trainers import Trainer
+from gymnast.trainers.run import build_trainer, evaluation_config
+from gymnast.types import Sampling
+
+ROWS = [{"prompt": f"Write {n} letters.", "n": n} for n in range(5)]
+
+
+class Letters(Environment):
+    """The share of letters in the answer."""
+
+    def reward(self, episode: Any) -> float:
+        return sum(map(str.isalpha, episode.answer)) / max(1, len(episode.answer))
+
+
+Train = Callable[..., Trainer]
+
+
+@pytest.fixture
+def train(tokenizer: Any, tmp_path: Path) -> Train:
+    """Train for a step, writing to `tmp_path / "run"`."""
+
+    def train(environment: Any, rows: Any = ROWS, **settings: Any) -> Trainer:
+        small: dict[str, Any] = {
+            "sampling": Sampling(max_new_tokens=4),
+            "eval_sampling": Sampling(temperature=0.0, max_new_tokens=5),
+            "eval_rows": ROWS[:2],
+            "group_size": 2,
+            "rows_per_step": 1,
+            "steps": 1,
+            "output_dir": tmp_path / "run",
+            "observer": None,
+        }
+        trainer = Trainer(tiny_model(), tokenizer, environment, rows, **(small | settings))
+        trainer.train()
+        return trainer
+
+    return train
+
+
+def head(run: Path) -> list[str]:
+    lines = (run / "config.yaml").read_text().splitlines()
+    return [line.removeprefix("# Left out: ") for line in lines if line.startswith("# Left")]
+
+
+def test_a_run_of_what_has_a_name_is_evaluated_from_its_folder(
+    train: Train, tmp_path: Path
+) -> None:
+    trainer = train(f"{__file__}:Letters", eval_group_size=2, algorithm="rloo", seed=5)
+    config = evaluation_config(tmp_path / "run", [])
+    assert config.algorithm.name == "rloo" and config.trainer.steps == 1 and config.seed == 5
+    again = build_trainer(config.model_copy(update={"output_dir": None}))
+    assert sorted(row["n"] for row in again.eval_rows or ()) == [0, 1]
+    theirs, ours = again.evaluate(), trainer.evaluate()
+    for name in ("eval/reward/mean", "eval/tokens/sampled", "eval/rows", "eval/episodes/finished"):
+        assert theirs[name] == pytest.approx(ours[name]), "greedy, of the same weights and rows"
+
+
+def test_what_only_python_has_is_named_and_can_be_given(
+    train: Train, renderer: Renderer, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train(lambda: Letters(renderer), [*ROWS, {"prompt": "Go.", "n": object()}])
+    said = head(run)
+    assert [line.partition(":")[0] for line in said] == [
+        "model.name",
+        "environment.id",
+        "data.train",
+    ]
+    assert "a function makes it (<function" in said[1]
+    assert "the rows hold what JSON cannot say (Object of type object" in said[2]
+    with pytest.raises(ConfigError) as caught:
+        evaluation_config(run, [])
+    assert {line.partition(":")[0] for line in str(caught.value).splitlines()} == {
+        "environment",
+        "data.train",
+    }
+    given = [f"environment.id={__file__}:Letters", f"data.train={run}/evaluation_rows.jsonl"]
+    assert evaluation_config(run, given).has_rows_to_evaluate
+
+
+def test_a_class_that_no_module_has_is_named(train: Train, tmp_path: Path) -> None:
+    class Here(Letters):
+        pass
+
+    train(Here)
+    assert any(
+        line.startswith("environment.id: the class ") and "Here cannot be imported" in line
+        for line in head(tmp_path / "run")
+    )
+
+
+def test_more_rows_than_belong_into_a_folder_stay_where_they_are(
+    train: Train, tmp_path: Path
+) -> None:
+    train(f"{__file__}:Letters", ROWS * 2001)
+    said = "data.train: there are 10005 rows, and at most 10000 are written here"
+    assert said in head(tmp_path / "run")
+    assert not (tmp_path / "run" / "rows.jsonl").exists()

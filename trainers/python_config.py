@@ -1,0 +1,136 @@
+"""What a `Trainer` made in Python says of itself in config.yaml, as far as a YAML can.
+
+Lists of rows are written beside it. What is a function or an object in Python is left out, and
+named in the head of the file, so that it can be given on the command line:
+`gymnast eval runs/first environment.id=shop.py:Shop`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gymnast.trainers.config import SamplingSection, TrainerSection
+from gymnast.trainers.durable import write_text
+from gymnast.trainers.run_folder import CONFIG_FILE
+from gymnast.types import Sampling
+
+MOST_ROWS = 10_000  # more are left where they are
+ROWS, EVALUATION_ROWS = "rows.jsonl", "evaluation_rows.jsonl"
+
+
+def write_python_config(folder: Path, given: Mapping[str, Any]) -> None:
+    """Write config.yaml, and the rows that it names, unless there is one.
+
+    Args:
+        folder: Of the run.
+        given: The arguments of `Trainer`, by name.
+    """
+    if (folder / CONFIG_FILE).exists():
+        return
+    sampling, evaluated = given["sampling"] or Sampling(), given["eval_sampling"]
+    settings: dict[str, Any] = {
+        "model": {"dtype": str(given["model"].dtype).removeprefix("torch.")},
+        "algorithm": {"group_size": given["group_size"]},
+        "sampling": _sampling(sampling),
+        "trainer": {name: given[name] for name in TrainerSection.model_fields if name in given},
+        "evaluation": {
+            "every_steps": given["eval_every_steps"] if given["eval_rows"] else 0,
+            "group_size": given["eval_group_size"],
+            "pass_reward": given["eval_pass_reward"],
+            **(_sampling(evaluated) if evaluated is not None else {}),
+        },
+        "seed": given["seed"],
+        "deterministic": given["deterministic"],
+        "output_dir": str(folder.resolve()),
+    }
+    missing = [
+        *_add_model(settings, given["model"]),
+        *_add_environment(settings, given["environment"]),
+        *_add_algorithm(settings, given),
+        *_add_rows(settings, folder, given),
+    ]
+    head = "# Written by a Trainer in Python.\n"
+    head += "".join(f"# Left out: {line}\n" for line in missing)
+    text = yaml.safe_dump(_without_none(settings), sort_keys=False, allow_unicode=True, width=100)
+    write_text(folder / CONFIG_FILE, head + text)
+
+
+def _sampling(sampling: Sampling) -> dict[str, Any]:
+    known = SamplingSection.model_fields
+    return {name: value for name, value in asdict(sampling).items() if name in known}
+
+
+def _add_model(settings: dict[str, Any], model: Any) -> list[str]:
+    name = getattr(model.config, "name_or_path", "")
+    if not name:
+        return ["model.name: the model says no name or folder that it was loaded from"]
+    settings["model"]["name"] = name
+    return ["model.lora: see adapters/"] if hasattr(model, "peft_config") else []
+
+
+def _add_environment(settings: dict[str, Any], environment: Any) -> list[str]:
+    if isinstance(environment, type):
+        place, name = environment.__module__, environment.__qualname__
+        if place == "__main__" or "<locals>" in name:
+            return [f"environment.id: the class {name} cannot be imported from a module"]
+        environment = f"{place}:{name}"
+    if not isinstance(environment, str):
+        return [f"environment.id: a function makes it ({environment!r:.100})"]
+    settings["environment"] = {"id": environment}
+    return []
+
+
+def _add_algorithm(settings: dict[str, Any], given: Mapping[str, Any]) -> list[str]:
+    missing = []
+    if isinstance(given["algorithm"], str):
+        settings["algorithm"]["name"] = given["algorithm"]
+    else:
+        missing.append("algorithm: an object in Python")
+    if given["rewards"]:
+        missing.append(f"rewards: {', '.join(reward.name for reward in given['rewards'])}")
+    if given["eval_environments"]:
+        missing.append(f"evaluation.environments: {', '.join(given['eval_environments'])}")
+    return missing
+
+
+def _add_rows(settings: dict[str, Any], folder: Path, given: Mapping[str, Any]) -> list[str]:
+    missing, data = [], {}
+    for argument, key, name in (
+        ("rows", "train", ROWS),
+        ("eval_rows", "evaluation", EVALUATION_ROWS),
+    ):
+        if given[argument] is None:
+            continue
+        if why := _write_rows(folder / name, given[argument]):
+            missing.append(f"data.{key}: {why}")
+        else:
+            data[key] = name
+    if data:
+        settings["data"] = data
+    return missing
+
+
+def _write_rows(path: Path, rows: Any) -> str:
+    """Write rows; returns why not, or ""."""
+    if not isinstance(rows, Sequence):
+        return f"the rows are no list ({type(rows).__name__})"
+    if len(rows) > MOST_ROWS:
+        return f"there are {len(rows)} rows, and at most {MOST_ROWS} are written here"
+    try:
+        lines = [json.dumps(dict(row), allow_nan=False) + "\n" for row in rows]
+    except (TypeError, ValueError) as error:
+        return f"the rows hold what JSON cannot say ({error})"
+    write_text(path, "".join(lines))
+    return ""
+
+
+def _without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_none(value) if isinstance(value, Mapping) else value
+        for name, value in settings.items()
+        if value is not None
+    }
