@@ -9,7 +9,7 @@ from typing import Any
 
 from gymnast.agents.package_weights import SCHEME, package_checkpoint
 from gymnast.errors import ModelError
-from gymnast.hints import first_line
+from gymnast.hints import first_line, nearest_file
 
 # One of these is in every folder that a tokenizer was saved in.
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.json")
@@ -28,7 +28,9 @@ def model_source(name: str) -> str:
     looks_like_a_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or not name
     if looks_like_a_path:
         looked = "" if folder.is_absolute() else f" (looked in {Path.cwd()})"
-        raise ModelError(f"model {name!r}: there is no such folder{looked}")
+        near = nearest_file(name)
+        hint = f"; did you mean {near}?" if near else ""
+        raise ModelError(f"model {name!r}: there is no such folder{looked}{hint}")
     _check_hub(name)
     return name
 

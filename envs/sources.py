@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from gymnast.errors import GymnastError, UnknownEnvironment, UserCodeError
+from gymnast.hints import nearest_file
 
 
 def import_source(source: str) -> ModuleType:
@@ -43,7 +44,9 @@ def _module(name: str) -> ModuleType:
 def _module_of_file(path: Path) -> ModuleType:
     path = path.expanduser().resolve()
     if not path.is_file():
-        raise UnknownEnvironment(f"there is no file {path}.")
+        near = nearest_file(path)
+        hint = f" Did you mean {near}?" if near else ""
+        raise UnknownEnvironment(f"there is no file {path}.{hint}")
     name = f"gymnast_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:  # executed once, however often it is named
         return sys.modules[name]

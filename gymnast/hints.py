@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
+from pathlib import Path
 
 # A typo of one or two letters reaches this; words that merely share an ending do not.
 _ALIKE = 0.64
@@ -17,6 +18,17 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
     likeness = {other: _likeness(given, other.lower()) for other in known}
     best = max(likeness, key=likeness.__getitem__, default=None)
     return best if best is not None and likeness[best] >= _ALIKE else None
+
+
+def nearest_file(path: str | Path) -> Path | None:
+    """The file or folder whose name is nearest to that of a path which is not there, beside it."""
+    wanted = Path(path)
+    folder = wanted.expanduser().parent
+    try:
+        found = nearest(wanted.name, [entry.name for entry in folder.iterdir()])
+    except OSError:
+        return None
+    return wanted.parent / found if found is not None else None
 
 
 def _likeness(given: str, known: str) -> float:

@@ -125,11 +125,17 @@ def setting_meant(name: str) -> str | None:
     dotted = _dotted_keys()
     if key in dotted:
         return key
-    if places := places_of(key):
+    firsts: dict[str, str] = {}  # a section stands for its first key: model for model.name
+    for other in dotted:
+        for section in other.split(".")[:-1]:
+            firsts.setdefault(section, other)
+    if key not in firsts and (places := places_of(key)):
         return places[0]
-    leaves = {other.rpartition(".")[2]: other for other in reversed(dotted)}
-    near = nearest(key, leaves)
-    return leaves[near] if near is not None else None
+    names = dict(firsts)
+    for other in dotted:
+        names.setdefault(other.rpartition(".")[2], other)
+    near = nearest(key, names)
+    return names[near] if near is not None else None
 
 
 def places_of(key: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, overload
 import jmespath
 
 from gymnast.errors import DataError
-from gymnast.hints import first_line, nearest
+from gymnast.hints import first_line, nearest, nearest_file
 from gymnast.trainers.input_paths import shown
 from gymnast.trainers.row_formats import (
     SUFFIXES,
@@ -61,7 +61,7 @@ def load_rows(
     elif path.exists():
         rows = read_rows(label, path)
     elif path.suffix.lower() in SUFFIXES or name.startswith((".", "/", "~")):
-        raise _not_there(label, path)
+        raise _not_there(label)
     else:
         rows = _read_hub(name, split, subset)
     if not len(rows):
@@ -142,10 +142,9 @@ def _mapped(
     return mapped
 
 
-def _not_there(label: str, path: Path) -> DataError:
-    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = nearest(path.name, beside)
-    hint = f"; did you mean {Path(label).parent / near}?" if near else ""
+def _not_there(label: str) -> DataError:
+    near = nearest_file(label)
+    hint = f"; did you mean {near}?" if near else ""
     looked = "" if Path(label).is_absolute() else f" (looked in {Path.cwd()})"
     return DataError(f"{label}: there is no such file{looked}{hint}")
 
@@ -170,9 +169,12 @@ def _read_hub(name: str, split: str, subset: str | None) -> Sequence[Row]:
     try:
         rows: Sequence[Row] = datasets.load_dataset(name, subset, split=split)
     except Exception as error:  # each transport and each format has its own exceptions
+        near = nearest_file(name)
+        hint = f"; did you mean {near}?" if near else ""
         raise DataError(
             f"{name}: there is no such file here ({Path.cwd()}), and no dataset of this name could "
-            f"be loaded from the hub (split {split!r}, subset {subset!r}): {first_line(error)}"
+            f"be loaded from the hub (split {split!r}, subset {subset!r}): "
+            f"{first_line(error)}{hint}"
         ) from error
     finally:
         hub_logger.setLevel(level)

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from gymnast.errors import ConfigError
-from gymnast.hints import nearest
+from gymnast.hints import nearest_file
 
 _FLOAT = re.compile(
     r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+"
@@ -60,9 +60,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         looked = "" if file.is_absolute() else f" (looked in {Path.cwd()})"
-        beside = [entry.name for entry in file.parent.iterdir()] if file.parent.is_dir() else []
-        near = nearest(file.name, beside)
-        hint = f"; did you mean {Path(path).parent / near}?" if near else ""
+        near = nearest_file(path)
+        hint = f"; did you mean {near}?" if near else ""
         raise ConfigError(f"{path}: there is no such file{looked}{hint}") from error
     except IsADirectoryError as error:
         kept = file / "config.yaml"

@@ -68,6 +68,10 @@ def test_every_name_of_another_framework_leads_to_a_key_that_there_is(name: str)
         ("--batch-size", "trainer.rows_per_step"),
         ("--temperature", "sampling.temperature"),
         ("--output", "output_dir"),
+        ("--model", "model.name"),
+        ("--env", "environment.id"),
+        ("--eval", "evaluation.rows"),
+        ("--evaluation", "evaluation.rows"),
         ("--colour", None),
     ],
 )

@@ -15,6 +15,7 @@ from command_fixtures import CommandLine
 
 MANY = "".join(f'{{"prompt": "Buy {n} pears."}}\n' for n in range(29))
 FILES = {
+    "buy.jsonl": MANY,
     "hole.jsonl": MANY + '{"q": "What?"}\n',
     "sell.jsonl": MANY + '{"prompt": "Sell.", "tools": ["sell"]}\n',
     "number.jsonl": '{"prompt": "Buy."}\n\n{"prompt": 15}\n',
@@ -265,6 +266,14 @@ ENVIRONMENTS = {
         "train run.yaml environment.id=gymnast/Arithmetik-v0",
         "there is no environment 'gymnast/Arithmetik-v0'. Did you mean 'gymnast/Arithmetic-v0'?",
     ),
+    "a file that is not there": (
+        "train run.yaml environment.id=shp.py:Shop",
+        "there is no file {here}/shp.py. Did you mean {here}/shop.py?",
+    ),
+    "a class that is not in its file": (
+        "train run.yaml environment.id=shop.py:Shup",
+        "'{here}/shop.py' has no 'Shup'. Did you mean 'Shop'? Its environments are: Shop.",
+    ),
     "a module that is not there": (
         "train run.yaml environment.id=nowhere:Shop",
         "there is no module 'nowhere' to import",
@@ -367,11 +376,27 @@ MODELS = {
         "train run.yaml model.name=./nope",
         "model '{here}/nope': there is no such folder",
     ),
+    "a model folder with a typo": (
+        "train run.yaml model.name=./wieghts",
+        "model '{here}/wieghts': there is no such folder; did you mean {here}/weights?",
+    ),
 }
 DATA = {
     "a data file that is not there": (
         "train run.yaml data.train=row.jsonl",
         "row.jsonl: there is no such file (looked in {here}); did you mean rows.jsonl?",
+    ),
+    "a folder that holds no rows": (
+        f"train run.yaml {ROWS}empty",
+        "empty: is a folder that datasets.save_to_disk has not written; name a file of ",
+    ),
+    "a file that holds no rows": (
+        f"train run.yaml {ROWS}shop.py",
+        "shop.py: files of rows end with .jsonl, .json, .csv, .parquet, .arrow, and this one ",
+    ),
+    "more held-out rows than a file has": (
+        f"train run.yaml {SHOP} data.train=buy.jsonl evaluation.rows=29",
+        "evaluation.rows: must be < 29, the rows of data.train, got 29; lower it, or name ",
     ),
     "no rows at all": (
         f"train run.yaml {SHOP}",
