@@ -199,7 +199,9 @@ def test_rows_begin_in_their_order_and_a_place_is_never_left_empty(
             assert (await anext(groups)).row_index == 0
 
     asyncio.run(scenario())
-    assert [int(name[1:]) for name in make_env.resets] == [0, 0, 1, 1, 2, 2, 3, 3]
+    begun = [int(name[1:]) for name in make_env.resets]
+    assert sorted(begun[:3]) == [0, 0, 1]  # at once, each on a thread of its own
+    assert begun[3:] == [1, 2, 2, 3, 3]
 
 
 # --- Backpressure
