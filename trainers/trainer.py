@@ -243,9 +243,7 @@ class Trainer:
         self._evaluation.check(eval_rows)
         self._rows = as_row_source(rows, seed=seed)
         count = len(self._rows) if isinstance(self._rows, DatasetRows) else None
-        for sentence in unusual(learning_rate, rows_per_step, count):
-            if self.accelerator.is_main_process:
-                logger.warning(sentence)
+        self._unusual = unusual(learning_rate, rows_per_step, count)
         self.folder = RunFolder(output_dir) if output_dir is not None else None
         optimizer, folder = self._learner.optimizer, self.folder
         self.loop = RunLoop(
@@ -284,6 +282,8 @@ class Trainer:
                 checkpoint, where there is an `output_dir`.
         """
         check_dtypes(self.model)
+        for sentence in self._unusual if self.accelerator.is_main_process else ():
+            logger.warning(sentence)
         with ExitStack() as stack:
             if isinstance(self.observer, RunConsole):
                 stack.callback(self.observer.close)

@@ -98,6 +98,7 @@ def trainer(own: Any, **changes: Any) -> Trainer:
         "sampling": Sampling(max_new_tokens=4),
         "group_size": 2,
         "rows_per_step": 1,
+        "steps": 1,
         "observer": None,
     }
     return Trainer(**{**given, **changes})
@@ -151,19 +152,23 @@ def test_rows_that_repeat_within_a_step_are_told(
     tokenizer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="gymnast"):
-        trainer(tokenizer, rows=[{"prompt": f"Go {n}."} for n in range(22)], rows_per_step=1000)
-    assert caplog.messages == [
-        "rows_per_step: 1000 of 22 training rows: a step has each row up to 46 times; lower it, or "
+        made = trainer(tokenizer, rows=[{"prompt": "Go."}, {"prompt": "Stop."}], rows_per_step=3)
+        made.evaluate(ROWS)
+        assert caplog.messages == [], "nothing is trained"
+        made.train()
+    assert caplog.messages[0] == (
+        "rows_per_step: 3 of 2 training rows: a step has each row up to 2 times; lower it, or "
         "give more rows"
-    ]
+    )
 
 
 def test_a_learning_rate_beyond_all_use_is_told(
     tokenizer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="gymnast"):
-        trainer(tokenizer, learning_rate=1e-3)
+        trainer(tokenizer, learning_rate=1e-3).train()
         assert caplog.messages == []
-        trainer(tokenizer, learning_rate=1e30)
-    (said,) = caplog.messages
-    assert said.startswith("learning_rate: 1e+30 is far above what language models learn with (1e-")
+        trainer(tokenizer, learning_rate=1e30).train()
+    assert caplog.messages[0].startswith(
+        "learning_rate: 1e+30 is far above what language models learn with (1e-6 to 1e-5 for all "
+    )
