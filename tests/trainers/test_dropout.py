@@ -53,3 +53,10 @@ def test_a_step_has_the_gradient_of_the_forward_that_sampled(
     ours = torch.cat([gradient.flatten() for gradient in optimizer.gradients])
     theirs = torch.cat([gradient.flatten() for gradient in expected if gradient is not None])
     assert (ours - theirs).norm() < 1e-4 * theirs.norm()
+
+
+def test_a_model_that_comes_in_training_mode_leaves_it() -> None:
+    model = tiny("gpt2", **NOISY["gpt2"]).train()
+    policy = Policy(model).train()
+    assert not any(module.training for module in model.modules())
+    assert policy.training
