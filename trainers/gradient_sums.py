@@ -50,6 +50,7 @@ def run_passes(
     in_float32 = optimizer.adds_in_float32 and len(microbatches) > 1
     replicated = isinstance(policy, DistributedDataParallel)
     results = []
+    optimizer.zero_grad()  # of a step that an error ended
     for number, microbatch in enumerate(microbatches, start=1):
         alone = replicated if in_float32 else number < len(microbatches)
         with accelerator.no_sync(policy) if alone else nullcontext():

@@ -80,6 +80,11 @@ class Optimizer(ABC):
         self.last_skip = ""
         self.adds_in_float32 = False
 
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        for weight in self.parameters:
+            weight.grad = None
+
     def add_gradients(self) -> None:  # noqa: B027
         """Move the weights' gradients to sums in float32, where `adds_in_float32` is set."""
 
@@ -259,9 +264,10 @@ class MasterAdamW(Optimizer):
         self.count_skipped(why)
 
     def zero_grad(self) -> None:
-        """Drop all gradients."""
-        for weight in [*self.parameters, *self.master]:
-            weight.grad = None
+        """Drop all gradients, sums included."""
+        super().zero_grad()
+        for master in self.master:
+            master.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         """Everything `load_state_dict` needs to go on exactly; tensors are whole."""

@@ -1,6 +1,8 @@
 """What a gradient loses when it is added up over many micro-batches in bfloat16: nothing."""
 
 import math
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ import torch
 from accelerate import Accelerator
 
 from gymnast.trainers.algorithms import make_algorithm
+from gymnast.trainers.losses import LOSSES
 from gymnast.trainers.policy import Policy
 from gymnast.trainers.update import UpdateSettings, update
 from sampled_groups import Groups, KeepsGradients, bfloat16_model, short_groups
@@ -38,6 +41,28 @@ def test_many_micro_batches_in_bfloat16_are_as_near_to_float32_as_one() -> None:
     expected = gradient(bfloat16_model().float(), groups, 2048)
     one, many = (apart(gradient(model, groups, tokens), expected) for tokens in (2048, 1))
     assert many < 1.1 * one < 0.02
+
+
+def test_what_an_error_left_of_a_step_is_not_in_the_next_one() -> None:
+    groups, model = short_groups()[:4], bfloat16_model()
+    expected = gradient(model, groups, 12)
+    optimizer = KeepsGradients(model.parameters(), learning_rate=0.0)
+    calls: list[int] = []
+
+    def breaks_off(*given: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise ZeroDivisionError
+        return LOSSES["reinforce"](*given)
+
+    whole = make_algorithm("dr_grpo", loss="reinforce")
+    for algorithm in (replace(whole, loss=breaks_off), whole):
+        settings = UpdateSettings(algorithm, math.inf, 12)
+        with suppress(ZeroDivisionError):
+            update(Policy(model), optimizer, groups, settings, Accelerator())
+    assert len(calls) == 3
+    found = torch.cat([kept.flatten().double() for kept in optimizer.gradients])
+    assert torch.equal(found, expected)
 
 
 def test_one_micro_batch_keeps_its_gradient_in_the_weights_dtype(

@@ -436,7 +436,7 @@ def many_micro_batches(folder: Path) -> Found:
             kept.extend(whole(gradient).flatten() for gradient in gradients)
             step(optimizer, *arguments)
 
-        with patch.object(MasterAdamW, "step", keeping):
+        with patch.object(MasterAdamW, "step", keeping), trainer._learner.joined():
             trainer._learner.update(short_groups(), 0)
         torch.save(torch.cat(kept), folder / f"{name}_{PROCESS}.pt")
 

@@ -263,7 +263,8 @@ def many_micro_batches(folder: Path) -> Found:
     for stage in (2, 3):
         with zero(stage, folder):
             trainer = make_trainer(model=bfloat16_model(), algorithm=algorithm, **settings)
-            trainer._learner.update(short_groups(), 0)
+            with trainer._learner.joined():
+                trainer._learner.update(short_groups(), 0)
         states = trainer._learner.optimizer.state_dict()["adamw"]["state"]
         moments = [states[number]["exp_avg"].flatten() * 10 for number in range(len(states))]
         torch.save(torch.cat(moments), folder / f"many{stage}_{PROCESS}.pt")
