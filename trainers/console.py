@@ -92,7 +92,7 @@ class RunConsole:
             self._write_summary(cells)
         self._write_samples(groups)
 
-    def on_end(self, summary: Mapping[str, float]) -> None:
+    def on_end(self, summary: Mapping[str, Any]) -> None:
         """Take the bar away and write what came of the run."""
         self.close()
         if not self._evaluated:

@@ -72,11 +72,10 @@ class Observer(Protocol):
         """
         ...
 
-    def on_end(self, summary: Mapping[str, float]) -> None:
-        """The run is over.
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        """The run is over: all steps are taken, or it was stopped. After an error nobody is told.
 
         Args:
-            summary: `before` and `after` (mean rewards of the first and last evaluation, where
-                there were any), `seconds`, `cpu_seconds`, and more.
+            summary: What `Trainer.train` returns.
         """
         ...

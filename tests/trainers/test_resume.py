@@ -511,14 +511,14 @@ def test_the_command_line_killed_at_random_moments_ends_with_the_same_run(
     print(f"seed {seed}")
     rng = random.Random(seed)
     for lines in sorted(rng.randrange(lines_of(whole) - 12) for _ in range(5)):
-        run = train(runs.config, killed, *["--resume"] * (killed / "config.yaml").exists())
+        run = train(runs.config, killed, "--resume")
         while lines_of(killed) < lines and run.poll() is None:
             time.sleep(0.02)
         time.sleep(rng.uniform(0, 0.5))
         run.kill()
         assert run.wait() == KILLED, killed.with_suffix(".log").read_text()
         print(f"killed with {lines_of(killed)} lines of metrics")
-    code = train(runs.config, killed, *["--resume"] * (killed / "config.yaml").exists()).wait()
+    code = train(runs.config, killed, "--resume").wait()
     assert code == 0, killed.with_suffix(".log").read_text()
     assert_same_run(killed, whole)
 
