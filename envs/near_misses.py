@@ -33,7 +33,7 @@ _LIKE_A_TAG = re.compile(
     re.MULTILINE,
 )
 # Tags that stand right before what gives a call away belong to it.
-_BEFORE = re.compile(r"(?:(?:</?[^<>\s]{1,60}+>?|\[[A-Z_]{1,60}+\]|```\w*+)\s*+)+\Z")
+_BEFORE = re.compile(r"(?:(?:<[^<>\s]{1,61}+>?|\[[A-Z_]{1,60}+\]|```\w*+)\s*+)++\Z")
 _SIGN = re.compile(r"[<\[{&]|```|\(\s*+\w++\s*+=")  # without one of these nothing is near a call
 _LETTERS = re.compile(r"[^\W\d_]+")
 _LONG_ENOUGH = 6  # letters of a tag, one of which may be wrong

@@ -1,8 +1,8 @@
 """What a `Trainer` made in Python says of itself in config.yaml, as far as a YAML can.
 
-Lists of rows are written beside it. What is a function or an object in Python is left out, and
-named in the head of the file, so that it can be given on the command line:
-`gymnast eval runs/first environment.id=shop.py:Shop`.
+Lists of rows are written beside it, never over a file that is there already. What is a function or
+an object in Python is left out, and named in the head of the file, so that it can be given on the
+command line: `gymnast eval runs/first environment.id=shop.py:Shop`.
 """
 
 import json
@@ -11,10 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
-from gymnast.trainers.config import SamplingSection, TrainerSection
+from gymnast.trainers.config import RunConfig, SamplingSection, TrainerSection
 from gymnast.trainers.durable import write_text
+from gymnast.trainers.input_paths import located
 from gymnast.trainers.run_folder import CONFIG_FILE
 from gymnast.types import Sampling
 
@@ -51,11 +53,12 @@ def write_python_config(folder: Path, given: Mapping[str, Any]) -> None:
         *_add_model(settings, given["model"]),
         *_add_environment(settings, given["environment"]),
         *_add_algorithm(settings, given),
-        *_add_rows(settings, folder, given),
     ]
+    settings = located(settings, RunConfig, Path.cwd())  # Python names them from there
+    missing += _add_rows(settings, folder, given)
     head = "# Written by a Trainer in Python.\n"
     head += "".join(f"# Left out: {line}\n" for line in missing)
-    text = yaml.safe_dump(_without_none(settings), sort_keys=False, allow_unicode=True, width=100)
+    text = yaml.safe_dump(_as_written(settings), sort_keys=False, allow_unicode=True, width=100)
     write_text(folder / CONFIG_FILE, head + text)
 
 
@@ -124,13 +127,21 @@ def _write_rows(path: Path, rows: Any) -> str:
         lines = [json.dumps(dict(row), allow_nan=False) + "\n" for row in rows]
     except (TypeError, ValueError) as error:
         return f"the rows hold what JSON cannot say ({error})"
-    write_text(path, "".join(lines))
+    text = "".join(lines)
+    if path.exists() and path.read_bytes() != text.encode():
+        return f"{path.name} is in the folder already and holds something else"
+    write_text(path, text)
     return ""
 
 
-def _without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _as_written(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as YAML can say them: without None, and numbers of NumPy's as Python's."""
     return {
-        name: _without_none(value) if isinstance(value, Mapping) else value
+        name: _as_written(value) if isinstance(value, Mapping) else _as_python(value)
         for name, value in settings.items()
         if value is not None
     }
+
+
+def _as_python(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,6 +1,7 @@
 """What the trainer's settings must be, said before any training time is spent."""
 
 from collections.abc import Sequence
+from numbers import Real
 
 from gymnast.errors import ConfigError
 from gymnast.types import Sampling
@@ -10,9 +11,9 @@ HIGHEST_LEARNING_RATE = 0.01
 
 
 def check_numbers(**settings: float) -> None:
-    """Each setting must be a number."""
+    """Each setting must be a number, NumPy's included."""
     for name, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, Real):
             raise ConfigError(f"{name}: must be a number, got {value!r:.100}")
 
 

@@ -29,7 +29,7 @@ class Stopping:
     """Whether a run is to stop, and the way to give up what it plays.
 
     Attributes:
-        by: What asked for it, "Ctrl-C" or "SIGTERM"; "" where nothing did.
+        by: What asked for it, "Ctrl-C" or "SIGTERM"; "" where nothing did, and outside of a run.
     """
 
     def __init__(self) -> None:
@@ -57,6 +57,7 @@ class Stopping:
             yield
         finally:
             self._restore()
+            self.by = ""  # what comes after the run is not given up
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end, also where a loop is running already (a notebook).
@@ -109,5 +110,6 @@ class Stopping:
             self._give_up()
 
     def _restore(self) -> None:
-        while self._before:
-            signal.signal(*self._before.popitem())
+        for number, before in [*self._before.items()]:
+            signal.signal(number, before)
+        self._before.clear()  # not before: until then, one of them may come

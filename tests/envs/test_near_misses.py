@@ -239,3 +239,12 @@ def test_looking_for_near_misses_takes_time_in_proportion_to_the_text(
     text = "So: " + repeated * (40_000 // len(repeated))
     content, calls = read_calls(text, dialect, SCHEMAS)
     assert content or calls
+
+
+@pytest.mark.parametrize("tags", ["</a", "</a\n", "</>", "```x ", "[A] <b"])
+def test_tags_before_a_near_miss_are_gone_through_once(tags: str) -> None:
+    # Where each can be read in two ways, this takes hours.
+    dialect = renderer_of("hermes").dialect
+    assert dialect is not None
+    text = f"{tags * 40}> \u2026 {tags * (120 // len(tags))}>> <toolcall>{{"
+    assert len(read_calls(text, dialect, SCHEMAS)[1]) == 1

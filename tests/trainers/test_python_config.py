@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gymnast.agents.tiny import tiny_model
@@ -107,3 +108,28 @@ def test_more_rows_than_belong_into_a_folder_stay_where_they_are(
     said = "data.train: there are 10005 rows, and at most 10000 are written here"
     assert said in head(tmp_path / "run")
     assert not (tmp_path / "run" / "rows.jsonl").exists()
+
+
+def test_a_file_of_the_users_is_not_written_over(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    own = tmp_path / "run" / "rows.jsonl"
+    own.write_text('{"prompt": "Mine."}\n' * 9)
+    train(f"{__file__}:Letters")
+    assert own.read_text() == '{"prompt": "Mine."}\n' * 9
+    said = "data.train: rows.jsonl is in the folder already and holds something else"
+    assert said in head(tmp_path / "run")
+
+
+def test_numbers_of_numpy_are_numbers(train: Train, tmp_path: Path) -> None:
+    train(f"{__file__}:Letters", learning_rate=np.float64(1e-4), steps=np.int64(1))
+    config = evaluation_config(tmp_path / "run", [])
+    assert (config.trainer.learning_rate, config.trainer.steps) == (1e-4, 1)
+
+
+def test_a_path_is_of_the_working_folder_as_python_has_it(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "letters.py").write_text(Path(__file__).read_text())
+    monkeypatch.chdir(tmp_path)
+    train("letters.py:Letters")
+    assert evaluation_config("run", []).environment.id == f"{tmp_path}/letters.py:Letters"

@@ -140,6 +140,13 @@ def test_ctrl_c_stops_train_which_returns_and_goes_on_when_it_is_called_again(
     assert_same_weights(stopped, whole)
 
 
+def test_a_trainer_that_was_stopped_evaluates_when_it_is_asked_to(make: Make) -> None:
+    Interrupting.rewards = 0
+    stopped = make(None, environment=Interrupting)
+    assert stopped.train()["stopped_by"] == "Ctrl-C"
+    assert stopped.evaluate(ROWS[:1])["eval/rows"] == 1
+
+
 def test_a_programs_own_handler_of_ctrl_c_stays(make: Make) -> None:
     def own(*_: Any) -> None:
         heard.append(True)
