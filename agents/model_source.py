@@ -95,15 +95,15 @@ def decoder_config(name: str, source: str) -> Any:
         raise unreadable(name, "configuration", error) from error
     kind = ""
     if getattr(config, "is_encoder_decoder", False):
-        kind = "an encoder with a decoder"
+        kind = "an encoder-decoder"
     elif config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(
         config, "is_decoder", False
     ):
-        kind = "an encoder, whose tokens see those after them"
+        kind = "an encoder, whose tokens attend to later ones"
     if kind:
         raise ModelError(
-            f"model {name!r}: {config.model_type} is {kind}; what acts turn by turn is a decoder, "
-            "such as SmolLM2, Qwen3 or Llama"
+            f"model {name!r}: {config.model_type} is {kind}; name a decoder-only "
+            "model, such as SmolLM2, Qwen3 or Llama"
         )
     return config
 
@@ -121,7 +121,7 @@ def check_tokenizer_files(name: str, source: str) -> None:
     folder = Path(source)
     if folder.is_dir() and not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
         raise ModelError(
-            f"model {name!r}: the folder has a model and no tokenizer (tokenizer.json or "
+            f"model {name!r}: the folder has a model but no tokenizer (tokenizer.json or "
             "tokenizer.model); save the model's tokenizer there too: "
             f"tokenizer.save_pretrained({name!r})"
         )

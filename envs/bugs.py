@@ -123,10 +123,10 @@ def _warning(owner: str, error: ToolError, row: Mapping[str, Any]) -> str:
         shown = shown[:_MAX_ROW_CHARACTERS] + "..."
     what = error.message.removeprefix(f"{error.tool}: ").rstrip(".")
     if error.traceback:
-        what = f"no argument of the call explains its {error.exception}"
+        what = f"no argument of the call explains the {error.exception}"
     said = (
         f"{owner}.{error.tool} has a bug: {what}. The model is told that its call failed, and the "
-        "run goes on; more of this kind are only counted, in tools/errors/bug. "
+        "run continues; further bugs of this kind are only counted, in tools/errors/bug. "
         f"The row: {shown}"
     )
     return f"{said}\n{error.traceback}" if error.traceback else said

@@ -77,7 +77,7 @@ def _check_signature(env: Environment) -> None:
     missing = [name for name in ("seed", "options") if name not in taken]
     assert not missing or any(p.kind is p.VAR_KEYWORD for p in taken.values()), (
         f"{type(env).__name__}.reset takes no {' and no '.join(missing)}. Write reset(self, *, "
-        "seed=None, options=None), or let setup(row) do what it does"
+        "seed=None, options=None), or do the same in setup(row)"
     )
 
 
@@ -114,8 +114,8 @@ def _check_scored(env: Environment) -> None:
     cls = type(env)
     assert cls.reward is not Hooks.reward or cls.turn_reward is not Hooks.turn_reward, (
         f"{cls.__name__} has no reward, so every episode gets 0. Write reward(self, episode) or "
-        "turn_reward(self, turn), or give from_tools a reward; where only `rewards` of a run score "
-        "its episodes, let reward return 0.0"
+        "turn_reward(self, turn), or pass reward=... to from_tools; if only the `rewards` of a "
+        "run score its episodes, return 0.0"
     )
 
 
@@ -150,7 +150,7 @@ async def _call_and_answer(env: Environment, name: str, arguments: Any) -> list[
 
 
 def _tried(env: Environment, tool: Tool) -> ToolTried:
-    """What came of the call; a bug of the tool's breaks the contract."""
+    """What came of the call; a bug in the tool breaks the contract."""
     assert env.episode.calls, f"calling {tool.name} broke the episode: {env._state.failure}"
     record = env.episode.calls[0]
     given = ", ".join(f"{name}={_as_json(value)}" for name, value in record.call.arguments.items())
@@ -158,7 +158,7 @@ def _tried(env: Environment, tool: Tool) -> ToolTried:
     if record.error is not None and record.error.kind == "bug":
         said = record.error.message.removeprefix(f"{tool.name}: ")
         raise AssertionError(
-            f"{call} failed by a bug of the tool: {record.error.traceback or said}"
+            f"{call} failed because of a bug in the tool: {record.error.traceback or said}"
         )
     stops = ["ends the episode"] if tool.options.stop and record.error is None else []
     empty = ["it returned None"] if record.result is None and record.error is None else []
@@ -214,8 +214,8 @@ def _check_answer(env: Environment) -> _End:
 def _check_rewards(ends: list[_End]) -> None:
     """None, for an episode that cannot be judged, is an exception."""
     assert not all(end.info.get("no_reward") for end in ends), (
-        f"reward returned None after each of {len(ends)} episodes, and such are never trained on. "
-        "Does it lack a `return`?"
+        f"reward returned None after each of {len(ends)} episodes, and such "
+        "episodes are never trained on. Is a `return` missing?"
     )
 
 
@@ -245,8 +245,8 @@ def _check_equal(first: Seen, second: Seen, what: str) -> None:
     for name in first:
         differs = first_difference(first[name], second[name], name)
         assert differs is None, (
-            f"{what} differ: {differs}. Nothing but the row, the actions and the seed may decide; "
-            "draw from self.np_random, or from the rng that sample_row gets"
+            f"{what} differ: {differs}. Only the row, the actions and the seed may make a "
+            "difference; draw random numbers from self.np_random, or from sample_row's rng"
         )
 
 

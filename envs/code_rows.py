@@ -97,17 +97,17 @@ def _names(
     if not found.written and len(found.free) > 1:
         raise _error(
             row,
-            f"every test calls {' and '.join(found.free)}; say in 'entry_point' which is to be "
-            "written: the others are taken from 'code'",
+            f"every test calls {' and '.join(found.free)}; name in 'entry_point' the one to be "
+            "written; the others are taken from 'code'",
         )
     if not found.written:
         raise _error(row, "'test_list' calls no function that the solution would define")
     if found.missing:
         raise _error(
             row,
-            f"the tests use {found.missing[0]} beside {found.written[0]}, and what code is "
-            "compared with must not be its own: define it in 'test_setup_code' or 'code', or list "
-            "all the functions that are to be written in 'entry_point'",
+            f"the tests use {found.missing[0]} as well as {found.written[0]}, and code must not "
+            f"supply what it is compared with: define {found.missing[0]} in 'test_setup_code' or "
+            "'code', or list all the functions to be written in 'entry_point'",
         )
     return found.written, found.helpers
 

@@ -202,20 +202,20 @@ def check_sayable(message: Mapping[str, Any]) -> None:
     role = in_openai_shape(message)["role"]
     if role != "assistant":
         raise UsageError(
-            f"a message of the role {role!r} cannot be an action; only an assistant's can. What "
-            "others say goes through Renderer.prompt or Renderer.observe"
+            f"a message with the role {role!r} cannot be an action; only an assistant's can. "
+            "Other messages go through Renderer.prompt or Renderer.observe"
         )
     for call in message.get("tool_calls") or ():
         error = call.error if isinstance(call, ToolCall) else call.get("error")
         if error is not None:
             raise UsageError(
-                f"a call of {call!r:.200} cannot be an action, for it has an error; leave it out, "
-                "or keep the ids that were sampled"
+                f"the call {call!r:.200} cannot be an action, because it has an error; leave it "
+                "out, or keep the ids that were sampled"
             )
 
 
 def difference(message: Mapping[str, Any], read: Message, written: str) -> str | None:
-    """What an action does not say of its message, as an error's text; None where it says all.
+    """What an action fails to say of its message, as an error's text; None if it says all of it.
 
     Args:
         message: What was to be said.
@@ -243,7 +243,7 @@ def _compared(message: Mapping[str, Any], read: Message) -> dict[str, tuple[str,
     own, own_thought = read["content"] or "", read.get("reasoning_content") or ""
     reword = "word it without the template's markup"
     types = "give the tools' schemas as tools=..., from which the types of arguments are read, or "
-    beside = "leave it out, or say it in a message of its own"
+    beside = "leave it out, or put it in a message of its own"
     return {
         "tool_calls": (
             _canonical(calls),
@@ -254,7 +254,7 @@ def _compared(message: Mapping[str, Any], read: Message) -> dict[str, tuple[str,
         "reasoning_content": (
             repr(thought.strip()),
             repr(own_thought.strip()),
-            reword if own_thought else "leave it out, for the template writes none here",
+            reword if own_thought else "leave it out: the template writes none here",
         ),
     }
 

@@ -113,7 +113,7 @@ def read_messages(value: Any) -> list[Message]:
 
     Raises:
         ValueError: They are something else; the error completes "it must be ...".
-        DataError: What a message says is no text; the error names the message and the part.
+        DataError: What a message says is not text; the error names the message and the part.
     """
     listed = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
     if not listed or not all(

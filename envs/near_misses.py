@@ -138,9 +138,9 @@ def _left(text: str, marks: Marks, alone: bool) -> Iterator[NearMiss]:
     places += [(_behind_payload(text, tag), tag) for tag in marks.closers] if alone else []
     for start, tag in places:
         if start >= 0:
-            yield NearMiss(start, f"{tag!r} belongs to a call, and there is none to be read")
+            yield NearMiss(start, f"{tag!r} belongs to a call, but no call could be read")
     if marks.parameter is not None and (argument := marks.parameter.search(text)):
-        yield NearMiss(argument.start(), f"the argument {argument[0]!r} is outside of a call")
+        yield NearMiss(argument.start(), f"the argument {argument[0]!r} is outside a call")
 
 
 def _behind_payload(text: str, tag: str) -> int:

@@ -109,6 +109,8 @@ def find(environment: str | type[Environment]) -> type[Environment]:
         return _checked_class(_import(point), environment)
     if ":" in environment:
         return _checked_class(_import(environment), environment)
+    if environment.endswith(".py"):
+        _import(f"{environment}:")
     raise UnknownEnvironment(
         f"there is no environment {environment!r}.{_nearest(environment, _ids)} Registered: "
         f"{', '.join(_ids) or '(none)'}. A class of your own is named 'module:Class' or "
@@ -186,15 +188,16 @@ def _import(path: str) -> Any:
     """The object that "module:Name" or "file.py:Name" names."""
     source, _, name = path.rpartition(":")
     module = import_source(source)
-    if hasattr(module, name):
+    if name and hasattr(module, name):
         return getattr(module, name)
     classes = [
         key
         for key, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, Environment) and value is not Environment
     ]
+    problem = f"{source!r} has no {name!r}." if name else f"{source!r} names no class."
     raise UnknownEnvironment(
-        f"{source!r} has no {name!r}.{_nearest(name, classes)} Its environments are: "
+        f"{problem}{_nearest(name, classes)} Its environments are: "
         f"{', '.join(classes) or '(none)'}."
     )
 

@@ -41,15 +41,15 @@ def written(result: Any) -> Written:
     """Write down what a tool returned; what happens to the object later does not change it.
 
     Raises:
-        TypeError: It is no text, and JSON cannot hold it; the message says what a tool may return.
+        TypeError: It is not text, and JSON cannot hold it; the message says what a tool may return.
     """
     if isinstance(result, str):
         text = str(encodable(result))
         return Written(text, text)
     if any(isinstance(part, bytes | bytearray | memoryview) for part in _parts(result)):
         raise TypeError(
-            f"{_described(result)} holds bytes, which are no text. {_SUPPORTED}. Decode bytes that "
-            f"are text: data.decode(). Otherwise: {_INSTEAD.lower()}."
+            f"{_described(result)} holds bytes, which are not text. {_SUPPORTED}. Decode bytes "
+            f"that are text: data.decode(). Otherwise: {_INSTEAD.lower()}."
         )
     try:
         value = to_jsonable_python(result, fallback=_fallback)
@@ -60,7 +60,7 @@ def written(result: Any) -> Written:
         raise TypeError(f"{_described(result)} cannot be written as JSON: {error}.") from error
     if (kind := next(filter(None, map(_media, _parts(value))), None)) is not None:
         raise TypeError(
-            f"{_described(result)} holds a content part of type {kind!r}, which a model of texts "
+            f"{_described(result)} holds a content part of type {kind!r}, which a text model "
             f"cannot read. {_SUPPORTED}. {_INSTEAD}."
         )
     if "NaN" in text or "Infinity" in text:  # JSON has no such numbers: "NaN", in quotes
@@ -74,8 +74,8 @@ def _fallback(value: Any) -> Any:
     """What pydantic has no JSON for: numpy arrays and scalars, torch tensors."""
     if _is_image(value):
         raise TypeError(
-            f"{_described(value)} is an image, which a model of texts cannot read. {_SUPPORTED}. "
-            f"{_INSTEAD}; of an array that is no image, return array.tolist()."
+            f"{_described(value)} is an image, which a text model cannot read. {_SUPPORTED}. "
+            f"{_INSTEAD}; for an array that is not an image, return array.tolist()."
         )
     if not hasattr(value, "tolist"):
         raise TypeError(f"{_described(value)} cannot be written as JSON. {_SUPPORTED}.")
@@ -92,7 +92,7 @@ def _is_image(value: Any) -> bool:
 
 
 def _media(value: Any) -> str | None:
-    """The type of a content part that is no text, as OpenAI, Anthropic and MCP write them."""
+    """The type of a content part that is not text, as OpenAI, Anthropic and MCP write them."""
     if not isinstance(value, dict):
         return None
     kind = value.get("type")

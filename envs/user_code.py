@@ -99,6 +99,6 @@ def checked_messages(value: Any, blame: Blame) -> list[Message]:
     try:
         return read_messages(value)
     except DataError as error:
-        raise blame.error(f"returned messages that are no text: {error}") from error
+        raise blame.error(f"returned messages that are not text: {error}") from error
     except ValueError as error:
         raise blame.error(f"returned {value!r:.200}; it must return {error}, or None") from error

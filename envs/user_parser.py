@@ -30,7 +30,8 @@ def load_parser(parser: Parser | str) -> Parser:
         raise ConfigError(f"parser {parser!r} cannot be imported: {error}") from error
     if not callable(found):
         raise ConfigError(
-            f"parser {parser!r}: {source} has no function {function!r}; name one that takes a text"
+            f"parser {parser!r}: {source} has no function {function!r}; name one that takes a "
+            "string"
         )
     return found
 
@@ -47,10 +48,10 @@ def run_parser(parser: Parser, text: str) -> tuple[str, list[ToolCall]]:
         text: The completion.
 
     Returns:
-        The content (the whole text, where the parser gives none) and the calls.
+        The content (the whole text, where the parser returns none) and the calls.
 
     Raises:
-        UserCodeError: If the parser raises anything else, or gives something else.
+        UserCodeError: If the parser raises or returns anything else.
     """
     try:
         parsed = parser(text)
@@ -63,7 +64,9 @@ def run_parser(parser: Parser, text: str) -> tuple[str, list[ToolCall]]:
         content, calls = parsed.get("content", text), parsed.get("tool_calls")
     calls = calls or []
     if not isinstance(calls, Sequence) or isinstance(calls, str):
-        raise UserCodeError("parser", None, f"the parser gave {parsed!r}; give a list of calls")
+        raise UserCodeError(
+            "parser", None, f"the parser returned {parsed!r}; return a list of calls"
+        )
     return content or "", [_as_call(call) for call in calls]
 
 
@@ -73,7 +76,9 @@ def _as_call(call: Any) -> ToolCall:
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or "name" not in function:
         raise UserCodeError(
-            "parser", None, f"the parser gave the call {call!r}; give {{'name', 'arguments'}}"
+            "parser",
+            None,
+            f"the parser returned the call {call!r}; it needs 'name' and 'arguments'",
         )
     name, call_id = str(function["name"]), str(call.get("id") or "")
     try:

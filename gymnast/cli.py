@@ -109,7 +109,7 @@ def train(
     if whole and trainer.accelerator.is_main_process and not quiet:
         given = [each for each in overrides or [] if not each.startswith("trainer.steps=")]
         more = _resuming(run, [*given, f"trainer.steps={2 * trainer.steps}"], several=several)
-        typer.echo(f"to train on: {more}")
+        typer.echo(f"to train further: {more}")
     trainer.accelerator.wait_for_everyone()  # the main process has saved the model
     trainer.accelerator.end_training()
     if not whole:
@@ -217,7 +217,9 @@ def check(
         made.close()
     typer.echo(f"{report}\n")
     if model == "tiny:":
-        typer.echo("The chat template is the tiny: model's; --model NAME takes another's.")
+        typer.echo(
+            "The prompt is in the chat template of tiny:; --model NAME uses another model's."
+        )
     typer.echo(f"ok: {environment}")
 
 

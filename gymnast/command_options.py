@@ -17,16 +17,16 @@ Overrides = Annotated[
     typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as trainer.steps=20."),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print more.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print what came of it alone.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the outcome.")]
 
 
 def refuse_options(
     arguments: Sequence[str], known: Sequence[str], setting: Callable[[str], str | None]
 ) -> None:
-    """Say of an option that a command does not have what to write in its place.
+    """Refuse an option that a command does not have, and say what to write instead.
 
     Args:
-        arguments: What the command was given beside its own options.
+        arguments: What the command was given besides its own options.
         known: Its own options.
         setting: From an option's name to the key of the setting that may be meant.
 
@@ -45,7 +45,7 @@ def refuse_options(
         elif key := setting(name):
             hint = f"settings are written without dashes: {key}={value or '...'}"
         else:
-            hint = f"there are {', '.join(known)}, and settings, such as trainer.steps=20"
+            hint = f"the options are {', '.join(known)}; settings are written like trainer.steps=20"
         raise ConfigError(f"{name}: there is no such option; {hint}")
 
 
@@ -56,4 +56,4 @@ def refuse_both(verbose: bool, quiet: bool) -> None:
         ConfigError: Both are wanted.
     """
     if verbose and quiet:
-        raise ConfigError("-v and -q: print more and print less; leave one out")
+        raise ConfigError("-v prints more and -q less; leave one of them out")

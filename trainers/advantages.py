@@ -229,8 +229,8 @@ def gdpo(batch: RewardBatch, *, weights: dict[str, float] | None = None) -> list
     parts = batch.parts or {"reward": batch.rewards}
     for name in sorted(set(weights or {}) - set(parts)):
         logger.warning(
-            "algorithm.weights: has %r, and no episode of this step has a part of the reward of "
-            "that name; there are: %s",
+            "algorithm.weights: names %r, but no episode of this step has a part of the reward "
+            "of that name; the parts are: %s",
             name,
             ", ".join(sorted(parts)),
         )

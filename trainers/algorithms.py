@@ -214,9 +214,9 @@ def _check_old_logprobs(old_logprobs: str, importance_cap: float | None) -> None
     check_one_of(get_args(OldLogprobs), old_logprobs=old_logprobs)
     if old_logprobs == "engine" and importance_cap is not None:
         raise ConfigError(
-            "old_logprobs: must be trainer beside importance_cap, got engine: the cap weights "
-            "tokens by the ratio of the trainer to the engine, which ratios to the engine hold "
-            "already. Leave one of the two out."
+            "old_logprobs: must be trainer with importance_cap, got engine: the cap weights tokens "
+            "by the ratio of the trainer to the engine, which ratios against the engine already "
+            "contain. Leave one of the two out."
         )
 
 

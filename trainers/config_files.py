@@ -55,8 +55,8 @@ def _from_command_line(names: Sequence[str], value: Any) -> Any:
 def _check_misplaced(misplaced: Misplaced, written: Any, settings: Any, yaml: str) -> None:
     """Say which inputs are in the working folder and not beside the YAML, overridden ones aside."""
     lines = [
-        f"{place}: {given} is looked for beside {yaml}, and there is one only in the working "
-        f"folder; write {there} in the YAML, or {place}={given} on the command line"
+        f"{place}: {given} is looked for beside {yaml}, but is only in the working folder; "
+        f"write {there} in the YAML, or {place}={given} on the command line"
         for place, (given, there) in misplaced.items()
         if _at(settings, place) == _at(written, place)
     ]

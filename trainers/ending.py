@@ -78,13 +78,13 @@ class Ending:
             go_on: The command, or the call.
         """
         if self.folder is None:
-            return "the run has no output_dir: nothing is kept"
+            return "the run has no output_dir, so nothing is saved"
         step = self.folder.checkpoints.newest(by_content=False)
         if step is None:
-            return f"no checkpoint is in {self.folder.path}; to begin again: {go_on}"
+            return f"there is no checkpoint in {self.folder.path}; to start again: {go_on}"
         kept = [f"checkpoints/{self.folder.checkpoints.path(step).name}"]
         kept += [f"{name}/" for name in (ADAPTERS, MODEL) if (self.folder.path / name).exists()]
-        return f"kept in {self.folder.path}: {', '.join(kept)}; to go on: {go_on}"
+        return f"saved in {self.folder.path}: {', '.join(kept)}; to continue: {go_on}"
 
     def _save_model(self) -> None:
         if self.folder is not None and self.state.accelerator.is_main_process:

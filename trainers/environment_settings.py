@@ -53,7 +53,7 @@ def limited_settings(
     longest = settings.setdefault("context_length", model_context_length)
     if longest > model_context_length:
         raise ConfigError(
-            f"{place}.context_length: must be <= {model_context_length}, what the model "
-            f"{model} was made for, got {longest}"
+            f"{place}.context_length: must be <= {model_context_length}, the context "
+            f"that {model} was made for, got {longest}"
         )
     return settings

@@ -34,7 +34,7 @@ def naming_full_disk(path: Path, need: int) -> Iterator[None]:
         room = shown(shutil.disk_usage(folder).free)
         raise DiskFull(
             f"{path} cannot be written: {os.strerror(number)}; it needs {shown(need)}, and the "
-            f"disk has {room} of room. What was written before is whole. Free some room"
+            f"disk has {room} free. What was written before is intact. Free some space"
         ) from error
 
 

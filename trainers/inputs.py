@@ -74,7 +74,7 @@ def _kind_problem(rows: Any) -> str:
     if isinstance(rows, Mapping):
         return f"got a dict with the keys {', '.join(map(str, rows))[:100]}; one row is [row]"
     if not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
-        return f"got {rows!r:.100}; of what can only be gone through once make list(rows)"
+        return f"got {rows!r:.100}; make a list of what can be iterated only once: list(rows)"
     wrong = [i for i, row in enumerate(_looked_at(rows)) if not isinstance(row, Mapping)]
     return f"and row {wrong[0]} is {rows[wrong[0]]!r:.100}" if wrong else ""
 

@@ -105,7 +105,7 @@ def unknown_key(section: str, key: object, known: Sequence[str]) -> str:
     elif near := nearest(key, known):
         hint = f"did you mean {near}?"
     else:
-        hint = meant_elsewhere(str(key)) or f"there are {', '.join(known)}"
+        hint = meant_elsewhere(str(key)) or f"the keys are {', '.join(known)}"
     return f"{dotted}: unknown key; {hint}"
 
 

@@ -70,7 +70,7 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
 def _add_model(settings: dict[str, Any], model: Any) -> list[str]:
     name = getattr(model.config, "name_or_path", "")
     if not name:
-        return ["model.name: the model says no name or folder that it was loaded from"]
+        return ["model.name: the model does not say what name or folder it was loaded from"]
     settings["model"]["name"] = name
     return ["model.lora: see adapters/"] if hasattr(model, "peft_config") else []
 
@@ -120,16 +120,16 @@ def _add_rows(settings: dict[str, Any], folder: Path, given: Mapping[str, Any]) 
 def _write_rows(path: Path, rows: Any) -> str:
     """Write rows; returns why not, or ""."""
     if not isinstance(rows, Sequence):
-        return f"the rows are no list ({type(rows).__name__})"
+        return f"the rows are not a list but a {type(rows).__name__}"
     if len(rows) > MOST_ROWS:
-        return f"there are {len(rows)} rows, and at most {MOST_ROWS} are written here"
+        return f"there are {len(rows)} rows, more than the {MOST_ROWS} that are written here"
     try:
         lines = [json.dumps(dict(row), allow_nan=False) + "\n" for row in rows]
     except (TypeError, ValueError) as error:
-        return f"the rows hold what JSON cannot say ({error})"
+        return f"the rows hold values that JSON cannot express ({error})"
     text = "".join(lines)
     if path.exists() and path.read_bytes() != text.encode():
-        return f"{path.name} is in the folder already and holds something else"
+        return f"{path.name} is already in the folder and holds something else"
     write_text(path, text)
     return ""
 

@@ -44,7 +44,7 @@ def check_output_folder(folder: Path, *, resume: bool) -> None:
         raise ConfigError(f"output_dir: {folder} {OVER}")
     if holds_results(folder) and not resume:
         raise ConfigError(
-            f"output_dir: {folder} holds a run already; go on with it by --resume, remove it, or "
+            f"output_dir: {folder} already holds a run; continue it with --resume, remove it, or "
             "name another folder (output_dir=...)"
         )
     try:

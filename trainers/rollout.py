@@ -168,7 +168,7 @@ def _check_renderer(env: gymnasium.Env[Any, Any]) -> None:
     if isinstance(env, Environment) and env.renderer is None:
         name = type(env).__name__
         raise ConfigError(
-            f"{name} has no renderer, so its prompt has no token ids for an agent to go on from. "
+            f"{name} has no renderer, so its prompt has no token ids for an agent to continue. "
             f"Make it with one: make({name}, tokenizer), or {name}(renderer=Renderer(tokenizer))."
         )
 

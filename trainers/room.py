@@ -69,14 +69,14 @@ def check_room(folder: RunFolder, need: Need, *, keep: int) -> None:
     taken = there * need.checkpoint + (need.model if (folder.path / MODEL).exists() else 0)
     if usage.free < (need.checkpoint if there else least):
         raise ConfigError(
-            f"output_dir: {folder.path} has {shown(usage.free)} of room; a checkpoint of this run "
-            f"takes {shown(need.checkpoint)} and its model {shown(need.model)}. Free some, or name "
-            "another folder"
+            f"output_dir: {folder.path} has {shown(usage.free)} free; a checkpoint of this run "
+            f"takes {shown(need.checkpoint)} and its model {shown(need.model)}. Free some space, "
+            "or name another folder"
         )
     if usage.free + taken < whole:
         less = ", or lower trainer.keep_checkpoints" if keep > 1 else ""
         logger.warning(
-            "output_dir: %s has %s of room; checkpoints (%d that stay, one being written, %s each) "
-            "and the model take %s: free some%s",
+            "output_dir: %s has %s free; checkpoints (%d that stay, one being written, %s each) "
+            "and the model take %s: free some space%s",
             *(folder.path, shown(usage.free), keep, shown(need.checkpoint), shown(whole), less),
         )

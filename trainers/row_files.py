@@ -126,7 +126,7 @@ def _mapped(
         if "prompt" in columns and row["prompt"] is None and "prompt" not in unseen:
             raise DataError(
                 f"{mapped.place(number)}: has nothing at {columns['prompt']!r} "
-                "(data.columns.prompt), and every row needs a prompt; the row is "
+                "(data.columns.prompt), but every row needs a prompt; the row is "
                 f"{shortened(rows[number])}"
             )
         for column in [column for column in unseen if row[column] is not None]:

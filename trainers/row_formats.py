@@ -80,7 +80,7 @@ def read_rows(name: str, path: Path) -> Sequence[Row]:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise DataError(
-            f"{name}: files of rows end with {', '.join(SUFFIXES)}, and this one with "
+            f"{name}: files of rows end in {', '.join(SUFFIXES)}, but this one ends in "
             f"{path.suffix or 'none of them'}; convert it"
         )
     try:
@@ -103,7 +103,7 @@ def read_saved(name: str, folder: Path, split: str) -> Sequence[Row]:
         files = sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES)
         hint = f", such as {Path(name) / files[0].name}" if files else f" ({', '.join(SUFFIXES)})"
         raise DataError(
-            f"{name}: is a folder that datasets.save_to_disk has not written; name a file of "
+            f"{name}: is a folder that datasets.save_to_disk did not write; name a file of "
             f"rows{hint}"
         )
     import datasets
@@ -190,8 +190,8 @@ def _csv_rows(name: str, reader: Any) -> Placed:
                 if len(values) != len(header):
                     raise DataError(
                         f"{name}, line {line}: must have {len(header)} values, one a column "
-                        f"({', '.join(header)}), got {len(values)}; put values with commas between "
-                        "double quotes"
+                        f"({', '.join(header)}), got {len(values)}; put values that contain "
+                        "commas in double quotes"
                     )
                 yield dict(zip(header, values, strict=True)), line
             line = reader.line_num + 1

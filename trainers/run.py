@@ -159,17 +159,19 @@ def _check_run_folder(path: str | Path, folder: Path) -> None:
     """Check that a folder is that of a run that has ended."""
     if not (folder / CONFIG_FILE).exists():
         if (folder.parent / CONFIG_FILE).exists():
-            hint = f"did you mean {Path(path).parent}, the run that it is of?"
+            hint = f"did you mean {Path(path).parent}, the run it belongs to?"
         elif (folder / "config.json").exists():
-            hint = f"a model is evaluated as a YAML says: gymnast eval RUN.yaml model.name={path}"
+            hint = (
+                f"to evaluate a model, name it with a YAML: gymnast eval RUN.yaml model.name={path}"
+            )
         else:
             hint = "name the output_dir of a run, or a run's YAML"
-        raise ConfigError(f"{path}: has no {CONFIG_FILE}, so it is not the folder of a run; {hint}")
+        raise ConfigError(f"{path}: has no {CONFIG_FILE}, so it is not a run's folder; {hint}")
     if not (folder / MODEL).exists():
         raise ConfigError(
-            f"{path}: has no {MODEL}, so the run has not ended; go on with `gymnast train "
-            f"{Path(path) / CONFIG_FILE} --resume`, or evaluate the untrained model of its "
-            f"{CONFIG_FILE}"
+            f"{path}: has no {MODEL}, so the run has not ended; continue it with `gymnast train "
+            f"{Path(path) / CONFIG_FILE} --resume`, or evaluate the untrained model that its "
+            f"{CONFIG_FILE} names"
         )
 
 

@@ -140,7 +140,7 @@ def holds_results(path: Path) -> bool:
 
 
 def is_over(path: Path) -> bool:
-    """Whether a folder holds a run that has ended and cannot be gone on with."""
+    """Whether a folder holds a run that has ended and cannot be continued."""
     return (path / MODEL).exists() and not Checkpoints(path / "checkpoints").any()
 
 

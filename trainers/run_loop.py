@@ -101,7 +101,7 @@ class RunLoop:
         self._begun = True
         if resume and trainer.step >= trainer.steps:
             logger.info(
-                "nothing is left to train: step %d of %d is done; more trainer.steps go on from it",
+                "nothing is left to train: step %d of %d is done; raise trainer.steps to continue",
                 *(trainer.step, trainer.steps),
             )
 
@@ -194,13 +194,13 @@ class RunLoop:
         trainer = self._trainer
         if not self.state.is_between_steps:
             raise CheckpointError(
-                f"train: step {trainer.step + 1} ended amid its update, and its weights belong to "
-                f"no step; go on by {self.resumed_by}"
+                f"train: step {trainer.step + 1} was interrupted during its update, so the weights "
+                f"belong to no step; continue with {self.resumed_by}"
             )
         if trainer.step >= trainer.steps:
             raise ConfigError(
-                f"train: step {trainer.step} of {trainer.steps} is done; set the trainer's `steps` "
-                "to more to go on, or make a new Trainer to begin again"
+                f"train: step {trainer.step} of {trainer.steps} is done; raise the trainer's "
+                "`steps` to continue, or make a new Trainer to start again"
             )
 
     def _check_room(self) -> None:

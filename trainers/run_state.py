@@ -138,7 +138,7 @@ class RunState:
         if not resume:
             if holds_results(self.folder.path):
                 raise ConfigError(
-                    f"output_dir: {self.folder.path} holds a run already; go on with it by "
+                    f"output_dir: {self.folder.path} already holds a run; continue it with "
                     "train(resume=True), remove it, or name another folder"
                 )
             self.folder.sweep()

@@ -34,8 +34,8 @@ def unusual(learning_rate: float, rows_per_step: int, rows: int | None) -> list[
         )
     if rows is not None and rows_per_step > rows:
         found.append(
-            f"rows_per_step: {rows_per_step} of {rows} training rows: a step has each row up to "
-            f"{-(-rows_per_step // rows)} times; lower it, or give more rows"
+            f"rows_per_step: {rows_per_step} is more than the {rows} training rows, so a step has "
+            f"each row up to {-(-rows_per_step // rows)} times; lower it, or give more rows"
         )
     return found
 

@@ -143,7 +143,7 @@ def chat_template_text(model: ModelSection) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise ConfigError(
-            f"model.chat_template: must be Jinja text or a file of it, got {shown(given)!r}, which "
+            f"model.chat_template: must be Jinja text or a Jinja file, got {shown(given)!r}, which "
             f"cannot be read: {reason}"
         ) from error
 

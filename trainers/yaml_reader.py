@@ -65,7 +65,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: there is no such file{looked}{hint}") from error
     except IsADirectoryError as error:
         kept = file / "config.yaml"
-        way = f"that of the run in it is {kept}" if kept.exists() else "such as RUN.yaml"
+        way = f"such as {kept}, its run's configuration" if kept.exists() else "such as RUN.yaml"
         raise ConfigError(f"{path}: is a folder; name a YAML file, {way}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(

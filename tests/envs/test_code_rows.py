@@ -155,13 +155,15 @@ def test_what_code_is_compared_by_comes_from_python_or_the_reference() -> None:
     assert "from math import isclose" in task.tests.context
     assert "isclose" not in task.context
     own = {**row, "test_list": ["assert near(half(3), 1.5)"]}
-    with pytest.raises(DataError, match=r"use near beside half.*must not be its own"):
+    with pytest.raises(
+        DataError, match=r"use near as well as half.*code must not supply.*define near in"
+    ):
         code_task({**own, "entry_point": "half"})
     code = "def near(a, b): return abs(a - b) < 1e-6\ndef half(n): return n / 2"
     task = code_task({**own, "code": code, "entry_point": "half"})
     assert task.tests.names == ("half",) and "def near" in task.tests.context
     assert code_task({**own, "code": code}).tests.names == ("half",)  # which the prompt names
-    with pytest.raises(DataError, match=r"calls near and half; say in 'entry_point'"):
+    with pytest.raises(DataError, match=r"calls near and half; name in 'entry_point'"):
         code_task({**own, "code": code, "prompt": "Divide a number by two."})
     both = code_task({**own, "entry_point": ["half", "near"]})
     assert both.tests.names == ("half", "near")

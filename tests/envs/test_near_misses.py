@@ -98,7 +98,7 @@ SEEN = {
         "at character 0: '<function=sub>' must come after '<tool_call>'"
     ),
     ("glm-4.6", "sub<arg_key>x</arg_key><arg_value>1</arg_value>"): (
-        "at character 3: '<arg_key>' belongs to a call, and there is none to be read"
+        "at character 3: '<arg_key>' belongs to a call, but no call could be read"
     ),
     ("kimi-k2", '<|tool_call_begin|>sub:0<|tool_call_argument_begin|>{"a": 1}'): (
         "at character 0: '<|tool_call_begin|>' belongs to a call"

@@ -142,7 +142,7 @@ def test_a_users_parser_reads_what_the_renderer_cannot(tokenizer: Any) -> None:
 @pytest.mark.parametrize("given", [3, ["x"], [{"arguments": {}}], "text"])
 def test_a_parser_that_gives_something_else_is_the_users_error(tokenizer: Any, given: Any) -> None:
     renderer = Renderer(tokenizer, parser=lambda text: given)
-    with pytest.raises(UserCodeError, match="the parser gave"):
+    with pytest.raises(UserCodeError, match="the parser returned"):
         renderer.parse([5])
 
 

@@ -38,7 +38,8 @@ def test_a_run_is_trained_evaluated_and_not_overwritten(gymnast: CommandLine) ->
     assert "step 1/1  reward" in trained.output
     assert trained.output.endswith(
         "the run is in out, the trained model in out/model\n"
-        "to train on: gymnast train run.yaml trainer.max_grad_norm=2 trainer.steps=2 --resume\n"
+        "to train further: gymnast train run.yaml trainer.max_grad_norm=2 trainer.steps=2 "
+        "--resume\n"
     )
     lines = [json.loads(line) for line in Path("out/metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 1, 1]
@@ -59,7 +60,7 @@ def test_a_run_is_trained_evaluated_and_not_overwritten(gymnast: CommandLine) ->
     again = gymnast("train", "run.yaml")
     assert (again.code, again.errors) == (
         2,
-        "error: output_dir: out holds a run already; go on with it by --resume, remove it, or "
+        "error: output_dir: out already holds a run; continue it with --resume, remove it, or "
         "name another folder (output_dir=...)\n",
     )
 
@@ -190,7 +191,7 @@ def test_a_bug_of_a_tool_is_found_by_the_check_with_its_traceback(gymnast: Comma
     checked = gymnast("check", "calc.py:Calc")
     assert (checked.code, checked.output) == (1, "")
     assert checked.errors.startswith(
-        "failed: calc.py:Calc: multiply(a=1, b=1) failed by a bug of the tool: Traceback"
+        "failed: calc.py:Calc: multiply(a=1, b=1) failed because of a bug in the tool: Traceback"
     )
     assert "return self.calc.mul(a, b)" in checked.errors
     assert checked.errors.endswith("AttributeError: 'Calc' object has no attribute 'calc'\n")

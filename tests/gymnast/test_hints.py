@@ -42,7 +42,7 @@ def test_only_a_close_name_is_suggested(given: str, known: list[str], meant: str
             "learning_rate",
             "sampling.learning_rate: unknown key; did you mean trainer.learning_rate?",
         ),
-        ("trainer", "zzz", "trainer.zzz: unknown key; there are steps, rows_per_step"),
+        ("trainer", "zzz", "trainer.zzz: unknown key; the keys are steps, rows_per_step"),
     ],
 )
 def test_an_unknown_key_is_told_where_its_thing_is_set(section: str, key: str, said: str) -> None:

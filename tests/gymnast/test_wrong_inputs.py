@@ -81,7 +81,7 @@ COMMANDS = {
     ),
     "an option that nobody has": (
         "eval run.yaml --colour red",
-        "--colour: there is no such option; there are --verbose, --quiet, and settings, such as ",
+        "--colour: there is no such option; the options are --verbose, --quiet; settings are ",
     ),
     "an option for what an environment takes": (
         "check gymnast/Arithmetic-v0 --max_turns 3",
@@ -89,7 +89,7 @@ COMMANDS = {
     ),
     "more and less at once": (
         "train run.yaml -v -q",
-        "-v and -q: print more and print less; leave one out",
+        "-v prints more and -q less; leave one of them out",
     ),
     "a setting without its value": (
         "train run.yaml trainer.steps",
@@ -105,26 +105,26 @@ COMMANDS = {
     ),
     "a run's folder for its file": (
         "train old --resume",
-        "old: is a folder; name a YAML file, that of the run in it is old/config.yaml",
+        "old: is a folder; name a YAML file, such as old/config.yaml, its run's configuration",
     ),
     "evaluating what is no run": (
         "eval empty",
-        "empty: has no config.yaml, so it is not the folder of a run; name the output_dir of a run",
+        "empty: has no config.yaml, so it is not a run's folder; name the output_dir of a run",
     ),
     "evaluating a run that has not ended": (
         "eval old",
-        "old: has no model, so the run has not ended; go on with `gymnast train old/config.yaml "
-        "--resume`, or evaluate the untrained model of its config.yaml",
+        "old: has no model, so the run has not ended; continue it with `gymnast train "
+        "old/config.yaml --resume`, or evaluate the untrained model that its config.yaml names",
     ),
     "evaluating a run's model": (
         "eval old/rollouts",
-        "old/rollouts: has no config.yaml, so it is not the folder of a run; did you mean old, the "
-        "run that it is of?",
+        "old/rollouts: has no config.yaml, so it is not a run's folder; did you mean old, the "
+        "run it belongs to?",
     ),
     "evaluating a model's folder": (
         "eval weights",
-        "weights: has no config.yaml, so it is not the folder of a run; a model is evaluated as a "
-        "YAML says: gymnast eval RUN.yaml model.name=weights",
+        "weights: has no config.yaml, so it is not a run's folder; to evaluate a model, name it "
+        "with a YAML: gymnast eval RUN.yaml model.name=weights",
     ),
     "evaluating without rows": (
         "eval run.yaml evaluation.rows=0",
@@ -159,7 +159,7 @@ YAMLS = {
     ),
     "a section that there is not": (
         "train run.yaml optimizer.lr=1",
-        "optimizer: unknown key; there are model, environment, data, algorithm, rewards, ",
+        "optimizer: unknown key; the keys are model, environment, data, algorithm, rewards, ",
     ),
     "a file of another encoding": (
         "train latin.yaml",
@@ -270,6 +270,10 @@ ENVIRONMENTS = {
         "train run.yaml environment.id=shp.py:Shop",
         "there is no file {here}/shp.py. Did you mean {here}/shop.py?",
     ),
+    "a file without its class": (
+        "check shop.py",
+        "'shop.py' names no class. Its environments are: Shop",
+    ),
     "a class that is not in its file": (
         "train run.yaml environment.id=shop.py:Shup",
         "'{here}/shop.py' has no 'Shup'. Did you mean 'Shop'? Its environments are: Shop.",
@@ -308,7 +312,7 @@ ENVIRONMENTS = {
     ),
     "a context longer than the model's": (
         "train run.yaml environment.context_length=4096",
-        "environment.context_length: must be <= 2048, what the model tiny: was made for, got 4096",
+        "environment.context_length: must be <= 2048, the context that tiny: was made for, ",
     ),
     "a context too short for any prompt": (
         "train run.yaml environment.context_length=20",
@@ -330,7 +334,7 @@ MODELS = {
     ),
     "a template file that is not there": (
         "train run.yaml model.chat_template=nope.jinja",
-        "model.chat_template: must be Jinja text or a file of it, got 'nope.jinja', which cannot "
+        "model.chat_template: must be Jinja text or a Jinja file, got 'nope.jinja', which cannot "
         "be read: No such file or directory",
     ),
     "a chat template that is no Jinja": (
@@ -343,17 +347,17 @@ MODELS = {
     ),
     "a model without a tokenizer": (
         "train run.yaml model.name=./weights",
-        "model '{here}/weights': the folder has a model and no tokenizer (tokenizer.json or "
+        "model '{here}/weights': the folder has a model but no tokenizer (tokenizer.json or "
         "tokenizer.model); save the model's tokenizer there too: tokenizer.save_pretrained(",
     ),
     "an encoder": (
         "train run.yaml model.name=./bert",
-        "model '{here}/bert': bert is an encoder, whose tokens see those after them; what acts "
-        "turn by turn is a decoder, such as SmolLM2, Qwen3 or Llama",
+        "model '{here}/bert': bert is an encoder, whose tokens attend to later ones; name "
+        "a decoder-only model, such as SmolLM2, Qwen3 or Llama",
     ),
     "an encoder with a decoder": (
         "train run.yaml model.name=./t5",
-        "model '{here}/t5': t5 is an encoder with a decoder; what acts turn by turn is a decoder",
+        "model '{here}/t5': t5 is an encoder-decoder; name a decoder-only model",
     ),
     "a model of a kind that Transformers does not know": (
         "train run.yaml model.name=./odd",
@@ -388,11 +392,11 @@ DATA = {
     ),
     "a folder that holds no rows": (
         f"train run.yaml {ROWS}empty",
-        "empty: is a folder that datasets.save_to_disk has not written; name a file of ",
+        "empty: is a folder that datasets.save_to_disk did not write; name a file of ",
     ),
     "a file that holds no rows": (
         f"train run.yaml {ROWS}shop.py",
-        "shop.py: files of rows end with .jsonl, .json, .csv, .parquet, .arrow, and this one ",
+        "shop.py: files of rows end in .jsonl, .json, .csv, .parquet, .arrow, but this one ",
     ),
     "more held-out rows than a file has": (
         f"train run.yaml {SHOP} data.train=buy.jsonl evaluation.rows=29",

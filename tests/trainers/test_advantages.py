@@ -144,8 +144,8 @@ def test_gdpo_warns_of_weights_of_parts_that_there_are_not(
     assert not caplog.records
     advantages.gdpo(batch, weights={"brevty": 2.0})
     assert caplog.messages == [
-        "algorithm.weights: has 'brevty', and no episode of this step has a part of the reward of "
-        "that name; there are: brevity, environment"
+        "algorithm.weights: names 'brevty', but no episode of this step has a part of the reward "
+        "of that name; the parts are: brevity, environment"
     ]
 
 

@@ -110,7 +110,7 @@ def test_functions_of_the_users_are_parts_with_options(tmp_path: Path) -> None:
             "algorithm.name: must be one of cispo, .*turn_level or 'module:function'",
         ),
         ({"loss": "clip"}, "algorithm.loss: must be one of cispo, clipped"),
-        ({"gamma": 0.9}, "algorithm.gamma: unknown key; there are clip_low, clip_high"),
+        ({"gamma": 0.9}, "algorithm.gamma: unknown key; the keys are clip_low, clip_high"),
         ({"name": "turn_level", "gamma": 2}, "algorithm.gamma: must be <= 1, got 2"),
         ({"epochs": 0}, "epochs: must be >= 1, got 0"),
         ({"importance_cap": 0.0}, "importance_cap: must be > 0, got 0"),

@@ -152,7 +152,7 @@ MISTAKES = {
     "trainer.learning_rat=1": "trainer.learning_rat: unknown key; did you mean learning_rate?",
     "trainr.steps=1": "trainr: unknown key; did you mean trainer?",
     "model.lora.rnk=1": "model.lora.rnk: unknown key; did you mean rank?",
-    "evaluation.zzz=1": "evaluation.zzz: unknown key; there are rows, every_steps, group_size, "
+    "evaluation.zzz=1": "evaluation.zzz: unknown key; the keys are rows, every_steps, group_size, "
     "pass_reward, by, environments, seed, temperature, ",
     "evaluation.group_size=0": "evaluation.group_size: must be >= 1, got 0",
     "evaluation.pass_reward=high": "evaluation.pass_reward: must be a number, got 'high'",
@@ -192,7 +192,7 @@ MISTAKES = {
     "algorithm.loss='no_such_module:f'": "algorithm.loss: 'no_such_module:f' cannot be imported",
     "algorithm.loss='math:no'": "algorithm.loss: 'math' has no function 'no'",
     "algorithm.clip_hi=1": "algorithm.clip_hi: unknown key; did you mean clip_high?",
-    "algorithm.gamma=1": "algorithm.gamma: unknown key; there are clip_low, clip_high, group_size",
+    "algorithm.gamma=1": "algorithm.gamma: unknown key; the keys are clip_low, clip_high, ",
     "algorithm.clip_low=2": "algorithm.clip_low: must be <= 1, got 2",
     "algorithm.clip_low=wide": "algorithm.clip_low: must be a number, got 'wide'",
     "algorithm.epochs=0": "algorithm.epochs: must be >= 1, got 0",

@@ -59,7 +59,7 @@ def test_an_evaluation_says_how_many_calls_failed_by_bugs_in_tools() -> None:
     console = RunConsole(Console(file=stream, width=200))
     metrics = {"eval/reward/mean": 0.5, "eval/tools/errors/bug": 3.0}
     console.on_evaluation(0, metrics, [[trajectory()]])
-    assert "calls that failed by bugs in tools 3\n" in stream.getvalue()
+    assert "calls that failed because of bugs in tools 3\n" in stream.getvalue()
 
 
 def test_a_log_gets_one_line_a_step_and_nothing_that_moves() -> None:
@@ -120,7 +120,10 @@ def test_what_was_not_measured_is_not_shown() -> None:
     metrics = {"episodes/left_out": 3} | {f"episodes/left_out/{k}": v for k, v in reasons.items()}
     assert step_line(1, 2, metrics) == "step 1/2  episodes left out 3 (2 deadline, 1 user code)"
     bugs = {"tools/errors": 19.0, "tools/errors/bug": 17.0}
-    assert step_line(1, 2, bugs) == "step 1/2  errors 19  calls that failed by bugs in tools 17"
+    assert (
+        step_line(1, 2, bugs)
+        == "step 1/2  errors 19  calls that failed because of bugs in tools 17"
+    )
     assert step_line(1, 2, {"grad_norm": 0.0}).endswith("the rewards of each row are alike")
     assert step_line(1, 2, {"grad_norm": 0.1}) == "step 1/2  grad 0.1"
 

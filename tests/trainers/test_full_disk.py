@@ -65,7 +65,7 @@ def test_a_checkpoint_without_room_is_named_with_its_need_and_the_others_stay(
     assert said.startswith(
         f"{tmp_path}/step_00002 cannot be written: File too large; it needs 800."
     )
-    assert " of room. What was written before is whole" in said
+    assert " free. What was written before is intact" in said
     assert [path.name for path in tmp_path.iterdir()] == ["step_00001"]
     assert found.newest() == 1
 
@@ -165,8 +165,8 @@ def test_a_run_with_room_for_fewer_checkpoints_than_it_is_to_keep_says_so(
     make(tokenizer, disk / "run", keep_checkpoints=2, steps=1).train()
     (said,) = [message for message in caplog.messages if message.startswith("output_dir")]
     assert said.endswith(
-        "has 25.2 MB of room; checkpoints (2 that stay, one being written, 11.1 MB each) and the "
-        "model take 37.0 MB: free some, or lower trainer.keep_checkpoints"
+        "has 25.2 MB free; checkpoints (2 that stay, one being written, 11.1 MB each) and the "
+        "model take 37.0 MB: free some space, or lower trainer.keep_checkpoints"
     )
 
 
@@ -180,8 +180,10 @@ def test_a_disk_that_fills_up_costs_no_checkpoint_and_the_run_goes_on_once_there
     assert f"{disk}/run/checkpoints/step_00002 cannot be written: No space left" in str(
         caught.value
     )
-    assert "it needs 11.0 MB, and the disk has 0 bytes of room" in str(caught.value)
-    assert f"kept in {disk}/run: checkpoints/step_00001; to go on: " in caught.value.__notes__[-1]
+    assert "it needs 11.0 MB, and the disk has 0 bytes free" in str(caught.value)
+    assert (
+        f"saved in {disk}/run: checkpoints/step_00001; to continue: " in caught.value.__notes__[-1]
+    )
     filler.unlink()
     assert Checkpoints(disk / "run" / "checkpoints").newest() == 1
     assert (

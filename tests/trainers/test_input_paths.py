@@ -153,11 +153,11 @@ def test_an_input_that_is_only_in_the_working_folder_is_told_the_way_out(
     with pytest.raises(ConfigError) as caught:
         load_config("project/run.yaml")
     assert str(caught.value).splitlines() == [
-        "model.name: project/weights is looked for beside project/run.yaml, and there is one only "
-        "in the working folder; write weights in the YAML, or model.name=project/weights on the "
+        "model.name: project/weights is looked for beside project/run.yaml, but is only in the "
+        "working folder; write weights in the YAML, or model.name=project/weights on the "
         "command line",
-        "environment.id: project/store.py:Store is looked for beside project/run.yaml, and there "
-        "is one only in the working folder; write store.py:Store in the YAML, or "
+        "environment.id: project/store.py:Store is looked for beside project/run.yaml, but is "
+        "only in the working folder; write store.py:Store in the YAML, or "
         "environment.id=project/store.py:Store on the command line",
     ]
     ways = ["environment.id=project/store.py:Store", "model={name: project/weights}"]

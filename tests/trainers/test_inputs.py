@@ -157,8 +157,8 @@ def test_rows_that_repeat_within_a_step_are_told(
         assert caplog.messages == [], "nothing is trained"
         made.train()
     assert caplog.messages[0] == (
-        "rows_per_step: 3 of 2 training rows: a step has each row up to 2 times; lower it, or "
-        "give more rows"
+        "rows_per_step: 3 is more than the 2 training rows, so a step has each row up to 2 "
+        "times; lower it, or give more rows"
     )
 
 

@@ -114,7 +114,7 @@ def test_a_loss_that_weights_by_the_engine_compares_with_it_and_takes_no_pass(
 
 
 def test_a_cap_on_ratios_to_the_engine_has_nothing_left_to_weight() -> None:
-    with pytest.raises(ConfigError, match="old_logprobs: must be trainer beside importance_cap"):
+    with pytest.raises(ConfigError, match="old_logprobs: must be trainer with importance_cap"):
         make_algorithm("grpo", old_logprobs="engine", importance_cap=2.0)
 
 

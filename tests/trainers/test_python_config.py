@@ -79,7 +79,7 @@ def test_what_only_python_has_is_named_and_can_be_given(
         "data.train",
     ]
     assert "a function makes it (<function" in said[1]
-    assert "the rows hold what JSON cannot say (Object of type object" in said[2]
+    assert "the rows hold values that JSON cannot express (Object of type object" in said[2]
     with pytest.raises(ConfigError) as caught:
         evaluation_config(run, [])
     assert {line.partition(":")[0] for line in str(caught.value).splitlines()} == {
@@ -105,7 +105,7 @@ def test_more_rows_than_belong_into_a_folder_stay_where_they_are(
     train: Train, tmp_path: Path
 ) -> None:
     train(f"{__file__}:Letters", ROWS * 2001)
-    said = "data.train: there are 10005 rows, and at most 10000 are written here"
+    said = "data.train: there are 10005 rows, more than the 10000 that are written here"
     assert said in head(tmp_path / "run")
     assert not (tmp_path / "run" / "rows.jsonl").exists()
 
@@ -116,7 +116,7 @@ def test_a_file_of_the_users_is_not_written_over(train: Train, tmp_path: Path) -
     own.write_text('{"prompt": "Mine."}\n' * 9)
     train(f"{__file__}:Letters")
     assert own.read_text() == '{"prompt": "Mine."}\n' * 9
-    said = "data.train: rows.jsonl is in the folder already and holds something else"
+    said = "data.train: rows.jsonl is already in the folder and holds something else"
     assert said in head(tmp_path / "run")
 
 

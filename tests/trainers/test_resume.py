@@ -300,7 +300,7 @@ def test_a_run_stopped_by_ctrl_c_at_any_moment_and_resumed_is_the_whole_run(
         if step:
             assert state(run) == [f"step_{step:05d}"]
             assert (run / "model" / "model.safetensors").exists()
-            assert f"kept in {run}: checkpoints/step_{step:05d}, model/; to go on: " in said
+            assert f"saved in {run}: checkpoints/step_{step:05d}, model/; to continue: " in said
     assert runs.play("stopped", *NO_CHECKPOINTS, resume=True) == 0, runs.log("stopped")
     assert_same_run(run, whole)
 
@@ -321,7 +321,7 @@ def test_sigterm_saves_a_run_and_then_ends_the_process(runs: Runs, whole: Path) 
     kill = ("step 4: tool", 1)
     code = runs.play("term", *NO_CHECKPOINTS, kill=kill, signals=(signal.SIGTERM,))
     assert code == -signal.SIGTERM, runs.log("term")
-    assert "stopped by SIGTERM after step 3 of 5; kept in " in runs.log("term")
+    assert "stopped by SIGTERM after step 3 of 5; saved in " in runs.log("term")
     assert state(runs.folder / "term") == ["step_00003"]
     assert runs.play("term", *NO_CHECKPOINTS, resume=True) == 0, runs.log("term")
     assert_same_run(runs.folder / "term", whole)
@@ -336,7 +336,7 @@ def test_a_reward_that_raises_costs_the_step_it_raises_in_and_no_more(
     run = runs.folder / "raised"
     log = runs.log("raised")
     assert "made on purpose (row: " in log
-    assert f"kept in {run}: checkpoints/step_00003, model/; to go on: train(resume=True)" in log
+    assert f"saved in {run}: checkpoints/step_00003, model/; to continue: train(resume=True)" in log
     assert runs.play("raised", *settings, resume=True) == 0, runs.log("raised")
     assert_same_run(run, whole_drawing)
 
@@ -346,7 +346,7 @@ def test_no_state_is_saved_of_an_update_that_an_error_ended(runs: Runs, whole: P
     assert runs.play("amid", kill=("step 4: loss", 2), signals=ERROR) == 1
     run = runs.folder / "amid"
     assert state(run) == ["step_00002"] and not (run / "model").exists()
-    assert f"kept in {run}: checkpoints/step_00002; to go on: " in runs.log("amid")
+    assert f"saved in {run}: checkpoints/step_00002; to continue: " in runs.log("amid")
     assert runs.play("amid", resume=True) == 0, runs.log("amid")
     assert_same_run(run, whole)
 
@@ -414,7 +414,7 @@ def test_a_run_that_is_done_says_so_and_saves_a_model_that_is_missing(runs: Runs
     model = runs.folder / "done" / "model"
     assert not model.exists()
     assert runs.play("done", one, resume=True) == 0, runs.log("done")
-    said = "nothing is left to train: step 1 of 1 is done; more trainer.steps go on from it\n"
+    said = "nothing is left to train: step 1 of 1 is done; raise trainer.steps to continue\n"
     assert said in runs.log("done")
     assert (model / "model.safetensors").exists()
 

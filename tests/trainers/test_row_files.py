@@ -152,7 +152,7 @@ def test_a_column_that_is_in_no_row(folder: Path) -> None:
 def test_a_row_without_a_prompt_is_named(folder: Path) -> None:
     name = write_jsonl([{"q": "a"}, {"p": "b"}])
     assert refused(name, columns={"prompt": "q"}).startswith(
-        "rows.jsonl, line 2: has nothing at 'q' (data.columns.prompt), and every row needs a prompt"
+        "rows.jsonl, line 2: has nothing at 'q' (data.columns.prompt), but every row needs a prompt"
     )
 
 
@@ -184,7 +184,7 @@ def test_a_row_without_a_prompt_is_named(folder: Path) -> None:
         ("a.csv", "", "a.csv: has no rows"),
         ("a.arrow", "no", "a.arrow: cannot be read: "),
         ("a.parquet", "no", "a.parquet: cannot be read: "),
-        ("a.txt", "hello", "a.txt: files of rows end with .jsonl, .json, .csv, .parquet, "),
+        ("a.txt", "hello", "a.txt: files of rows end in .jsonl, .json, .csv, .parquet, "),
     ],
 )
 def test_a_file_that_cannot_be_read(folder: Path, name: str, text: str, message: str) -> None:
@@ -204,7 +204,7 @@ def test_a_file_that_is_not_there(folder: Path) -> None:
     )
     assert "there is no such file" in refused("./nowhere/rows")
     assert refused(".") == (
-        ".: is a folder that datasets.save_to_disk has not written; name a file of rows, such as "
+        ".: is a folder that datasets.save_to_disk did not write; name a file of rows, such as "
         "train.jsonl"
     )
 

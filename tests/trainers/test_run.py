@@ -224,7 +224,10 @@ def test_rows_made_by_a_further_environment_are_not_trained_on() -> None:
     [
         ({"id": "gymnast/Arithmetik-v0"}, "there is no environment 'gymnast/Arithmetik-v0'"),
         ({"id": "gymnast/Arithmetic-v0", "max_turn": 3}, "Arithmetic has no setting 'max_turn'"),
-        (LARGE | {"context_length": 9999}, "context_length: must be <= 2048, what the model tiny:"),
+        (
+            LARGE | {"context_length": 9999},
+            "context_length: must be <= 2048, the context that tiny:",
+        ),
         (LARGE | {"max_operand": 102, "rows": 99}, "rows: must be < 18, got 99"),
         ({"id": "gymnast.envs:Environment"}, "data: is required: Environment makes no rows"),
     ],

@@ -115,7 +115,7 @@ def test_train_again_goes_on_where_there_are_more_steps_and_else_says_why_not(ma
     whole, twice = make("whole", steps=4), make("run", steps=2)
     whole.train()
     twice.train()
-    with pytest.raises(ConfigError, match="step 2 of 2 is done; set the trainer's `steps` to more"):
+    with pytest.raises(ConfigError, match="step 2 of 2 is done; raise the trainer's `steps`"):
         twice.train()
     twice.steps = 4
     assert twice.train()["steps"] == 4
@@ -165,7 +165,9 @@ def test_another_trainer_does_not_write_over_a_run_that_ended(make: Make, tmp_pa
     make().train()
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     before = {path: path.read_bytes() for path in files}
-    with pytest.raises(ConfigError, match=r"run holds a run already; go on .*train\(resume=True\)"):
+    with pytest.raises(
+        ConfigError, match=r"run already holds a run; continue .*train\(resume=True\)"
+    ):
         make().train()
     assert {path: path.read_bytes() for path in files} == before
 
@@ -202,7 +204,7 @@ def test_an_error_says_what_is_kept_and_how_to_go_on(make: Make, tmp_path: Path)
     with pytest.raises(Exception, match="anwser") as caught:
         make(environment=Typo).train()
     assert caught.value.__notes__ == [
-        f"kept in {tmp_path / 'run'}: checkpoints/step_00002, model/; to go on: "
+        f"saved in {tmp_path / 'run'}: checkpoints/step_00002, model/; to continue: "
         "train(resume=True) of a Trainer made like this one"
     ]
     assert make().train(resume=True)["steps"] == 3
