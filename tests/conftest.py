@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,6 +28,13 @@ pytest_plugins = [
 # times as long as the test itself.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
+
+# A script's `&` has what it starts ignore Ctrl-C, and `nohup` ignore hangups: tests of signals, and
+# the processes that they start, want the meaning that signals have at a terminal.
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, usual)
 
 # How long an example takes says something of the machine, nothing of the code.
 settings.register_profile(
