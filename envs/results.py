@@ -8,6 +8,7 @@ tail around a note.
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from gymnast.envs.messages import encodable
 _CHARACTERS_PER_TOKEN = 16  # more than any text needs; cuts what would only cost time to tokenize
 _CHANNELS = {1, 3, 4}  # grey, colour, colour and opacity
 _MEDIA = ("image", "image_url", "input_image", "audio", "input_audio", "video", "video_url")
+_TEXT_TYPE = re.compile(r"text/|application/(?:[\w.-]+\+)?(?:json|xml|yaml)\b")
 _SUPPORTED = (
     "A tool returns a string, or what JSON can hold: numbers, lists, dicts, dataclasses, pydantic "
     "models, arrays of numbers"
@@ -92,15 +94,18 @@ def _is_image(value: Any) -> bool:
 
 
 def _media(value: Any) -> str | None:
-    """The type of a content part that is not text, as OpenAI, Anthropic and MCP write them."""
+    """The type of a content part that is no text, as OpenAI, Anthropic and MCP write them."""
     if not isinstance(value, dict):
         return None
-    kind = value.get("type")
-    mime = "mimeType" in value and ("data" in value or "blob" in value)
+    kind, mime = value.get("type"), value.get("mimeType")
+    encoded = "blob" in value or ("data" in value and not _TEXT_TYPE.match(str(mime)))
+    encoded = mime is not None and encoded
     if kind in _MEDIA:
-        source = isinstance(value.get("source"), dict)
-        return str(kind) if mime or source or kind in value or "image_url" in value else None
-    return str(value["mimeType"]) if mime else None
+        source = value.get("source")
+        of_anthropic = isinstance(source, dict) and "type" in source
+        found = encoded or of_anthropic or kind in value or "image_url" in value
+        return str(kind) if found else None
+    return str(mime) if encoded else None
 
 
 def _parts(value: Any) -> Iterator[Any]:

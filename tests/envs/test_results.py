@@ -131,6 +131,9 @@ def test_images_and_sounds_are_refused_with_the_way_out(value: Any) -> None:
     [
         {"type": "image", "name": "cat.png", "url": "https://example.org/cat.png"},
         {"type": "image", "source": "a museum"},
+        {"type": "image", "source": {"src": "cat.png"}, "alt": "A cat."},
+        {"name": "notes.txt", "mimeType": "text/plain", "data": "Buy milk."},
+        {"mimeType": "application/ld+json", "data": {"a": 1}},
         {"data": "a", "type": "text"},
         np.zeros((2, 2, 3)).tolist(),
         np.zeros((2, 2), dtype=np.uint8).tolist(),
