@@ -109,7 +109,7 @@ def decoder_config(name: str, source: str) -> Any:
 
 
 def check_tokenizer_files(name: str, source: str) -> None:
-    """Check that a folder has a tokenizer; Transformers would make an empty one up.
+    """Check that a folder has a tokenizer; Transformers would make up an empty one.
 
     Args:
         name: As the user wrote it.

@@ -1,11 +1,11 @@
-"""Failures of a tool that are for its author to mend, not for the policy.
+"""Failures of a tool that its author has to mend, not the policy.
 
-The policy is told that its call failed, whatever the cause, and the run goes on. The author is told
-as well: once for each tool and kind of exception, with the traceback and the row.
+The policy is told that its call failed, whatever the cause, and the run continues. The author is
+told as well: once for each tool and kind of exception, with the traceback and the row.
 
 A tool gets arguments of the types that it asks for, so an exception of one of `KINDS` says that its
-code is wrong, unless the call explains it: its arguments write the name that is missing
-(`getattr(self, what)`), the code that failed came out of a string (`eval(expression)`), or the
+code is wrong, unless the call explains it: its arguments contain the missing name
+(`getattr(self, what)`), the code that failed came from a string (`eval(expression)`), or the
 tool's own file raised it on purpose (`raise TypeError("give a list")`). Every other kind (KeyError,
 ValueError, ...) may be the answer to what the policy asked for.
 """
@@ -55,7 +55,7 @@ def _names_what_is_missing(arguments: Mapping[str, Any], error: BaseException) -
         return False
     try:
         text = repr(list(arguments.values()))
-    except Exception:  # a repr of the author's own, which is not what is asked about
+    except Exception:  # the author's own repr failed, which is another matter
         return False
     return re.search(rf"\b{re.escape(name)}\b", text) is not None
 
@@ -95,7 +95,7 @@ class Told:
 
     @contextmanager
     def hushed(self) -> Iterator[None]:
-        """Inside, nothing is told: who tries tools out reads the errors themselves."""
+        """Tell nothing inside the block, whose code reads the errors itself."""
         self._hushed = True
         try:
             yield
@@ -107,7 +107,7 @@ class Told:
 
         Args:
             owner: The class's name.
-            errors: Those of a turn; of which only bugs count.
+            errors: Those of a turn; only bugs among them count.
             row: The episode's.
         """
         for error in errors:

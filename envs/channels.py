@@ -4,8 +4,8 @@ r"""A turn in parts, each under a header of its own: thoughts, calls, what is sa
     header, of a thought             joint                    header, of an answer
 
 A template's renderings show the header of a thought and that of an answer. Models write others as
-well (`<|channel|>commentary<|message|>` before a call), and several parts of one kind. No header
-and no joint is content, whatever its words.
+well (`<|channel|>commentary<|message|>` before a call), and several parts of one kind. Headers and
+joints are never content, whatever their words.
 """
 
 import re
@@ -48,7 +48,7 @@ class Channels:
         dialect: Dialect | None,
         added: Collection[str],
     ) -> "Channels | None":
-        """Compare a thought's header with an answer's; None where they are not of one kind.
+        """Compare a thought's header with an answer's; None where they differ in kind.
 
         Args:
             reasoning: How the template writes thoughts.

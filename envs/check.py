@@ -1,8 +1,7 @@
 """check_env: whether an environment keeps Gymnasium's contract and Gymnast's.
 
 It is run before training and drives real episodes with real tokens; every tool is called once, with
-arguments made from its schema. What a reward means, or whether a policy can learn it, it cannot
-say.
+arguments made from its schema. It cannot say what a reward means, or whether a policy can learn it.
 """
 
 import inspect
@@ -40,7 +39,7 @@ class _End(NamedTuple):
 def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
     """Check an environment by driving a few episodes.
 
-    Every tool is called once, and does what it does: one that sends mail sends mail.
+    Every tool is really called, once: one that sends mail sends mail.
 
     Args:
         env: An `Environment` with a renderer, and rows or a `sample_row` of its own.
@@ -110,7 +109,7 @@ def _check_schemas(env: Environment) -> None:
 
 
 def _check_scored(env: Environment) -> None:
-    """Somebody scores the episodes."""
+    """Something scores the episodes."""
     cls = type(env)
     assert cls.reward is not Hooks.reward or cls.turn_reward is not Hooks.turn_reward, (
         f"{cls.__name__} has no reward, so every episode gets 0. Write reward(self, episode) or "

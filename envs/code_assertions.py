@@ -1,4 +1,4 @@
-"""Assertions that no code can fail: a test made of them would pay for anything.
+"""Assertions that no code can fail: a test made of them would reward any code.
 
 They are found by their form alone; nothing is run here.
 """

@@ -1,7 +1,8 @@
 """Which names in hidden tests the policy defines, and where the others come from.
 
-A test compares what the policy's function returns. What it compares with, and by, must not be the
-policy's own: a helper comes from the row's reference solution, or from Python's standard library.
+A test compares what the policy's function returns. What it compares with, and the means, must not
+be the policy's own: a helper comes from the row's reference solution, or from Python's standard
+library.
 """
 
 import ast
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Where the functions are looked for that tests call without importing them.
+# Where to look for functions that tests call without importing them.
 _MODULES = (
     "math", "cmath", "collections", "itertools", "functools", "operator", "re", "json", "string",
     "copy", "statistics", "decimal", "fractions", "datetime", "heapq", "bisect",

@@ -1,4 +1,4 @@
-"""Where two values differ that should be equal, named as Python would reach it."""
+"""Where two values that should be equal differ, written as Python would reach it."""
 
 import math
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 r"""From an assistant's message to the action that says it: what an agent would have sampled.
 
-A stand-in conversation of a user's word and the message is rendered. The action begins where the
-generation prompt ends, and ends with the token that stops generation:
+A stand-in conversation, a user's word and then the message, is rendered. The action begins where
+the generation prompt ends, and ends with the token that stops generation:
 
     <|im_start|>user\n...<|im_end|>\n<|im_start|>assistant\n  Hello.<|im_end|>  \n
                                             generation prompt  action
@@ -60,8 +60,8 @@ class Encoder:
     ) -> Iterator[list[int]]:
         """The ids of an action, in the ways that the template writes it.
 
-        First as the conversation's last turn; then as it stands once more follows, for some
-        templates write only that as they read it; last with its thought, where that is left out.
+        First as the conversation's last turn; then as it stands when more follows, because some
+        templates write only that form as they read it; last with its thought, if that is left out.
 
         Args:
             message: What to say, as the template takes it, its added tokens broken.

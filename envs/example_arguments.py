@@ -1,7 +1,7 @@
 """Arguments made from a tool's JSON schema: what `check_env` calls each tool with.
 
 Values are plain (1, "text", [], the first of an enum) and stay within the bounds that a schema
-names. Each is put before the tool's own validator, so an example is never a wrong argument; where
+names. The tool's own validator checks each, so an example is never a wrong argument; where
 none is found, as for most patterns, there is no example.
 """
 
@@ -28,7 +28,7 @@ _FORMATS = {
     "path": "file.txt",
     "binary": "text",
 }
-# For patterns, which are not read: one of these may fit.
+# Patterns are not interpreted, but one of these may fit.
 _TEXTS = (
     "text",
     "a",
@@ -55,7 +55,7 @@ def example_arguments(tool: Tool) -> dict[str, Any]:
     """One value for each parameter that a call must give.
 
     Raises:
-        NoExample: For one of them none was found.
+        NoExample: None was found for one of them.
     """
     return {p.name: _example(p) for p in tool.parameters if p.required}
 

@@ -1,4 +1,4 @@
-r"""What begins like a call and is none: near misses of a dialect, in text outside of its calls.
+r"""What begins like a call but is not one: near misses of a dialect, in text outside its calls.
 
 A policy that writes `<toolcall>` for `<tool_call>` means to call. Taken for an answer, it would end
 the episode, and training would learn to do so. Three kinds of evidence are looked for, all from

@@ -7,8 +7,8 @@ Read from a rendering of a marked thought: what stands before it opens a thought
 between it and the text (and, as well, between it and a call) closes it. A generation prompt can
 have written the opening already.
 
-Some templates write no thought and yet know of them: they take what stands before `</think>` out of
-what was said, or their generation prompt ends with `<think>`. Others have none.
+Some templates write no thoughts and yet know of them: they take what stands before `</think>` out
+of what was said, or their generation prompt ends with `<think>`. Others have none.
 """
 
 import re

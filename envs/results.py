@@ -109,7 +109,7 @@ def _media(value: Any) -> str | None:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """A value and all values in it, each object once. How a pydantic model is written, it says."""
+    """A value and all values in it, each object once; a pydantic model says how it is written."""
     waiting, seen = [value], {}
     while waiting:
         part = waiting.pop()

@@ -13,7 +13,7 @@ from gymnast.hints import nearest_file
 
 
 def import_source(source: str) -> ModuleType:
-    """Import a module by its name, or by its path where that ends with ".py".
+    """Import a module by its name, or by its path if that ends with ".py".
 
     Raises:
         UnknownEnvironment: There is none.

@@ -1,7 +1,7 @@
 """The command line: train, evaluate, and look at environments.
 
     gymnast train RUN.yaml trainer.steps=20      train as a YAML says, with overrides
-    gymnast train RUN.yaml --resume              go on from the newest checkpoint
+    gymnast train RUN.yaml --resume              continue from the newest checkpoint
     gymnast eval runs/arithmetic                 evaluate a trained model on its held-out rows
     gymnast envs                                 the environments that are registered
     gymnast check my_envs:Shop                   whether an environment keeps the contract
@@ -11,7 +11,7 @@
     python -m gymnast ...                        the same
     accelerate launch --config_file examples/accelerate/cpu.yaml -m gymnast.cli train RUN.yaml
 
-A mistake of the user's is one clear line and exit code 2. What is heavy (torch, transformers) is
+A user's mistake is one clear line and exit code 2. What is heavy (torch, transformers) is
 imported by the commands, so that `--help` is quick.
 """
 
@@ -76,15 +76,16 @@ def train(
     run: Annotated[str, typer.Argument(metavar="RUN.yaml", help="The run's configuration.")],
     overrides: Overrides = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run's folder.")
+        bool,
+        typer.Option("--resume", help="Continue from the newest checkpoint of the run's folder."),
     ] = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a model as a YAML file says.
 
-    With -v also some episodes of each step and every metric of each evaluation; with -q only
-    warnings, and where the run is.
+    -v also prints some episodes of each step and all metrics of each evaluation.
+    -q prints only warnings and the run's folder.
     """
     _begin([run, *(overrides or [])], ["--resume", *_OUTPUT], verbose=verbose, quiet=quiet)
     close_boxes_on_sigterm()
@@ -131,8 +132,8 @@ def evaluate(
 ) -> None:
     """Evaluate a model on a run's held-out rows.
 
-    Metrics and episodes are kept in the run's folder, in evaluations/. With -v every metric is
-    printed; with -q one line.
+    Metrics and episodes are kept in the run's folder, in evaluations/.
+    -v prints every metric, -q one line.
     """
     _begin([run, *(overrides or [])], _OUTPUT, verbose=verbose, quiet=quiet)
     close_boxes_on_sigterm()
@@ -178,11 +179,13 @@ def check(
     ],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="What its constructor takes."),
+        typer.Argument(
+            metavar="KEY=VALUE", help="Arguments of its constructor, such as max_turns=3."
+        ),
     ] = None,
     rows: Annotated[
         str | None,
-        typer.Option(help="Rows to begin from: a .jsonl, .json, .csv or .parquet file."),
+        typer.Option(help="Rows for its episodes: a .jsonl, .json, .csv or .parquet file."),
     ] = None,
     model: Annotated[
         str, typer.Option(help="Whose tokenizer and chat template to use; tiny: is Gymnast's own.")
@@ -224,7 +227,7 @@ def check(
 
 
 def _resuming(run: str, overrides: list[str], *, several: bool) -> str:
-    """The command by which a run goes on; what launches several processes is not known here."""
+    """The command that continues a run; what launches several processes is not known here."""
     command = shlex.join(["train", run, *overrides, "--resume"])
     return f"-m gymnast.cli {command}, launched as before" if several else f"gymnast {command}"
 
@@ -233,7 +236,7 @@ _OUTPUT = ["--verbose", "--quiet"]
 
 
 def _begin(arguments: list[str], options: list[str], *, verbose: bool, quiet: bool) -> None:
-    """Refuse options that there are not, and log as much as is wanted."""
+    """Refuse unknown options, and log as much as is wanted."""
 
     def setting(name: str) -> str | None:
         from gymnast.trainers.key_hints import setting_meant  # imports what `--help` does without

@@ -1,4 +1,4 @@
-"""What the commands share: settings as KEY=VALUE, and the words about an option there is not."""
+"""What the commands share: settings as KEY=VALUE, and what they say about unknown options."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import typer
 from gymnast.errors import ConfigError
 from gymnast.hints import nearest
 
-# An unknown option is handed over as if it were a setting, so that `refuse_options` can say more.
+# An unknown option is passed on as if it were a setting, so that `refuse_options` can say more.
 HANDED_OVER = {"ignore_unknown_options": True}
 
 Overrides = Annotated[
@@ -50,10 +50,10 @@ def refuse_options(
 
 
 def refuse_both(verbose: bool, quiet: bool) -> None:
-    """More and less at once.
+    """Refuse -v and -q together.
 
     Raises:
-        ConfigError: Both are wanted.
+        ConfigError: Both are given.
     """
     if verbose and quiet:
         raise ConfigError("-v prints more and -q less; leave one of them out")

@@ -131,7 +131,7 @@ class Diverged(GymnastError, FloatingPointError):
 
 
 class DiskFull(GymnastError, OSError):
-    """There is no room for what a run writes. What was written before is whole."""
+    """There is no room for what a run writes. What was written before is intact."""
 
 
 class CheckpointError(GymnastError, RuntimeError):

@@ -1,7 +1,7 @@
 """Gymnast's ids in Gymnasium's registry: `gymnasium.make` knows them after `import gymnast`.
 
-`import gymnast` does not import Gymnasium for that, which takes longer than all the rest of it: the
-ids are handed over when somebody imports Gymnasium, or at once where that has happened.
+`import gymnast` does not import Gymnasium for this, because that takes longer than everything else
+it does: the ids are registered when Gymnasium is imported, or at once if it already is.
 """
 
 import importlib.util
@@ -45,7 +45,7 @@ class _WhenImported:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find what the other finders find, and register when it has been executed."""
+        """Find the module as the other finders do, and register once it has been executed."""
         if fullname != _REGISTRATION or self._looking:
             return None
         self._looking = True

@@ -1,4 +1,4 @@
-"""Parts of error messages: the name that somebody may have meant, what another library says."""
+"""Parts of error messages: the name that was probably meant, and what another library says."""
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
@@ -10,7 +10,7 @@ _SHORTEST_BEGINNING = 3
 
 
 def nearest(name: object, known: Iterable[str]) -> str | None:
-    """The known name that is nearest to one that is unknown; None where none is close.
+    """The known name nearest to an unknown one; None if none is close.
 
     Close is a typo, another case, or the beginning of a known name (`eval` for `evaluation`).
     """
@@ -21,7 +21,7 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
 
 
 def nearest_file(path: str | Path) -> Path | None:
-    """The file or folder whose name is nearest to that of a path which is not there, beside it."""
+    """The file or folder beside a missing path whose name is nearest to its name."""
     wanted = Path(path)
     folder = wanted.expanduser().parent
     try:
@@ -38,7 +38,7 @@ def _likeness(given: str, known: str) -> float:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, in one line: its first, or all where that one ends with a colon."""
+    """An exception's first line, or all in one if the first ends with a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__

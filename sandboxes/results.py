@@ -1,4 +1,4 @@
-"""What a worker's answer says, read with distrust: whoever took the worker over wrote it.
+"""What a worker's answer says, read with distrust: whoever broke into the worker wrote it.
 
 Pure functions. Left out: whether it is the answer to the request (`link.py`).
 """
@@ -13,12 +13,12 @@ Value = TypeVar("Value", int, bool, str, list[object], dict[str, object])
 
 
 class BrokenAnswer(Exception):
-    """An answer lacks something, or holds something else than it must."""
+    """An answer lacks something, or holds something other than it must."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a worker says that failed.
+    """What failed, as a worker says.
 
     Attributes:
         kind: "file" or "worker".
@@ -44,10 +44,10 @@ def field(answer: Header, name: str, kind: type[Value]) -> Value:
 
 
 def failure_in(answer: Header) -> Failure | None:
-    """What an answer says that failed; None where nothing did.
+    """What failed, as an answer says; None if nothing did.
 
     Raises:
-        BrokenAnswer: It is no such answer.
+        BrokenAnswer: It is malformed.
     """
     if answer.get("error") is None:
         return None
@@ -60,7 +60,7 @@ def exec_result(answer: Header, payload: bytes) -> ExecResult:
     """Read the answer to `exec` or `python`.
 
     Raises:
-        BrokenAnswer: It is none.
+        BrokenAnswer: It is malformed.
     """
     parts = [_lengths(part) for part in field(answer, "outputs", list)]
     if len(parts) != 2 or sum(head + tail for head, tail, _ in parts) != len(payload):

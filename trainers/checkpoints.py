@@ -45,7 +45,7 @@ class Checkpoints:
     def save(self, step: int, state: Mapping[str, Any], *, keep: int) -> None:
         """Write one, then remove all but the newest `keep` up to this step.
 
-        What is there of later steps is removed too: the run went back to before them.
+        Checkpoints of later steps are removed too: the run went back to before them.
 
         Args:
             step: After how many steps.

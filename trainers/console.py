@@ -198,7 +198,7 @@ def step_line(step: int, steps: int, metrics: Mapping[str, float]) -> str:
 
 
 def _bugs(metrics: Mapping[str, float], area: str = "") -> str:
-    """How many calls failed for their tool's author to mend, not for the policy."""
+    """How many calls failed because of bugs, which a tool's author has to mend."""
     calls = metrics.get(f"{area}tools/errors/bug", 0)
     return f"  calls that failed because of bugs in tools {calls:.0f}" if calls else ""
 

@@ -1,10 +1,10 @@
-"""The end of a run, however it comes: what is saved then, and what is said of it.
+"""The end of a run, however it comes: what is saved, and what is reported.
 
     all steps are taken   a checkpoint, the adapters, the model
     Ctrl-C, SIGTERM       the same, of the last whole step
-    an error              the same; after one amid an update, whose weights belong to no step, and
-                          in several processes, which cannot agree any more, nothing is added to
-                          what there is
+    an error              the same; but nothing is added after an error during an update, whose
+                          weights belong to no step, nor in several processes, which can no
+                          longer agree
 
 Left out: how a run is stopped (`trainers/stopping.py`).
 """
@@ -37,7 +37,7 @@ class Ending:
     def save(self, counters: Mapping[str, int]) -> None:
         """Save a checkpoint, the adapters and the model; a collective call.
 
-        Before the first step is taken there is nothing to save. The model is tried also where there
+        Before the first step is taken there is nothing to save. The model is tried even if there
         is no room for the checkpoint, which is larger.
 
         Args:
@@ -72,7 +72,7 @@ class Ending:
                 error.add_note(f"saving failed too: {another}")
 
     def kept(self, go_on: str) -> str:
-        """What there is of the run, and how it goes on, in one line.
+        """What is saved of the run, and how to continue it, in one line.
 
         Args:
             go_on: The command, or the call.

@@ -1,4 +1,4 @@
-"""What a config hands to an environment's constructor: names that it takes, a context that fits."""
+"""What a config passes to an environment's constructor: names it takes, a context that fits."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -21,7 +21,7 @@ EVALUATIONS = "evaluations"
 
 @contextmanager
 def evaluation_folder(run: str | Path) -> Iterator[str | None]:
-    """A new folder for an evaluation; it is taken away again where nothing comes of it.
+    """A new folder for an evaluation; it is removed again if the evaluation fails.
 
     Args:
         run: The folder of the run.

@@ -1,4 +1,4 @@
-"""Where a disk is full: one line that names the file, what it needs and the room there is."""
+"""A full disk: one line that names the file, what it needs and how much is free."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextmanager
 def naming_full_disk(path: Path, need: int) -> Iterator[None]:
-    """Where the block cannot write for want of room, say so in one line.
+    """Say in one line that the block cannot write for lack of space.
 
     Args:
         path: What is written; a part of it is removed before the block ends.
@@ -48,7 +48,7 @@ def shown(size: float) -> str:
 
 
 def _full(error: BaseException | None) -> int | None:
-    """The system's number for a lack of room, if that is what is behind an error.
+    """The system's number for a lack of space, if that caused an error.
 
     torch's own errors are about what followed; safetensors has the number in its text.
     """

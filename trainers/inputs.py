@@ -1,6 +1,6 @@
-"""What is handed to a trainer or a rollout from Python: whether it is of the right kind.
+"""Whether what Python code passes to a trainer or a rollout is of the right kind.
 
-A value of another kind is answered with what it is and how to make the right one of it. Values in
+The error about any other value says what it is and how to make the right one from it. Values in
 the wrong range are refused by `trainers/settings.py`.
 """
 

@@ -1,4 +1,4 @@
-"""What to say about a key that a run's YAML does not have: the one that was meant, if it is plain.
+"""What to say about an unknown key of a run's YAML: the key that was meant, if that is plain.
 
 A key is looked for among other frameworks' names for the same thing, then among the keys beside it
 by likeness, then in the other sections.
@@ -11,7 +11,7 @@ from gymnast.hints import nearest
 _ROWS = "trainer.rows_per_step (rows, each with algorithm.group_size episodes)"
 _STEPS = "trainer.steps (optimisation steps)"
 
-# What TRL, verl, OpenRLHF, peft and Transformers' Trainer call what has another name here.
+# Names of TRL, verl, OpenRLHF, peft and Transformers' Trainer, and Gymnast's for the same.
 OTHER_NAMES = {
     "num_generations": "algorithm.group_size",
     "n_samples_per_prompt": "algorithm.group_size",

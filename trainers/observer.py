@@ -73,7 +73,7 @@ class Observer(Protocol):
         ...
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        """The run is over: all steps are taken, or it was stopped. After an error nobody is told.
+        """The run is over: all steps are taken, or it was stopped. It is not called after an error.
 
         Args:
             summary: What `Trainer.train` returns.

@@ -1,6 +1,6 @@
-"""One optimisation step: the passes of a share, their loss, and what is told of them.
+"""One optimisation step: the passes of a share, their loss, and what is reported of them.
 
-Which share is learned from when, and what the numbers mean, is said in `trainers/update.py`.
+`trainers/update.py` says which share is learned from when, and what the numbers mean.
 """
 
 from collections.abc import Sequence

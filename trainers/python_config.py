@@ -1,7 +1,7 @@
-"""What a `Trainer` made in Python says of itself in config.yaml, as far as a YAML can.
+"""What config.yaml says of a `Trainer` made in Python, as far as a YAML can.
 
-Lists of rows are written beside it, never over a file that is there already. What is a function or
-an object in Python is left out, and named in the head of the file, so that it can be given on the
+Lists of rows are written beside it, never over a file that is there already. Functions and
+objects of Python are left out, and named at the head of the file, so that it can be given on the
 command line: `gymnast eval runs/first environment.id=shop.py:Shop`.
 """
 

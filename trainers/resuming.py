@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 def check_output_folder(folder: Path, *, resume: bool) -> None:
     """Make a run's folder, and check that it can be written and holds no other run.
 
-    With `resume`, the run in it may go on. There need not be one: what was killed while it started
-    left nothing, and begins again.
+    With `resume`, the run in it may continue. There need not be one: a run that was killed while it
+    started left nothing, and begins again.
 
     Raises:
-        ConfigError: It cannot, or it does, or the run has ended and cannot go on.
+        ConfigError: It cannot be written, holds another run, or holds one that cannot be continued.
     """
     if resume and is_over(folder):
         raise ConfigError(f"output_dir: {folder} {OVER}")

@@ -1,4 +1,4 @@
-"""Room on the disk: how much a run's files take, and whether it is there when the run begins.
+"""Disk space: how much a run's files take, and whether it is free when the run begins.
 
 A checkpoint holds a float32 weight and two moments of each trained weight, 12 bytes in all. It is
 written beside the older ones before one of them is removed, and so is the model.
@@ -50,8 +50,8 @@ def need_of(model: Any, optimizer: Optimizer) -> Need:
 def check_room(folder: RunFolder, need: Need, *, keep: int) -> None:
     """Check that a run's folder has room for what the run is going to save.
 
-    Where there is none for one checkpoint and the model, the run is refused: it could not be kept.
-    Where it holds fewer checkpoints than are asked for, that is said.
+    Without room for one checkpoint and the model, the run is refused: it could not be saved. With
+    room for fewer checkpoints than it should keep, it is warned.
 
     Args:
         folder: Of the run, which may hold something already.

@@ -42,8 +42,8 @@ def load_rows(
             `datasets.Dataset.save_to_disk` wrote, or a hub dataset's name. All values of a CSV file
             are text.
         columns: Columns to add, each a jmespath expression over a row of the dataset
-            (`{"prompt": "question.text", "answer": "to_number(answer)"}`); one of a name that there
-            is takes its place.
+            (`{"prompt": "question.text", "answer": "to_number(answer)"}`); one of an existing
+            name replaces that column.
         keep_columns: Whether the dataset's other columns stay.
         split: Of a hub dataset, or of a folder with several.
         subset: Of a hub dataset; some have several and no default.

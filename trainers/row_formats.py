@@ -97,7 +97,7 @@ def read_saved(name: str, folder: Path, split: str) -> Sequence[Row]:
     """The rows of a folder that `save_to_disk` of `datasets` wrote, of one split if it has some.
 
     Raises:
-        DataError: The folder is none, or has no such split.
+        DataError: It is not such a folder, or has no such split.
     """
     if not any((folder / mark).exists() for mark in ("dataset_info.json", "dataset_dict.json")):
         files = sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES)

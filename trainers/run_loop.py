@@ -63,7 +63,7 @@ class RunLoop:
 
     Attributes:
         state: Of the run.
-        resumed_by: The command or the call by which a run that was stopped goes on.
+        resumed_by: The command or the call that continues a stopped run.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class RunLoop:
         self._evaluated = -1  # after which step the last evaluation was
 
     def begin(self, *, resume: bool) -> None:
-        """Begin a run, go on with it, or resume it.
+        """Begin a run, continue it, or resume it.
 
         Raises:
             ConfigError: All steps are taken, or the folder does not go with the run.
@@ -129,7 +129,7 @@ class RunLoop:
         return summary
 
     def kept(self) -> str:
-        """What there is of the run, and how it goes on, in one line."""
+        """What is saved of the run, and how to continue it, in one line."""
         return self._ending.kept(self.resumed_by)
 
     def _take_steps(self, summary: dict[str, Any]) -> None:
@@ -175,7 +175,7 @@ class RunLoop:
     def _checkpoint_is_due(self, since_s: float) -> bool:
         trainer, every = self._trainer, self._every_steps
         return (
-            trainer.step == trainer.steps  # a longer run can go on from it
+            trainer.step == trainer.steps  # a longer run can continue from it
             or bool(every and trainer.step % every == 0)
             or 0 < self._every_s <= since_s
             or diverged(self.state.optimizer)

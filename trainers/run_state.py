@@ -5,7 +5,7 @@
     generators    Python's, NumPy's and torch's global generators, of each process
 
 A state lies between two steps: it is noted where one ends (`RunState.mark`), so that a step that is
-given up leaves no trace in it. A state amid an update is not saved.
+dropped leaves no trace in it. A state in the middle of an update is not saved.
 
 Nothing else is needed: which rows a step has, and the seeds of episodes, environments and dropout,
 are derived from the run's seed and the step. The model's weights are the master weights; those that
@@ -108,7 +108,7 @@ class RunState:
             counters: `step` and `evaluated`, which `begin` gives back.
 
         Raises:
-            DiskFull: There is no room for it; what was written before is whole.
+            DiskFull: There is no room for it; what was written before is intact.
         """
         if self.folder is None or counters == self._saved:
             return

@@ -18,7 +18,7 @@ def check_numbers(**settings: float) -> None:
 
 
 def unusual(learning_rate: float, rows_per_step: int, rows: int | None) -> list[str]:
-    """Sentences about settings that hold and are hardly meant.
+    """Sentences about settings that are valid but hardly intended.
 
     Args:
         learning_rate: Of AdamW.

@@ -221,7 +221,7 @@ class Worker:
 
 
 def _restore_signals() -> None:
-    """Undo what whoever started the run ignores or blocks, as `nohup` and shells' `&` do.
+    """Undo the ignoring and blocking of signals by the run's parent (`nohup`, a shell's `&`).
 
     Python ignores SIGPIPE and SIGXFSZ for itself, and restores them in what it starts.
     """
