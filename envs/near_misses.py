@@ -113,7 +113,7 @@ class Marks:
 
 
 def find(text: str, marks: Marks, schemas: Schemas, *, alone: bool = True) -> NearMiss | None:
-    """The first near miss in a text, or None.
+    """The first near miss in a text, or None; where no tool is offered, nothing is one.
 
     Args:
         text: What is outside of the calls that were read.
@@ -121,7 +121,7 @@ def find(text: str, marks: Marks, schemas: Schemas, *, alone: bool = True) -> Ne
         schemas: The parameters' schemas by the offered tools' names.
         alone: Whether no call was read in the turn: else a tag that closes one says nothing.
     """
-    if not _SIGN.search(text):
+    if not schemas or not _SIGN.search(text):
         return None
     found = [*_left(text, marks, alone), *marks.loose.find(text, schemas)]
     found += [*_unbegun(text, marks), *islice(_nearly(text, marks, schemas, alone), 1)]

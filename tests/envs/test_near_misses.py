@@ -145,12 +145,6 @@ def test_what_a_template_writes_around_calls_is_no_near_miss(family: str) -> Non
     assert [call.error for call in message["tool_calls"]] == [None] * len(calls)
 
 
-def test_without_tools_only_markup_and_whole_objects_are_near_misses() -> None:
-    renderer = renderer_of("hermes")
-    for text, count in (("add(a=1)", 0), (json.dumps(ADD), 1), ("<toolcall>{", 1)):
-        assert len(renderer.parse(renderer.tokenizer.encode(text))["tool_calls"]) == count
-
-
 def test_a_response_template_lets_no_near_miss_through() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.response_template = {
@@ -216,6 +210,32 @@ def test_a_near_miss_does_not_end_the_episode(
     assert "'<toolcall>' does not begin a call" in results[0]
     assert "Call it as" in results[0] or "Tools:" in results[0]
     assert results[1] == "42"
+
+
+class Talk(Environment):
+    """No tool."""
+
+    def reward(self, episode: Any) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        json.dumps(ADD),
+        '{"action": "north", "parameters": {}}',
+        '```json\n{"tool": "hammer", "input": {"nails": 3}}\n```',
+        "<toolcall>{}</toolcall>",
+    ],
+)
+def test_where_no_tool_is_on_offer_nothing_is_nearly_a_call(
+    answer: str, renderer: Renderer, encode: Callable[[str], list[int]]
+) -> None:
+    env = Talk(renderer)
+    env.reset(options={"row": {"prompt": "Where to?"}})
+    *_, info = env.step(encode(answer + "<|im_end|>"))
+    assert (info["stop_reason"], env.episode.answer) == (StopReason.answered, answer)
+    env.close()
 
 
 # --- However much is written
