@@ -23,6 +23,7 @@ from gymnast.trainers.registry import Registry
 
 EPSILON = 1e-4
 logger = logging.getLogger(__name__)
+_warned_of: set[str] = set()  # parts of the reward that no episode has
 
 
 @dataclass(frozen=True)
@@ -221,13 +222,14 @@ def gdpo(batch: RewardBatch, *, weights: dict[str, float] | None = None) -> list
     Args:
         batch: N trajectories.
         weights: Of the parts by name; by default those of the `rewards` section, else 1. One whose
-            name no episode has is warned of.
+            name no episode has is warned of once.
 
     Returns:
         N tensors, [turns] each.
     """
     parts = batch.parts or {"reward": batch.rewards}
-    for name in sorted(set(weights or {}) - set(parts)):
+    for name in sorted(set(weights or {}) - set(parts) - _warned_of):
+        _warned_of.add(name)  # once, and not in every step
         logger.warning(
             "algorithm.weights: names %r, but no episode of this step has a part of the reward "
             "of that name; the parts are: %s",

@@ -240,8 +240,8 @@ def check_rows(rows: Sequence[Row], env: Environment, source: str) -> None:
     for number, row in enumerate(rows):
         try:
             offered_tools(row, tools)
-            if need_prompts:
-                prompt_of(row)
+            if need_prompts and (not own_start or row.get("prompt") is None):
+                prompt_of(row)  # what a `setup` of the environment's makes of one is its own affair
         except DataError as error:
             raise DataError(f"{place_of(rows, number, shown(source))}: {error}") from error
 
