@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from gymnast.errors import ConfigError, SandboxDead, UsageError
-from gymnast.hints import nearest
+from gymnast.hints import did_you_mean
 from gymnast.sandboxes.background import in_background
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.forwarding import ForwardingSandbox
@@ -98,8 +98,7 @@ def box_settings(
     known = [*_OF_POOL, *(field.name for field in dataclasses.fields(SandboxSpec))]
     for name in fields:
         if name not in known:
-            near = nearest(name, known)
-            hint = f" Did you mean {near!r}?" if near else ""
+            hint = did_you_mean(name, known)
             raise ConfigError(
                 f"{owner}: sandbox has no field {name!r}.{hint} It has: backend, "
                 f"{', '.join(known)}."

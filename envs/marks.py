@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, TypeVar, overload
 
 from gymnast.errors import ToolDefinitionError
-from gymnast.hints import nearest
+from gymnast.hints import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -91,8 +91,7 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     known = [field.name for field in fields(ToolOptions)]
     for name in options:
         if name not in known:
-            found = nearest(name, known)
-            hint = f" Did you mean {found!r}?" if found else ""
+            hint = did_you_mean(name, known)
             raise ToolDefinitionError(
                 f"@tool has no option {name!r}.{hint} It takes: {', '.join(known)}."
             )

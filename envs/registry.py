@@ -22,7 +22,7 @@ from gymnast.errors import (
     UsageError,
     UserCodeError,
 )
-from gymnast.hints import nearest
+from gymnast.hints import did_you_mean
 
 _ids: dict[str, None] = {}
 
@@ -112,7 +112,7 @@ def find(environment: str | type[Environment]) -> type[Environment]:
     if environment.endswith(".py"):
         _import(f"{environment}:")
     raise UnknownEnvironment(
-        f"there is no environment {environment!r}.{_nearest(environment, _ids)} Registered: "
+        f"there is no environment {environment!r}.{did_you_mean(environment, _ids)} Registered: "
         f"{', '.join(_ids) or '(none)'}. A class of your own is named 'module:Class' or "
         "'path/to/file.py:Class'."
     )
@@ -130,7 +130,7 @@ def check_names(cls: type[Environment], settings: Iterable[str]) -> None:
     for name in settings:
         if name not in known:
             raise ConfigError(
-                f"{cls.__name__} has no setting {name!r}.{_nearest(name, known)} "
+                f"{cls.__name__} has no setting {name!r}.{did_you_mean(name, known)} "
                 f"It takes: {', '.join(known)}."
             )
 
@@ -197,11 +197,6 @@ def _import(path: str) -> Any:
     ]
     problem = f"{source!r} has no {name!r}." if name else f"{source!r} names no class."
     raise UnknownEnvironment(
-        f"{problem}{_nearest(name, classes)} Its environments are: "
+        f"{problem}{did_you_mean(name, classes)} Its environments are: "
         f"{', '.join(classes) or '(none)'}."
     )
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    found = nearest(name, known)
-    return f" Did you mean {found!r}?" if found else ""

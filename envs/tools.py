@@ -19,7 +19,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from gymnast.envs.marks import ToolOptions, mark_of, plain_function
 from gymnast.envs.schema import Schema, json_schema, parse_docstring, type_name
 from gymnast.errors import ConfigError, ToolDefinitionError
-from gymnast.hints import nearest
+from gymnast.hints import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -242,6 +242,5 @@ def with_stop_tools(tools: Mapping[str, Tool], names: Iterable[str]) -> dict[str
 def no_such_tool(name: str, tools: Iterable[str]) -> str:
     """Say that a name is unknown, which one is nearest, and which there are."""
     known = list(tools)
-    near = nearest(name, known)
-    hint = f" Did you mean {near!r}?" if near else ""
+    hint = did_you_mean(name, known)
     return f"There is no such tool.{hint} The tools are: {', '.join(known) or '(none)'}."

@@ -201,7 +201,7 @@ def check(
     from gymnast.agents.load import load_tokenizer
     from gymnast.envs import check_env, make
     from gymnast.trainers.row_files import load_rows
-    from gymnast.trainers.task import has_rows
+    from gymnast.trainers.task import check_rows, has_rows
 
     if rows is not None:
         given["rows"] = load_rows(rows)
@@ -212,6 +212,8 @@ def check(
             "begins from one; name some with --rows rows.jsonl"
         )
     try:
+        if rows is not None:
+            check_rows(given["rows"], made, rows)
         report = check_env(made)
     except AssertionError as error:
         typer.echo(f"failed: {environment}: {error}", err=True)

@@ -20,6 +20,12 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
     return best if best is not None and likeness[best] >= _ALIKE else None
 
 
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """` Did you mean 'steps'?`, to follow a sentence; "" where no known name is close."""
+    near = nearest(name, known)
+    return f" Did you mean {near!r}?" if near is not None else ""
+
+
 def nearest_file(path: str | Path) -> Path | None:
     """The file or folder beside a missing path whose name is nearest to its name."""
     wanted = Path(path)

@@ -270,6 +270,10 @@ ENVIRONMENTS = {
         "train run.yaml environment.id=shp.py:Shop",
         "there is no file {here}/shp.py. Did you mean {here}/shop.py?",
     ),
+    "a bad row far down in the rows of a check": (
+        "check shop.py:Shop --rows sell.jsonl",
+        "sell.jsonl, line 30: the row's 'tools' names 'sell'",
+    ),
     "a file without its class": (
         "check shop.py",
         "'shop.py' names no class. Its environments are: Shop",
