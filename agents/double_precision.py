@@ -67,12 +67,22 @@ def in_float64(model: Any) -> Iterator[None]:
     experts = getattr(config, "_experts_implementation", None)
     if experts is not None:
         config._experts_implementation = "eager"
+    # A forward may replace tensors of its modules (rotary frequencies that change with the length).
+    before = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
     try:
         with _InFloat64():
             yield
     finally:
+        for module, attributes, buffers in before:
+            _put_back(vars(module), attributes)
+            _put_back(module._buffers, buffers)
         if experts is not None:
             config._experts_implementation = experts
+
+
+def _put_back(current: dict[str, Any], before: Mapping[str, Any]) -> None:
+    current.clear()
+    current.update(before)
 
 
 class Precision:

@@ -11,6 +11,7 @@ import torch
 
 from gymnast.agents import TransformersAgent
 from gymnast.agents.check_model import check_model
+from gymnast.agents.double_precision import in_float64
 from gymnast.errors import ModelError
 from model_families import tiny
 
@@ -108,6 +109,17 @@ def test_rounding_is_no_reason_though_it_grows_from_layer_to_layer() -> None:
 def test_another_structure_is_found_however_large_the_weights(family: str) -> None:
     with pytest.raises(ModelError, match=r"mixes tokens by other means|other logits with packed"):
         check_model(scaled(tiny(family), 20).to(torch.bfloat16))
+
+
+def test_tensors_that_a_forward_replaces_are_put_back() -> None:
+    model = tiny("phi3 (longrope)")  # in other frequencies beyond 32 tokens
+    ids = torch.arange(1, 41)[None]
+    with torch.no_grad(), in_float64(model):
+        assert model(input_ids=ids).logits.dtype == torch.float64
+    held = [tensor for module in model.modules() for tensor in vars(module).values()]
+    kept = [*model.buffers(), *(tensor for tensor in held if isinstance(tensor, torch.Tensor))]
+    assert {tensor.dtype for tensor in kept if tensor.is_floating_point()} == {torch.float32}
+    assert model(input_ids=ids).logits.dtype == torch.float32
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
