@@ -48,17 +48,17 @@ def written(result: Any) -> Written:
     if isinstance(result, str):
         text = str(encodable(result))
         return Written(text, text)
-    if any(isinstance(part, bytes | bytearray | memoryview) for part in _parts(result)):
-        raise TypeError(
-            f"{_described(result)} holds bytes, which are not text. {_SUPPORTED}. Decode bytes "
-            f"that are text: data.decode(). Otherwise: {_INSTEAD.lower()}."
-        )
     try:
+        if any(isinstance(part, bytes | bytearray | memoryview) for part in _parts(result)):
+            raise TypeError(
+                f"{_described(result)} holds bytes, which are not text. {_SUPPORTED}. Decode bytes "
+                f"that are text: data.decode(). Otherwise: {_INSTEAD.lower()}."
+            )
         value = to_jsonable_python(result, fallback=_fallback)
         text = json.dumps(value, ensure_ascii=False)
     except TypeError:
         raise
-    except Exception as error:  # a circle, a number too long to write, nesting too deep
+    except Exception as error:  # a circle, a number too long, what a mapping of its own raises
         raise TypeError(f"{_described(result)} cannot be written as JSON: {error}.") from error
     if (kind := next(filter(None, map(_media, _parts(value))), None)) is not None:
         raise TypeError(

@@ -1,6 +1,7 @@
 """The text of results: strings as they are, JSON for the rest, the middle cut out of long ones."""
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +62,26 @@ def test_numbers_too_long_and_circles_raise() -> None:
     for value in (10**5000, circle):
         with pytest.raises(TypeError, match=r"a result of type (int|list) cannot be written"):
             written(value)
+
+
+class Closed(Mapping[str, int]):
+    """As a file's entries once the file is closed."""
+
+    def __getitem__(self, key: str) -> int:
+        raise RuntimeError("the file is closed")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("a")
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_a_result_that_raises_when_it_is_read_is_refused() -> None:
+    with pytest.raises(
+        TypeError, match=r"a result of type .*Closed cannot be written as JSON: the"
+    ):
+        written(Closed())
 
 
 @dataclass
