@@ -24,6 +24,7 @@ LIMIT_OF_HALF = 0.05  # of the median token, where only the weights' own precisi
 FAILURES = (TypeError, ValueError, LookupError, AttributeError, RuntimeError)
 
 _CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
+_IN_PLACE = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"}
 _LOOKUPS = {torch.Tensor.__getitem__, F.embedding}  # what is found is converted, not the table
 
 
@@ -36,11 +37,18 @@ class _InFloat64(TorchFunctionMode):
             return func(*args, **kwargs)
         if func in _CASTS:
             return args[0].double()
+        if _is_in_place(func):  # what it changes stays what it is
+            return func(args[0], *_raised(args[1:]), **_raised(kwargs))
         if func in _LOOKUPS:
             return _raised(func(*args, **kwargs))
         if func is torch.full:  # whose value may be the least float64
             kwargs.setdefault("dtype", torch.float64 if isinstance(args[1], float) else None)
         return _raised(func(*_raised(args), **_raised(kwargs)))
+
+
+def _is_in_place(func: Any) -> bool:
+    name = getattr(func, "__name__", "")
+    return name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
 
 
 def _raised(value: Any) -> Any:

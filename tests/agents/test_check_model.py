@@ -111,11 +111,15 @@ def test_another_structure_is_found_however_large_the_weights(family: str) -> No
         check_model(scaled(tiny(family), 20).to(torch.bfloat16))
 
 
-def test_tensors_that_a_forward_replaces_are_put_back() -> None:
-    model = tiny("phi3 (longrope)")  # in other frequencies beyond 32 tokens
+@torch.no_grad()
+def test_tensors_that_a_forward_changes_are_changed_and_those_it_replaces_put_back() -> None:
+    model = tiny("phi3 (longrope)")  # whose rotary frequencies are others beyond 32 tokens
     ids = torch.arange(1, 41)[None]
-    with torch.no_grad(), in_float64(model):
-        assert model(input_ids=ids).logits.dtype == torch.float64
+    short, long = (model(input_ids=part).logits for part in (ids[:, :20], ids))
+    with in_float64(model):
+        found = model(input_ids=ids[:, :20]).logits
+        assert found.dtype == torch.float64 and torch.allclose(found.float(), short, atol=1e-4)
+        assert torch.allclose(model(input_ids=ids).logits.float(), long, atol=1e-4)
     held = [tensor for module in model.modules() for tensor in vars(module).values()]
     kept = [*model.buffers(), *(tensor for tensor in held if isinstance(tensor, torch.Tensor))]
     assert {tensor.dtype for tensor in kept if tensor.is_floating_point()} == {torch.float32}

@@ -64,8 +64,11 @@ def test_variables_of_the_session_are_not_there_when_code_is_graded(
 
 BREAKS_A_BOX = """
 import os, signal
-if os.path.exists(MARK):
-    os.remove(MARK)
+try:
+    os.remove(MARK)  # the first to do so
+except FileNotFoundError:
+    pass
+else:
     os.kill(os.getppid(), signal.SIGKILL)
 """
 
