@@ -60,9 +60,13 @@ def test_every_config_is_one_of_accelerates_and_says_how_it_is_started(path: Pat
         "cpu",
         pytest.param(
             "deepspeed",
-            marks=pytest.mark.skipif(
-                importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed"
-            ),
+            marks=[
+                pytest.mark.deepspeed,
+                pytest.mark.skipif(
+                    importlib.util.find_spec("deepspeed") is None,
+                    reason="DeepSpeed is not installed",
+                ),
+            ],
         ),
     ],
 )

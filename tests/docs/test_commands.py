@@ -50,7 +50,9 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(block: Block, command: str, clone: Path, timeout_s: float) -> None:
     for name, text in files(block.page).items():
         (clone / name).write_text(text)
-    path = f"{clone / '.venv/bin'}{os.pathsep}{os.environ['PATH']}"
+    ours = str(Path(sys.executable).parent)  # has more than the pages tell to install
+    others = [folder for folder in os.environ["PATH"].split(os.pathsep) if folder != ours]
+    path = os.pathsep.join([str(clone / ".venv/bin"), *others])
     settings = {"PATH": path, "VIRTUAL_ENV": str(clone / ".venv"), "DOCKER_BUILDKIT": "0"}
     ended = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command],

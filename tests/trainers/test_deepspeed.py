@@ -17,9 +17,12 @@ from sampled_groups import KeepsGradients, bfloat16_model, short_groups
 from two_processes import TWO_STEPS, make_trainer, train
 from zero_processes import LEARNS, rich
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed"
-)
+pytestmark = [
+    pytest.mark.deepspeed,
+    pytest.mark.skipif(
+        importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed"
+    ),
+]
 
 SCRIPT = Path(__file__).parent / "zero_processes.py"
 LONGEST_S = 600  # for all scenarios; one that hangs fails here
