@@ -124,7 +124,7 @@ def check_accounts(rollouts: Rollouts, episodes: int) -> None:
 
 @pytest.fixture
 def no_leaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Descriptors, threads, processes and files are after the test what they were before it."""
+    """The test leaves no descriptors, threads, processes and files."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
@@ -132,7 +132,8 @@ def no_leaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = threading.active_count(), descriptors(), local_workers()
     yield
     assert eventually(lambda: threading.active_count() <= before[0])
-    assert eventually(lambda: local_workers() == before[2])
+    # A worker of an earlier test's pool may have ended in the meantime.
+    assert eventually(lambda: set(local_workers()) <= set(before[2]))
     assert eventually(lambda: descriptors() <= before[1]), descriptors() - before[1]
     assert list(folder.iterdir()) == []
 
