@@ -58,7 +58,7 @@ def names_of(
     free = list(dict.fromkeys(n for tree in tests for n in read(tree) if n not in defined))
     written = tuple(given) or _written(tests, free, question)
     helpers, missing = [], []
-    known = bound(ast.parse(reference))
+    known = _offered(reference)
     from_reference = [name for name in free if name in known and name not in written]
     if from_reference:
         helpers = ["_reference = {'__name__': 'reference'}", f"exec({reference!r}, _reference)"]
@@ -70,6 +70,17 @@ def names_of(
             else:
                 missing.append(name)
     return Names(written, tuple(free), "\n".join(helpers), tuple(missing))
+
+
+def _offered(reference: str) -> set[str]:
+    """The names that a module has once it has run; those within its functions are not its own."""
+    found: set[str] = set()
+    for node in ast.parse(reference).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        else:
+            found |= bound(node)
+    return found
 
 
 def _written(tests: Sequence[ast.Module], free: Sequence[str], question: str) -> tuple[str, ...]:

@@ -169,6 +169,13 @@ def test_what_code_is_compared_by_comes_from_python_or_the_reference() -> None:
     assert both.tests.names == ("half", "near")
 
 
+def test_a_local_name_of_the_reference_is_no_helper() -> None:
+    code = "def half(n):\n    near = n / 2\n    return near"
+    row = {"prompt": "Write half(n).", "test_list": ["assert near(half(3), 1.5)"], "code": code}
+    with pytest.raises(DataError, match="use near beside half"):
+        code_task(row)
+
+
 def test_tests_that_call_different_functions_ask_for_all_of_them() -> None:
     row = {"prompt": "Write f and g.", "test_list": ["assert f(1) == 2", "assert g(1) == 3"]}
     assert code_task(row).tests.names == ("f", "g")
