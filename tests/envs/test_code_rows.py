@@ -172,7 +172,7 @@ def test_what_code_is_compared_by_comes_from_python_or_the_reference() -> None:
 def test_a_local_name_of_the_reference_is_no_helper() -> None:
     code = "def half(n):\n    near = n / 2\n    return near"
     row = {"prompt": "Write half(n).", "test_list": ["assert near(half(3), 1.5)"], "code": code}
-    with pytest.raises(DataError, match="use near beside half"):
+    with pytest.raises(DataError, match="use near as well as half"):
         code_task(row)
 
 
