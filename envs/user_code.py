@@ -8,6 +8,7 @@ import asyncio
 import functools
 import inspect
 import math
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,10 @@ class Blame:
 
     def error(self, problem: str) -> UserCodeError:
         """The error that names the class, the hook, the row and what went wrong."""
-        shown = repr(self.row)
+        try:
+            shown = repr(self.row)
+        except Exception:  # of an object in the row
+            shown = reprlib.repr(self.row)
         if len(shown) > _MAX_ROW_CHARACTERS:
             shown = shown[:_MAX_ROW_CHARACTERS] + "..."
         message = f"{self.owner}.{self.hook}: {problem} (row: {shown})"

@@ -97,6 +97,17 @@ def test_an_exception_in_a_hook_names_the_hook_and_the_row(hook: str) -> None:
         assert env.cleanups == 1
 
 
+def test_an_object_in_the_row_that_cannot_be_shown_hides_no_exception() -> None:
+    class Unshown:
+        def __repr__(self) -> str:
+            raise ValueError("not connected")
+
+    env = failing("reward")
+    env.reset(options={"row": {"prompt": "Go.", "database": Unshown()}})
+    with pytest.raises(UserCodeError, match="KeyError: 'answre'.*'database': <Unshown instance"):
+        asyncio.run(env.act(ANSWER))
+
+
 def test_an_exception_in_sample_row_has_no_row_yet() -> None:
     with pytest.raises(UserCodeError) as caught:
         failing("sample_row").reset()
