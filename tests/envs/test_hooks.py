@@ -104,7 +104,7 @@ def test_an_object_in_the_row_that_cannot_be_shown_hides_no_exception() -> None:
 
     env = failing("reward")
     env.reset(options={"row": {"prompt": "Go.", "database": Unshown()}})
-    with pytest.raises(UserCodeError, match="KeyError: 'answre'.*'database': <Unshown instance"):
+    with pytest.raises(UserCodeError, match=r"KeyError: 'answre'.*'database': <Unshown instance"):
         asyncio.run(env.act(ANSWER))
 
 
