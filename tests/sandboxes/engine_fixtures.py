@@ -1,6 +1,7 @@
 """A Docker engine of a test's own, which it may kill."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -11,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+# gVisor on machines without KVM, and where Docker's own network setup is not to be had.
+RUNSC = ["--platform=ptrace", "--network=none"]
 FLAGS = ["--iptables=false", "--ip6tables=false", "--ip-masq=false", "--bridge=none"]
 START_S = 60.0
 
 
 class OwnEngine:
-    """A second dockerd with its own data, runtime folder and socket.
+    """A second dockerd with its own data, runtime folder and socket; it knows gVisor's `runsc`.
 
     Attributes:
         address: What `DOCKER_HOST` says for it.
@@ -33,6 +36,10 @@ class OwnEngine:
             (self.folder / name).unlink(missing_ok=True)
         command = ["dockerd", f"--data-root={self.folder}/data", f"--exec-root={self.folder}/exec"]
         command += [f"--pidfile={self.folder}/docker.pid", f"--host={self.address}", *FLAGS]
+        runsc = {"path": shutil.which("runsc") or "runsc", "runtimeArgs": RUNSC}
+        settings = self.folder / "daemon.json"
+        settings.write_text(json.dumps({"runtimes": {"runsc": runsc}}))
+        command += [f"--config-file={settings}"]
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
