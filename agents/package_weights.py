@@ -15,7 +15,6 @@ Left out: packages that hold anything but one GGUF file, and registries other th
 import contextlib
 import hashlib
 import io
-import logging
 import os
 import re
 import shutil
@@ -29,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.errors import ModelError
+from gymnast.visible import visible_logger
 
-logger = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 
 SCHEME = "pypi:"
 

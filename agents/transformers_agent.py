@@ -6,7 +6,6 @@ own while there is work, and hands completions back. The loop itself is `agents/
 """
 
 import asyncio
-import logging
 import os
 import weakref
 from collections.abc import Sequence
@@ -22,8 +21,9 @@ from gymnast.agents.engine_thread import EngineThread
 from gymnast.agents.state_engine import StateEngine
 from gymnast.errors import ModelError, UsageError
 from gymnast.types import Completion, Sampling
+from gymnast.visible import visible_logger
 
-logger = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 
 # The longest context where neither the model nor the caller sets one.
 LONGEST_CONTEXT = 2**20

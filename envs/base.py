@@ -22,6 +22,7 @@ from gymnast.envs.spaces import TokenIds, TokenSpace
 from gymnast.envs.toolset import Info, Toolset
 from gymnast.errors import ConfigError, PromptTooLong, UsageError
 from gymnast.types import Message
+from gymnast.visible import visible
 
 
 class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
@@ -149,7 +150,7 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
                 'environment with render_mode="ansi".'
             )
             return None
-        return conversation(self.messages)
+        return visible(conversation(self.messages))
 
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -12,7 +12,6 @@ ValueError, ...) may be the answer to what the policy asked for.
 
 import dis
 import inspect
-import logging
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,8 +19,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from gymnast.envs.episode import ToolError
+from gymnast.visible import visible_logger
 
-logger = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 
 KINDS = (AttributeError, NameError, ImportError, TypeError, NotImplementedError, SyntaxError)
 _MAX_ROW_CHARACTERS = 500

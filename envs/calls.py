@@ -8,7 +8,6 @@ end an episode is decided in `base.py`.
 import asyncio
 import inspect
 import itertools
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
@@ -24,8 +23,9 @@ from gymnast.envs.tools import Tool, no_such_tool
 from gymnast.envs.worker import Overrun, Worker
 from gymnast.errors import InfrastructureError, UserCodeError
 from gymnast.types import Message, ToolCall
+from gymnast.visible import visible_logger
 
-logger = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 
 _MAX_ERROR_CHARACTERS = 2000  # the policy's own words are in it, and it may have said much
 

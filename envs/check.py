@@ -22,6 +22,7 @@ from gymnast.envs.hooks import Hooks
 from gymnast.envs.spaces import TokenIds
 from gymnast.envs.tools import Tool
 from gymnast.envs.toolset import Info
+from gymnast.visible import visible
 
 _SEED = 0
 _STEPS = 3  # of an episode of random tokens, at most
@@ -157,7 +158,7 @@ def _tried(env: Environment, tool: Tool) -> ToolTried:
     if record.error is not None and record.error.kind == "bug":
         said = record.error.message.removeprefix(f"{tool.name}: ")
         raise AssertionError(
-            f"{call} failed because of a bug in the tool: {record.error.traceback or said}"
+            visible(f"{call} failed because of a bug in the tool: {record.error.traceback or said}")
         )
     stops = ["ends the episode"] if tool.options.stop and record.error is None else []
     empty = ["it returned None"] if record.result is None and record.error is None else []

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from gymnast.visible import visible_line
+
 _MAX_LINES = 60  # of a prompt
 _MAX_ANSWER = 200
 
@@ -46,7 +48,7 @@ class CheckReport:
             half = _MAX_LINES // 2
             lines = [*lines[:half], f"[... {more} lines left out ...]", *lines[-half:]]
         head = f"A prompt, as a model reads it ({self.prompt_tokens} tokens):"
-        return [head, "", *(f"  | {_printable(line)}".rstrip() for line in lines)]
+        return [head, "", *(f"  | {visible_line(line)}".rstrip() for line in lines)]
 
     def _tool_lines(self) -> list[str]:
         if not self.tools:
@@ -54,21 +56,16 @@ class CheckReport:
         lines = []
         for tool in self.tools:
             if tool.answer is None:
-                lines.append(f"  {tool.call}  was not called: {tool.note}")
+                lines.append(f"  {tool.call}  was not called: {visible_line(tool.note)}")
                 continue
             answer = " ".join(tool.answer.split())
             if len(answer) > _MAX_ANSWER:
                 answer = f"{answer[:_MAX_ANSWER]}... ({len(tool.answer)} characters)"
             note = f"  ({tool.note})" if tool.note else ""
-            lines.append(_printable(f"  {tool.call} -> {answer}{note}"))
+            lines.append(visible_line(f"  {tool.call} -> {answer}{note}"))
         return ["Each tool, called once with arguments made from its schema:", "", *lines]
 
     def _reward_line(self) -> str:
         low, high = min(self.rewards), max(self.rewards)
         shown = f"{low:g}" if low == high else f"{low:g} to {high:g}"
         return f"Rewards of the {len(self.rewards)} episodes that ended: {shown}"
-
-
-def _printable(line: str) -> str:
-    """Without the control characters that would steer a terminal."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)

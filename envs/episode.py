@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from gymnast.envs.messages import text_of
 from gymnast.types import Message, StopReason, ToolCall
+from gymnast.visible import visible_line
 
 ErrorKind = Literal["malformed", "unknown_tool", "bad_arguments", "exception", "timeout", "bug"]
 _MAX_SHOWN = 80
@@ -59,7 +60,8 @@ class CallRecord:
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self.call.arguments.items())
-        return f"<CallRecord {self.call.name}({_clipped(given)}) -> {_clipped(self.text)}>"
+        name, given, text = map(_clipped, (self.call.name, given, self.text))
+        return f"<CallRecord {name}({given}) -> {text}>"
 
 
 @dataclass(frozen=True)
@@ -153,5 +155,5 @@ class Episode:
 
 def _clipped(text: str) -> str:
     """A text as one short line."""
-    text = " ".join(text.split())
+    text = visible_line(" ".join(text.split()))
     return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."

@@ -7,7 +7,6 @@ values. Neither runs on the host, which does not even decode what the code sent.
 """
 
 import json
-import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from gymnast.envs.judging import wire
 from gymnast.errors import SandboxDead, UserCodeError
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.spec import ExecResult
+from gymnast.visible import visible_line, visible_logger
 
 # Boxes are waited for while others are held. So each purpose has a pool of its own, and who holds a
 # box waits only for those of purposes further down: nobody waits in a circle.
@@ -32,7 +32,7 @@ Take = Callable[[str], Awaitable[Sandbox]]
 _LEAST_S = 0.05  # that a call is given, however late it is
 _OUTPUT_BYTES = 3 * wire.MAX_CHARACTERS
 
-log = logging.getLogger(__name__)
+log = visible_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,10 @@ class _CandidateSide:
         result = await self._python(program)
         if not self._broken(result):
             return self._answer(result)
-        log.info("the box of graded code broke; once more in a fresh one: %s", result.stderr[-300:])
+        log.info(
+            "the box of graded code broke; once more in a fresh one: %s",
+            visible_line(result.stderr[-300:]),
+        )
         await self._replace()
         if program != self._program:
             result = await self._python(self._program)

@@ -4,7 +4,6 @@ An assistant message goes in; tools run; the environment's messages, the reward 
 out. Nothing here knows tokens; `base.py` puts them around it.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import nullcontext
@@ -43,8 +42,9 @@ from gymnast.errors import (
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.types import Message, StopReason, ToolCall
+from gymnast.visible import visible_logger
 
-logger = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 
 CONSTRUCTOR = (
     "Write: def __init__(self, renderer=None, *, size=3, **settings): "

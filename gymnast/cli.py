@@ -32,7 +32,13 @@ from gymnast.command_options import (
     refuse_both,
     refuse_options,
 )
-from gymnast.command_output import log_to_stderr, print_traceback, waiting
+from gymnast.command_output import (
+    escape_what_python_writes,
+    log_to_stderr,
+    print_traceback,
+    say,
+    waiting,
+)
 from gymnast.errors import GymnastError, UsageError, UserCodeError
 from gymnast.sandbox_commands import sandboxes
 from gymnast.sandboxes.signals import close_boxes_on_sigterm
@@ -55,19 +61,20 @@ INTERRUPTED = 130  # the exit code of what Ctrl-C ended, as in a shell
 
 def main() -> None:
     """Run the command line; what Gymnast raises on purpose becomes a message and an exit code."""
+    escape_what_python_writes()
     try:
         app()
     except SystemExit as ended:
         if ended.code == INTERRUPTED:
-            print("interrupted", file=sys.stderr)
+            say("interrupted", err=True)
         raise
     except GymnastError as error:
         if isinstance(error, UserCodeError):
             print_traceback(error)
         for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
+            say(f"error: {line}", err=True)
         for note in getattr(error, "__notes__", ()):  # what is kept, and how to go on
-            print(note, file=sys.stderr)
+            say(note, err=True)
         sys.exit(2 if isinstance(error, UsageError) else 1)
 
 
@@ -101,16 +108,16 @@ def train(
     try:
         summary = trainer.train(resume=resume)
     except KeyboardInterrupt:  # the second one
-        typer.echo(trainer.loop.kept(), err=True)
+        say(trainer.loop.kept(), err=True)
         raise
     whole = summary["stopped_by"] == "steps"
     if whole and trainer.accelerator.is_main_process:
         folder = config.output_dir
-        typer.echo(f"the run is in {folder}, the trained model in {folder}/model")
+        say(f"the run is in {folder}, the trained model in {folder}/model")
     if whole and trainer.accelerator.is_main_process and not quiet:
         given = [each for each in overrides or [] if not each.startswith("trainer.steps=")]
         more = _resuming(run, [*given, f"trainer.steps={2 * trainer.steps}"], several=several)
-        typer.echo(f"to train further: {more}")
+        say(f"to train further: {more}")
     trainer.accelerator.wait_for_everyone()  # the main process has saved the model
     trainer.accelerator.end_training()
     if not whole:
@@ -152,8 +159,8 @@ def evaluate(
             metrics = trainer.evaluate()
     if trainer.accelerator.is_main_process:
         if quiet:
-            typer.echo(headline(metrics))
-        typer.echo(f"metrics and episodes are in {folder}")
+            say(headline(metrics))
+        say(f"metrics and episodes are in {folder}")
     trainer.accelerator.end_training()
 
 
@@ -166,7 +173,7 @@ def envs() -> None:
     ids = registered()
     width = max(len(id) for id in ids)
     for id in ids:
-        typer.echo(f"{id:{width}}  {_first_line(find(id).__doc__)}")
+        say(f"{id:{width}}  {_first_line(find(id).__doc__)}")
 
 
 @app.command(context_settings=HANDED_OVER)
@@ -216,16 +223,14 @@ def check(
             check_rows(given["rows"], made, rows)
         report = check_env(made)
     except AssertionError as error:
-        typer.echo(f"failed: {environment}: {error}", err=True)
+        say(f"failed: {environment}: {error}", err=True)
         raise typer.Exit(1) from error
     finally:
         made.close()
-    typer.echo(f"{report}\n")
+    say(f"{report}\n")
     if model == "tiny:":
-        typer.echo(
-            "The prompt is in the chat template of tiny:; --model NAME uses another model's."
-        )
-    typer.echo(f"ok: {environment}")
+        say("The prompt is in the chat template of tiny:; --model NAME uses another model's.")
+    say(f"ok: {environment}")
 
 
 def _resuming(run: str, overrides: list[str], *, several: bool) -> str:
@@ -260,7 +265,7 @@ def _console(*, verbose: bool, quiet: bool) -> "RunConsole | None":
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"gymnast {__version__}")
+        say(f"gymnast {__version__}")
         raise typer.Exit
 
 

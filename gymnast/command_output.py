@@ -1,13 +1,25 @@
-"""What the commands write besides their results: notices, what is waited for, tracebacks."""
+"""What the commands write: results, notices, what is waited for, tracebacks.
+
+All of it is made visible first, whoever wrote the text that it quotes.
+"""
 
 import logging
 import sys
+import threading
 import traceback
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import typer
 
 from gymnast.errors import UserCodeError
+from gymnast.visible import visible, visible_line
+
+_formatwarning = warnings.formatwarning
 
 
 class _ToStderr(logging.Handler):
@@ -17,11 +29,34 @@ class _ToStderr(logging.Handler):
         print(self.format(record), file=sys.stderr)
 
 
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
+
+def say(text: object, *, err: bool = False) -> None:
+    """Write a line, or several, to standard output or to standard error."""
+    typer.echo(visible(str(text)), err=err)
+
+
+def escape_what_python_writes() -> None:
+    """Make visible what Python itself writes: tracebacks, warnings, records without a handler."""
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _write_exception
+    if threading.excepthook is threading.__excepthook__:
+        threading.excepthook = _write_failure_of_thread
+    warnings.formatwarning = _formatted_warning
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_Formatter())
+
+
 def log_to_stderr(level: int = logging.INFO) -> None:
     """Show warnings, and what takes long before a run begins: downloads, conversions."""
     logger = logging.getLogger("gymnast")
     if not any(isinstance(handler, _ToStderr) for handler in logger.handlers):
-        logger.addHandler(_ToStderr())
+        handler = _ToStderr()
+        handler.setFormatter(_Formatter())
+        logger.addHandler(handler)
     logger.setLevel(level)
 
 
@@ -31,7 +66,7 @@ def waiting(what: str) -> Iterator[None]:
     from rich.console import Console
     from rich.markup import escape
 
-    with Console(stderr=True).status(escape(what)):
+    with Console(stderr=True).status(escape(visible_line(what))):
         yield
 
 
@@ -42,10 +77,30 @@ def print_traceback(error: UserCodeError) -> None:
         frames = traceback.extract_tb(cause.__traceback__)
         own = [frame for frame in frames if not _is_ours(frame.filename)]
         if own:
-            print("Traceback (most recent call last):", file=sys.stderr)
-            sys.stderr.writelines(traceback.format_list(own))
+            _write(["Traceback (most recent call last):\n", *traceback.format_list(own)])
         if own or isinstance(cause, SyntaxError):  # which has the line itself
-            sys.stderr.writelines(traceback.format_exception_only(cause))
+            _write(traceback.format_exception_only(cause))
+
+
+def _write(lines: Iterable[str]) -> None:
+    sys.stderr.write(visible("".join(lines)))
+
+
+def _write_exception(
+    kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+) -> None:
+    _write(traceback.format_exception(kind, error, trace))
+
+
+def _write_failure_of_thread(failed: threading.ExceptHookArgs) -> None:
+    if failed.exc_type is not SystemExit:
+        name = failed.thread.name if failed.thread is not None else "?"
+        _write([f"Exception in thread {name}:\n"])
+        _write_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
+
+
+def _formatted_warning(*arguments: Any, **named: Any) -> str:
+    return visible(_formatwarning(*arguments, **named))
 
 
 def _is_ours(file: str) -> bool:

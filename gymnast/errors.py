@@ -22,14 +22,19 @@
     `-- CheckpointError           (RuntimeError)  a checkpoint is torn or does not fit
 
 What the *model* writes never raises: it becomes an observation. Messages name the thing, its
-value, the rule and the way out.
+value, the rule and the way out. `str()` of each is safe to print, whatever it quotes.
 """
 
 from typing import Any
 
+from gymnast.visible import visible
+
 
 class GymnastError(Exception):
     """The root of every exception Gymnast raises on purpose."""
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
 
 
 class UsageError(GymnastError, ValueError):
@@ -119,7 +124,7 @@ class SandboxFileError(GymnastError, OSError):
         super().__init__(number, message, path)
 
     def __str__(self) -> str:
-        return str(self.strerror)
+        return visible(str(self.strerror))
 
 
 class TooManyFailures(GymnastError, RuntimeError):

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from gymnast.command_output import say
+
 sandboxes = typer.Typer(
     invoke_without_command=True,
     help="Which sandbox backends work here; sweep removes what killed runs have left.",
@@ -26,7 +28,7 @@ def backends(context: typer.Context) -> None:
             said = "works, without isolation" if name == "local" else "works"
         except SandboxUnavailable as error:
             said = f"does not work: {error}"
-        typer.echo(f"{name:{width}}  {said}")
+        say(f"{name:{width}}  {said}")
 
 
 @sandboxes.command()
@@ -47,16 +49,16 @@ def sweep(
     from gymnast.sandboxes.sweep import sweep as sweep_boxes
 
     swept = sweep_boxes(all_hosts=all_hosts)
-    typer.echo(
+    say(
         f"removed: {swept.containers} containers, {swept.folders} folders, "
         f"{swept.processes} processes"
     )
     if swept.elsewhere:
-        typer.echo(
+        say(
             f"left: {swept.elsewhere} boxes of owners on another host, in another container, or "
             "from before this machine was started last; --all-hosts removes them, too"
         )
     for line in swept.failed:
-        typer.echo(f"failed: {line}", err=True)
+        say(f"failed: {line}", err=True)
     if swept.failed:
         raise typer.Exit(1)

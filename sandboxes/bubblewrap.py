@@ -27,6 +27,7 @@ from gymnast.sandboxes.program import command
 from gymnast.sandboxes.seccomp_filter import BOX_RULES, assemble, has_machine
 from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from gymnast.visible import visible_line
 
 LEAST_VERSION = (0, 8)  # --disable-userns
 WORK_FOLDER = "/box"  # not where a Python may be
@@ -147,7 +148,8 @@ def _why_not(pid: int) -> str:
         raise
     except SandboxUnavailable as error:
         return str(error)
-    return "" if ended.verdict == "ok" else f"a process in a box ended: {ended.stderr[-200:]}"
+    said = visible_line(ended.stderr[-200:])
+    return "" if ended.verdict == "ok" else f"a process in a box ended: {said}"
 
 
 def _start(arguments: list[str], connection: socket.socket) -> "subprocess.Popen[bytes]":

@@ -4,7 +4,6 @@ Left out: the containers of other processes (`sweep.py`).
 """
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -13,10 +12,11 @@ from typing import Any
 import docker.errors
 
 from gymnast.sandboxes.docker_engine import ENGINE_ERRORS
+from gymnast.visible import visible_logger
 
 GONE_S = 5.0  # for the engine to end what it is removing
 
-log = logging.getLogger("gymnast.sandboxes")
+log = visible_logger("gymnast.sandboxes")
 
 # Containers of this process that the engine could not be told to remove: (process, name), client.
 _left: dict[tuple[int, str], Any] = {}

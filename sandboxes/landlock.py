@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import functools
 import json
-import logging
 import os
 import platform
 import socket
@@ -38,6 +37,7 @@ from gymnast.sandboxes.seccomp_filter import (
 from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.sandboxes.users import kill_all_of_user
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from gymnast.visible import visible_line, visible_logger
 
 LEAST_ABI = 6  # Landlock's: scopes for signals and for abstract sockets
 _CREATE_RULESET = 444
@@ -52,7 +52,7 @@ from gymnast.sandboxes.landlock_launcher import main
 main()
 """
 
-log = logging.getLogger("gymnast.sandboxes")
+log = visible_logger("gymnast.sandboxes")
 
 
 class _Box(WorkerSandbox):
@@ -257,7 +257,7 @@ def _try(*, namespaces: bool) -> str:
         except SandboxUnavailable as error:
             return str(error)
     said = ended.stdout.strip() or f"ended: {ended.verdict} {ended.stderr.strip()[-200:]}"
-    return "" if said == "held" else f"a process in a box {said}"
+    return "" if said == "held" else f"a process in a box {visible_line(said)}"
 
 
 def _rules(namespaces: bool, user_id: int | None) -> tuple[Deny, ...]:

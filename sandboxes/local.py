@@ -1,6 +1,5 @@
 """Running code on the host itself, in a folder of its own. No isolation."""
 
-import logging
 import os
 import socket
 import subprocess
@@ -17,8 +16,9 @@ from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
 from gymnast.sandboxes.program import command
 from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from gymnast.visible import visible_logger
 
-log = logging.getLogger("gymnast.sandboxes")
+log = visible_logger("gymnast.sandboxes")
 
 
 class LocalSandbox(WorkerSandbox):

@@ -1,14 +1,14 @@
 """Opening a sandbox by the name of its backend."""
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from gymnast.errors import SandboxUnavailable, UsageError
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.spec import SandboxSpec
+from gymnast.visible import visible_logger
 
-log = logging.getLogger("gymnast.sandboxes")
+log = visible_logger("gymnast.sandboxes")
 
 
 def open_sandbox(

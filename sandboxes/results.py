@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from gymnast.sandboxes.guest.protocol import Header
 from gymnast.sandboxes.spec import ExecResult, Verdict
+from gymnast.visible import visible_line
 
 Value = TypeVar("Value", int, bool, str, list[object], dict[str, object])
 
@@ -23,7 +24,7 @@ class Failure:
     Attributes:
         kind: "file" or "worker".
         number: The system's, of a file's failure; else 0.
-        text: In words.
+        text: In words, on one line.
     """
 
     kind: str
@@ -53,7 +54,7 @@ def failure_in(answer: Header) -> Failure | None:
         return None
     said = field(answer, "error", dict)
     number = field(said, "number", int) if said.get("kind") == "file" else 0
-    return Failure(field(said, "kind", str), number, field(said, "text", str))
+    return Failure(field(said, "kind", str), number, visible_line(field(said, "text", str)))
 
 
 def exec_result(answer: Header, payload: bytes) -> ExecResult:

@@ -7,7 +7,6 @@ what has failed (`breaker.py`).
 """
 
 import contextlib
-import logging
 import os
 import random
 import threading
@@ -21,6 +20,7 @@ from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.breaker import Breaker
 from gymnast.sandboxes.line import Line, Ticket
 from gymnast.sandboxes.living import before_finalizers
+from gymnast.visible import visible_logger
 
 THREADS = 4
 JITTER_S = 0.02  # before each opening, so that many processes do not open in step
@@ -28,7 +28,7 @@ LATELY_S = 60.0  # the stock follows the demand of this long
 PING_S = 2.0
 END_S = 10.0  # for openings under way to end, when all is closed
 
-log = logging.getLogger("gymnast.sandboxes")
+log = visible_logger("gymnast.sandboxes")
 
 _open_stocks: set["Stock"] = set()
 

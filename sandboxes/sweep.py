@@ -6,7 +6,6 @@ that outlived their worker. A box is only ever removed when its owner can be loo
 there; those of other hosts are left and counted, as are those of an engine's other clients.
 """
 
-import logging
 import os
 import stat
 import tempfile
@@ -21,8 +20,9 @@ from gymnast.sandboxes.cgroups import sweep_groups
 from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.marked import kill_marked
 from gymnast.sandboxes.owner import LABEL, Owner, owner_of_folder, owner_of_labels
+from gymnast.visible import visible_logger
 
-log = logging.getLogger("gymnast.sandboxes")
+log = visible_logger("gymnast.sandboxes")
 
 
 @dataclass(frozen=True)

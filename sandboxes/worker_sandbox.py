@@ -3,7 +3,6 @@
 A backend makes the box and the connection, and can throw the box away. Left out: both of these.
 """
 
-import logging
 import os
 import threading
 from abc import abstractmethod
@@ -30,12 +29,13 @@ from gymnast.sandboxes.spec import (
     check_seconds,
     check_whole,
 )
+from gymnast.visible import visible_line, visible_logger
 
 GRACE_S = 5.0  # beyond a call's own time, for the worker to kill and to answer
 FILE_S = 60.0  # for one piece of a file
 _PIECE_BYTES = 1 << 20
 
-log = logging.getLogger("gymnast.sandboxes")
+log = visible_logger("gymnast.sandboxes")
 
 
 class WorkerSandbox(Sandbox):
@@ -88,7 +88,7 @@ class WorkerSandbox(Sandbox):
             )
             link.boot(frame, nonce, timeout_s=self.spec.start_timeout_s)
         except (LinkTimeout, LinkClosed) as error:
-            reason = self._start_failure() or str(error)
+            reason = visible_line(self._start_failure() or str(error))
             self._break(f"the worker did not start: {reason}")
             late = isinstance(error, LinkTimeout)  # on a busy machine, say
             raise (SandboxTemporarilyUnavailable if late else SandboxUnavailable)(
@@ -225,7 +225,7 @@ class WorkerSandbox(Sandbox):
         except (LinkTimeout, LinkClosed, BrokenAnswer) as error:
             self._break(f"its worker broke: {error}")
             raise SandboxDead(f"{self._name()} broke: {error}") from None
-        raise SandboxFileError(failed.number, f"{path}: {failed.text}", path)
+        raise SandboxFileError(failed.number, visible_line(f"{path}: {failed.text}"), path)
 
     def _request(
         self, header: Header, payload: bytes, timeout_s: float, max_answer_bytes: int
@@ -248,7 +248,7 @@ class WorkerSandbox(Sandbox):
     def _break(self, why: str) -> None:
         """Throw the box away, and remember the first reason."""
         if self._why_dead is None:
-            self._why_dead = why
+            self._why_dead = why = visible_line(why)
             if why != "it was closed":
                 log.warning("%s was thrown away: %s", self._name(), why)
         self._discard()

@@ -1,4 +1,4 @@
-"""Imports point down: trainers -> agents, envs -> sandboxes -> types, errors, hints."""
+"""Imports point down: trainers -> agents, envs -> sandboxes -> types, errors, hints, visible."""
 
 import ast
 from pathlib import Path
@@ -12,7 +12,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "agents": set(),
     "trainers": {"agents", "envs"},
 }
-EVERYONE = {"types", "errors", "hints"}
+EVERYONE = {"types", "errors", "hints", "visible"}
 OF_THE_FACE = {"envs": {"gymnasium_ids"}}  # which ids there are
 
 

@@ -11,7 +11,6 @@ config. An `@estimator` that compares the members of a group with one another is
         return (rewards >= rewards.max() - margin) * 1.0
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
@@ -20,9 +19,10 @@ import torch
 from pydantic import Field
 
 from gymnast.trainers.registry import Registry
+from gymnast.visible import visible_logger
 
 EPSILON = 1e-4
-logger = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 _warned_of: set[str] = set()  # parts of the reward that no episode has
 
 

@@ -11,7 +11,6 @@ Left out: what a checkpoint holds (`trainers/run_state.py`).
 
 import hashlib
 import json
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,12 @@ import torch
 from gymnast.errors import CheckpointError
 from gymnast.trainers.durable import remove, sweep, written_aside
 from gymnast.trainers.full_disk import naming_full_disk
+from gymnast.visible import visible_logger
 
 STATE = "state.pt"
 COMPLETE = "complete"
 
-logger = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 
 
 class Checkpoints:

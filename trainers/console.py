@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +18,7 @@ from rich.text import Text
 from gymnast.trainers.evaluation_summary import aligned, headline, summary_cells, summary_table
 from gymnast.trainers.observer import Groups
 from gymnast.trainers.samples import Sample, pick_samples
+from gymnast.visible import visible_line
 
 _LONGEST_PROMPT = 120
 _LONGEST_EVENT = 160
@@ -113,7 +115,7 @@ class RunConsole:
         if not self._console.is_terminal:
             yield
             return
-        with self._console.status(what):
+        with self._console.status(escape(visible_line(what))):
             yield
 
     def close(self) -> None:
@@ -138,7 +140,7 @@ class RunConsole:
         stamp = "" if self._console.is_terminal else time.strftime("%H:%M:%S ")
         # Only a terminal has a width; the lines of a log are never broken.
         self._console.print(
-            Text(stamp + line, style=style), soft_wrap=not self._console.is_terminal
+            Text(visible_line(stamp + line), style=style), soft_wrap=not self._console.is_terminal
         )
 
     def _write_summary(self, cells: list[list[str]]) -> None:
@@ -261,5 +263,5 @@ def _tail(text: str, longest: int) -> str:
 
 
 def _printable(text: str) -> str:
-    """One line, without the control characters that would steer a terminal."""
-    return "".join(c for c in " ".join(text.split()) if c.isprintable())
+    """One line, in which nothing steers a terminal."""
+    return visible_line(" ".join(text.split()))

@@ -5,7 +5,6 @@ An `Environment` is awaited. Any other `gymnasium.Env` (one inside wrappers, say
 (`rollout.py`), and who may use it when (`episodes.py`).
 """
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -15,9 +14,10 @@ import numpy as np
 
 from gymnast.envs import Environment
 from gymnast.envs.worker import Worker
+from gymnast.visible import visible_logger
 
 Step = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
-logger = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 
 
 class Driver(Protocol):

@@ -16,6 +16,7 @@ from typing import Any
 from gymnast.errors import DiskFull
 from gymnast.trainers.run_folder import ADAPTERS, MODEL, RunFolder, save_adapters, save_model
 from gymnast.trainers.run_state import RunState
+from gymnast.visible import visible
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Ending:
             self.save(counters)
         except Exception as another:
             if str(another) != str(error):
-                error.add_note(f"saving failed too: {another}")
+                error.add_note(visible(f"saving failed too: {another}"))
 
     def kept(self, go_on: str) -> str:
         """What is saved of the run, and how to continue it, in one line.

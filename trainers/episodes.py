@@ -7,7 +7,6 @@ Left out: when it begins (`schedule.py`) and how it goes (`rollout.py`).
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -23,10 +22,11 @@ from gymnast.trainers.rollout import drive
 from gymnast.trainers.rollout_metrics import Counts, LeftOut
 from gymnast.trainers.seeds import derive
 from gymnast.types import Sampling, StopReason, Trajectory
+from gymnast.visible import visible_logger
 
 MakeEnvironment = Callable[[], gymnasium.Env[Any, Any]]
 ATTEMPTS = 2
-logger = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 
 
 class Environments:

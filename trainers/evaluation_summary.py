@@ -11,6 +11,7 @@ from rich.text import Text
 
 from gymnast.trainers.estimates import Estimate
 from gymnast.trainers.evaluation_metrics import PREFIX, Scope, scopes
+from gymnast.visible import visible_line
 
 _OWN = "all rows"
 
@@ -73,6 +74,7 @@ def shown(estimate: Estimate) -> str:
 def _cells(scope: Scope, ks: Sequence[int]) -> list[str]:
     environment, _, division = f"/{scope.name}".rpartition("/by/")
     name = " ".join(filter(None, (environment.strip("/"), division.strip("/")))) or _OWN
+    name = visible_line(name)  # which holds the value of a row's tag
     passes = [shown(scope.passes[k]) if k in scope.passes else "-" for k in ks]
     return [name, str(scope.rows), shown(scope.reward), *passes]
 

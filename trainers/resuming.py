@@ -6,7 +6,6 @@ differs is said. Those that make the saved weights meaningless are refused.
 Left out: the state itself (`trainers/run_state.py`).
 """
 
-import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from gymnast.trainers.checkpoints import Checkpoints
 from gymnast.trainers.config import RunConfig
 from gymnast.trainers.config_files import load_config
 from gymnast.trainers.run_folder import CONFIG_FILE, OVER, holds_results, is_over
+from gymnast.visible import visible_logger
 
 # What the saved weights are weights of.
 FIXED = (
@@ -28,7 +28,7 @@ FIXED = (
     "model.lora.target",
 )
 
-logger = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 
 
 def check_output_folder(folder: Path, *, resume: bool) -> None:

@@ -11,7 +11,6 @@ groups are `trainers/collect.py`; what the metrics mean is told in `trainers/rol
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,13 +26,14 @@ from gymnast.trainers.drivers import Driver, driver_of
 from gymnast.trainers.inputs import check_sampling_kind
 from gymnast.trainers.seeds import derive
 from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory
+from gymnast.visible import visible_logger
 
 # Begins the names of `Trajectory.metrics` that are parts of the reward.
 PART = "reward_parts/"
 # In `Trajectory.metrics` where the environment's `reward` returned None: no number says how good
 # the episode was, and whoever trains leaves it out.
 NO_REWARD = "no_reward"
-logger = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 
 
 @dataclass

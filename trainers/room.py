@@ -6,7 +6,6 @@ written beside the older ones before one of them is removed, and so is the model
 Left out: a disk that fills up later (`trainers/full_disk.py`).
 """
 
-import logging
 import shutil
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +14,12 @@ from gymnast.errors import ConfigError
 from gymnast.trainers.full_disk import shown
 from gymnast.trainers.optimizer import Optimizer
 from gymnast.trainers.run_folder import MODEL, RunFolder
+from gymnast.visible import visible_logger
 
 BYTES_A_WEIGHT = 12
 OTHER_BYTES = 2**16  # of the generators' states, a tokenizer's files, names
 
-logger = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@
 Left out: what a step is (`trainers/trainer.py`), and what the end saves (`trainers/ending.py`).
 """
 
-import logging
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -22,8 +21,9 @@ from gymnast.trainers.room import check_room, need_of
 from gymnast.trainers.run_folder import RunFolder
 from gymnast.trainers.run_state import RunState
 from gymnast.trainers.stopping import Stopped, Stopping
+from gymnast.visible import visible_logger
 
-logger = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 
 
 class Steps(Protocol):

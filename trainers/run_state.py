@@ -15,7 +15,6 @@ Left out: how a checkpoint is written and found (`trainers/checkpoints.py`), and
 goes with it (`trainers/resuming.py`).
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,10 +28,11 @@ from gymnast.trainers.generators import generator_states, restore_generators, se
 from gymnast.trainers.optimizer import Optimizer
 from gymnast.trainers.processes import together
 from gymnast.trainers.run_folder import OVER, RunFolder, holds_results, is_over
+from gymnast.visible import visible_logger
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ there is no polling, and no work that grows with the number of rows or of runnin
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +14,11 @@ from typing import Any
 from gymnast.trainers.rollout_metrics import Counts
 from gymnast.trainers.settings import check_at_least, check_positive
 from gymnast.types import Trajectory
+from gymnast.visible import visible_logger
 
 # Seconds that a cancelled episode has to clean up, before nobody waits for it any longer.
 CLEANUP_S = 10.0
-logger = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 
 Play = Callable[[int, int], Coroutine[Any, Any, Trajectory | None]]
 _Task = asyncio.Task[Trajectory | None]

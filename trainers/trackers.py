@@ -14,7 +14,6 @@ tracker when the process is killed, which only metrics.jsonl has then.
 import importlib
 import inspect
 import json
-import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.processes import together
+from gymnast.visible import visible_logger
 
 Named = Sequence[str | GeneralTracker] | Mapping[str, Mapping[str, Any] | None]
 
@@ -47,7 +47,7 @@ PROJECT = "gymnast"  # where `project` is left out
 START_S = 120.0
 FINISH_S = 30.0  # how long the end of a run waits for a tracker
 MOST_WAITING = 100  # logs that a tracker has not taken yet
-logger = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 
 
 class Guarded(GeneralTracker):

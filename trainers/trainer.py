@@ -8,7 +8,6 @@
 Which algorithm it is, is an advantage estimator and the loss; nothing here depends on it.
 """
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -52,9 +51,10 @@ from gymnast.trainers.trackers import Named, as_json, finite, make_trackers, tra
 from gymnast.trainers.update import UpdateSettings
 from gymnast.trainers.zero_settings import wants_zero
 from gymnast.types import Sampling
+from gymnast.visible import visible_logger
 
 Row = Mapping[str, Any]
-logger = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 
 
 class Trainer:

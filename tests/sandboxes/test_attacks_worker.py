@@ -1,13 +1,17 @@
 """Attacks on the worker in the box, whose word the host takes for what a call did."""
 
+import logging
 import os
 import secrets
+import traceback
 
 import pytest
 
 from attack_fixtures import on_every_isolating_backend, run_python
+from gymnast.errors import SandboxFileError
 from gymnast.sandboxes.guest.protocol import pack
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from gymnast.visible import visible
 
 pytestmark = on_every_isolating_backend
 
@@ -194,6 +198,28 @@ def test_modules_in_the_way(victim: WorkerSandbox) -> None:
     assert victim.exec("echo real").stdout == "real\n"
     victim.exec("rm -rf *.py /tmp/*.py __pycache__")
     assert victim.python("raise SystemExit").verdict in ("ok", "nonzero")
+
+
+STEERING = "\x1b]0;owned\x07\x9b2J\rok\u202e\u2028"
+
+
+def test_terminal_text(victim: WorkerSandbox, caplog: pytest.LogCaptureFixture) -> None:
+    """Terminal text: escape sequences in output, in names of files and in errors"""
+    caplog.set_level(logging.DEBUG)
+    victim.exec(["mkdir", STEERING])
+    said = []
+    for path in (STEERING, f"{STEERING}/missing\nerror: no", f"{STEERING}/../\x1b[31m"):
+        with pytest.raises(SandboxFileError) as failed:
+            victim.read_file(path)
+        said += [str(failed.value), "".join(traceback.format_exception(failed.value))]
+        assert "\n" not in str(failed.value), "nothing begins a line of its own"
+    for dying in (f"raise ValueError({STEERING!r})", f"import sys; sys.exit({STEERING!r})"):
+        for ended in (victim.python(dying), run_python(victim, dying)):
+            assert STEERING in ended.stderr, "whoever reads it has it as it is"
+            said.append(repr(ended))
+    victim.exec("kill -9 1; kill -9 -1")
+    for text in [*said, caplog.text]:
+        assert text == visible(text)
 
 
 def test_too_much_for_a_frame(victim: WorkerSandbox) -> None:

@@ -17,6 +17,7 @@ import pytest
 from gymnast.errors import SandboxFileError, SandboxUnavailable
 from gymnast.sandboxes import DockerSandbox, SandboxSpec, open_sandbox
 from gymnast.sandboxes.docker_engine import engine_client
+from gymnast.visible import visible
 
 pytestmark = pytest.mark.docker
 
@@ -332,6 +333,17 @@ def test_what_is_missing_is_named_with_a_way_out(
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     with pytest.raises(SandboxUnavailable, match=r"unix:///nowhere/docker.sock.*set DOCKER_HOST"):
         open_sandbox("docker", image=docker_image)
+
+
+def test_what_an_image_says_before_the_worker_starts_steers_no_terminal(
+    docker_image: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = {"LD_PRELOAD": "\x1b]0;title\x07\rfine"}  # which the loader quotes as it is
+    with pytest.raises(SandboxUnavailable) as failed:
+        open_sandbox("docker", image=docker_image, python="/bin/false", env=said)
+    for text in (str(failed.value), caplog.text):
+        assert r"\x1b]0;title\x07\rfine" in text
+        assert text == visible(text)
 
 
 def test_auto_takes_it(docker_image: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ from gymnast.errors import SandboxDead, SandboxFileError
 from gymnast.sandboxes import ExecResult, SandboxSpec
 from gymnast.sandboxes.guest.protocol import pack, unpack
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from gymnast.visible import visible_line
 
 DEAD = object()
 Reply = Callable[[dict[str, Any]], bytes]
@@ -138,3 +139,20 @@ def test_an_answer_with_anything_in_a_field_is_read_or_a_dead_box(
     names = st.sampled_from([*answer, "error", "outputs", "size"])
     changed = {**answer, **data.draw(st.dictionaries(names, values, min_size=1, max_size=2))}
     asked(lambda request: pack({**changed, "nonce": request["nonce"]}, payload), ask)
+
+
+@pytest.mark.parametrize("kind", ["file", "worker"])
+def test_what_a_failure_is_called_steers_no_terminal(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    steering = "\x1b]0;title\x07\nerror: no\r\u202e"
+    failed = {"error": {"kind": kind, "number": 2, "text": steering}}
+    box = OverSockets(lambda request: pack({**failed, "nonce": request["nonce"]}, b""))
+    with pytest.raises((SandboxFileError, SandboxDead)) as raised:
+        box.read_file("f")
+    box.close()
+    box.thread.join()
+    told = [str(raised.value), *(record.getMessage() for record in caplog.records)]
+    assert [r"\x1b]0;title\x07\nerror: no\r\u202e" in text for text in told] == [True] * len(told)
+    assert all(text == visible_line(text) for text in told)
+    assert len(told) == (1 if kind == "file" else 2)

@@ -67,7 +67,8 @@ def test_a_log_gets_one_line_a_step_and_nothing_that_moves() -> None:
     lines = [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in text.splitlines()]
     assert lines == [
         "evaluation after step 0: reward 0.125  std 0.500  episodes 2",
-        '  reward 0.25  answered  What is 1 plus 2? | add(a=1, b="[bold]x") | -> 3 [31m | It is 3.',
+        '  reward 0.25  answered  What is 1 plus 2? | add(a=1, b="[bold]x") | '
+        r"-> 3 \x1b[31m | It is 3.",
         *(
             f"step {step}/3  reward 0.500  errors 2  tokens/s 812  seconds 21.3  left {left}"
             for step, left in ((1, "0:43"), (2, "0:21"), (3, "0:00"))
