@@ -4,6 +4,8 @@ Left out: which processes outlive the worker (`marked.py`, `users.py`); containe
 """
 
 import contextlib
+import os
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -11,18 +13,29 @@ from pathlib import Path
 from gymnast.sandboxes.cgroups import Groups, remove_group
 from gymnast.sandboxes.folder import delete_folder
 
-END_S = 5.0  # for a worker to end, once its connection is closed
+ANSWER_S = 0.5  # for a worker to end by itself, once its connection is closed
+END_S = 3.0  # for the process beside it, once the worker is killed
 
 
 def end_process(process: "subprocess.Popen[bytes]", connection: socket.socket) -> None:
-    """Close a worker's connection and wait for its end; kill it if it does not come."""
+    """Close a worker's connection and wait for its end; kill it if it does not come.
+
+    Args:
+        process: The worker's parent, which ends after it.
+        connection: The worker's.
+    """
     with contextlib.suppress(OSError):  # the worker may have closed its end
         connection.shutdown(socket.SHUT_RDWR)  # wakes whoever waits for an answer
     try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        process.wait(ANSWER_S)
+    except subprocess.TimeoutExpired:  # one of them was stopped, or hangs
+        _kill_children(process.pid)
+        process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
     connection.close()
 
 
@@ -31,3 +44,23 @@ def delete_place(folder: Path, groups: Groups) -> None:
     for group in set(groups.folders.values()):
         remove_group(group)
     delete_folder(folder)
+
+
+def _kill_children(pid: int) -> None:
+    """Kill what a process of ours has started: a stopped one takes no other signal."""
+    for child in _children(pid):
+        with contextlib.suppress(OSError):
+            handle = os.pidfd_open(child)
+            try:
+                if child in _children(pid):  # its id could be another's by now
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            finally:
+                os.close(handle)
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:  # it has ended, or the kernel has no such file
+        return []
+    return [int(child) for child in text.split()]
