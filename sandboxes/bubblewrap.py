@@ -24,7 +24,7 @@ from gymnast.sandboxes.host_plan import (
 )
 from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
 from gymnast.sandboxes.program import command
-from gymnast.sandboxes.seccomp_filter import BOX_RULES, assemble, has_machine
+from gymnast.sandboxes.seccomp_filter import BOX_CALLS, assemble, has_machine
 from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 from gymnast.visible import visible_line
@@ -64,7 +64,7 @@ class _Box(WorkerSandbox):
             lambda: _discard(process, ours, folder, groups),
             alone=True,
             rlimits=_rlimits(self.spec, groups),
-            seccomp=assemble(BOX_RULES, platform.machine()),
+            seccomp=assemble(BOX_CALLS, platform.machine()),
         )
 
     def _name(self) -> str:
@@ -84,9 +84,9 @@ class BubblewrapSandbox(_Box):
     has a root of its own, read-only: /usr, the folders of the Python that runs Gymnast, a few
     single files, and three folders in memory of `disk_bytes` each: /box, where code runs, /tmp and
     /dev/shm. It has its own users, process ids, IPC and network (nothing but loopback), no
-    capability and no way to gain one, and seccomp refuses it all sockets but local ones and the
-    calls of `seccomp_filter.BOX_RULES`. The worker is process 1: when it ends, nothing is left.
-    Nothing of the host's environment is passed on.
+    capability and no way to gain one, and seccomp lets it make the calls of
+    `seccomp_filter.BOX_CALLS` only, with no sockets but local ones. The worker is process 1: when
+    it ends, nothing is left. Nothing of the host's environment is passed on.
 
     With control groups, where the run may make some (as root, or where they are delegated to its
     user): `memory_bytes` of all processes together, files in memory included, with the verdict
@@ -97,7 +97,8 @@ class BubblewrapSandbox(_Box):
     What does not hold, or differs:
 
     - Without control groups memory is limited for each single process (`RLIMIT_DATA`); beyond it
-      the process gets an error; `cpus` is not enforced.
+      the process gets an error; what the kernel keeps in pipes and sockets is limited by their
+      number only (1,024 descriptors a process); `cpus` is not enforced.
     - What does not depend on a process can be learnt of the machine from /proc: its CPUs, memory,
       load.
     - Holes in the kernel, which the box shares with the host.

@@ -3,7 +3,6 @@
 import os
 import uuid
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import docker.errors
@@ -20,6 +19,8 @@ from gymnast.sandboxes.docker_engine import (
 from gymnast.sandboxes.docker_removal import remove_left, remove_some_time
 from gymnast.sandboxes.owner import owner_labels
 from gymnast.sandboxes.program import command
+from gymnast.sandboxes.seccomp_filter import BOX_CALLS
+from gymnast.sandboxes.seccomp_profile import profile
 from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 
@@ -34,12 +35,13 @@ _INODES = 1 << 16
 class DockerSandbox(WorkerSandbox):
     """A container that answers in a millisecond: a worker is started in it once.
 
-    It has no network but its own loopback, no capability, no way to gain privileges, a user id
-    that is not root's, a read-only root with two writable folders in memory (`/work`, where code
-    runs, and `/tmp`; `disk_bytes` each, a quarter of the memory at most), and limits on memory
-    (files in memory count, no swap), processes, CPU, open files, wall time and output. System
-    calls are those of `seccomp.json`: none that makes namespaces, mounts, traces, loads programs
-    into the kernel, or opens a socket that is not IP or local. The worker is process 1 of the
+    It has no network, no capability, no way to gain privileges, a user id that is not root's, a
+    read-only root with two writable folders in memory (`/work`, where code runs, and `/tmp`;
+    `disk_bytes` each, a quarter of the memory at most), and limits on memory (files in memory
+    count, no swap), processes, CPU, open files, wall time and output. It may make the system calls
+    of `seccomp_filter.BOX_CALLS` only: none that makes namespaces, mounts, traces, watches files,
+    loads programs into the kernel, or opens a socket that is not local: not even its own loopback
+    can be used, as the kernel does not count TCP's buffers. The worker is process 1 of the
     container: nothing in it can kill it. When the host's process ends, however it ends, the worker
     does, and the engine removes the container.
 
@@ -145,7 +147,7 @@ def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
 
 @cache
 def _seccomp_profile() -> str:
-    return (Path(__file__).parent / "seccomp.json").read_text("utf-8")
+    return profile(BOX_CALLS)
 
 
 def _why_not(error: Exception, image: str, spec: SandboxSpec) -> str:

@@ -27,10 +27,10 @@ from gymnast.sandboxes.landlock_launcher import Plan
 from gymnast.sandboxes.marked import kill_marked
 from gymnast.sandboxes.owner import MARK_VARIABLE
 from gymnast.sandboxes.seccomp_filter import (
-    BOX_RULES,
+    BOX_CALLS,
     NO_CHANGE_OF_RIGHTS,
     NO_LOCAL_SOCKETS,
-    Deny,
+    Rules,
     assemble,
     has_machine,
 )
@@ -84,7 +84,7 @@ class _Box(WorkerSandbox):
             lambda: _discard(process, ours, errors, folder, groups, user_id),
             alone=namespaces,
             rlimits=rlimits(spec, groups),
-            seccomp=assemble(_rules(namespaces, user_id), platform.machine()),
+            seccomp=_filter(namespaces, is_boxes_own(user_id)),
             scoped=not namespaces,
         )
 
@@ -103,8 +103,8 @@ class LandlockSandbox(_Box):
 
     Everywhere: a box reads /usr, the folders of the Python that runs Gymnast and a few single
     files. It writes to its working folder and to a folder for temporary files. It is in a Landlock
-    domain, out of which it can signal, trace and look into nothing, and seccomp refuses it all
-    sockets but local ones and the calls of `seccomp_filter.BOX_RULES`. Nothing of the host's
+    domain, out of which it can signal, trace and look into nothing, and seccomp lets it make the
+    calls of `seccomp_filter.BOX_CALLS` only, with no sockets but local ones. Nothing of the host's
     environment is passed on, and no privilege can be gained. A small process lives beside each box.
 
     With namespaces, that is as root, or where the kernel lets users have user namespaces: the box
@@ -129,7 +129,9 @@ class LandlockSandbox(_Box):
     - Without namespaces, and not as root, a box is the run's user: `chmod`, `chown` and extended
       attributes are refused, on its own files, too; the times of the run's files can be changed.
     - Without control groups memory is limited for each single process (`RLIMIT_DATA`); beyond it
-      the process gets an error. A share of a core is a whole one; above 1, whole cores.
+      the process gets an error; what the kernel keeps in pipes and sockets is limited by their
+      number only (1,024 descriptors a process). A share of a core is a whole one; above 1, whole
+      cores.
     - Without control groups and namespaces, and not as root, the kernel counts the threads of the
       run's user together: all boxes may have 1,024 more than the run had at the start.
     - What does not depend on a process can be learnt of the machine from /proc: its CPUs, memory,
@@ -260,13 +262,13 @@ def _try(*, namespaces: bool) -> str:
     return "" if said == "held" else f"a process in a box {visible_line(said)}"
 
 
-def _rules(namespaces: bool, user_id: int | None) -> tuple[Deny, ...]:
-    """The calls that are refused."""
-    if namespaces:
-        return BOX_RULES
-    if is_boxes_own(user_id):
-        return (*BOX_RULES, *NO_LOCAL_SOCKETS)
-    return (*BOX_RULES, *NO_LOCAL_SOCKETS, *NO_CHANGE_OF_RIGHTS)
+@functools.cache
+def _filter(namespaces: bool, own_user: bool) -> bytes:
+    """The calls that a box may make."""
+    rules: Rules = BOX_CALLS
+    if not namespaces:
+        rules = {**rules, **NO_LOCAL_SOCKETS, **({} if own_user else NO_CHANGE_OF_RIGHTS)}
+    return assemble(rules, platform.machine())
 
 
 def _launch(plan: Plan, mark: str) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:

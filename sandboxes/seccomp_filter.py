@@ -1,70 +1,124 @@
-"""A deny-list of system calls as a program for the kernel (seccomp's classic BPF).
+"""Which system calls a box may make, as a program for the kernel (seccomp's classic BPF).
 
-For boxes without an engine that would take `seccomp.json`. Where a call is refused only with
-certain arguments, the lower 32 bits are looked at: the kernel, too, takes no more of a process id,
-a flag word or a socket family. Left out: how the program is loaded (`guest/confine.py`), and other
-machines than x86-64 and 64-bit ARM.
+What is not named is not there: ENOSYS. Where a call is allowed only with certain arguments, their
+lower 32 bits are looked at: the kernel, too, takes no more of a process id, a flag word or a socket
+family. The calls and their numbers are in `system_calls.py`; `seccomp_profile.py` writes the same
+rules for a container engine, and `guest/confine.py` loads the program. Machines are x86-64 and
+64-bit ARM.
 """
 
 import errno
 import struct
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+from gymnast.sandboxes.system_calls import ALLOWED, REFUSED
+
+_LOAD, _JUMP, _RETURN = 0x20, 0x05, 0x06
+_JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT = 0x15, 0x35, 0x45
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in what the kernel shows the program
-_X32 = 0x40000000  # another set of numbers for the same calls
+_FARTHEST = 255  # steps that a jump on a condition can skip
 
-# The kernel's names of machines: its number for them, and which column of `_NUMBERS` they use.
+# The kernel's names of machines: its number for them, and which column of the table they use.
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 
 
 @dataclass(frozen=True)
-class Deny:
-    """A call that is refused.
+class Check:
+    """What an argument of a call must be; else the call is refused with EPERM. One is given.
 
     Attributes:
-        name: Of the system call.
-        argument: Which argument to look at, from 0 on; None: refused whatever they are.
-        equal: Refused where the argument is this.
-        unless: Refused where the argument is not this.
-        bits: Refused where the argument has any of these bits.
-        error: What the caller is told.
+        argument: Which one, from 0 on.
+        one_of: It is one of these.
+        none_of: It is none of these.
+        no_bits: It has none of these bits.
     """
 
-    name: str
-    argument: int | None = None
-    equal: int | None = None
-    unless: int | None = None
-    bits: int | None = None
-    error: int = errno.EPERM
+    argument: int
+    one_of: tuple[int, ...] = ()
+    none_of: tuple[int, ...] = ()
+    no_bits: int = 0
 
 
-def assemble(rules: Iterable[Deny], machine: str) -> bytes:
-    """The program: all calls are allowed but those of the rules; foreign ABIs end the process.
+# The checks that must all hold, or the error of a call that is refused whatever its arguments.
+Rule = tuple[Check, ...] | int
+Rules = Mapping[str, Rule]
+
+_REFUSED = errno.EPERM
+_AF_UNIX = 1
+_DATAGRAM_BIT = 2  # in SOCK_DGRAM and SOCK_RAW, not in SOCK_STREAM and SOCK_SEQPACKET
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_F_SETLEASE, _F_NOTIFY = 1024, 1026
+_NAMESPACES = 0x7E020000  # CLONE_NEW*, as far as the flags are not a signal's number
+_LINUX, _UNAME26, _ASK = 0, 0x20000, 0xFFFFFFFF
+_ITSELF = (Check(0, one_of=(0,)),)  # other processes of the same user have ids that are not 0
+
+# What code in a box may call.
+BOX_CALLS: Rules = {
+    **dict.fromkeys(ALLOWED, ()),
+    **dict.fromkeys(REFUSED, _REFUSED),
+    "clone": (Check(0, no_bits=_NAMESPACES),),  # clone3's flags cannot be seen: it is absent
+    "fcntl": (Check(1, none_of=(_F_SETLEASE, _F_NOTIFY)),),
+    "ioctl": (Check(1, none_of=(_TIOCSTI, _TIOCLINUX)),),
+    "ioprio_set": (Check(0, one_of=(1,)), Check(1, one_of=(0,))),
+    "personality": (Check(0, one_of=(_LINUX, _UNAME26, _ASK)),),
+    "prlimit64": _ITSELF,
+    "sched_setattr": _ITSELF,
+    "sched_setparam": _ITSELF,
+    "sched_setscheduler": _ITSELF,
+    "setpriority": (*_ITSELF, Check(1, one_of=(0,))),  # not a group's, nor all of a user's
+    "socket": (Check(0, one_of=(_AF_UNIX,)),),
+    "socketpair": (Check(0, one_of=(_AF_UNIX,)),),
+}
+
+# For a box that sees the host's files: Landlock grants or refuses files, and local sockets are
+# none for it. A pair of datagram sockets could be connected to others later on.
+NO_LOCAL_SOCKETS: Rules = {
+    "socket": _REFUSED,
+    "socketpair": (Check(0, one_of=(_AF_UNIX,)), Check(1, no_bits=_DATAGRAM_BIT)),
+}
+
+_RIGHTS = (
+    "chmod chown fchmod fchmodat fchmodat2 fchown fchownat fremovexattr fsetxattr lchown "
+    "lremovexattr lsetxattr removexattr setxattr"
+)
+
+# Where, besides, the host's files belong to the box's user: Landlock does not keep an owner from
+# changing their rights. Their times can be changed: refusing that would break `touch`.
+NO_CHANGE_OF_RIGHTS: Rules = dict.fromkeys(_RIGHTS.split(), _REFUSED)
+
+
+def assemble(rules: Rules, machine: str) -> bytes:
+    """The program: the named calls as their rules say, ENOSYS for all others.
+
+    Foreign ABIs end the process. The number is searched in halves, in some eight steps; kernels
+    from 5.11 on run none of them for a call that is allowed whatever its arguments.
 
     Args:
-        rules: A call is refused when any of them fits.
+        rules: The calls by their names.
         machine: "x86_64" or "aarch64", as `platform.machine()` says it.
 
     Raises:
         KeyError: An unknown machine or call.
     """
     architecture, column = _MACHINES[machine]
-    program = [
+    numbers = {(ALLOWED | REFUSED)[name][column]: rule for name, rule in rules.items()}
+    absent = _block(errno.ENOSYS)
+    blocks = [(0, absent)]  # each holds from its number up to the next one's
+    for called in sorted(called for called in numbers if called is not None):
+        for first, block in ((called, _block(numbers[called])), (called + 1, absent)):
+            if blocks[-1][0] == first:
+                blocks.pop()
+            if not blocks or blocks[-1][1] != block:
+                blocks.append((first, block))
+    start = [
         _step(_LOAD, _ARCHITECTURE),
         _step(_JUMP_EQUAL, architecture, yes=1),
         _step(_RETURN, _KILL),
         _step(_LOAD, _NUMBER),
     ]
-    if machine == "x86_64":
-        program += [_step(_JUMP_AT_LEAST, _X32, no=1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
-    for rule in rules:
-        number = _NUMBERS[rule.name][column]
-        if number is not None:
-            program += _refuse(rule, number)
-    return b"".join([*program, _step(_RETURN, _ALLOW)])
+    return b"".join(start + _search(blocks))
 
 
 def has_machine(machine: str) -> bool:
@@ -72,163 +126,46 @@ def has_machine(machine: str) -> bool:
     return machine in _MACHINES
 
 
-def _refuse(rule: Deny, number: int) -> list[bytes]:
-    refusal = _step(_RETURN, _ERRNO | rule.error)
-    if rule.argument is None:
-        return [_step(_JUMP_EQUAL, number, no=1), refusal]
-    if rule.equal is not None:
-        test = _step(_JUMP_EQUAL, rule.equal, no=1)
-    elif rule.bits is not None:
-        test = _step(_JUMP_ANY_BIT, rule.bits, no=1)
-    else:
-        test = _step(_JUMP_EQUAL, rule.unless or 0, yes=1)
-    load = _step(_LOAD, _ARGUMENTS + 8 * rule.argument)
-    # The number is loaded again for the rules that follow.
-    return [_step(_JUMP_EQUAL, number, no=4), load, test, refusal, _step(_LOAD, _NUMBER)]
+def number(name: str, machine: str) -> int | None:
+    """The number of a call that is allowed or refused; None: the machine has no such call."""
+    return (ALLOWED | REFUSED)[name][_MACHINES[machine][1]]
+
+
+def _search(blocks: list[tuple[int, list[bytes]]]) -> list[bytes]:
+    if len(blocks) == 1:
+        return blocks[0][1]
+    middle = len(blocks) // 2
+    first = blocks[middle][0]
+    below, above = _search(blocks[:middle]), _search(blocks[middle:])
+    if len(below) <= _FARTHEST:
+        return [_step(_JUMP_AT_LEAST, first, yes=len(below)), *below, *above]
+    return [_step(_JUMP_AT_LEAST, first, no=1), _step(_JUMP, len(below)), *below, *above]
+
+
+def _block(rule: Rule) -> list[bytes]:
+    """What answers a call whose number has been found."""
+    if isinstance(rule, int):
+        return [_step(_RETURN, _ERRNO | rule)]
+    refusal = _step(_RETURN, _ERRNO | _REFUSED)
+    steps = []
+    for check in rule:
+        steps += [_step(_LOAD, _ARGUMENTS + 8 * check.argument), *_test(check), refusal]
+    return [*steps, _step(_RETURN, _ALLOW)]
+
+
+def _test(check: Check) -> list[bytes]:
+    """Jumps over one step, the refusal, where the check holds."""
+    if check.no_bits:
+        return [_step(_JUMP_ANY_BIT, check.no_bits, no=1)]
+    values = check.one_of or check.none_of
+    left = range(len(values) - 1, -1, -1)  # tests that follow each
+    if check.one_of:
+        return [_step(_JUMP_EQUAL, value, yes=n + 1) for n, value in zip(left, values, strict=True)]
+    return [
+        _step(_JUMP_EQUAL, value, yes=n, no=int(n == 0))
+        for n, value in zip(left, values, strict=True)
+    ]
 
 
 def _step(code: int, value: int, *, yes: int = 0, no: int = 0) -> bytes:
     return struct.pack("=HBBI", code, yes, no, value)
-
-
-# Numbers on x86-64 and on 64-bit ARM; None: it has no such call.
-_NUMBERS: dict[str, tuple[int, int | None]] = {
-    "acct": (163, 89),
-    "add_key": (248, 217),
-    "bpf": (321, 280),
-    "chmod": (90, None),
-    "chown": (92, None),
-    "chroot": (161, 51),
-    "clone": (56, 220),
-    "clone3": (435, 435),
-    "delete_module": (176, 106),
-    "fchmod": (91, 52),
-    "fchmodat": (268, 53),
-    "fchmodat2": (452, 452),
-    "fchown": (93, 55),
-    "fchownat": (260, 54),
-    "finit_module": (313, 273),
-    "fremovexattr": (199, 16),
-    "fsconfig": (431, 431),
-    "fsetxattr": (190, 7),
-    "fsmount": (432, 432),
-    "fsopen": (430, 430),
-    "fspick": (433, 433),
-    "init_module": (175, 105),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "io_uring_setup": (425, 425),
-    "ioctl": (16, 29),
-    "ioperm": (173, None),
-    "iopl": (172, None),
-    "ioprio_set": (251, 30),
-    "kcmp": (312, 272),
-    "kexec_file_load": (320, 294),
-    "kexec_load": (246, 104),
-    "keyctl": (250, 219),
-    "lchown": (94, None),
-    "lremovexattr": (198, 15),
-    "lsetxattr": (189, 6),
-    "migrate_pages": (256, 238),
-    "mount": (165, 40),
-    "mount_setattr": (442, 442),
-    "move_mount": (429, 429),
-    "move_pages": (279, 239),
-    "mq_open": (240, 180),
-    "mq_unlink": (241, 181),
-    "msgctl": (71, 187),
-    "msgget": (68, 186),
-    "msgrcv": (70, 188),
-    "msgsnd": (69, 189),
-    "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265),
-    "open_tree": (428, 428),
-    "perf_event_open": (298, 241),
-    "personality": (135, 92),
-    "pidfd_getfd": (438, 438),
-    "pivot_root": (155, 41),
-    "prlimit64": (302, 261),
-    "process_madvise": (440, 440),
-    "process_mrelease": (448, 448),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "ptrace": (101, 117),
-    "quotactl": (179, 60),
-    "reboot": (169, 142),
-    "removexattr": (197, 14),
-    "removexattrat": (466, 466),
-    "request_key": (249, 218),
-    "sched_setaffinity": (203, 122),
-    "sched_setattr": (314, 274),
-    "sched_setparam": (142, 118),
-    "sched_setscheduler": (144, 119),
-    "semctl": (66, 191),
-    "semget": (64, 190),
-    "semop": (65, 193),
-    "semtimedop": (220, 192),
-    "setdomainname": (171, 162),
-    "sethostname": (170, 161),
-    "setns": (308, 268),
-    "setpriority": (141, 140),
-    "setxattr": (188, 5),
-    "setxattrat": (463, 463),
-    "shmat": (30, 196),
-    "shmctl": (31, 195),
-    "shmget": (29, 194),
-    "socket": (41, 198),
-    "socketpair": (53, 199),
-    "swapoff": (168, 225),
-    "swapon": (167, 224),
-    "syslog": (103, 116),
-    "umount2": (166, 39),
-    "unshare": (272, 97),
-    "userfaultfd": (323, 282),
-}
-
-_AF_UNIX = 1
-_DATAGRAM_BIT = 2  # in SOCK_DGRAM and SOCK_RAW, not in SOCK_STREAM and SOCK_SEQPACKET
-_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
-_NAMESPACES = 0x7E020080  # CLONE_NEW*, all eight
-_NEVER = (
-    "acct add_key bpf chroot delete_module finit_module fsconfig fsmount fsopen fspick "
-    "init_module io_uring_enter io_uring_register io_uring_setup ioperm iopl kcmp "
-    "kexec_file_load kexec_load keyctl migrate_pages mount mount_setattr move_mount move_pages "
-    "mq_open mq_unlink msgctl msgget msgrcv msgsnd name_to_handle_at open_by_handle_at "
-    "open_tree perf_event_open personality pidfd_getfd pivot_root process_madvise "
-    "process_mrelease process_vm_readv process_vm_writev ptrace quotactl reboot request_key "
-    "sched_setaffinity semctl semget semop semtimedop setdomainname sethostname setns shmat "
-    "shmctl shmget swapoff swapon syslog umount2 unshare userfaultfd"
-)
-
-# What code in a box has no use for, or could reach out of it with: other processes of the same
-# user are named by an id that must be 0, which is the caller itself.
-BOX_RULES: tuple[Deny, ...] = (
-    *(Deny(name) for name in _NEVER.split()),
-    Deny("clone3", error=errno.ENOSYS),  # libraries fall back to clone, whose flags can be seen
-    Deny("clone", 0, bits=_NAMESPACES & ~0xFF),  # the lowest byte is a signal's number there
-    Deny("socket", 0, unless=_AF_UNIX),
-    Deny("socketpair", 0, unless=_AF_UNIX),
-    Deny("ioctl", 1, equal=_TIOCSTI),
-    Deny("ioctl", 1, equal=_TIOCLINUX),
-    Deny("prlimit64", 0, unless=0),
-    Deny("sched_setattr", 0, unless=0),
-    Deny("sched_setparam", 0, unless=0),
-    Deny("sched_setscheduler", 0, unless=0),
-    Deny("setpriority", 0, unless=0),  # a process group's, or all of a user's
-    Deny("setpriority", 1, unless=0),
-    Deny("ioprio_set", 0, unless=1),
-    Deny("ioprio_set", 1, unless=0),
-)
-
-# For a box that sees the host's files: Landlock grants or refuses files, and local sockets are
-# none for it. A pair of datagram sockets could be connected to others later on.
-NO_LOCAL_SOCKETS: tuple[Deny, ...] = (Deny("socket"), Deny("socketpair", 1, bits=_DATAGRAM_BIT))
-
-_RIGHTS = (
-    "chmod chown fchmod fchmodat fchmodat2 fchown fchownat fremovexattr fsetxattr lchown "
-    "lremovexattr lsetxattr removexattr removexattrat setxattr setxattrat"
-)
-
-# Where, besides, the host's files belong to the box's user: Landlock does not keep an owner from
-# changing their rights. Their times can be changed: refusing that would break `touch`.
-NO_CHANGE_OF_RIGHTS: tuple[Deny, ...] = tuple(Deny(name) for name in _RIGHTS.split())

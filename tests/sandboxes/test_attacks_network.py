@@ -106,6 +106,16 @@ def test_names(victim: WorkerSandbox) -> None:
     assert set(outcome.values()) == {"gaierror"}
 
 
+def test_loopback(victim: WorkerSandbox) -> None:
+    """TCP and UDP over the box's own loopback, whose buffers no limit of memory counts"""
+    families = [socket.AF_INET, socket.AF_INET6]
+    kinds = [socket.SOCK_STREAM, socket.SOCK_DGRAM]
+    make = "__import__('socket').socket({}, {})"
+    wanted = {f"{family} {kind}": (family, kind) for family in families for kind in kinds}
+    outcome = tries(victim, {name: make.format(*map(int, of)) for name, of in wanted.items()})
+    assert set(outcome.values()) == {"PermissionError"}
+
+
 def test_sockets_of_other_kinds(victim: WorkerSandbox) -> None:
     """Sockets of other families: vsock, netlink, packet, Bluetooth, crypto, raw IP"""
     code = (
