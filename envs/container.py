@@ -10,6 +10,7 @@ import numpy as np
 
 from gymnast.envs.base import Environment
 from gymnast.envs.episode import Episode
+from gymnast.envs.fresh_box import graded
 from gymnast.envs.rows import pick_row
 from gymnast.envs.spaces import TokenIds
 from gymnast.envs.tool_program import ToolProgram, described
@@ -43,8 +44,11 @@ class Container(Environment):
           sandbox: {backend: docker, image: "team/tools:1"}
 
     Without `reward` in the image every episode's own reward is 0.0, and reward functions of the
-    run score it. What the tools let the policy do in the box, it can do to
-    what `reward` reads there, too; the image itself is read-only in a container.
+    run score it. `reward` is run in a fresh box, to which the working folder is carried and nothing
+    else: not /tmp, no process, no variable. So the policy decides what files it finds, and no more.
+    Where it fails, and does not for an episode in which nothing is done, the reward is 0.0.
+
+    `metrics` gives `grading_failed`: 1 where `reward` failed because of what the policy did.
 
     Args:
         *arguments: As for `Environment`.
@@ -76,6 +80,7 @@ class Container(Environment):
         self._program: ToolProgram | None = None
         self._seed: int | None = None
         self._messages: Any = None
+        self._grading_failed = False
 
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -87,23 +92,39 @@ class Container(Environment):
 
     def prepare_sandbox(self, sandbox: Sandbox) -> None:
         """Let the program prepare the episode."""
-        if self._known_program.has_setup:
-            self._messages = self._known_program.setup(sandbox, self._beginning())
+        self._messages = self._set_up(sandbox)
+
+    def _set_up(self, sandbox: Sandbox) -> Any:
+        program = self._known_program
+        return program.setup(sandbox, self._beginning()) if program.has_setup else None
 
     def setup(self, row: Mapping[str, Any]) -> Any:
         """The messages of the program's `setup`; without any, the row's prompt."""
+        self._grading_failed = False
         return self._messages
 
     async def reward(self, episode: Episode) -> Any:
         """What the program's `reward` says; 0.0 where it has none."""
-        if not self._known_program.has_reward:
+        program = self._known_program
+        if not program.has_reward:
             return 0.0
-        told = {
-            "messages": episode.messages,
-            "answer": episode.answer,
-            "stop_reason": str(episode.stop_reason),
-        }
-        return await self._known_program.areward(self.sandbox, self._beginning() | told)
+        assert self._boxes is not None
+        said = {"messages": episode.messages, "answer": episode.answer}
+        nothing_said = {"messages": list(episode.prompt), "answer": ""}
+        reason = {"stop_reason": str(episode.stop_reason)}
+        found = await graded(
+            self.sandbox,
+            self._boxes,
+            lambda place: program.areward(place, self._beginning() | said | reason),
+            begin=self._set_up,
+            control=lambda place: program.areward(place, self._beginning() | nothing_said | reason),
+        )
+        self._grading_failed = found is None
+        return 0.0 if found is None else found
+
+    def metrics(self, episode: Episode) -> dict[str, float]:
+        """See the class."""
+        return {"grading_failed": float(self._grading_failed)}
 
     async def sample_row(self, rng: np.random.Generator) -> Mapping[str, Any]:
         """A row of `rows` where there are any, else one that the program brings."""

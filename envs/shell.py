@@ -1,46 +1,54 @@
 """Shell: commands and files in a box, and a command that checks what has become of them."""
 
+import posixpath
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from gymnast.envs.base import Environment
+from gymnast.envs.box import BoxSettings
 from gymnast.envs.episode import Episode
+from gymnast.envs.fresh_box import GradingBox, graded
 from gymnast.envs.marks import tool
 from gymnast.envs.result_words import in_words
-from gymnast.errors import DataError, SandboxFileError
+from gymnast.errors import ConfigError, DataError, SandboxFileError
 from gymnast.sandboxes.base import Sandbox
-from gymnast.sandboxes.spec import SandboxSpec
+from gymnast.sandboxes.spec import SandboxSpec, Verdict
 
 MAX_READ_BYTES = 1 << 20
 
-# For the check: the policy's files must not be run in place of programs, nor imported.
-_CHECK_ENV = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "HOME": "/nonexistent",
-    "PYTHONSAFEPATH": "1",
-    "PYTHONNOUSERSITE": "1",
-    "ENV": "",
-    "BASH_ENV": "",
-}
+# pytest reads no settings, plugins or modules of the policy's.
+_PYTEST = "-c /dev/null --rootdir={0} --noconftest --import-mode=importlib -p no:cacheprovider"
+
+# This brought PYTHONSAFEPATH, by which Python imports nothing from the folder that it runs in.
+_LEAST_PYTHON = (3, 11)
+_ASK_VERSION = """
+for name in python3 python; do
+    if command -v $name >/dev/null; then
+        $name -I -c 'import sys; print(sys.argv[1], *sys.version_info[:2])' $name
+    fi
+done
+"""
 
 
 class Shell(Environment):
     """Do something to files with shell commands.
 
     A row has `prompt`, may have `files` (`{path: text}`, there from the start), and is scored by
-    `check`, a shell command: exit code 0 is reward 1.0. It is run when the episode has ended, in
-    the same box and folder, after `check_files` (`{path: text}`) were written over whatever lies
-    at their paths. Neither is in the box before, so the policy can read or change neither; nothing
-    that it started still runs. What the check looks at is the policy's, of course: a check that
-    runs or imports files of the policy's lets them decide, and one that compares a file of the
-    policy's with one of `check_files` finds them equal where the policy's is a link to that name;
-    what is expected belongs into `check` itself. A check that ends in any other way,
-    with its box broken say, is reward 0.0. Without rows, the environment has small tasks of its
-    own.
+    `check`, a shell command: exit code 0 is reward 1.0, all else 0.0. It is run when the episode
+    has ended, in a fresh box, to which the working folder is carried and nothing else: not /tmp,
+    no process, no variable. `check_files` (`{path: text}`) are there then in place of whatever the
+    policy has put at their paths, and no link leads to them. Neither is in the policy's box, so
+    the policy can read or change neither.
 
-    `metrics` gives `checked` (1 where the check could be run to its end) and `commands`.
+    What a check runs of the policy's files is the policy's, and may do in that box what the check
+    may: read the expected answer, end the check. A check should read files, and leave
+    running code to `gymnast/Code-v0`; docs/sandboxes.md has recipes. Without rows, the environment
+    has small tasks of its own.
+
+    `metrics` gives `checked` (1 where the check ran to its end), `grading_failed` (1 where it did
+    not, or the folder could not be carried: the reward is 0.0) and `commands`.
     """
 
     sandbox_spec: ClassVar[SandboxSpec | None] = SandboxSpec(timeout_s=20.0)
@@ -111,10 +119,11 @@ class Shell(Environment):
                 ) from error
 
     def setup(self, row: Mapping[str, Any]) -> None:
-        """Require something to check."""
+        """Require something to check, and a Python that can be kept from the policy's files."""
         self._commands = 0
         self._checked = False
-        self._files("check_files")
+        _require_safe_paths(self.sandbox, self._boxes)
+        _require_separate(self._files("check_files"))
         if not isinstance(row.get("check"), str) or not row["check"].strip():
             raise DataError(
                 f"Shell: the row's 'check' is {row.get('check')!r:.100}; it must be a shell "
@@ -123,22 +132,34 @@ class Shell(Environment):
 
     async def reward(self, episode: Episode) -> float:
         """Whether the check passes; see the class."""
-        files = self._files("check_files")
-        try:
-            for path, text in files.items():
-                await self.sandbox.awrite_file(path, text)
-            for path, text in files.items():
-                if await self.sandbox.aread_file(path) != text.encode("utf-8", "surrogatepass"):
-                    return 0.0  # a link of the policy's made two of them one
-        except SandboxFileError:  # the policy has put a folder there, say
-            return 0.0
-        result = await self.sandbox.aexec(self.row["check"], env=_CHECK_ENV)
-        self._checked = result.verdict in ("ok", "nonzero")
-        return float(result.verdict == "ok")
+        assert self._boxes is not None
+        verdict = await graded(
+            self.sandbox,
+            self._boxes,
+            self._check,
+            begin=self.prepare_sandbox,
+            control=self._check,
+            files=self._files("check_files"),
+        )
+        self._checked = verdict in ("ok", "nonzero")
+        return float(verdict == "ok")
+
+    async def _check(self, place: GradingBox) -> Verdict:
+        path = [place.copies, *filter(None, [place.env.get("PYTHONPATH")])]
+        env = {
+            "PYTHONPATH": ":".join(path),
+            "PYTEST_ADDOPTS": _PYTEST.format(place.copies),
+            "GYMNAST_CHECK_FILES": place.copies,
+        }
+        return (await place.run(self.row["check"], env=env)).verdict
 
     def metrics(self, episode: Episode) -> dict[str, float]:
         """See the class."""
-        return {"checked": float(self._checked), "commands": float(self._commands)}
+        return {
+            "checked": float(self._checked),
+            "grading_failed": float(not self._checked),
+            "commands": float(self._commands),
+        }
 
     def _files(self, name: str) -> dict[str, str]:
         files = self.row.get(name) or {}
@@ -149,6 +170,44 @@ class Shell(Environment):
                 f"Shell: the row's {name!r} is {files!r:.200}; it must be {{path: text}}."
             )
         return dict(files)
+
+
+_safe: set[BoxSettings] = set()
+
+
+def _require_safe_paths(box: Sandbox, boxes: BoxSettings | None) -> None:
+    """Refuse an image whose Python looks for modules in the folder that it runs in.
+
+    Raises:
+        ConfigError: It is too old.
+    """
+    if boxes is None or boxes in _safe:
+        return
+    for line in box.exec(_ASK_VERSION).stdout.splitlines():
+        name, *version = line.split()
+        if tuple(map(int, version)) < _LEAST_PYTHON:
+            raise ConfigError(
+                f"Shell: {name} in the box is Python {'.'.join(version)}; it must be 3.11 or "
+                "newer, as an older one imports the policy's files in place of those that a check "
+                "names. Use an image with a newer Python (sandbox.image), or with none on its PATH "
+                "besides sandbox.python."
+            )
+    _safe.add(boxes)
+
+
+def _require_separate(files: Mapping[str, str]) -> None:
+    """Refuse files that cannot be there together.
+
+    Raises:
+        DataError: One is a folder, or in another one.
+    """
+    paths = [posixpath.normpath(path) for path in files]
+    for path in paths:
+        if path == "." or paths.count(path) > 1 or any(p.startswith(f"{path}/") for p in paths):
+            raise DataError(
+                f"Shell: the row's 'check_files' {sorted(files)!r:.200} cannot all be there: "
+                f"{path!r} is a folder, or there twice."
+            )
 
 
 _WORDS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen", "ibis", "jay")

@@ -5,12 +5,14 @@ What it gets and must say is in docs/container.md. Left out: when it is asked (`
 
 import dataclasses
 import json
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from gymnast.envs.box import BoxSettings
+from gymnast.envs.fresh_box import GradingBox, Ungraded
 from gymnast.envs.schema_tools import tool_of_schema
 from gymnast.envs.tools import Tool
 from gymnast.errors import SandboxDead, ToolDefinitionError, UserCodeError
@@ -20,6 +22,8 @@ from gymnast.sandboxes.spec import ExecResult
 PROTOCOL = 1
 _MAX_SHOWN = 400
 _MAX_ROWS_BYTES = 64 << 20
+Reward = float | dict[str, float]
+
 _OPERATIONS = ("rows", "setup", "reward")  # those that a program need not have
 
 
@@ -80,20 +84,39 @@ class ToolProgram:
             _blame(self.argv, "setup", f'printed {text!r:.200}, not {{"messages": [...]}}', row)
         return found.get("messages")
 
-    async def areward(self, sandbox: Sandbox, told: Mapping[str, Any]) -> Any:
+    async def areward(self, place: GradingBox, told: Mapping[str, Any]) -> Reward:
         """The reward of an episode: a number, or numbers by name.
 
         Args:
-            sandbox: The episode's box.
+            place: A fresh box with the episode's files.
             told: The row, the seed, the messages, the answer and the stop reason.
 
         Raises:
-            UserCodeError: The program failed, or printed no JSON.
+            Ungraded: The program failed, or printed something else.
             SandboxDead: The box broke.
         """
-        result = await sandbox.aexec([*self.argv, "reward"], stdin=_json(told))
+        result = await place.run([*self.argv, "reward"], stdin=_json(told))
         row = told["row"]
-        return _read(self.argv, "reward", _said(self.argv, "reward", result, row), row)
+        try:
+            return _reward(self.argv, _said(self.argv, "reward", result, row), row)
+        except UserCodeError as error:
+            raise Ungraded(error) from None
+
+
+def _reward(argv: tuple[str, ...], text: str, row: Any) -> Reward:
+    found = _read(argv, "reward", text, row)
+    if isinstance(found, dict) and all(map(_is_finite, found.values())):
+        return {name: float(number) for name, number in found.items()}
+    if not _is_finite(found):
+        _blame(argv, "reward", f"printed {text!r:.200}, which is no finite number, nor some", row)
+    return float(found)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 _known: dict[tuple[BoxSettings, tuple[str, ...]], ToolProgram] = {}

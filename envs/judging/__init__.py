@@ -1,12 +1,16 @@
-"""What runs in two boxes to grade code: the tests in one, the code in the other.
+"""What runs in boxes to grade: what tests in one, and what the policy made in another.
 
-Between them, by way of the host, go texts of `wire.py` and nothing else. These files are sent to
-the boxes as they are, import nothing but the standard library and each other, and run under any
-Python from 3.8 on:
+These files are sent to the boxes as they are, import nothing but the standard library and each
+other, and run under any Python from 3.8 on. To grade code, texts of `wire.py` go between two boxes,
+by way of the host, and nothing else:
 
     wire         values <-> text; nothing that is decoded can run anything
     candidate    beside the policy's code: calls its functions
     judge        beside the tests: runs them, with functions that ask for a call
 
-Left out: the host's side, which is `gymnast.envs.grading`.
+To grade a folder, its files go from the policy's box to a fresh one:
+
+    folder       reads the one, and writes the other
+
+Left out: the host's side, which is `gymnast.envs.grading` and `gymnast.envs.carried`.
 """

@@ -211,7 +211,7 @@ def test_a_program_that_breaks_the_protocol_is_told_how(
 def test_a_reward_that_is_no_number_stops_the_run_with_its_row(tmp_path: Path) -> None:
     env = opened(tmp_path, describing(reward=True) + "else: print('\"much\"')")
     env.reset(options={"row": {"prompt": "Go."}})
-    with pytest.raises(UserCodeError, match=r"'much'.*Go\."):
+    with pytest.raises(UserCodeError, match=r'"much".*Go\.'):
         asyncio.run(env.act({"role": "assistant", "content": "Done."}))
     env.close()
 

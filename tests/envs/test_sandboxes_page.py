@@ -4,10 +4,12 @@ import asyncio
 import dataclasses
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from gymnast.envs.shell import Shell
@@ -38,11 +40,25 @@ def test_the_example_runs(calls: Any) -> None:
     assert asyncio.run(run()) == 1.0
 
 
-def test_the_row_of_shell_is_solved(play: Callable[..., Any], calls: Any) -> None:
-    (row,) = map(json.loads, blocks("json"))
-    solve = calls(("shell", {"command": "wc -l < data.txt | tr -d ' ' > answer.txt"}))
+COMMIT = (
+    "git init -q repo; cd repo; echo hello > hello.txt; git add .; "
+    "git -c user.name=a -c user.email=a@b commit -qm hello"
+)
+
+
+@pytest.mark.parametrize(
+    ("number", "command"), [(0, "wc -l < data.txt | tr -d ' ' > answer.txt"), (1, COMMIT)]
+)
+def test_a_row_of_shell_is_solved(
+    number: int, command: str, play: Callable[..., Any], calls: Any
+) -> None:
+    row = json.loads(blocks("json")[number])
+    if row["check"].startswith("git") and shutil.which("git") is None:
+        pytest.skip("there is no git")
     done = {"role": "assistant", "content": "Done."}
+    solve = calls(("shell", {"command": command}))
     assert play(Shell(sandbox="local"), solve, done, row=row)[-1].reward == 1.0
+    assert play(Shell(sandbox="local"), done, row=row)[-1].reward == 0.0
 
 
 def test_the_table_has_every_field_with_its_default() -> None:

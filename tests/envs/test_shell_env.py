@@ -90,7 +90,7 @@ def test_a_file_of_the_check_cannot_be_made_another_one(
     assert play(env, calls(("shell", {"command": command})), DONE, row=row)[-1].reward == 0.0
     done = f"{command}; touch done"
     right = play(Shell(sandbox="local"), calls(("shell", {"command": done})), DONE, row=row)
-    assert right[-1].reward == float(command == "true")
+    assert right[-1].reward == 1.0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,189 @@
+"""Grading in a fresh box, which has of the policy's nothing but the files of its working folder.
+
+So nothing that the policy has started, set or left elsewhere is beside the program that grades. It
+also gets an environment in which common programs take no start files, modules or settings out of
+the folder. Left out: what is carried (`carried.py`), and what the grading program is.
+"""
+
+import logging
+import posixpath
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from gymnast.envs.box import BoxSettings
+from gymnast.envs.carried import CannotCarry, Folder, prepare_box, read_folder, write_folder
+from gymnast.errors import DataError, GymnastError, SandboxDead, SandboxFileError
+from gymnast.sandboxes.background import in_background
+from gymnast.sandboxes.base import Sandbox
+from gymnast.sandboxes.spec import ExecResult
+
+T = TypeVar("T")
+
+# Boxes are waited for while others are held: an episode's box, then one of these purposes after the
+# other. Nobody waits in a circle.
+CONTROL = "grading, control"
+GRADING = "grading"
+
+# Variables that name files which are not the policy's, or none.
+_ENV = {
+    "ENV": "",
+    "BASH_ENV": "",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONSAFEPATH": "1",
+}
+
+log = logging.getLogger(__name__)
+
+
+class Ungraded(Exception):
+    """The program that grades has not graded.
+
+    Args:
+        error: What to raise where the policy is not the reason.
+    """
+
+    def __init__(self, error: GymnastError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(frozen=True)
+class GradingBox:
+    """A fresh box with the policy's files in it.
+
+    Attributes:
+        box: The box.
+        root: The folder with the files.
+        copies: A folder with the files for the grading, and nothing of the policy's.
+        env: Variables for the program that grades.
+    """
+
+    box: Sandbox
+    root: str
+    copies: str
+    env: Mapping[str, str]
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> ExecResult:
+        """Run the program that grades.
+
+        Raises:
+            SandboxDead: The box broke.
+        """
+        variables = {**self.env, **(env or {})}
+        result = await self.box.aexec(command, stdin=stdin, cwd=self.root, env=variables)
+        if result.verdict == "dead":
+            raise SandboxDead(f"a box broke while it graded: {result.stderr.strip()[-200:]!r}")
+        return result
+
+
+Grade = Callable[[GradingBox], Awaitable[T]]
+
+
+async def graded(
+    work: Sandbox,
+    boxes: BoxSettings,
+    grade: Grade[T],
+    *,
+    begin: Callable[[Sandbox], object],
+    control: Grade[object],
+    files: Mapping[str, str] | None = None,
+) -> T | None:
+    """Grade a working folder in a fresh box.
+
+    Args:
+        work: The box in which the policy has worked.
+        boxes: Where fresh ones come from.
+        grade: Runs the program that grades. Raises `Ungraded` where that has failed.
+        begin: Puts into a fresh box what the policy has found there.
+        control: Grades an episode of a policy that does nothing; raises likewise.
+        files: Files for the grading, by path. They replace what is at their paths.
+
+    Returns:
+        What `grade` returned; None where it fails because of what the policy has done.
+
+    Raises:
+        GymnastError: It fails whatever the policy does.
+        SandboxError: `work` broke, or there is no box to be had.
+    """
+    try:
+        return await _graded(work, boxes, grade, files or {})
+    except Ungraded as error:
+        why = str(error)
+    async with await boxes.pool(CONTROL).atake() as untouched:
+        await in_background(partial(begin, untouched))
+        try:
+            await _graded(untouched, boxes, control, files or {})
+        except Ungraded as error:
+            raise error.error from None
+    log.info("an episode has reward 0, as the policy has kept it from being graded: %r", why)
+    return None
+
+
+async def _graded(
+    work: Sandbox, boxes: BoxSettings, grade: Grade[T], files: Mapping[str, str]
+) -> T:
+    try:
+        folder = await in_background(partial(read_folder, work, boxes.spec.disk_bytes))
+        try:
+            return await _graded_once(folder, boxes, grade, files)
+        except _GradingBoxBroke:  # which may be an accident
+            return await _graded_once(folder, boxes, grade, files)
+    except CannotCarry as error:
+        raise Ungraded(DataError(f"The working folder cannot be graded: {error}.")) from None
+    except _GradingBoxBroke as error:
+        raise Ungraded(SandboxDead(str(error))) from None
+
+
+async def _graded_once(
+    folder: Folder, boxes: BoxSettings, grade: Grade[T], files: Mapping[str, str]
+) -> T:
+    box = await boxes.pool(GRADING).atake()
+    try:
+        return await grade(await in_background(partial(_filled, box, folder, files)))
+    except SandboxDead as error:
+        if box.alive:
+            raise  # then it was the policy's box
+        raise _GradingBoxBroke(str(error)) from None
+    finally:
+        threading.Thread(target=box.close, name="gymnast-sandbox", daemon=True).start()
+
+
+def _filled(box: Sandbox, folder: Folder, files: Mapping[str, str]) -> GradingBox:
+    """Put files and folder into a fresh box."""
+    places = prepare_box(box)
+    inside = {}
+    try:
+        for path, text in files.items():
+            whole = posixpath.normpath(posixpath.join(places.root, path))
+            box.write_file(whole, text)
+            if whole.startswith(f"{places.root}/"):
+                inside[whole[len(places.root) + 1 :]] = text
+        for path, text in inside.items():
+            box.write_file(f"{places.own}/check/{path}", text)
+    except SandboxFileError as error:
+        raise DataError(f"A file for the grading cannot be written: {error}") from error
+    write_folder(folder, box, places.root, inside)
+    env = {
+        **_ENV,
+        **places.search_paths,
+        "HOME": f"{places.own}/home",
+        "TMPDIR": f"{places.own}/tmp",
+        "PYTHONPYCACHEPREFIX": f"{places.own}/bytecode",
+    }
+    return GradingBox(box, places.root, f"{places.own}/check", env)
+
+
+class _GradingBoxBroke(Exception):
+    """The fresh box broke; the message says how."""
