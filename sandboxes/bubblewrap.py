@@ -15,14 +15,18 @@ from pathlib import Path
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.cgroups import Groups, make_groups
 from gymnast.sandboxes.ending import delete_place, end_process
+from gymnast.sandboxes.host_files import HostFiles
 from gymnast.sandboxes.host_plan import (
     OOM_PLACES,
     OWN_PROCESSES,
-    READABLE,
-    folders_of_python,
+    PYTHON_FOLDER,
+    box_environment,
+    box_files,
     new_user_id,
+    python_links,
+    python_program,
 )
-from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
+from gymnast.sandboxes.owner import folder_prefix
 from gymnast.sandboxes.program import command
 from gymnast.sandboxes.seccomp_filter import BOX_CALLS, assemble, has_machine
 from gymnast.sandboxes.spec import SandboxSpec
@@ -32,7 +36,6 @@ from gymnast.visible import visible_line
 LEAST_VERSION = (0, 8)  # --disable-userns
 WORK_FOLDER = "/box"  # not where a Python may be
 USER_ID = 1000  # in the box, which has users of its own; root's boxes are the host's users
-_PYTHON = os.path.abspath(sys.executable)
 
 # Joins the control groups, whose files are the arguments up to the first "--", then runs the rest.
 _JOIN = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 71; shift; done; shift; exec "$@"'
@@ -43,15 +46,16 @@ class _Box(WorkerSandbox):
 
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)
+        files = box_files(spec)
         # Empty: its name is the owner's, for the sweep.
         self.folder = folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
         groups, user_id = _groups(self.spec, folder.name), new_user_id()
         self.controllers = frozenset(groups.folders)
-        arguments = _arguments(self.spec, groups, folder.name, user_id)
+        arguments = _arguments(self.spec, files, groups, folder.name, user_id)
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                process = _start([*arguments, *command(_PYTHON)], theirs)
+                process = _start([*arguments, *command(python_program())], theirs)
         except OSError as error:
             ours.close()
             delete_place(folder, groups)
@@ -81,12 +85,12 @@ class BubblewrapSandbox(_Box):
     """Runs code on this machine in namespaces of its own: no engine, no daemon, no root.
 
     For kernels that are too old for `LandlockSandbox`, where bwrap 0.8 or newer is installed. A box
-    has a root of its own, read-only: /usr, the folders of the Python that runs Gymnast, a few
-    single files, and three folders in memory of `disk_bytes` each: /box, where code runs, /tmp and
-    /dev/shm. It has its own users, process ids, IPC and network (nothing but loopback), no
-    capability and no way to gain one, and seccomp lets it make the calls of
-    `seccomp_filter.BOX_CALLS` only, with no sockets but local ones. The worker is process 1: when
-    it ends, nothing is left. Nothing of the host's environment is passed on.
+    has a root of its own, read-only: /usr, the Python that runs Gymnast with its standard library,
+    the folder of `packages`, a few single files, and three folders in memory of `disk_bytes` each:
+    /box, where code runs, /tmp and /dev/shm. It has its own users, process ids, IPC and network
+    (nothing but loopback), no capability and no way to gain one, and seccomp lets it make the calls
+    of `seccomp_filter.BOX_CALLS` only, with no sockets but local ones. The worker is process 1:
+    when it ends, nothing is left. Nothing of the host's environment is passed on.
 
     With control groups, where the run may make some (as root, or where they are delegated to its
     user): `memory_bytes` of all processes together, files in memory included, with the verdict
@@ -183,7 +187,9 @@ def _rlimits(spec: SandboxSpec, groups: Groups) -> dict[str, int]:
     return limits
 
 
-def _arguments(spec: SandboxSpec, groups: Groups, mark: str, user_id: int | None) -> list[str]:
+def _arguments(
+    spec: SandboxSpec, files: HostFiles, groups: Groups, mark: str, user_id: int | None
+) -> list[str]:
     """What starts bwrap, its options, and what gives up root's rights, if there are any.
 
     Not among them: --die-with-parent, which would end the box with the thread that made it. The
@@ -203,35 +209,43 @@ def _arguments(spec: SandboxSpec, groups: Groups, mark: str, user_id: int | None
         arguments += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         become = [shutil.which("setpriv") or "setpriv", "--no-new-privs", "--inh-caps=-all"]
         become += [f"--reuid={user_id}", f"--regid={user_id}", "--clear-groups"]
-    arguments += [*_files(spec, groups), "--chdir", WORK_FOLDER, "--clearenv"]
-    for name, value in _environment(spec, mark).items():
+    arguments += [*_files(spec, files, groups), "--chdir", WORK_FOLDER, "--clearenv"]
+    for name, value in box_environment(
+        spec, python=PYTHON_FOLDER, work=WORK_FOLDER, temporary="/tmp", mark=mark
+    ).items():
         arguments += ["--setenv", name, value]
     return [*arguments, "--", *become]
 
 
-def _files(spec: SandboxSpec, groups: Groups) -> list[str]:
+def _files(spec: SandboxSpec, files: HostFiles, groups: Groups) -> list[str]:
     """Options for what a box sees of files."""
     options = ["--proc", "/proc", "--dev", "/dev"]
     for folder in (WORK_FOLDER, "/tmp", "/dev/shm"):
         options += ["--perms", "1777", "--size", str(spec.disk_bytes), "--tmpfs", folder]
     counter = groups.oom_counter
     placed = [] if counter is None else ["--ro-bind", str(counter), OOM_PLACES[counter.name]]
-    # Made beforehand, as on the host they may be closed to others than root.
-    for path in (*folders_of_python(), *placed[2:]):
-        for parent in [*reversed(Path(path).parents)][1:]:
-            options += ["--perms", "0755", "--dir", str(parent)]
-    for path in (*READABLE, *folders_of_python()):
-        if os.path.islink(path):
-            options += ["--symlink", os.readlink(path), path]
-        elif os.path.exists(path) and not path.startswith(("/usr/", "/dev/")):
+    covers: list[str] = []
+    for kind, path, target in (*files.steps(), *python_links()):
+        if path.startswith("/dev/"):
+            continue  # bwrap's own
+        options += _folders_above(path)
+        if kind == "link":
+            options += ["--symlink", target, path]
+        elif kind == "hide" and os.path.exists(path):
+            options += ["--perms", "0755", "--tmpfs", path]
+            covers.append(path)
+        elif os.path.exists(path):
             options += ["--ro-bind", path, path]
-    return [*options, *placed, "--remount-ro", "/dev", "--remount-ro", "/"]
+    options += [option for path in placed[2:] for option in _folders_above(path)]
+    for path in ("/dev", *covers, "/"):
+        placed += ["--remount-ro", path]
+    return [*options, *placed]
 
 
-def _environment(spec: SandboxSpec, mark: str) -> dict[str, str]:
-    folders = [os.path.dirname(_PYTHON), "/usr/local/bin", "/usr/bin", "/bin"]
-    own = {"HOME": WORK_FOLDER, "TMPDIR": "/tmp", "LANG": "C.UTF-8"}
-    return {"PATH": os.pathsep.join(folders), **own, **spec.env, MARK_VARIABLE: mark}
+def _folders_above(path: str) -> list[str]:
+    """Options that make them: bwrap would close them to others than root."""
+    above = [*reversed(Path(path).parents)][1:]
+    return [option for parent in above for option in ("--perms", "0755", "--dir", str(parent))]
 
 
 def _discard(

@@ -63,6 +63,11 @@ class DockerSandbox(WorkerSandbox):
 
     def __init__(self, spec: SandboxSpec | None = None, *, image: str | None = None) -> None:
         super().__init__(spec or SandboxSpec())
+        if self.spec.packages is not None:
+            raise SandboxUnavailable(
+                f"packages is {self.spec.packages!r}; a container has the packages of its image: "
+                "install them there, and name the image"
+            )
         self.image = image or self.spec.image or default_image()
         # Known before it is made: the engine may fail between making it and answering.
         self._container = f"gymnast-{uuid.uuid4().hex}"

@@ -1,8 +1,9 @@
-"""What a box on the host's own kernel is given: its user, its place, the files it may use, limits.
+"""What a box on the host's own kernel is given: its user, its place, its Python, files, limits.
 
 Landlock's boxes take all of it, bubblewrap's what it has no means of its own for.
 
-Left out: enforcing it (`landlock_launcher.py`, `guest/confine.py`, `cgroups.py`).
+Left out: which files of the host's (`host_files.py`); enforcing it (`landlock_launcher.py`,
+`guest/confine.py`, `cgroups.py`).
 """
 
 import functools
@@ -13,10 +14,13 @@ import secrets
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from gymnast.sandboxes.cgroups import Groups
+from gymnast.sandboxes.host_files import HostFiles, Step, ask_python, base_executable, files_here
 from gymnast.sandboxes.landlock_launcher import Plan
 from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
+from gymnast.sandboxes.packages import packages_folder, python_path
 from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.sandboxes.users import threads_of_user
 
@@ -25,12 +29,8 @@ MOST_MORE_THREADS = 1024  # where the kernel counts those of the run's user toge
 _USER_IDS = range(1_900_000_000, 2_100_000_000)  # no distribution gives them to anyone
 _NOBODY = 65534
 
-# Single files of /etc: all of it would show /etc/shadow to a process that may read it.
-READABLE = (
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
-    "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types",
-    "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom",
-)  # fmt: skip
+PYTHON_FOLDER = "/python"  # of a box that has a root of its own: links to its Python
+_PYTHON_NAMES = ("python", "python3", f"python3.{sys.version_info.minor}")
 _DEVICES = ("/dev/null",)
 # Without a /proc of the box's own: what is of no process.
 _PROC_FILES = (
@@ -45,9 +45,58 @@ OOM_PLACES = {
 }
 
 
-def folders_of_python() -> list[str]:
-    """Those of the Python that runs this, a virtual environment's and what it is made of."""
-    return sorted({sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix})
+def box_files(spec: SandboxSpec) -> HostFiles:
+    """What a box sees of the host's files."""
+    folder = packages_folder(spec)
+    return files_here() if folder is None else files_here().with_folder(folder)
+
+
+def box_environment(
+    spec: SandboxSpec, *, python: str, work: str, temporary: str, mark: str
+) -> dict[str, str]:
+    """The variables of a box.
+
+    Args:
+        spec: Adds its own.
+        python: The folder of its Python.
+        work: The working folder.
+        temporary: Where temporary files go.
+        mark: What tells the box's processes.
+    """
+    path = os.pathsep.join([python, "/usr/local/bin", "/usr/bin", "/bin"])
+    own = {"PATH": path, "HOME": work, "TMPDIR": temporary, "LANG": "C.UTF-8"}
+    return {**own, **spec.env, **python_path(spec), MARK_VARIABLE: mark}
+
+
+def python_program() -> str:
+    """The Python of boxes: that which runs this, without its virtual environment."""
+    return ask_python(base_executable()).executable
+
+
+def python_links() -> list[Step]:
+    """The Python of a box that has a root of its own, by the names that programs call it by."""
+    return [Step("link", f"{PYTHON_FOLDER}/{name}", python_program()) for name in _PYTHON_NAMES]
+
+
+def make_python_folder(folder: Path) -> str:
+    """Make the Python of a box that has the host's root: a virtual environment without packages.
+
+    Python by itself would look for packages where those of the host are, which it may not read.
+
+    Returns:
+        The program.
+    """
+    settings = folder / "python" / "pyvenv.cfg"
+    programs = folder / "python" / "bin"
+    programs.mkdir(parents=True)
+    for name in _PYTHON_NAMES:
+        (programs / name).symlink_to(python_program())
+    settings.write_text(
+        f"home = {os.path.dirname(python_program())}\ninclude-system-site-packages = false\n"
+    )
+    for path, mode in ((programs, 0o755), (settings.parent, 0o755), (settings, 0o644)):
+        path.chmod(mode)
+    return str(programs / "python3")
 
 
 def new_user_id() -> int | None:
@@ -79,25 +128,32 @@ def make_folder(user_id: int | None) -> Path:
 
 
 def make_plan(
-    spec: SandboxSpec, folder: Path, user_id: int | None, groups: Groups, namespaces: bool
+    spec: SandboxSpec,
+    files: HostFiles,
+    folder: Path,
+    user_id: int | None,
+    groups: Groups,
+    namespaces: bool,
 ) -> Plan:
     """All that the launcher has to know."""
-    of_proc = ("/proc",) if namespaces else _PROC_FILES
-    wanted = (*READABLE, *of_proc, *folders_of_python())
-    path = [os.path.dirname(os.path.abspath(sys.executable)), "/usr/local/bin", "/usr/bin", "/bin"]
+    if namespaces:
+        view = _own_root(files)
+        python, temporary = PYTHON_FOLDER, "/tmp"
+    else:
+        view = _hosts_root(files, folder)
+        python, temporary = str(folder / "python" / "bin"), str(folder / "tmp")
     work = str(folder / "work")
-    temporary = "/tmp" if namespaces else str(folder / "tmp")
-    own = {"PATH": ":".join(path), "HOME": work, "TMPDIR": temporary, "LANG": "C.UTF-8"}
     counter = groups.oom_counter
     return Plan(
         namespaces=namespaces,
         user_id=user_id,
-        env={**own, **spec.env, MARK_VARIABLE: folder.name},
+        env=box_environment(spec, python=python, work=work, temporary=temporary, mark=folder.name),
         root=str(folder / "root"),
         work=work,
         folder_bytes=spec.disk_bytes,
-        listable=["/"] if namespaces else [],
-        readable=[name for name in wanted if os.path.exists(name)],
+        listable=view.listable,
+        readable=view.readable,
+        steps=view.steps,
         writable=[work, temporary, *(["/dev/shm"] if namespaces else [])],
         devices=list(_DEVICES),
         placed={OOM_PLACES[counter.name]: str(counter)} if namespaces and counter else {},
@@ -105,6 +161,27 @@ def make_plan(
         threads=_most_threads(spec, user_id, namespaces),
         cores=None if "cpu" in groups.folders else _some_cores(spec.cpus),
     )
+
+
+class _View(NamedTuple):
+    """A box's files, as Landlock grants them and as its own root is made."""
+
+    listable: list[str]
+    readable: list[str]
+    steps: list[Step]
+
+
+def _own_root(files: HostFiles) -> _View:
+    steps = [step for step in files.steps() if step.kind == "link" or os.path.exists(step.path)]
+    readable = [step.path for step in steps if step.kind == "show"]
+    devices = [Step("show", path) for path in _DEVICES]
+    return _View(["/"], [*readable, "/proc"], [*steps, *python_links(), *devices])
+
+
+def _hosts_root(files: HostFiles, folder: Path) -> _View:
+    readable, listable = files.around()
+    wanted = [*readable, *_PROC_FILES, str(folder / "python")]
+    return _View(listable, [path for path in wanted if os.path.exists(path)], [])
 
 
 def _most_threads(spec: SandboxSpec, user_id: int | None, namespaces: bool) -> int:

@@ -17,10 +17,13 @@ from gymnast.sandboxes.cgroups import Groups, make_groups
 from gymnast.sandboxes.ending import delete_place, end_process
 from gymnast.sandboxes.host_plan import (
     OWN_PROCESSES,
+    box_files,
     is_boxes_own,
     make_folder,
     make_plan,
+    make_python_folder,
     new_user_id,
+    python_program,
     rlimits,
 )
 from gymnast.sandboxes.landlock_launcher import Plan
@@ -42,7 +45,7 @@ from gymnast.visible import visible_line, visible_logger
 LEAST_ABI = 6  # Landlock's: scopes for signals and for abstract sockets
 _CREATE_RULESET = 444
 # Runs the launcher as a part of the package, but without the package's own imports, which would
-# cost more than all else.
+# cost more than all else; and without what else is installed, as the box has it.
 _START = """
 import sys, types
 for name, folder in (("gymnast", ""), ("gymnast.sandboxes", sys.argv[1])):
@@ -61,8 +64,10 @@ class _Box(WorkerSandbox):
     def __init__(self, spec: SandboxSpec, *, namespaces: bool) -> None:
         super().__init__(spec)
         self.namespaces = namespaces
+        files = box_files(spec)
         user_id = new_user_id()
         self.folder = folder = make_folder(user_id)
+        python = python_program() if namespaces else make_python_folder(folder)
         groups = make_groups(
             folder.name,
             memory_bytes=spec.memory_bytes,
@@ -70,9 +75,9 @@ class _Box(WorkerSandbox):
             cpus=spec.cpus,
         )
         self.controllers = frozenset(groups.folders)
-        plan = make_plan(spec, folder, user_id, groups, namespaces)
+        plan = make_plan(spec, files, folder, user_id, groups, namespaces)
         try:
-            ours, process = _launch(plan, folder.name)
+            ours, process = _launch(python, plan, folder.name)
         except OSError as error:
             delete_place(folder, groups)
             raise SandboxTemporarilyUnavailable(
@@ -101,11 +106,13 @@ class _Box(WorkerSandbox):
 class LandlockSandbox(_Box):
     """Runs code on this machine without an engine, a daemon, root or any package.
 
-    Everywhere: a box reads /usr, the folders of the Python that runs Gymnast and a few single
-    files. It writes to its working folder and to a folder for temporary files. It is in a Landlock
-    domain, out of which it can signal, trace and look into nothing, and seccomp lets it make the
-    calls of `seccomp_filter.BOX_CALLS` only, with no sockets but local ones. Nothing of the host's
-    environment is passed on, and no privilege can be gained. A small process lives beside each box.
+    Everywhere: a box reads /usr, the Python that runs Gymnast with its standard library, the folder
+    of `packages` and a few single files; no other package, nor anything else of the environment
+    that runs Gymnast (`host_files.py`). It writes to its working folder and to a folder for
+    temporary files. It is in a Landlock domain, out of which it can signal and trace nothing, and
+    seccomp lets it make the calls of `seccomp_filter.BOX_CALLS` only, with no sockets but local
+    ones. Nothing of the host's environment is passed on, and no privilege can be gained. A small
+    process lives beside each box.
 
     With namespaces, that is as root, or where the kernel lets users have user namespaces: the box
     has a root of its own, in which there is nothing else than the above; process ids, a /proc, a
@@ -271,13 +278,13 @@ def _filter(namespaces: bool, own_user: bool) -> bytes:
     return assemble(rules, platform.machine())
 
 
-def _launch(plan: Plan, mark: str) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
+def _launch(python: str, plan: Plan, mark: str) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
     ours, theirs = socket.socketpair()
     folder = str(Path(__file__).parent)
     try:
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-X", "utf8", "-c", _START, folder],
+                [python, "-I", "-S", "-X", "utf8", "-c", _START, folder],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.PIPE,

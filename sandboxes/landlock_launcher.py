@@ -22,6 +22,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -53,6 +54,7 @@ class Plan(TypedDict):
     folder_bytes: int  # with namespaces: the size of each writable folder
     listable: list[str]  # folders whose names may be listed, all those below included
     readable: list[str]  # files and folders that may be read and run
+    steps: Sequence[tuple[str, str, str]]  # with namespaces: what its root has of the host's
     writable: list[str]
     devices: list[str]
     placed: dict[str, str]  # with namespaces: readable files by their paths in the box
@@ -120,7 +122,7 @@ def _become_worker(plan: Plan, alive: int, group_id: int) -> None:
         _check(_LIBC.sethostname(_HOST_NAME, len(_HOST_NAME)), "sethostname")
         make_view(
             plan["root"],
-            readable=[*plan["readable"], *plan["devices"]],
+            steps=plan["steps"],
             writable=plan["writable"],
             placed=plan["placed"],
             folder_bytes=plan["folder_bytes"],

@@ -22,9 +22,13 @@ class SandboxSpec:
 
     Attributes:
         image: The image of a container backend; it needs a Python from 3.8 on, nothing else.
-            None: `$GYMNAST_SANDBOX_IMAGE`, else "python:3.12-slim". Others run the host's Python.
+            None: `$GYMNAST_SANDBOX_IMAGE`, else "python:3.12-slim". Others run the Python that
+            runs Gymnast, without the packages of its environment.
         runtime: The engine's runtime: "runsc", "kata", ...; None: the engine's default.
         python: The command that starts Python in an image.
+        packages: A folder of packages that code may import and read, as made by
+            `pip install --target FOLDER NAME`. Boxes on the host's kernel have a Python with its
+            standard library and no other package; containers refuse it, as they have an image's.
         memory_bytes: Memory of all processes together, files in memory included.
         processes: Processes and threads at once.
         cpus: Cores' worth of CPU time.
@@ -42,6 +46,7 @@ class SandboxSpec:
     image: str | None = None
     runtime: str | None = None
     python: str = "python3"
+    packages: str | None = None
     memory_bytes: int = 512 * MIB
     processes: int = 64
     cpus: float = 1.0
@@ -59,7 +64,7 @@ class SandboxSpec:
         check_seconds("start_timeout_s", self.start_timeout_s)
         if not _is_number(self.cpus) or not 0.01 <= self.cpus < math.inf:
             raise UsageError(f"cpus is {self.cpus!r}; it must be a number of cores from 0.01 on")
-        for name in ("image", "runtime", "python"):
+        for name in ("image", "runtime", "python", "packages"):
             text = getattr(self, name)
             if text is not None and (not isinstance(text, str) or not text.strip()):
                 raise UsageError(f"{name} is {text!r}; it must be a text with something in it")

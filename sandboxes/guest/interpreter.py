@@ -15,6 +15,7 @@ import ctypes
 import linecache
 import os
 import signal
+import site
 import sys
 import traceback
 import types
@@ -39,6 +40,9 @@ def serve(commands: int, done: int, path: str) -> None:
     for name in [name for name in sys.modules if name.startswith("gymnast")]:
         del sys.modules[name]
     sys.modules["__main__"] = main
+    if sys.flags.no_site:  # what Python has without -S, but for folders of packages
+        for add in (site.setquit, site.setcopyright, site.sethelper):
+            add()
     sys.argv = [""]
     sys.path[:0] = ["", *filter(None, path.split(os.pathsep))]
     owner, output = os.getpid(), (os.dup(1), os.dup(2))

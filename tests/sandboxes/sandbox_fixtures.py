@@ -1,13 +1,17 @@
 """Boxes for tests: every backend by name, one kept for tests that do it no harm."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+import gymnast.sandboxes.host_files as host_files
+import gymnast.sandboxes.landlock as landlock
 from gymnast.errors import SandboxUnavailable
-from gymnast.sandboxes import Sandbox, open_sandbox
+from gymnast.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 
 OpenBox = Callable[..., WorkerSandbox]
@@ -43,10 +47,8 @@ def docker_image() -> str:
 
 def skip_without_landlock() -> None:
     """Skip with the reason where the kernel or the package does not do."""
-    from gymnast.sandboxes.landlock import check_works
-
     try:
-        check_works()
+        landlock.check_works()
     except SandboxUnavailable as error:
         pytest.skip(str(error))
 
@@ -59,6 +61,24 @@ def skip_without_bubblewrap() -> None:
         check_works()
     except SandboxUnavailable as error:
         pytest.skip(str(error))
+
+
+@contextmanager
+def python_that_everyone_may_use() -> Iterator[None]:
+    """Boxes run the system's Python: in some of them this one, in a home, is out of reach."""
+    if not os.path.exists("/usr/bin/python3"):
+        pytest.skip("there is no /usr/bin/python3")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "_base_executable", "/usr/bin/python3")
+        host_files.files_here.cache_clear()
+        yield
+    host_files.files_here.cache_clear()
+
+
+def without_namespaces(**limits: Any) -> landlock._Box:
+    """A Landlock box as it is where the kernel refuses namespaces."""
+    skip_without_landlock()
+    return landlock._Box(SandboxSpec(**limits), namespaces=False)
 
 
 @pytest.fixture(scope="module", params=BACKENDS)

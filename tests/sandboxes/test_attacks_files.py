@@ -3,11 +3,14 @@
 import os
 import secrets
 import stat
+import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 from attack_fixtures import LIMITS, on_every_isolating_backend, tries
+from gymnast.envs import code_tasks
 from gymnast.errors import SandboxFileError
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 from sandbox_fixtures import OpenBox
@@ -15,6 +18,7 @@ from sandbox_fixtures import OpenBox
 pytestmark = on_every_isolating_backend
 
 SECRET = secrets.token_hex(16)
+SOLUTION = "sum(letter in 'aeiou' for letter in text)"
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -61,6 +65,21 @@ def test_reading_host_files_by_code(victim: WorkerSandbox, secret: Path) -> None
 def _is_the_boxes_own(path: str, shown: str) -> bool:
     """Whether what was read there is another file than the host's of that name."""
     return not path.startswith("/proc/") and Path(path).read_bytes() != eval(shown)
+
+
+def test_reading_the_environment_that_runs_this(victim: WorkerSandbox) -> None:
+    """Reading the environment that runs Gymnast: packages, solutions of tasks, settings of pip"""
+    solutions = Path(code_tasks.__file__)
+    assert SOLUTION in solutions.read_text()
+    names = ("gymnast", "gymnast.envs.code_tasks", "torch", "numpy")
+    imports = {name: f"__import__({name!r})" for name in names}
+    assert set(tries(victim, imports).values()) == {"ModuleNotFoundError"}
+    for path in (solutions, Path(sys.prefix) / "pip.conf", Path(sys.prefix) / "pyvenv.cfg"):
+        with pytest.raises(SandboxFileError):
+            victim.read_file(str(path))
+    folders = {sys.prefix, *sysconfig.get_paths().values(), str(REPOSITORY)}
+    command = ["grep", "-rlsF", SOLUTION, "--", *folders, "/usr/lib/python3", "/usr/local/lib"]
+    assert victim.exec(command).stdout == ""
 
 
 def test_reading_host_files_through_the_call(victim: WorkerSandbox, secret: Path) -> None:

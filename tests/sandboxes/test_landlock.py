@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import gymnast.sandboxes.host_files as host_files
 import gymnast.sandboxes.host_plan as host_plan
 import gymnast.sandboxes.landlock as landlock
 from attack_fixtures import MIB, processes_with, tries
@@ -25,7 +26,11 @@ from gymnast.sandboxes.cgroups import Groups
 from gymnast.sandboxes.owner import MARK_VARIABLE
 from gymnast.sandboxes.sweep import sweep
 from gymnast.sandboxes.users import threads_of_user
-from sandbox_fixtures import skip_without_landlock
+from sandbox_fixtures import (
+    python_that_everyone_may_use,
+    skip_without_landlock,
+    without_namespaces,
+)
 
 
 @pytest.fixture
@@ -78,7 +83,8 @@ def test_what_is_missing_is_named(
 def test_the_probe_sees_what_is_open(asked_anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
     skip_without_landlock()
     namespaces = not landlock._why_no_namespaces(os.getpid())
-    monkeypatch.setattr(host_plan, "READABLE", (*host_plan.READABLE, "/etc/passwd"))
+    more = host_files.files_here().with_folder("/etc/passwd")
+    monkeypatch.setattr(host_plan, "files_here", lambda: more)
     assert landlock._try(namespaces=namespaces) == "a process in a box could read /etc/passwd"
 
 
@@ -174,20 +180,9 @@ def box() -> Iterator[LandlockSandbox]:
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[landlock._Box]:
-    """A box as it is where the kernel refuses namespaces; with the system's Python.
-
-    As the box's user sees the host's files, the Python of these tests may be out of its reach.
-    """
-    skip_without_landlock()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", "/usr/bin/python3")
-        for name in ("prefix", "base_prefix", "exec_prefix", "base_exec_prefix"):
-            patch.setattr(sys, name, "/usr")
-        if not os.path.exists(sys.executable):
-            pytest.skip(f"there is no {sys.executable}")
+    """A box as it is where the kernel refuses namespaces."""
+    with python_that_everyone_may_use(), without_namespaces() as box:
         assert landlock._try(namespaces=False) == ""
-        box = landlock._Box(SandboxSpec(), namespaces=False)
-    with box:
         yield box
 
 
