@@ -1,4 +1,4 @@
-"""The box of an episode: which one an environment asks for, and what happens when it breaks.
+"""The box of an episode: which one an environment asks for, and whose doing it is when it breaks.
 
 Left out: how boxes are made (`gymnast.sandboxes`), and when an episode takes and closes its own
 (`toolset.py`).
@@ -6,23 +6,27 @@ Left out: how boxes are made (`gymnast.sandboxes`), and when an episode takes an
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from gymnast.errors import ConfigError, SandboxDead, UsageError
+from gymnast.errors import ConfigError, SandboxBroken, SandboxDead, UsageError
 from gymnast.hints import did_you_mean
 from gymnast.sandboxes.background import in_background
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.forwarding import ForwardingSandbox
 from gymnast.sandboxes.open import backends
 from gymnast.sandboxes.pool import MAX_BOXES, WARM, SandboxPool, shared_pool
-from gymnast.sandboxes.spec import ExecResult, SandboxSpec, check_whole
+from gymnast.sandboxes.spec import SandboxSpec, check_whole
+from gymnast.visible import visible_logger
 
 T = TypeVar("T")
 
-REPLACED = "[the box broke; a new one is used from here on: files and variables are gone]\n"
+# In the metrics of an episode with a box: 1 where the policy broke it, which is reward 0.
+BROKEN = "sandbox/broken"
+_BROKEN = "the box broke, and the episode is over"
 _OF_POOL = ("warm", "max_boxes")  # fields of the setting that are none of the spec
+
+log = visible_logger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,44 +116,49 @@ def box_settings(
 
 
 class EpisodeBox(ForwardingSandbox):
-    """The box that an episode sees, whichever real one is behind it.
+    """The box that an episode sees, and who is to blame when it breaks.
 
-    Code that the policy runs can break its box. That is no fault of the infrastructure, and must
-    not cost the policy's other members of the group their comparison. So: while tools run, a box
-    that breaks during `exec` or `python` is replaced by a fresh one at the next call, and the
-    result says so. A box that is found broken between two calls, or that breaks in a file call,
-    was broken from outside: `SandboxDead`, an infrastructure error. So it is, too, at the call
-    after one of a hook's that broke it.
+    A policy must not be able to choose to be sampled again. Whoever may run code in a box can
+    break it, at once or some time later, amid a call or between two. So:
+
+    - Until the policy acts, a box that breaks is infrastructure: `SandboxDead`. The episode ends
+      with `StopReason.error` and is tried again. The box is asked for a sign of life once more
+      before the first call after that moment.
+    - From then on a box that breaks, in whatever call and for whatever hook, was broken by the
+      policy: `SandboxBroken`. The episode ends with reward 0, is counted, and is never tried again.
+    - Unless `Sandbox.engine_lost`: what nothing in a box can bring about, as an engine that was
+      stopped or started again. Where boxes have no engine there is no such evidence, and a box
+      that was killed from outside counts as the policy's: a reward that is wrong once in a while
+      is noise, one that can be avoided is a lesson.
+
+    A box is never replaced amid an episode: a fresh one would undo what the policy did, and give
+    back whatever an environment counts in it.
 
     Attributes:
-        replaced: How many boxes the episode's own code has broken.
+        broke: Why no call can be made any more, and thereby whose doing it was; None while it
+            works. Also set where the call that broke it raised nothing.
 
     Args:
         settings: Where boxes come from.
-        prepare: Called with every box that is put behind it, before anything else runs there.
+        prepare: Called with the box before anything else runs there.
     """
 
     def __init__(self, settings: BoxSettings, prepare: Callable[[Sandbox], object]) -> None:
-        self.replaced = 0
+        self.broke: SandboxBroken | SandboxDead | None = None
         self._settings = settings
         self._prepare = prepare
         self._box: Sandbox | None = None
         self._closed = False
-        self._tools_run = False
+        self._acting = self._was_well = False
         self._changing = threading.Lock()
-        self._replacing = threading.RLock()
+        self._asking = threading.Lock()
 
-    @contextmanager
-    def tools_run(self) -> Iterator[None]:
-        """Inside, what runs is the policy's doing."""
-        self._tools_run = True
-        try:
-            yield
-        finally:
-            self._tools_run = False
+    def policy_acts(self) -> None:
+        """From now on, what happens in the box is the policy's doing. May be called again."""
+        self._acting = True
 
     async def fill(self) -> None:
-        """Take the first box.
+        """Take the box.
 
         Raises:
             SandboxError: There is none to be had.
@@ -160,7 +169,7 @@ class EpisodeBox(ForwardingSandbox):
     @property
     def alive(self) -> bool:
         """See `Sandbox.alive`."""
-        return not self._closed and (self._box is None or self._box.alive)
+        return not self._closed and self.broke is None and (self._box is None or self._box.alive)
 
     def close(self) -> None:
         """See `Sandbox.close`."""
@@ -170,35 +179,51 @@ class EpisodeBox(ForwardingSandbox):
         if box is not None:
             box.close()
 
-    def _run(self, call: Callable[[Sandbox], ExecResult]) -> ExecResult:
-        policys = self._tools_run
+    def _run(self, call: Callable[[Sandbox], T]) -> T:
         box = self._behind()
-        result = call(box)
-        if not policys or (result.verdict != "dead" and box.alive):
-            return result
-        with self._changing:
-            ours = self._box is box  # else it was closed meanwhile, or replaced by another call
-            if ours:
-                self._box = None
-                self.replaced += 1
-        if ours:
-            box.close()
-        return dataclasses.replace(result, stderr=result.stderr + REPLACED)
+        if self._acting:
+            self._require_sign_of_life(box)
+        try:
+            result = call(box)
+        except SandboxDead as error:
+            raise self._blamed(box, str(error)) from None
+        if not box.alive:
+            self._blamed(box, "it broke during a call")
+        return result
 
     def _behind(self) -> Sandbox:
-        """The box behind; a fresh one where the last was broken."""
         box = self._box
-        if box is not None:
-            return box
-        with self._replacing:  # of calls at the same time one takes a box, and all use it
-            box = self._box
-            if box is None:
-                if self._closed:
-                    raise SandboxDead("the episode's box was closed: the episode is over")
-                box = self._put(self._settings.pool().take())
-            return box
+        self._require_unbroken()
+        if box is None:
+            raise SandboxDead("the episode's box was closed: the episode is over")
+        return box
 
-    def _put(self, box: Sandbox) -> Sandbox:
+    def _require_unbroken(self) -> None:
+        if self.broke is not None:
+            raise type(self.broke)(str(self.broke))
+
+    def _require_sign_of_life(self, box: Sandbox) -> None:
+        """Once, before the policy's first call: what has broken by now was not its doing."""
+        with self._asking:
+            if not self._was_well and not box.ping():
+                with self._changing:
+                    self.broke = self.broke or SandboxDead("the box broke before the policy acted")
+            self._was_well = True
+        self._require_unbroken()
+
+    def _blamed(self, box: Sandbox, why: str) -> SandboxBroken | SandboxDead:
+        """Decide, once, whose doing it was that the box broke."""
+        lost = self._acting and box.engine_lost()
+        with self._changing:
+            if self._closed:  # while the call was under way
+                return SandboxDead("the episode's box was closed: the episode is over")
+            if self.broke is None:
+                policys = self._acting and not lost
+                self.broke = SandboxBroken(_BROKEN) if policys else SandboxDead(why)
+                log.info("%s: %s", "the policy broke its box" if policys else "a box broke", why)
+            return self.broke
+
+    def _put(self, box: Sandbox) -> None:
         try:
             self._prepare(box)
         except BaseException:
@@ -207,6 +232,6 @@ class EpisodeBox(ForwardingSandbox):
         with self._changing:
             if not self._closed:
                 self._box = box
-                return box
+                return
         box.close()
         raise SandboxDead("the episode's box was closed: the episode is over")

@@ -116,6 +116,21 @@ class Told:
                 self._told.add(kind)
                 logger.warning("%s", _warning(owner, error, row))
 
+    def tell_unusable(self, error: Exception) -> None:
+        """Log a warning of a file or a text of the policy's that a hook could not use, once a kind.
+
+        Args:
+            error: What the hook raised, by its class and name.
+        """
+        kind = (str(error).partition(":")[0], type(error.__cause__).__name__, False)
+        if not self._hushed and kind not in self._told:
+            self._told.add(kind)
+            logger.warning(
+                "%s. The policy can bring that about, so it counts as reward 0, here and whenever "
+                "it happens again (sandbox/unusable); catch it in the hook to score it otherwise.",
+                error,
+            )
+
 
 def _warning(owner: str, error: ToolError, row: Mapping[str, Any]) -> str:
     shown = repr(dict(row))

@@ -14,7 +14,7 @@ from gymnast.envs.base import Environment
 from gymnast.envs.code_rows import code_task
 from gymnast.envs.code_tasks import LEVELS, WORKED, tasks
 from gymnast.envs.episode import Episode
-from gymnast.envs.grading import Grade, GradingLimits, grade
+from gymnast.envs.grading import TESTS, Grade, GradingLimits, grade
 from gymnast.envs.marks import tool
 from gymnast.envs.result_words import in_words
 from gymnast.errors import ConfigError, UserCodeError
@@ -153,7 +153,7 @@ class Code(Environment):
                 task.context,
                 code,
                 self.sandbox,
-                lambda purpose: boxes.pool(purpose).atake(),
+                boxes.pool(TESTS).atake,
                 self._limits,
             )
         except UserCodeError as error:  # name the row

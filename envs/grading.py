@@ -16,23 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.envs.judging import wire
-from gymnast.errors import SandboxDead, UserCodeError
+from gymnast.errors import SandboxBroken, SandboxDead, UserCodeError
+from gymnast.sandboxes.background import in_background
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.spec import ExecResult
-from gymnast.visible import visible_line, visible_logger
 
-# Boxes are waited for while others are held. So each purpose has a pool of its own, and who holds a
-# box waits only for those of purposes further down: nobody waits in a circle.
-CODE_BEFORE_TESTS = "code, again"
+# Boxes for tests are waited for while others are held. So they have a pool of their own: nobody
+# waits in a circle.
 TESTS = "tests"
-CODE_AMID_TESTS = "code, again, amid its tests"
 
-Take = Callable[[str], Awaitable[Sandbox]]
+Take = Callable[[], Awaitable[Sandbox]]
 
 _LEAST_S = 0.05  # that a call is given, however late it is
 _OUTPUT_BYTES = 3 * wire.MAX_CHARACTERS
-
-log = visible_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -103,33 +99,26 @@ async def grade(
         context: Python that the code may rely on, run before it.
         code: What the policy wrote.
         box: Where the code runs; its session is given up.
-        take: Takes a fresh box for one of these purposes: the tests, or the code if it breaks its
-            own. Each has boxes of its own.
+        take: Takes a fresh box for the tests.
         limits: How long it may take.
 
     Raises:
         UserCodeError: The tests do not run, whatever the code.
-        SandboxError: The box of the tests broke, or there is none to be had.
+        SandboxBroken: The box of the tests broke on what the code answered; or that of the code
+            did, and it says so.
+        SandboxError: A box broke otherwise, or there is none to be had.
     """
     clock = _Clock(limits.total_s)
-
-    async def take_box(purpose: str) -> Sandbox:
-        with clock.stopped():
-            return await take(purpose)
-
-    candidate = _CandidateSide(tests, context, code, box, take_box, limits.call_s, clock)
+    candidate = _CandidateSide(tests, context, code, box, limits.call_s, clock)
+    said = await candidate.load()
+    if said != _LOADED:
+        return Grade(0, tests.total, False, said[:300])
+    with clock.stopped():
+        judge = await take()
     try:
-        said = await candidate.load()
-        if said != _LOADED:
-            return Grade(0, tests.total, False, said[:300])
-        judge = await take_box(TESTS)
-        candidate.tests_begin()
-        try:
-            return await _run(tests, judge, candidate, clock)
-        finally:
-            await judge.aclose()
+        return await _run(tests, judge, candidate, clock)
     finally:
-        await candidate.close()
+        await judge.aclose()
 
 
 class _Clock:
@@ -161,7 +150,9 @@ async def _run(tests: Tests, judge: Sandbox, candidate: "_CandidateSide", clock:
             return _grade(tests, event, "out of time")
         result = await judge.apython(program, timeout_s=left, max_output_bytes=_OUTPUT_BYTES)
         if result.verdict == "dead":
-            raise SandboxDead(f"the box of the tests broke: {result.stderr[-300:]}")
+            why = f"the box of the tests broke: {result.stderr[-300:]}"
+            may_be_codes = candidate.answered and not await in_background(judge.engine_lost)
+            raise SandboxBroken(why) if may_be_codes else SandboxDead(why)
         line = _last_line(result)
         if line is None:
             return _grade(tests, event, f"the tests ended early ({result.verdict})")
@@ -182,12 +173,15 @@ def _grade(tests: Tests, event: dict[str, Any], why: str) -> Grade:
     return Grade(passed, tests.total, True, first if passed < tests.total else "")
 
 
-_TWICE = "the code broke two boxes"
 _LOADED = wire.encode(["loaded"])
 
 
 class _CandidateSide:
-    """The code in its box, loaded again when its process or its box has ended."""
+    """The code in its box, loaded again when its process has ended.
+
+    Attributes:
+        answered: Whether it has said anything but that it is loaded.
+    """
 
     def __init__(
         self,
@@ -195,81 +189,38 @@ class _CandidateSide:
         context: str,
         code: str,
         box: Sandbox,
-        take: Take,
         call_s: float,
         clock: _Clock,
     ) -> None:
+        self.answered = False
         arguments = (context, code, list(tests.names))
         self._program = _program("candidate") + f"_code = candidate.Candidate(*{arguments!r})\n"
-        self._box, self._own_box = box, False
-        self._take = take
-        self._purpose = CODE_BEFORE_TESTS
+        self._box = box
         self._call_s, self._clock = call_s, clock
         self._loaded = False
-        self._given_up = False
 
     async def load(self) -> str:
         """Load the code in a new session; what it said."""
-        try:
-            ended = await self._box.apython("import os; os._exit(0)")
-        except SandboxDead:  # of what the policy left in it, perhaps; nothing in it is needed
-            await self._replace()
-        else:
-            if self._broken(ended):
-                await self._replace()
+        await self._box.apython("import os; os._exit(0)")
         said = await self._asked(self._program)
         self._loaded = said == _LOADED
         return said
 
-    def tests_begin(self) -> None:
-        """From now on the box of the tests is held."""
-        self._purpose = CODE_AMID_TESTS
-
     async def call(self, request: str) -> str:
         """What a call came to, as a text for the judge."""
-        if self._given_up:
-            return _no_answer(_TWICE)
+        self.answered = True
         if not self._loaded:
             said = await self.load()
             if not self._loaded:
                 return said
         return await self._asked(f"_code.call({request!r})")
 
-    async def close(self) -> None:
-        if self._own_box:
-            await self._box.aclose()
-
     async def _asked(self, program: str) -> str:
-        """Run something; once more in a fresh box where the box broke, which may be an accident."""
-        result = await self._python(program)
-        if not self._broken(result):
-            return self._answer(result)
-        log.info(
-            "the box of graded code broke; once more in a fresh one: %s",
-            visible_line(result.stderr[-300:]),
-        )
-        await self._replace()
-        if program != self._program:
-            result = await self._python(self._program)
-        if program == self._program or self._answer(result) == _LOADED:
-            result = await self._python(program)
-        if not self._broken(result):
-            return self._answer(result)
-        self._given_up = True
-        return _no_answer(_TWICE)
-
-    async def _replace(self) -> None:
-        await self.close()
-        self._own_box = False
-        self._box = await self._take(self._purpose)
-        self._own_box = True
-
-    async def _python(self, program: str) -> ExecResult:
         left = max(_LEAST_S, min(self._call_s, self._clock.left_s))
-        return await self._box.apython(program, timeout_s=left, max_output_bytes=_OUTPUT_BYTES)
-
-    def _broken(self, result: ExecResult) -> bool:
-        return result.verdict == "dead" or not self._box.alive
+        result = await self._box.apython(program, timeout_s=left, max_output_bytes=_OUTPUT_BYTES)
+        if result.verdict == "dead" or not self._box.alive:
+            raise SandboxDead(f"the box of graded code broke: {result.stderr[-300:]}")
+        return self._answer(result)
 
     def _answer(self, result: ExecResult) -> str:
         line = _last_line(result)

@@ -2,7 +2,9 @@
 
 Sync hooks and sync tools of an environment run on one thread of its own, so a database connection
 that `setup` opens can be used in all of them; async ones run on the caller's event loop. An
-exception in a hook stops the run with a `UserCodeError` that carries the row.
+exception in a hook stops the run with a `UserCodeError` that carries the row, unless it was the
+policy's doing: what `turn_reward`, `reward`, `metrics` and `cleanup` meet in a box that the policy
+broke, or as a missing file of it, scores 0 (docs/sandboxes.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,8 +41,7 @@ class Hooks:
     def prepare_sandbox(self, sandbox: Sandbox) -> None:
         """Put into a fresh box what an episode finds there. Not `async def`.
 
-        Called before `setup`, where the class has a `sandbox_spec`, and again for the box that
-        replaces one which the policy's code has broken. It runs on any thread.
+        Called before `setup`, where the class has a `sandbox_spec`. It runs on any thread.
 
         Args:
             sandbox: The box; `self.row` is the episode's row.

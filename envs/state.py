@@ -5,15 +5,17 @@ episode can leak into the next.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from gymnast.envs.box import BROKEN
 from gymnast.envs.ending import TokenBudget
 from gymnast.envs.episode import Episode, Turn
-from gymnast.envs.metrics import Timings
+from gymnast.envs.metrics import Timings, episode_metrics
 from gymnast.envs.tools import Tool
-from gymnast.errors import InfrastructureError
+from gymnast.errors import InfrastructureError, SandboxBroken, SandboxDead
 from gymnast.types import Message, StopReason
 
 
@@ -32,6 +34,9 @@ class EpisodeState:
         timings: Of the turn being taken.
         ended: Whether the environment ended it.
         failure: What broke under it.
+        broke_box: Whether the policy broke its box.
+        unusable: Whether a hook that scores met a file or a text of the policy's that no box takes.
+        paid: The rewards of its turns so far.
         stop_reason: Why it ended; None while it runs.
         abandoned_before: Threads given up before it began.
     """
@@ -46,6 +51,9 @@ class EpisodeState:
     timings: Timings = field(default_factory=Timings)
     ended: bool = False
     failure: InfrastructureError | None = None
+    broke_box: bool = False
+    unusable: bool = False
+    paid: float = 0.0
     stop_reason: StopReason | None = None
     abandoned_before: int = 0
 
@@ -73,6 +81,43 @@ class EpisodeState:
             StopReason.timeout: self.deadline is not None and time.monotonic() >= self.deadline,
         }
         return {reason for reason, holding in holds.items() if holding}
+
+    @contextmanager
+    def settling(self, broke: Callable[[], SandboxBroken | SandboxDead | None]) -> Iterator[None]:
+        """Tools or hooks run inside; take note of whose doing it was that one raised or broke.
+
+        Args:
+            broke: Whether the box broke, which need not have raised anything.
+
+        Raises:
+            Exception: What was raised, where it is the user's to mend.
+        """
+        raised: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            raised = error
+        found = broke()
+        if isinstance(found, SandboxBroken) or isinstance(raised, SandboxBroken):
+            self.broke_box = self.ended = True
+        elif found is not None:
+            self.failure = found
+        elif isinstance(raised, InfrastructureError):
+            self.failure = raised
+        elif raised is not None:
+            raise raised
+
+    def counts(self, *, abandoned: int, boxed: bool) -> dict[str, float]:
+        """The metrics of an episode that is over, apart from those of the subclass.
+
+        Args:
+            abandoned: Threads that it gave up.
+            boxed: Whether it has a box.
+        """
+        counts = {**episode_metrics(self.episode), "tools/abandoned_threads": float(abandoned)}
+        if boxed:
+            counts |= {BROKEN: float(self.broke_box), "sandbox/unusable": float(self.unusable)}
+        return counts
 
     def _stops(self, record: Any) -> bool:
         """A stop tool ends the episode only where its call succeeded."""

@@ -5,8 +5,7 @@ out. Nothing here knows tokens; `base.py` puts them around it.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any, ClassVar, NamedTuple, Self
 
 from gymnasium.error import ResetNeeded
@@ -15,11 +14,11 @@ from gymnast.envs.box import BoxSettings, EpisodeBox, box_settings
 from gymnast.envs.bugs import Told
 from gymnast.envs.calls import CallRunner, answer, approximate_tokens
 from gymnast.envs.ending import first_reason
-from gymnast.envs.episode import CallRecord, Episode, Turn
+from gymnast.envs.episode import Episode, Turn
 from gymnast.envs.functions import environment_class
 from gymnast.envs.hooks import Hooks
 from gymnast.envs.messages import json_message, read_calls
-from gymnast.envs.metrics import Timings, episode_metrics
+from gymnast.envs.metrics import Timings
 from gymnast.envs.rows import checked_row, offered_tools, prompt_of, with_system_prompt
 from gymnast.envs.state import EpisodeState
 from gymnast.envs.tools import Tool, tools_of_class, with_stop_tools
@@ -29,11 +28,13 @@ from gymnast.envs.user_code import (
     checked_messages,
     checked_number,
     checked_numbers,
+    checked_reward,
+    of_the_policy,
 )
 from gymnast.envs.worker import Worker
 from gymnast.errors import (
-    GymnastError,
     InfrastructureError,
+    SandboxBroken,
     SandboxDead,
     ToolDefinitionError,
     UsageError,
@@ -41,7 +42,7 @@ from gymnast.errors import (
 )
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.spec import SandboxSpec
-from gymnast.types import Message, StopReason, ToolCall
+from gymnast.types import Message, StopReason
 from gymnast.visible import visible_logger
 
 logger = visible_logger(__name__)
@@ -220,23 +221,24 @@ class Toolset(Hooks):
     ) -> tuple[Turn, float, set[StopReason]]:
         """Run an action's calls, score the turn, and say what ends it, token limits apart."""
         state = self._state
+        if self._box is not None:
+            self._box.policy_acts()
         index = len(state.turns)
         calls = read_calls(message, turn=index)
         turn = Turn(index, json_message(message, calls))
         score = 0.0
-        try:
+        with state.settling(self._broke):
             with state.timings.measure("tools"):
-                records = await self._run_calls(calls)
+                records = await self._call_runner().run(calls)
             for record in records:
                 if record.call.name in state.tools:
                     state.timings.add(f"tool/{record.call.name}", record.seconds)
             turn = Turn(index, turn.message, tuple(records), tuple(map(answer, records)))
             self._told.tell(type(self).__name__, turn.errors, state.row)
             with state.timings.measure("reward"):
-                found = await self._hook("turn_reward", turn)
+                found = await self._scoring_hook("turn_reward", turn, 0.0)
             score = checked_number(found, self._blame("turn_reward"))
-        except InfrastructureError as error:
-            state.failure = error
+        if state.failure is not None:
             turn = Turn(index, turn.message, turn.calls)
         holding = state.holding(turn, cut=cut, max_turns=self.max_turns)
         if StopReason.max_tokens in holding:  # cut before any whole call: nothing is answered
@@ -250,21 +252,20 @@ class Toolset(Hooks):
         state.stop_reason = reason
         extra: Info = {}
         if reason is not None:
-            try:
+            with state.settling(self._broke):
                 reward += await self._score(extra)
-            except InfrastructureError as error:
-                state.failure = error
             if state.failure is not None:
                 reward, extra = 0.0, {"failure": f"{type(state.failure).__name__}: {state.failure}"}
                 state.stop_reason = StopReason.error
-            extra["metrics"] = episode_metrics(state.episode) | extra.get("metrics", {})
+            elif state.broke_box:  # what the turns were paid is taken back
+                reward, extra = -max(0.0, state.paid), {}
             given_up = self._worker.abandoned - state.abandoned_before
-            extra["metrics"]["tools/abandoned_threads"] = float(given_up)
-            if self._box is not None:
-                extra["metrics"]["sandbox/replaced"] = float(self._box.replaced)
+            counts = state.counts(abandoned=given_up, boxed=self._box is not None)
+            extra["metrics"] = counts | extra.get("metrics", {})
             self._running = False
             with state.timings.measure("cleanup"):
                 await self._clean_up()
+        state.paid += reward
         ended = state.stop_reason
         info = self._info() | {
             "tool_calls": turn.tool_calls,
@@ -278,18 +279,31 @@ class Toolset(Hooks):
     async def _score(self, extra: Info) -> float:
         """The episode's reward; its parts and the subclass's metrics are put into `extra`."""
         state = self._state
-        if state.failure is not None:
+        if state.failure is not None or state.broke_box:
             return 0.0
         episode = state.episode
         with state.timings.measure("reward"):
-            found = await self._hook("reward", episode)
-            extra |= {"no_reward": True} if found is None else {}
-            more = await self._hook("metrics", episode)
+            found = await self._scoring_hook("reward", episode, 0.0)
+            more = await self._scoring_hook("metrics", episode, {})
         extra["metrics"] = checked_numbers(more, self._blame("metrics"))
-        if isinstance(found, Mapping):
-            extra["reward_parts"] = checked_numbers(found, self._blame("reward"))
-            return sum(extra["reward_parts"].values(), 0.0)
-        return 0.0 if found is None else checked_number(found, self._blame("reward"))
+        reward, told = checked_reward(found, self._blame("reward"))
+        extra |= told
+        return reward
+
+    async def _scoring_hook(self, name: str, of: Turn | Episode, unusable: Any) -> Any:
+        """Call a hook that scores; `unusable` where it could not use what the policy has left."""
+        try:
+            return await self._hook(name, of)
+        except UserCodeError as error:
+            if not of_the_policy(error):
+                raise
+            self._state.unusable = True
+            self._told.tell_unusable(error)
+            return unusable
+
+    def _broke(self) -> SandboxBroken | SandboxDead | None:
+        """Whose doing it was that the box broke, if it did."""
+        return None if self._box is None else self._box.broke
 
     def _require_methods(self) -> None:
         """A tool is looked up by its name, which an attribute of the instance would hide."""
@@ -301,22 +315,12 @@ class Toolset(Hooks):
             )
 
     async def _take_box(self, boxes: BoxSettings) -> None:
-        blame = self._blame("prepare_sandbox")
-
         def prepare(box: Sandbox) -> None:
-            try:
+            with self._blame("prepare_sandbox").of_what_raises():
                 self.prepare_sandbox(box)
-            except GymnastError:
-                raise
-            except Exception as error:
-                raise blame.error(f"{type(error).__name__}: {error}") from error
 
         self._box = EpisodeBox(boxes, prepare)
         await self._box.fill()
-
-    async def _run_calls(self, calls: Sequence[ToolCall]) -> list[CallRecord]:
-        with self._box.tools_run() if self._box is not None else nullcontext():
-            return await self._call_runner().run(calls)
 
     def _call_runner(self) -> CallRunner:
         state = self._state
@@ -371,7 +375,10 @@ class Toolset(Hooks):
         try:
             if needed:
                 await self._hook("cleanup")
-        except InfrastructureError:
+        except Exception as error:
+            known = isinstance(error, InfrastructureError) or of_the_policy(error)
+            if self._broke() is None and not known:
+                raise
             logger.warning("%s.cleanup failed", type(self).__name__, exc_info=True)
         finally:
             box, self._box = self._box, None

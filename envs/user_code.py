@@ -1,7 +1,8 @@
 """Calling the hooks a user writes: sync ones on the episode's thread, async ones on the loop.
 
 An exception in a hook is the user's to mend, so it becomes a `UserCodeError` that carries the row.
-`InfrastructureError` and the errors Gymnast raises on purpose pass through unchanged.
+`InfrastructureError` and the errors Gymnast raises on purpose pass through unchanged, but for those
+that a path or a text of the policy's may have caused.
 """
 
 import asyncio
@@ -9,15 +10,24 @@ import functools
 import inspect
 import math
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from gymnast.envs.messages import read_messages
 from gymnast.envs.worker import Worker
-from gymnast.errors import DataError, GymnastError, UserCodeError
+from gymnast.errors import (
+    DataError,
+    GymnastError,
+    SandboxFileError,
+    SandboxTextError,
+    UserCodeError,
+)
 from gymnast.types import Message
 
+# Where an episode is scored, these say something of what the policy has left in its box, or said.
+OF_THE_POLICY = (SandboxFileError, SandboxTextError)
 _MAX_ROW_CHARACTERS = 500
 
 
@@ -46,6 +56,22 @@ class Blame:
         message = f"{self.owner}.{self.hook}: {problem} (row: {shown})"
         return UserCodeError(self.hook, self.row, message)
 
+    @contextmanager
+    def of_what_raises(self) -> Iterator[None]:
+        """The user's code runs inside.
+
+        Raises:
+            UserCodeError: It raised.
+        """
+        try:
+            yield
+        except (GymnastError, asyncio.CancelledError) as error:
+            if not isinstance(error, OF_THE_POLICY):
+                raise
+            raise self.error(f"{type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise self.error(f"{type(error).__name__}: {error}") from error
+
 
 async def call_hook(
     function: Callable[..., Any], *arguments: Any, worker: Worker, blame: Blame
@@ -55,15 +81,16 @@ async def call_hook(
     Raises:
         UserCodeError: It raised.
     """
-    try:
+    with blame.of_what_raises():
         if inspect.iscoroutinefunction(function):
             return await function(*arguments)
         result = await worker.run(functools.partial(function, *arguments))
         return await result if inspect.isawaitable(result) else result
-    except (GymnastError, asyncio.CancelledError):
-        raise
-    except (Exception, SystemExit) as error:
-        raise blame.error(f"{type(error).__name__}: {error}") from error
+
+
+def of_the_policy(error: BaseException) -> bool:
+    """Whether what a hook raised may be due to what the policy left in its box, or said."""
+    return isinstance(error, UserCodeError) and isinstance(error.__cause__, OF_THE_POLICY)
 
 
 def checked_number(value: Any, blame: Blame, what: str = "") -> float:
@@ -92,6 +119,20 @@ def checked_numbers(value: Any, blame: Blame) -> dict[str, float]:
     return {
         str(name): checked_number(number, blame, f" for {name!r}") for name, number in value.items()
     }
+
+
+def checked_reward(value: Any, blame: Blame) -> tuple[float, dict[str, Any]]:
+    """What `reward` returned, as a number and what `info` tells of it.
+
+    Raises:
+        UserCodeError: It is no finite number, no mapping of such, and not None.
+    """
+    if value is None:
+        return 0.0, {"no_reward": True}
+    if not isinstance(value, Mapping):
+        return checked_number(value, blame), {}
+    parts = checked_numbers(value, blame)
+    return sum(parts.values(), 0.0), {"reward_parts": parts}
 
 
 def checked_messages(value: Any, blame: Blame) -> list[Message]:

@@ -6,6 +6,7 @@
     |   |-- DataError                             a dataset, a row, a column
     |   |-- ModelError                            a model or tokenizer that cannot be loaded or used
     |   |-- TemplateError                         a chat template that the renderer cannot follow
+    |   |-- SandboxTextError                      a command or path that no system can take
     |   |-- ToolDefinitionError   (TypeError)     a tool whose schema cannot be read
     |   |-- UnknownEnvironment    (LookupError)   an environment id that nothing registered
     |   `-- PromptTooLong                         a row whose prompt leaves no room to act
@@ -16,6 +17,7 @@
     |       `-- SandboxUnavailable                a backend cannot make boxes here
     |           `-- SandboxTemporarilyUnavailable     or only not now: its engine is down, say
     |-- SandboxFileError          (OSError)       a path in a box: missing, a folder, too large, ...
+    |-- SandboxBroken             (RuntimeError)  the policy broke the box of its episode
     |-- TooManyFailures           (RuntimeError)  more episodes failed than the run allows
     |-- DiskFull                  (OSError)       no room where a run writes
     |-- Diverged                  (FloatingPointError)  losses or gradients are no longer finite
@@ -55,6 +57,14 @@ class ModelError(UsageError):
 
 class TemplateError(UsageError):
     """The renderer cannot follow a chat template."""
+
+
+class SandboxTextError(UsageError):
+    """A command, a path or a folder for a sandbox holds NUL or half a character, or is too long.
+
+    It may be the model's: a tool that raises it tells the model, and in a hook that scores an
+    episode it is no error of the user's.
+    """
 
 
 class ToolDefinitionError(UsageError, TypeError):
@@ -125,6 +135,13 @@ class SandboxFileError(GymnastError, OSError):
 
     def __str__(self) -> str:
         return visible(str(self.strerror))
+
+
+class SandboxBroken(GymnastError, RuntimeError):
+    """The box of an episode broke after the policy had begun to act in it.
+
+    It is no `InfrastructureError`: the episode ends with reward 0 and is not tried again.
+    """
 
 
 class TooManyFailures(GymnastError, RuntimeError):

@@ -172,6 +172,14 @@ class Sandbox(ABC):
         except SandboxDead:
             return False
 
+    def engine_lost(self) -> bool:
+        """Whether the engine that runs the box is gone, or was while the box lived.
+
+        Asked of a box that broke, to tell an outage from what was done in the box: nothing in a
+        box can bring it about. False where there is no engine. It may take some seconds.
+        """
+        return False
+
     def upload(self, local: str | Path, path: str) -> None:
         """Copy a file of the host into the box.
 

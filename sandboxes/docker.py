@@ -71,8 +71,9 @@ class DockerSandbox(WorkerSandbox):
         self.image = image or self.spec.image or default_image()
         # Known before it is made: the engine may fail between making it and answering.
         self._container = f"gymnast-{uuid.uuid4().hex}"
-        api = engine_client()
+        self._api = api = engine_client()
         try:
+            self._watch = api.watch()
             self._id = _create(api, self._container, self.image, self.spec)
             params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
             # Attached before the start: what is written earlier would be lost.
@@ -93,6 +94,10 @@ class DockerSandbox(WorkerSandbox):
     def container_id(self) -> str:
         """The engine's id of the container."""
         return self._id
+
+    def engine_lost(self) -> bool:
+        """See `Sandbox.engine_lost`."""
+        return not self._api.answers() or bool(self._watch.engine_has_gone())
 
     def _name(self) -> str:
         return f"the container {self._id[:12]} of {self.image}"

@@ -1,4 +1,6 @@
-"""The connection to a Docker engine: one client a process, and the attached stream of a container.
+"""The connection to a Docker engine: one client a process, and the stream of a container.
+
+Besides, a watch on whether the engine has gone in the meantime.
 
 Left out: what a container may do (`docker.py`).
 """
@@ -6,6 +8,7 @@ Left out: what a container may do (`docker.py`).
 import contextlib
 import os
 import socket
+import ssl
 import threading
 from typing import Any
 
@@ -18,6 +21,7 @@ from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 
 ENGINE_ERRORS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
 ENGINE_TIMEOUT_S = 60
+_PING_S = 10.0
 
 _clients: dict[tuple[int, str], Any] = {}
 _clients_lock = threading.Lock()
@@ -76,6 +80,35 @@ class _Client(docker.APIClient):  # type: ignore[misc]
         self._address = address
         settings = docker.utils.kwargs_from_env()
         super().__init__(timeout=ENGINE_TIMEOUT_S, max_pool_size=64, **settings)
+        self._watching = threading.Lock()
+        self._watch: EngineWatch | None = None
+
+    def watch(self) -> "EngineWatch":
+        """The watch on the engine as it runs now; all boxes that it makes meanwhile share one.
+
+        Raises:
+            Exception: One of `ENGINE_ERRORS`.
+        """
+        with self._watching:
+            if self._watch is None or self._watch.engine_has_gone():
+                self._watch = EngineWatch(self)
+            return self._watch
+
+    def answers(self) -> bool:
+        """Whether the engine answers now."""
+        try:
+            self._result(self._get(self._url("/_ping"), timeout=_PING_S))
+        except ENGINE_ERRORS:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close idle connections, and the watch."""
+        with self._watching:
+            watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
+        super().close()
 
     def send(self, request: Any, **settings: Any) -> Any:
         """Send a request.
@@ -93,6 +126,51 @@ def _knock(address: str) -> None:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(ENGINE_TIMEOUT_S)
             probe.connect(address.removeprefix("unix://"))
+
+
+class EngineWatch:
+    """A request to an engine that has no end: its connection lasts as long as that engine does.
+
+    So it tells an engine that was stopped, or stopped and started again, from one that has run all
+    the while. Nothing that happens in a container can end it. No thread waits for it.
+
+    Args:
+        client: The engine's client.
+    """
+
+    def __init__(self, client: Any) -> None:
+        # Of events that hardly ever come: a reload of the engine's settings.
+        url, wanted = client._url("/events"), {"filters": '{"type": ["daemon"]}'}
+        self._response = client._get(url, params=wanted, stream=True)
+        self._attached = client._get_raw_response_socket(self._response)
+        self._socket: Any = getattr(self._attached, "_sock", self._attached)
+        self._lock = threading.Lock()
+        self._gone = False
+
+    def engine_has_gone(self) -> bool:
+        """Whether the engine has ended since, or the way to it was lost."""
+        with self._lock:
+            while not self._gone:
+                try:
+                    self._socket.settimeout(0.0)
+                    self._gone = not self._socket.recv(1 << 16)
+                except (BlockingIOError, ssl.SSLWantReadError):
+                    return False
+                except (OSError, ValueError):
+                    self._gone = True
+            self._close()
+            return True
+
+    def close(self) -> None:
+        """Free the descriptor. Boxes that were made meanwhile are not to be asked any more."""
+        with self._lock:
+            self._gone = True
+            self._close()
+
+    def _close(self) -> None:
+        for closing in (self._attached, self._socket, self._response):
+            with contextlib.suppress(OSError, ValueError):
+                closing.close()
 
 
 class AttachedStream:

@@ -5,9 +5,12 @@ Left out: which one, and what is done beside the call (`pooled.py`, and an episo
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from gymnast.sandboxes.base import MAX_FILE_BYTES, Sandbox
 from gymnast.sandboxes.spec import ExecResult
+
+T = TypeVar("T")
 
 
 class ForwardingSandbox(Sandbox):
@@ -34,8 +37,8 @@ class ForwardingSandbox(Sandbox):
     def _behind(self) -> Sandbox:
         """The box that calls go to."""
 
-    def _run(self, call: Callable[[Sandbox], ExecResult]) -> ExecResult:
-        """Make a call of `exec` or `python`."""
+    def _run(self, call: Callable[[Sandbox], T]) -> T:
+        """Make a call of `exec`, `python`, `read_file` or `write_file`."""
         return call(self._behind())
 
     def exec(
@@ -70,11 +73,11 @@ class ForwardingSandbox(Sandbox):
 
     def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """See `Sandbox.read_file`."""
-        return self._behind().read_file(path, max_bytes=max_bytes)
+        return self._run(lambda box: box.read_file(path, max_bytes=max_bytes))
 
     def write_file(self, path: str, data: str | bytes) -> None:
         """See `Sandbox.write_file`."""
-        self._behind().write_file(path, data)
+        self._run(lambda box: box.write_file(path, data))
 
     @property
     def alive(self) -> bool:
@@ -84,3 +87,7 @@ class ForwardingSandbox(Sandbox):
     def ping(self, *, timeout_s: float = 5.0) -> bool:
         """See `Sandbox.ping`."""
         return self._behind().ping(timeout_s=timeout_s)
+
+    def engine_lost(self) -> bool:
+        """See `Sandbox.engine_lost`."""
+        return self._behind().engine_lost()

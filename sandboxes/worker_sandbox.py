@@ -13,6 +13,7 @@ from gymnast.errors import (
     SandboxDead,
     SandboxFileError,
     SandboxTemporarilyUnavailable,
+    SandboxTextError,
     SandboxUnavailable,
     UsageError,
 )
@@ -240,7 +241,7 @@ class WorkerSandbox(Sandbox):
                     header, payload, timeout_s=timeout_s, max_answer_bytes=max_answer_bytes
                 )
             except BrokenFrame as error:  # nothing has been sent
-                raise UsageError(f"command, env or path are too long: {error}") from None
+                raise SandboxTextError(f"command, env or path are too long: {error}") from None
             except (LinkTimeout, LinkClosed) as error:
                 self._break(str(error))
                 raise
@@ -265,11 +266,11 @@ def _argv(command: str | Sequence[str]) -> list[str]:
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or "\0" in value:
-        raise UsageError(f"{name} is {value!r}; it must be a text without NUL")
+        raise SandboxTextError(f"{name} is {value!r}; it must be a text without NUL")
     try:
         os.fsencode(value)
     except UnicodeEncodeError:
-        raise UsageError(f"{name} is {value!r}; it must be a text that has bytes") from None
+        raise SandboxTextError(f"{name} is {value!r}; it must be a text that has bytes") from None
     return value
 
 

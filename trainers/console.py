@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
+from gymnast.envs.box import BROKEN
 from gymnast.trainers.evaluation_summary import aligned, headline, summary_cells, summary_table
 from gymnast.trainers.observer import Groups
 from gymnast.trainers.samples import Sample, pick_samples
@@ -86,6 +87,7 @@ class RunConsole:
         self._write(
             f"evaluation{place}: {headline(metrics)}  episodes {episodes}"
             + _missing(metrics, "eval/")
+            + _broken_boxes(metrics, "eval/")
             + _bugs(metrics, "eval/"),
             style="bold",
         )
@@ -196,7 +198,14 @@ def step_line(step: int, steps: int, metrics: Mapping[str, float]) -> str:
         if metrics.get("episodes/masked") and not metrics.get("tokens/trained"):
             why = "every episode ended in a way that masked_stop_reasons leaves out"
         parts.append(f"nothing learned: {why}")
-    return "  ".join(parts) + _missing(metrics) + _bugs(metrics)
+    return "  ".join(parts) + _missing(metrics) + _broken_boxes(metrics) + _bugs(metrics)
+
+
+def _broken_boxes(metrics: Mapping[str, float], area: str = "") -> str:
+    """How many episodes have reward 0 because the policy broke their boxes."""
+    share = metrics.get(f"{area}{BROKEN}", 0.0)
+    number = round(share * metrics.get(f"{area}episodes/finished", 0))
+    return f"  boxes that the policy broke {number}" if number else ""
 
 
 def _bugs(metrics: Mapping[str, float], area: str = "") -> str:

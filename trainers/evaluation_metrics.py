@@ -36,7 +36,7 @@ PREFIX = "eval/"
 # What names of the run's own environment begin with; no further environment may be called so.
 AREAS = (
     *("by", "environment", "episodes", "reward", "reward_parts", "rows"),
-    *("time", "tokens", "tools"),
+    *("sandbox", "time", "tokens", "tools"),
 )
 Groups = Sequence[Sequence[Trajectory]]
 

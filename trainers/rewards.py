@@ -16,7 +16,8 @@ A function gets the whole `Trajectory`: messages, row, stop reason, token ids, t
 of an episode run at once, as soon as it has ended and while others go on; sync ones may run on
 several threads at the same time. The weighted sum is added to the last turn's reward, and each
 value is kept, unweighted, in `Trajectory.metrics` as "reward_parts/<name>" beside what the
-environment gave ("environment", where it named no parts).
+environment gave ("environment", where it named no parts). None is called for an episode whose box
+the policy broke: its reward is 0.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gymnast.envs.box import BROKEN
 from gymnast.envs.user_code import Blame, call_hook, checked_number
 from gymnast.envs.worker import Worker
 from gymnast.errors import ConfigError
@@ -87,7 +89,7 @@ async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Traj
     if not math.isfinite(own):
         blame = Blame("rewards", OWN, trajectory.row)
         raise blame.error(f"the environment's reward is {own!r}; it must be a finite number")
-    if not rewards:
+    if not rewards or trajectory.metrics.get(BROKEN):
         return trajectory
     _check_names(trajectory, rewards)
     async with asyncio.TaskGroup() as tasks:

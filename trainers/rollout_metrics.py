@@ -11,6 +11,8 @@
     tools/calls/<tool>          how many of them there were
     tools/failures/<tool>       how many calls of it did not succeed, for their arguments or in it
     tools/calls, tools/errors, tools/errors/<kind>, tools/abandoned_threads
+    sandbox/broken              1 where the policy broke its box, which is reward 0
+    sandbox/unusable            1 where a hook that scores could not use what the policy left
     reward_parts/<name>         where `reward` returned several, or there are reward functions
     no_reward                   1 where the environment's `reward` returned None
     anything else               what the environment's `metrics` returned

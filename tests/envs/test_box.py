@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from gymnast.envs import Environment, make, tool
-from gymnast.envs.box import REPLACED
 from gymnast.errors import ConfigError, SandboxDead, SandboxUnavailable, UserCodeError
 from gymnast.sandboxes import Sandbox, SandboxSpec
 from gymnast.types import StopReason
@@ -65,7 +65,7 @@ def test_a_box_is_there_in_setup_tools_reward_and_cleanup_and_closed_after(
         env, calls(("python", {"code": "x = 41"}), ("later", {"code": "x + 1"})), ANSWER
     )
     assert first.messages[1]["content"] == "ok 42\n"
-    assert (last.reward, last.info["metrics"]["sandbox/replaced"]) == (1.0, 0.0)
+    assert (last.reward, last.info["metrics"]["sandbox/broken"]) == (1.0, 0.0)
     assert env.said == ["Go.", "Go."]
     with pytest.raises(SandboxDead):
         env.seen[0].exec(["true"])
@@ -88,68 +88,235 @@ def test_every_episode_has_a_fresh_box(calls: Calls) -> None:
     assert asyncio.run(run()) == ["ok ['start.txt']\n"] * 2
 
 
+BREAKS_LATER = "import os, threading; threading.Timer(0.1, os.kill, (os.getppid(), 9)).start()"
+
+
+def check_broken(outcome: Any) -> None:
+    """The episode is over with reward 0, which counts, and is not tried again."""
+    assert outcome.info["stop_reason"] not in (None, StopReason.error)
+    assert outcome.terminated and not outcome.truncated
+    assert outcome.info["metrics"]["sandbox/broken"] == 1.0
+    assert "failure" not in outcome.info
+
+
 @pytest.mark.parametrize("name", ["python", "later"])
-def test_a_box_that_the_policys_code_breaks_is_replaced(
+def test_a_policy_that_breaks_its_box_has_ended_its_episode(
     play: Play, calls: Calls, name: str
 ) -> None:
     env = Boxed()
-    broken, after, last = play(
-        env,
-        calls((name, {"code": KILLS_THE_WORKER})),
-        calls((name, {"code": "open('start.txt').read()"})),
-        ANSWER,
-    )
-    assert broken.messages[0]["content"].startswith("dead ")
-    assert REPLACED.strip() in broken.messages[0]["content"]
-    assert after.messages[0]["content"] == "ok 'Go.'\n"
-    assert (last.reward, last.info["stop_reason"]) == (1.0, StopReason.answered)
-    assert last.info["metrics"]["sandbox/replaced"] == 1.0
-    assert len(env.seen) == 2
+    (outcome,) = play(env, calls((name, {"code": KILLS_THE_WORKER}), (name, {"code": "1"})))
+    check_broken(outcome)
+    assert outcome.reward == 0.0 and outcome.info["stop_reason"] is StopReason.environment
+    assert outcome.messages[0]["content"].startswith("dead ")
+    assert outcome.messages[1]["content"].endswith("the box broke, and the episode is over")
+    assert len(env.seen) == 1
 
 
-def test_calls_at_the_same_time_after_a_break_share_one_new_box(calls: Calls) -> None:
-    class AtOnce(Boxed):
-        @tool(concurrent=True)
-        async def both(self, code: str) -> str:
-            """Run code beside another."""
-            return (await self.sandbox.apython(code)).stdout
+class Files(Boxed):
+    @tool
+    async def read(self, path: str) -> str:
+        """Read a file."""
+        return (await self.sandbox.aread_file(path)).decode()
+
+    @tool
+    def write(self, path: str, text: str) -> str:
+        """Write a file."""
+        try:
+            self.sandbox.write_file(path, text)
+        except Exception as error:  # what a tool makes of it changes nothing
+            return f"failed: {error}"
+        return "written"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        ("python", {"code": "1"}),
+        ("later", {"code": "1"}),
+        ("read", {"path": "start.txt"}),
+        ("write", {"path": "mine.txt", "text": "x"}),
+        None,
+    ],
+)
+def test_a_box_that_the_policy_breaks_between_two_calls_is_no_infrastructure(
+    calls: Calls, after: Any
+) -> None:
+    """Else a policy could choose to be sampled again; None: only `reward` comes after it."""
 
     async def run() -> Any:
-        env = AtOnce(sandbox={"backend": "local", "max_boxes": 1})
+        env = Files()
         await env.areset(options={"row": {"prompt": "Go."}})
-        await env.act(calls(("python", {"code": KILLS_THE_WORKER})))
-        one, other = ("both", {"code": "x = 41"}), ("both", {"code": "x = 42"})
-        await asyncio.wait_for(env.act(calls(one, other)), 60)
-        found = await env.act(calls(("both", {"code": "x in (41, 42)"})))
+        await env.act(calls(("python", {"code": BREAKS_LATER})))
+        await asyncio.sleep(0.6)
+        outcome = await env.act(ANSWER if after is None else calls(after))
         await env.aclose()
-        return found.messages[0]["content"], len(env.seen)
+        return outcome
 
-    assert asyncio.run(run()) == ("True\n", 2)
+    outcome = asyncio.run(run())
+    check_broken(outcome)
+    assert outcome.reward == 0.0
+    assert len(outcome.messages) == (after is not None)
 
 
-def test_a_box_that_breaks_between_calls_is_infrastructure(calls: Calls) -> None:
+@pytest.mark.parametrize("first", [True, False])
+def test_what_a_policy_that_breaks_its_box_was_paid_is_taken_back(
+    play: Play, calls: Calls, first: bool
+) -> None:
+    class Paid(Boxed):
+        def turn_reward(self, turn: Any) -> float:
+            return 0.5 if first else -0.5
+
+    good, bad = (calls(("python", {"code": code})) for code in ("1", KILLS_THE_WORKER))
+    paid, ended = play(Paid(), good, bad)
+    check_broken(ended)
+    assert paid.reward + ended.reward == (0.0 if first else -0.5)
+
+
+HOOKS = ["turn_reward", "reward", "metrics"]
+
+
+@pytest.mark.parametrize("how", ["raises", "goes on", "says infrastructure"])
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_box_that_breaks_while_an_episode_is_scored_is_the_policys_doing(
+    play: Play, calls: Calls, hook: str, how: str
+) -> None:
+    """Whatever the hook makes of it, it is neither the user's error nor the infrastructure's."""
+
+    def scores(self: Any, of: Any) -> Any:
+        result = self.sandbox.python("breaks()")
+        if how == "goes on":
+            return {"fine": 1.0} if hook == "metrics" else 1.0
+        if how == "raises":
+            return float(result.stdout)
+        raise SandboxDead("the box broke")
+
+    env = type("Scores", (Boxed,), {hook: scores})()
+    plants = f"def breaks(): {KILLS_THE_WORKER}"
+    *_, outcome = play(env, calls(("python", {"code": plants})), *([ANSWER][hook == HOOKS[0] :]))
+    check_broken(outcome)
+    assert outcome.reward == 0.0
+
+
+def test_code_of_the_answer_that_breaks_the_box_in_reward_is_the_policys_doing(play: Play) -> None:
+    class Runs(Boxed):
+        def reward(self, episode: Any) -> float:
+            return float(self.sandbox.python(episode.answer).verdict != "ok")
+
+    (outcome,) = play(Runs(), {"role": "assistant", "content": KILLS_THE_WORKER})
+    check_broken(outcome)
+    assert outcome.reward == 0.0
+
+
+@pytest.mark.parametrize("first", ["tool", "reward", "hidden"])
+def test_a_box_that_broke_before_the_policy_acted_is_infrastructure(
+    calls: Calls, first: str
+) -> None:
+    class Hides(Boxed):
+        def reward(self, episode: Any) -> float:
+            try:
+                return super().reward(episode)
+            except SandboxDead:
+                return 1.0
+
     async def run() -> Any:
-        env = Boxed()
+        env = (Hides if first == "hidden" else Boxed)()
         await env.areset(options={"row": {"prompt": "Go."}})
-        await env.act(calls(("python", {"code": "1"})))
         env.seen[0].close()  # as the engine would, from outside
-        outcome = await env.act(calls(("python", {"code": "2"})))
+        outcome = await env.act(calls(("python", {"code": "2"})) if first == "tool" else ANSWER)
         await env.aclose()
         return outcome
 
     outcome = asyncio.run(run())
     assert (outcome.info["stop_reason"], outcome.reward) == (StopReason.error, 0.0)
     assert "SandboxDead" in outcome.info["failure"]
+    assert outcome.info["metrics"]["sandbox/broken"] == 0.0
 
 
-def test_a_box_that_breaks_in_a_hook_is_not_replaced(play: Play) -> None:
-    class Breaks(Boxed):
-        def reward(self, episode: Any) -> float:
-            assert self.sandbox.python(KILLS_THE_WORKER).verdict == "dead"
-            return float(self.sandbox.python("1").exit_code == 0)
+def test_a_box_that_broke_along_with_its_engine_is_infrastructure(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gymnast.sandboxes.local.LocalSandbox.engine_lost", lambda self: True)
 
-    (outcome,) = play(Breaks(), ANSWER)
+    async def run() -> Any:
+        env = Boxed()
+        await env.areset(options={"row": {"prompt": "Go."}})
+        outcome = await env.act(calls(("python", {"code": KILLS_THE_WORKER})))
+        await env.aclose()
+        return outcome
+
+    outcome = asyncio.run(run())
     assert outcome.info["stop_reason"] is StopReason.error
+
+
+def test_a_box_that_breaks_in_setup_is_infrastructure() -> None:
+    class Breaks(Boxed):
+        def setup(self, row: Any) -> None:
+            assert self.sandbox.python(KILLS_THE_WORKER).verdict == "dead"
+            self.sandbox.python("1")
+
+    with pytest.raises(SandboxDead):
+        Breaks().reset(options={"row": {"prompt": "Go."}})
+
+
+def test_a_box_that_the_policy_breaks_for_cleanup_does_not_undo_the_episode(calls: Calls) -> None:
+    class Cleans(Environment):
+        sandbox_spec = SandboxSpec()
+
+        @tool
+        def python(self, code: str) -> str:
+            """Run code."""
+            return self.sandbox.python(code).stdout
+
+        def reward(self, episode: Any) -> float:
+            return 1.0
+
+        def cleanup(self) -> None:
+            time.sleep(0.5)
+            int(self.sandbox.python("1").stdout)
+
+    async def run() -> Any:
+        env = Cleans(sandbox="local")
+        await env.areset(options={"row": {"prompt": "Go."}})
+        await env.act(calls(("python", {"code": BREAKS_LATER})))
+        return await env.act(ANSWER)
+
+    assert asyncio.run(run()).reward == 1.0
+
+
+@pytest.mark.parametrize("hook", [*HOOKS, "cleanup"])
+@pytest.mark.parametrize("what", ["file", "command"])
+def test_what_the_policy_left_or_said_does_not_raise_in_hooks(
+    play: Play, calls: Calls, hook: str, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A missing file, or a NUL in a command: the hook's value is 0, and the run goes on."""
+
+    class Careless(Boxed):
+        def reward(self, episode: Any) -> float:
+            return 1.0
+
+    def careless(self: Any, *arguments: Any) -> Any:
+        if what == "file":
+            return float(len(self.sandbox.read_file("start.txt")))
+        return float(self.sandbox.exec(["echo", "a\0b"]).exit_code)  # as the answer has it
+
+    setattr(Careless, hook, careless)
+    removes = calls(("python", {"code": "import os; os.remove('start.txt')"}))
+    *_, outcome = play(Careless(), removes, ANSWER)
+    assert outcome.info["stop_reason"] is StopReason.answered
+    assert outcome.reward == (0.0 if hook == "reward" else 1.0)
+    if hook != "cleanup":
+        assert outcome.info["metrics"]["sandbox/unusable"] == 1.0
+        assert f"Careless.{hook}" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["setup", "prepare_sandbox"])
+def test_a_file_that_is_missing_before_the_policy_acts_is_the_users_to_mend(where: str) -> None:
+    def look(self: Any, *arguments: Any) -> None:
+        (arguments[0] if where == "prepare_sandbox" else self.sandbox).read_file("no_such.txt")
+
+    env = type("Looks", (Boxed,), {where: look})()
+    with pytest.raises(UserCodeError, match=rf"Looks.{where}: .*no_such.txt"):
+        env.reset(options={"row": {"prompt": "Go."}})
 
 
 @pytest.mark.parametrize("where", ["setup", "reward", "cleanup", "prepare_sandbox"])

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from gymnast.envs import Renderer, check_env, make
 from gymnast.envs.code import Code, code_in
 from gymnast.envs.code_tasks import LEVELS, WORKED, tasks
 from gymnast.envs.grading import GradingLimits, Tests, grade
-from gymnast.errors import ConfigError, DataError, SandboxDead, UserCodeError
+from gymnast.errors import ConfigError, DataError, SandboxBroken, SandboxDead, UserCodeError
 from gymnast.sandboxes import Sandbox, open_sandbox
 
 ROW = {"prompt": "Write half(n).", "test_list": ["assert half(4) == 2", "assert half(1) == 0.5"]}
@@ -62,31 +61,9 @@ def test_variables_of_the_session_are_not_there_when_code_is_graded(
     assert ended.reward == 0.0
 
 
-BREAKS_A_BOX = """
-import os, signal
-try:
-    os.remove(MARK)  # the first to do so
-except FileNotFoundError:
-    pass
-else:
-    os.kill(os.getppid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.parametrize("breaks", ["no box", "one when it is loaded", "one when it is called"])
-def test_episodes_that_all_hold_a_box_do_not_wait_for_one_another(
-    breaks: str, tmp_path: Path
-) -> None:
+def test_episodes_that_all_hold_a_box_do_not_wait_for_one_another() -> None:
     envs = [Code(sandbox={"backend": "local", "max_boxes": 2}) for _ in range(2)]
-    mark = tmp_path / "mark"
-    mark.touch()
-    broken = BREAKS_A_BOX.replace("MARK", repr(str(mark)))
-    code = {
-        "no box": "def half(n): return n / 2",
-        "one when it is loaded": broken + "def half(n): return n / 2",
-        "one when it is called": "def half(n):" + broken.replace("\n", "\n ") + "return n / 2",
-    }
-    said = answer(code[breaks])
+    said = answer("def half(n): return n / 2")
 
     async def both() -> list[float]:
         for env in envs:
@@ -100,6 +77,26 @@ def test_episodes_that_all_hold_a_box_do_not_wait_for_one_another(
     assert asyncio.run(in_time()) == [1.0, 1.0]
     for env in envs:
         env.close()
+
+
+KILLS_THE_WORKER = "__import__('os').kill(__import__('os').getppid(), 9)"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        f"{KILLS_THE_WORKER}\ndef half(n): return n / 2",
+        f"def half(n):\n    {KILLS_THE_WORKER}",
+        f"def half(n):\n    n == 1 and {KILLS_THE_WORKER}\n    return n / 2",
+    ],
+    ids=["when it is loaded", "when it is called", "when it is called for the last time"],
+)
+def test_code_that_breaks_its_box_scores_nothing_and_is_counted(
+    play: Callable[..., Any], code: str
+) -> None:
+    (outcome,) = play(Code(sandbox="local"), answer(code), row=ROW)
+    assert (outcome.reward, outcome.info["stop_reason"]) == (0.0, "answered")
+    assert outcome.info["metrics"]["sandbox/broken"] == 1.0
 
 
 def test_tools_are_offered_as_asked(play: Callable[..., Any]) -> None:
@@ -154,7 +151,7 @@ def _lend(box: Sandbox) -> Any:
         async def aclose(self) -> None:
             await box.apython("import os; os._exit(0)")
 
-    async def take(purpose: str) -> Any:
+    async def take() -> Any:
         return Lent()
 
     return take
@@ -166,7 +163,7 @@ def box() -> Iterator[Sandbox]:
         yield box
 
 
-async def _open(purpose: str) -> Sandbox:
+async def _open() -> Sandbox:
     return open_sandbox("local")
 
 
@@ -188,41 +185,22 @@ def test_code_cannot_end_the_loop_of_a_test(error: str, box: Sandbox) -> None:
     assert asyncio.run(grade(tests, "", code, box, _open, GradingLimits())).passed == 0
 
 
-def test_a_box_that_breaks_after_the_last_tool_call_is_not_needed(calls: Any) -> None:
+def test_a_box_that_breaks_after_the_last_tool_call_scores_nothing(calls: Any) -> None:
     later = "import os, threading\n"
     later += "threading.Timer(0.1, os.kill, (os.getppid(), 9)).start()"
     answered = {"role": "assistant", "content": "```python\ndef half(n): return n / 2\n```"}
 
-    async def run() -> float:
+    async def run() -> Any:
         env = Code(sandbox="local")
         await env.areset(options={"row": ROW})
         await env.act(calls(("python", {"code": later})))
         await asyncio.sleep(0.6)
         outcome = await env.act(answered)
         await env.aclose()
-        return float(outcome.reward)
+        return outcome
 
-    assert asyncio.run(run()) == 1.0
-
-
-@pytest.mark.parametrize(("breaks", "passed"), [("once", 2), ("always", 0)])
-def test_a_call_in_which_the_box_broke_is_made_once_more(
-    breaks: str, passed: int, box: Sandbox, tmp_path: Path
-) -> None:
-    """It may have been an accident; where it breaks another box, it is the code's doing."""
-    mark = tmp_path / "broken"
-    code = f"""
-import os, signal
-def f(n):
-    if os.path.exists({str(mark)!r}) and {breaks == "once"}:
-        return n
-    open({str(mark)!r}, "w").close()
-    os.kill(os.getppid(), signal.SIGKILL)
-"""
-    tests = Tests("", ("f",), (("assert f(1) == 1", True), ("assert f(2) == 2", True)))
-    found = asyncio.run(grade(tests, "", code, box, _open, GradingLimits()))
-    assert found.passed == passed
-    assert passed or "broke two boxes" in found.why
+    outcome = asyncio.run(run())
+    assert (outcome.reward, outcome.info["metrics"]["sandbox/broken"]) == (0.0, 1.0)
 
 
 def test_broken_tests_are_the_users_to_mend(box: Sandbox) -> None:
@@ -238,6 +216,13 @@ def test_a_broken_box_of_the_tests_is_infrastructure(box: Sandbox) -> None:
         asyncio.run(grade(tests, "", "def f(n): return n", box, _open, GradingLimits()))
 
 
+def test_a_box_of_the_tests_that_breaks_on_an_answer_is_the_codes_doing(box: Sandbox) -> None:
+    kill = "f(1) == 1 and __import__('os').kill(__import__('os').getppid(), 9)"
+    tests = Tests("", ("f",), ((f"assert not ({kill})", True),))
+    with pytest.raises(SandboxBroken):
+        asyncio.run(grade(tests, "", "def f(n): return n", box, _open, GradingLimits()))
+
+
 def test_tests_out_of_time_have_failed_and_those_before_count(box: Sandbox) -> None:
     tests = Tests("", ("f",), (("assert f(1) == 1", True), ("while True: pass", True)))
     limits = GradingLimits(1.0, 2.0)
@@ -245,19 +230,13 @@ def test_tests_out_of_time_have_failed_and_those_before_count(box: Sandbox) -> N
     assert (found.passed, found.total) == (1, 2)
 
 
-@pytest.mark.parametrize("breaks", [False, True])
-def test_the_wait_for_a_box_is_not_the_codes_time(
-    breaks: bool, box: Sandbox, tmp_path: Path
-) -> None:
-    async def after_a_while(purpose: str) -> Sandbox:
+def test_the_wait_for_a_box_is_not_the_codes_time(box: Sandbox) -> None:
+    async def after_a_while() -> Sandbox:
         await asyncio.sleep(2.5)
         return open_sandbox("local")
 
-    mark = tmp_path / "mark"
-    if breaks:
-        mark.touch()
-    code = BREAKS_A_BOX.replace("MARK", repr(str(mark))) + "def f(n): return n"
     tests = Tests("", ("f",), (("assert f(1) == 1", True),))
+    code = "def f(n): return n"
     found = asyncio.run(grade(tests, "", code, box, after_a_while, GradingLimits(2.0, 2.0)))
     assert (found.passed, found.why) == (1, "")
 

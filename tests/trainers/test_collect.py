@@ -15,6 +15,7 @@ from gymnast.agents import Agent, ScriptedAgent, TransformersAgent
 from gymnast.agents.tiny import tiny_model
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.errors import DataError, InfrastructureError, UserCodeError
+from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import Rollouts, collect, stream
 from gymnast.trainers.collect import Counts
 from gymnast.types import Completion, Sampling, StopReason
@@ -364,6 +365,36 @@ def test_the_same_seed_gives_the_same_trajectories(tokenizer: Any) -> None:
 
 
 # --- What goes wrong
+
+
+class Boxed(Environment):
+    """Has a box, in which the policy's code runs."""
+
+    sandbox_spec = SandboxSpec()
+
+    @tool
+    def run(self, code: str) -> str:
+        """Run code."""
+        return self.sandbox.python(code).verdict
+
+    def reward(self, episode: Any) -> float:
+        return 1.0
+
+
+def test_a_policy_that_breaks_its_box_is_not_sampled_again(renderer: Renderer, say: Say) -> None:
+    """Its episodes stay in their groups with reward 0, and nothing counts as broken but its box."""
+    breaks = "import os, signal; os.kill(os.getppid(), signal.SIGKILL)"
+    rows = [{"prompt": "Go."}] * 2
+    for code, reward in ((breaks, 0.0), ("1", 1.0)):
+        agent = Listening(ScriptedAgent([say("", ("run", {"code": code})), say("Done.")]))
+        env = Boxed(renderer, context_length=2000, sandbox="local")
+        rollouts = gather(lambda env=env: env, agent, rows, concurrency=1)  # type: ignore[misc]
+        assert [[t.reward for t in group] for group in rollouts] == [[reward] * 2] * 2
+        assert all(t.terminated and t.action_tokens > 0 for t in rollouts.trajectories)
+        assert len(agent.seeds) == 4 * (1 + int(reward))
+        metrics = rollouts.metrics
+        assert metrics["episodes/retried"] == metrics["episodes/left_out"] == 0
+        assert metrics["sandbox/broken"] == 1.0 - reward
 
 
 @pytest.mark.parametrize("place", ["setup", "tool", "turn_reward", "reward"])

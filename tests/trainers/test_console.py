@@ -125,6 +125,9 @@ def test_what_was_not_measured_is_not_shown() -> None:
         step_line(1, 2, bugs)
         == "step 1/2  errors 19  calls that failed because of bugs in tools 17"
     )
+    broken = {"sandbox/broken": 0.25, "episodes/finished": 8}
+    assert step_line(1, 2, broken) == "step 1/2  boxes that the policy broke 2"
+    assert step_line(1, 2, broken | {"sandbox/broken": 0.0}) == "step 1/2"
     assert step_line(1, 2, {"grad_norm": 0.0}).endswith("the rewards of each row are alike")
     assert step_line(1, 2, {"grad_norm": 0.1}) == "step 1/2  grad 0.1"
 
@@ -134,6 +137,13 @@ def test_rows_that_an_evaluation_had_to_skip_are_shown() -> None:
     metrics = {"eval/reward/mean": 0.5, "eval/episodes/rows_skipped": 2.0}
     RunConsole(Console(file=stream)).on_evaluation(0, metrics, [[trajectory()]])
     assert stream.getvalue().splitlines()[0].endswith("  rows with too long a prompt 2")
+
+
+def test_boxes_that_the_policy_broke_in_an_evaluation_are_shown() -> None:
+    stream = io.StringIO()
+    metrics = {"eval/reward/mean": 0.5, "eval/sandbox/broken": 0.5, "eval/episodes/finished": 4.0}
+    RunConsole(Console(file=stream)).on_evaluation(0, metrics, [[trajectory()]])
+    assert stream.getvalue().splitlines()[0].endswith("  boxes that the policy broke 2")
 
 
 def test_a_whole_step_fits_a_line_of_a_hundred_columns() -> None:

@@ -67,6 +67,13 @@ def test_parts_that_the_environment_named_stay() -> None:
     assert found.metrics == {"reward_parts/format": 1.0, "reward_parts/two": 2.0}
 
 
+def test_nothing_is_added_where_the_policy_broke_its_box() -> None:
+    given = trajectory(0.5, -0.5, metrics={"sandbox/broken": 1.0})
+    assert scored(given, Reward("two", two)) == given
+    well = trajectory(0.5, -0.5, metrics={"sandbox/broken": 0.0})
+    assert (scored(well, Reward("two", two)) or well).reward == 2.0
+
+
 def test_no_part_of_the_reward_takes_the_place_of_another_of_its_name() -> None:
     """The environment's own would be missing in what trains by parts, and one counted twice."""
     named = trajectory(1.0, metrics={"reward_parts/length": 1.0})
