@@ -30,6 +30,7 @@ from gymnast.sandboxes.owner import folder_prefix
 from gymnast.sandboxes.program import command
 from gymnast.sandboxes.seccomp_filter import BOX_CALLS, assemble, has_machine
 from gymnast.sandboxes.spec import SandboxSpec
+from gymnast.sandboxes.users import LIMITS
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 from gymnast.visible import visible_line
 
@@ -37,8 +38,18 @@ LEAST_VERSION = (0, 8)  # --disable-userns
 WORK_FOLDER = "/box"  # not where a Python may be
 USER_ID = 1000  # in the box, which has users of its own; root's boxes are the host's users
 
-# Joins the control groups, whose files are the arguments up to the first "--", then runs the rest.
-_JOIN = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 71; shift; done; shift; exec "$@"'
+# Joins the control groups, whose files are the arguments up to the first "--", then runs the rest:
+# as what the kernel kills before the run itself, and with the host's /proc as a descriptor.
+_JOIN = """
+while [ "$1" != -- ]; do echo 0 >"$1" || exit 71; shift; done
+shift
+read -r score </proc/self/oom_score_adj
+[ "$score" -ge 500 ] || echo 500 >/proc/self/oom_score_adj
+exec "$@" 3</proc
+"""
+_PROC = 3
+_DEVICES = ("full", "null", "random", "urandom", "zero")
+_LINKS = {"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"}
 
 
 class _Box(WorkerSandbox):
@@ -69,6 +80,7 @@ class _Box(WorkerSandbox):
             alone=True,
             rlimits=_rlimits(self.spec, groups),
             seccomp=assemble(BOX_CALLS, platform.machine()),
+            proc=_PROC,
         )
 
     def _name(self) -> str:
@@ -179,7 +191,7 @@ def _groups(spec: SandboxSpec, name: str) -> Groups:
 
 
 def _rlimits(spec: SandboxSpec, groups: Groups) -> dict[str, int]:
-    limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": spec.disk_bytes, "RLIMIT_NOFILE": 1024}
+    limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": spec.disk_bytes, "RLIMIT_NOFILE": 1024, **LIMITS}
     if "memory" not in groups.folders:
         limits["RLIMIT_DATA"] = spec.memory_bytes
     if "pids" not in groups.folders:  # counted by user and user namespace: the box's own
@@ -219,7 +231,7 @@ def _arguments(
 
 def _files(spec: SandboxSpec, files: HostFiles, groups: Groups) -> list[str]:
     """Options for what a box sees of files."""
-    options = ["--proc", "/proc", "--dev", "/dev"]
+    options = ["--proc", "/proc", *_devices()]
     for folder in (WORK_FOLDER, "/tmp", "/dev/shm"):
         options += ["--perms", "1777", "--size", str(spec.disk_bytes), "--tmpfs", folder]
     counter = groups.oom_counter
@@ -237,7 +249,8 @@ def _files(spec: SandboxSpec, files: HostFiles, groups: Groups) -> list[str]:
         elif os.path.exists(path):
             options += ["--ro-bind", path, path]
     options += [option for path in placed[2:] for option in _folders_above(path)]
-    for path in ("/dev", *covers, "/"):
+    # A /proc to write to would let a guest be killed after the worker when memory runs out.
+    for path in ("/proc", "/dev", *covers, "/"):
         placed += ["--remount-ro", path]
     return [*options, *placed]
 
@@ -246,6 +259,16 @@ def _folders_above(path: str) -> list[str]:
     """Options that make them: bwrap would close them to others than root."""
     above = [*reversed(Path(path).parents)][1:]
     return [option for parent in above for option in ("--perms", "0755", "--dir", str(parent))]
+
+
+def _devices() -> list[str]:
+    """Options for /dev: not those of --dev, with which a box could take all of the host's PTYs."""
+    options = ["--perms", "0755", "--tmpfs", "/dev"]
+    for name in _DEVICES:
+        options += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    for name, rest in _LINKS.items():
+        options += ["--symlink", f"/proc/self/fd{rest}", f"/dev/{name}"]
+    return options
 
 
 def _discard(

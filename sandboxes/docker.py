@@ -14,6 +14,7 @@ from gymnast.sandboxes.docker_engine import (
     AttachedStream,
     engine_address,
     engine_client,
+    has_all_user_ids,
     may_pass,
 )
 from gymnast.sandboxes.docker_removal import remove_left, remove_some_time
@@ -22,21 +23,26 @@ from gymnast.sandboxes.program import command
 from gymnast.sandboxes.seccomp_filter import BOX_CALLS
 from gymnast.sandboxes.seccomp_profile import profile
 from gymnast.sandboxes.spec import SandboxSpec
+from gymnast.sandboxes.users import LIMITS, LOGIN, random_user_id
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 
 DEFAULT_IMAGE = "python:3.12-slim"
 WORK_FOLDER = "/work"
-USER_ID = 1000
 
 _OWN_PROCESSES = 2  # the worker and the session
+_MORE_THREADS = 64  # the engine's own, while it starts a box
 _INODES = 1 << 16
+_FIRST_USERS_GROUP = "1000"  # many images let only this one into their user's home
+_OOM_SCORE = 500  # before what else runs on the machine, and after what the worker starts
+# In the place of the engine's: a box could take all PTYs of the machine, and keep messages.
+_NOTHING = "ro,nosuid,nodev,noexec,mode=755,size=4k,nr_inodes=1"
 
 
 class DockerSandbox(WorkerSandbox):
     """A container that answers in a millisecond: a worker is started in it once.
 
-    It has no network, no capability, no way to gain privileges, a user id that is not root's, a
-    read-only root with two writable folders in memory (`/work`, where code runs, and `/tmp`;
+    It has no network, no capability, no way to gain privileges, a user of its own that nobody else
+    is, a read-only root with two writable folders in memory (`/work`, where code runs, and `/tmp`;
     `disk_bytes` each, a quarter of the memory at most), and limits on memory (files in memory
     count, no swap), processes, CPU, open files, wall time and output. It may make the system calls
     of `seccomp_filter.BOX_CALLS` only: none that makes namespaces, mounts, traces, watches files,
@@ -49,8 +55,13 @@ class DockerSandbox(WorkerSandbox):
     "runsc" or "kata" puts another one between); what can be learnt of the machine from /proc and
     /sys (its CPUs, its memory, its load); use of shared caches and of the memory bus; the image
     itself. The engine must be trusted, and whoever may use its socket is root on its machine.
-    Code can break its own box: with its memory full the kernel kills the guest's processes first,
-    but may come to the worker, and the call's verdict is "dead".
+    Code can break its own box, the call's verdict is then "dead". With its memory full the kernel
+    kills what code has started before the worker; that code can change this where the engine's
+    kernel has no Landlock (before 5.19).
+
+    Its user has no name in the image's /etc/passwd: USER and LOGNAME say "sandbox", HOME is
+    `/work`. Of the image it reads what everyone may, or the group 1000. There are no terminals
+    (PTYs). An engine with `userns-remap` or without root has few users: two boxes may be the same.
 
     Args:
         spec: The image, the runtime and the limits.
@@ -87,7 +98,9 @@ class DockerSandbox(WorkerSandbox):
             kind = SandboxTemporarilyUnavailable if may_pass(error) else SandboxUnavailable
             raise kind(_why_not(error, self.image, self.spec)) from None
         container, attached = self._container, self._attached
-        self._connect(attached, lambda: _discard(api, container, attached), alone=True)
+        self._connect(
+            attached, lambda: _discard(api, container, attached), alone=True, seal_proc=True
+        )
         remove_left()
 
     @property
@@ -117,8 +130,10 @@ def folder_bytes(spec: SandboxSpec) -> int:
 
 
 def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
+    all_ids = has_all_user_ids(api)
+    user_id = random_user_id(all_ids=all_ids)
     # The owner is given, as the mode does not hold where the image has a folder of that name.
-    owner = f"uid={USER_ID},gid={USER_ID},mode=1777"
+    owner = f"uid={user_id},gid={user_id},mode=1777"
     tmpfs = f"rw,nosuid,nodev,{owner},size={folder_bytes(spec)},nr_inodes={_INODES}"
     host_config = api.create_host_config(
         auto_remove=True,
@@ -126,16 +141,20 @@ def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
         cap_drop=["ALL"],
         security_opt=["no-new-privileges:true", f"seccomp={_seccomp_profile()}"],
         read_only=True,
-        tmpfs={WORK_FOLDER: f"{tmpfs},exec", "/tmp": f"{tmpfs},noexec"},
+        tmpfs={
+            WORK_FOLDER: f"{tmpfs},exec",
+            "/tmp": f"{tmpfs},noexec",
+            "/dev/pts": _NOTHING,
+            "/dev/mqueue": _NOTHING,
+        },
         shm_size=min(16 << 20, folder_bytes(spec)),
         mem_limit=spec.memory_bytes,
         memswap_limit=spec.memory_bytes,
         pids_limit=spec.processes + _OWN_PROCESSES,
         nano_cpus=int(spec.cpus * 1e9),
-        ulimits=[
-            Ulimit(name="nofile", soft=1024, hard=1024),
-            Ulimit(name="core", soft=0, hard=0),
-        ],
+        oom_score_adj=_OOM_SCORE,
+        ulimits=_ulimits(spec, all_ids),
+        group_add=[_FIRST_USERS_GROUP],
         log_config=LogConfig(type=LogConfig.types.NONE),  # else a log of all answers grows on disk
         runtime=spec.runtime,
     )
@@ -144,15 +163,23 @@ def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
         name=name,
         entrypoint=command(spec.python),
         command=[],
-        user=f"{USER_ID}:{USER_ID}",
+        user=f"{user_id}:{user_id}",
         working_dir=WORK_FOLDER,
-        environment={"HOME": WORK_FOLDER, "LANG": "C.UTF-8", **spec.env},
+        environment={"HOME": WORK_FOLDER, "LANG": "C.UTF-8", **LOGIN, **spec.env},
         labels=owner_labels(),
         stdin_open=True,
         healthcheck={"test": ["NONE"]},
         host_config=host_config,
     )
     return str(created["Id"])
+
+
+def _ulimits(spec: SandboxSpec, all_ids: bool) -> list[Ulimit]:
+    limits = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": 1024, **LIMITS}
+    if all_ids:  # else it is counted for boxes that have the same user
+        limits["RLIMIT_NPROC"] = spec.processes + _OWN_PROCESSES + _MORE_THREADS
+    names = {name: name.removeprefix("RLIMIT_").lower() for name in limits}
+    return [Ulimit(name=names[name], soft=most, hard=most) for name, most in limits.items()]
 
 
 @cache

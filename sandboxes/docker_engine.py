@@ -10,6 +10,7 @@ import os
 import socket
 import ssl
 import threading
+from functools import cache
 from typing import Any
 
 import docker
@@ -18,6 +19,7 @@ import docker.utils
 import requests.exceptions
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
+from gymnast.sandboxes.users import all_ids_are_here
 
 ENGINE_ERRORS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
 ENGINE_TIMEOUT_S = 60
@@ -54,6 +56,19 @@ def engine_client() -> Any:
                 ) from None
             _clients[key] = client
         return _clients[key]
+
+
+@cache
+def has_all_user_ids(client: Any) -> bool:
+    """Whether an engine's containers have every user id, or the few that are mapped for them.
+
+    It has 65,536 ids, if nothing else is configured, with `userns-remap`, without root, and in a
+    container of another kind, where this process most likely is, too.
+    """
+    options = client.info().get("SecurityOptions") or []
+    return all_ids_are_here() and not any(
+        option.startswith(("name=userns", "name=rootless")) for option in options
+    )
 
 
 def may_pass(error: Exception) -> bool:

@@ -22,11 +22,17 @@ from gymnast.sandboxes.landlock_launcher import Plan
 from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
 from gymnast.sandboxes.packages import packages_folder, python_path
 from gymnast.sandboxes.spec import SandboxSpec
-from gymnast.sandboxes.users import threads_of_user
+from gymnast.sandboxes.users import (
+    LIMITS,
+    LOGIN,
+    USER_IDS,
+    all_ids_are_here,
+    random_user_id,
+    threads_of_user,
+)
 
 OWN_PROCESSES = 2  # the worker and the session
 MOST_MORE_THREADS = 1024  # where the kernel counts those of the run's user together
-_USER_IDS = range(1_900_000_000, 2_100_000_000)  # no distribution gives them to anyone
 _NOBODY = 65534
 
 PYTHON_FOLDER = "/python"  # of a box that has a root of its own: links to its Python
@@ -64,7 +70,7 @@ def box_environment(
         mark: What tells the box's processes.
     """
     path = os.pathsep.join([python, "/usr/local/bin", "/usr/bin", "/bin"])
-    own = {"PATH": path, "HOME": work, "TMPDIR": temporary, "LANG": "C.UTF-8"}
+    own = {"PATH": path, "HOME": work, "TMPDIR": temporary, "LANG": "C.UTF-8", **LOGIN}
     return {**own, **spec.env, **python_path(spec), MARK_VARIABLE: mark}
 
 
@@ -103,17 +109,13 @@ def new_user_id() -> int | None:
     """As root, a user that nobody else is; None: stay who we are."""
     if os.geteuid() != 0:
         return None
-    wanted = secrets.choice(_USER_IDS)
-    for line in Path("/proc/self/uid_map").read_text().splitlines():
-        first, _, count = map(int, line.split())
-        if first <= wanted < first + count:
-            return wanted
-    return _NOBODY  # the root of a user namespace has no other
+    # The root of a user namespace has few others, or none.
+    return random_user_id(all_ids=True) if all_ids_are_here() else _NOBODY
 
 
 def is_boxes_own(user_id: int | None) -> bool:
     """Whether this is a user that nobody but one box is."""
-    return user_id is not None and user_id in _USER_IDS
+    return user_id is not None and user_id in USER_IDS
 
 
 def make_folder(user_id: int | None) -> Path:
@@ -210,7 +212,7 @@ def _some_cores(cpus: float) -> list[int] | None:
 
 def rlimits(spec: SandboxSpec, groups: Groups) -> dict[str, int]:
     """Limits of each process of a box."""
-    limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": spec.disk_bytes, "RLIMIT_NOFILE": 1024}
+    limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": spec.disk_bytes, "RLIMIT_NOFILE": 1024, **LIMITS}
     if "memory" not in groups.folders:
         limits["RLIMIT_DATA"] = spec.memory_bytes
     return limits

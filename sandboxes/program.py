@@ -61,6 +61,8 @@ def boot_frame(
     rlimits: Mapping[str, int],
     seccomp: bytes = b"",
     scoped: bool = False,
+    proc: int | None = None,
+    seal_proc: bool = False,
 ) -> bytes:
     """The first frame that the program reads.
 
@@ -70,9 +72,12 @@ def boot_frame(
         rlimits: Limits, by their names in `resource`, of the worker and all that it starts.
         seccomp: A filter of system calls for all of them; see `seccomp_filter`.
         scoped: Whether to keep what it starts from signalling the worker, by Landlock.
+        proc: See `guest/processes.py`.
+        seal_proc: Whether to keep all of them from writing in /proc, where the kernel does that.
     """
     boot: dict[str, Any] = {"nonce": nonce, "alone": alone, "rlimits": dict(rlimits)}
-    boot.update({"seccomp": seccomp.hex(), "scoped": scoped})
+    boot.update({"seccomp": seccomp.hex(), "scoped": scoped, "proc": proc})
+    boot["seal_proc"] = seal_proc
     return pack({**boot, "modules": _sources()})
 
 

@@ -64,6 +64,8 @@ class WorkerSandbox(Sandbox):
         rlimits: Mapping[str, int] | None = None,
         seccomp: bytes = b"",
         scoped: bool = False,
+        proc: int | None = None,
+        seal_proc: bool = False,
     ) -> None:
         """Start the worker over a connection that is made.
 
@@ -76,6 +78,8 @@ class WorkerSandbox(Sandbox):
             rlimits: See `boot_frame`.
             seccomp: See `boot_frame`.
             scoped: See `boot_frame`.
+            proc: See `boot_frame`.
+            seal_proc: See `boot_frame`.
 
         Raises:
             SandboxUnavailable: No worker answers; the box is discarded.
@@ -85,7 +89,13 @@ class WorkerSandbox(Sandbox):
         link = Link(stream)
         try:
             frame = boot_frame(
-                nonce, alone=alone, rlimits=rlimits or {}, seccomp=seccomp, scoped=scoped
+                nonce,
+                alone=alone,
+                rlimits=rlimits or {},
+                seccomp=seccomp,
+                scoped=scoped,
+                proc=proc,
+                seal_proc=seal_proc,
             )
             link.boot(frame, nonce, timeout_s=self.spec.start_timeout_s)
         except (LinkTimeout, LinkClosed) as error:

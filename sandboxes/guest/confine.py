@@ -7,6 +7,7 @@ the filter), which files are granted, and limits.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import stat
 import struct
@@ -15,6 +16,7 @@ from typing import Iterable, Mapping
 # What Landlock calls the ways to use a file.
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _MAKE_CHARACTER_DEVICE, _MAKE_BLOCK_DEVICE = 1 << 6, 1 << 11
+_MOVE = 1 << 13  # to another folder
 _TRUNCATE, _DEVICE_IOCTL = 1 << 14, 1 << 15
 _ALL_OF_FILES = (1 << 16) - 1
 _ALL_OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _DEVICE_IOCTL
@@ -31,7 +33,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 # The same numbers on every machine.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_RULE_BENEATH = 1
+_WHICH_VERSION, _RULE_BENEATH = 1, 1
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -85,6 +87,26 @@ def signal_own_processes_only() -> None:
     """
     ruleset = _ruleset(0, 0, _SCOPE_SIGNALS)
     try:
+        _restrict(ruleset)
+    finally:
+        os.close(ruleset)
+
+
+def write_outside_proc_only() -> None:
+    """Let this process, and what it starts, write files wherever they may, but not in /proc.
+
+    There a process says how soon the kernel is to kill it when memory runs out.
+
+    Raises:
+        OSError: The kernel does not do this (before 5.19), or something keeps a box from it.
+    """
+    if _syscall(_CREATE_RULESET, 0, 0, _WHICH_VERSION) < 2:  # moving would always be refused
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    ruleset = _ruleset(_WRITE_FILE | _MOVE, 0, 0)
+    try:
+        for name in os.listdir("/"):
+            if name != "proc" and not os.path.islink("/" + name):
+                _allow(ruleset, "/" + name, _WRITE_FILE | _MOVE)
         _restrict(ruleset)
     finally:
         os.close(ruleset)

@@ -42,9 +42,10 @@ class Processes:
     Args:
         alone: Whether the worker can signal nothing but what is in its box. Only then may it kill
             all that it can signal.
+        proc: A descriptor of a /proc that can be written to, where the box's cannot. It is closed.
     """
 
-    def __init__(self, alone: bool) -> None:
+    def __init__(self, alone: bool, proc: Optional[int] = None) -> None:
         self.ended: Dict[int, int] = {}  # exit codes of the watched
         self._alone = alone
         self._watched: Set[int] = set()
@@ -57,8 +58,11 @@ class Processes:
         self._oom_score, self._own_score = -1, b""
         # Opened while this process is dumpable: afterwards only root may. Some boxes let nobody.
         with contextlib.suppress(OSError):
-            self._oom_score = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+            place = "/proc/self/oom_score_adj" if proc is None else "self/oom_score_adj"
+            self._oom_score = os.open(place, os.O_RDWR | os.O_CLOEXEC, dir_fd=proc)
             self._own_score = os.read(self._oom_score, 16)
+        if proc is not None:
+            os.close(proc)
 
     def watch(self, pid: int) -> None:
         """Keep the exit code of this child when it ends."""

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -49,7 +50,7 @@ class Worker:
         self._answers = answers
         self._alone = bool(boot["alone"])
         self._scoped = bool(boot.get("scoped"))
-        self._processes = Processes(self._alone or self._scoped)
+        self._processes = Processes(self._alone or self._scoped, boot.get("proc"))
         self._session = Session(self._processes, self._scoped)
         self._wake, wake = os.pipe()
         for fd in (self._wake, wake):
@@ -283,6 +284,9 @@ def main(boot: Dict[str, Any], confine_more: Callable[[], object] = lambda: None
         confine.refuse_calls(bytes.fromhex(boot["seccomp"]))
     worker = Worker(boot, requests, answers)
     confine_more()
+    if boot.get("seal_proc"):
+        with contextlib.suppress(OSError):  # what a guest asks of the kernel may then be in vain
+            confine.write_outside_proc_only()
     if boot.get("scoped"):  # what is started gets a domain below this one
         confine.signal_own_processes_only()
     else:

@@ -4,10 +4,18 @@ import time
 
 import pytest
 
-from attack_fixtures import LIMITS, MIB, not_contained, on_every_isolating_backend, run_python
+from attack_fixtures import (
+    LIMITS,
+    MIB,
+    not_contained,
+    on_every_isolating_backend,
+    run_python,
+    tries,
+)
 from gymnast.sandboxes.bubblewrap import BubblewrapSandbox
 from gymnast.sandboxes.landlock import LandlockSandbox
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from sandbox_fixtures import OpenBox
 
 pytestmark = on_every_isolating_backend
 
@@ -94,6 +102,73 @@ raise SystemExit(any(os.wait()[1] for _ in range(16)))
     ended = run_python(victim, code, mark)
     assert ended.stdout.count("held") * 48 * MIB <= LIMITS["memory_bytes"] + 32 * MIB
     assert ended.verdict != "ok"
+
+
+def test_memory_bomb_that_hides_behind_the_worker(victim: WorkerSandbox, open_box: OpenBox) -> None:
+    """Memory bomb of many small processes that ask to be killed after the worker (oom_score_adj)"""
+    by_kernel = LandlockSandbox | BubblewrapSandbox
+    if isinstance(victim, by_kernel) and "memory" not in victim.controllers:
+        pytest.skip("without control groups memory is limited for each process")
+    code = """
+import os, time
+for value in range(-1000, 1000, 50):
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file: file.write(str(value))
+        break
+    except OSError:
+        pass
+try:
+    while True:
+        if not os.fork():
+            held = bytearray(3 << 20)
+            time.sleep(20)
+            os._exit(0)
+except OSError:
+    pass
+raise SystemExit(any(os.wait()[1] for _ in range(20)))
+"""
+    box = open_box(memory_bytes=64 * MIB, processes=100, timeout_s=10)
+    assert run_python(box, code).verdict == "oom"
+    assert box.python("'the worker lives'").stdout == "'the worker lives'\n"
+
+
+def test_terminals(victim: WorkerSandbox) -> None:
+    """Taking all pseudo-terminals (PTYs) of the machine"""
+    places = ("/dev/ptmx", "/dev/pts/ptmx", "/dev/tty")
+    attempts = {place: f"__import__('os').open({place!r}, 2)" for place in places}
+    outcome = tries(victim, {**attempts, "openpty": "__import__('os').openpty()"})
+    assert all("Error" in found for found in outcome.values()), outcome
+
+
+TAKE_ALL = """
+import ctypes, fcntl, os
+_libc, _id = ctypes.CDLL(None), ctypes.c_void_p()
+timers, pipes = 0, []
+while timers < 200_000 and _libc.timer_create(1, None, ctypes.byref(_id)) == 0:
+    timers += 1
+try:
+    while True:
+        pipes.extend(os.pipe())
+        fcntl.fcntl(pipes[-1], fcntl.F_SETPIPE_SZ, 1 << 20)
+except OSError:
+    pass
+"""
+SHARE_LEFT = """
+import ctypes, fcntl, os
+_read, _write = os.pipe()
+print(fcntl.fcntl(_write, fcntl.F_GETPIPE_SZ) >> 10)
+print(ctypes.CDLL(None).timer_create(1, None, ctypes.byref(ctypes.c_void_p())))
+"""
+
+
+def test_what_is_counted_by_user(victim: WorkerSandbox, open_box: OpenBox) -> None:
+    """What the kernel counts by user, until another box has none: timers, signals, pipe buffers"""
+    other = open_box(**LIMITS)
+    assert other.python(SHARE_LEFT).stdout == "64\n0\n"
+    assert victim.python(TAKE_ALL).verdict == "ok"
+    assert int(victim.python("timers").stdout) <= 1024
+    assert victim.python(SHARE_LEFT).stdout != "64\n0\n"  # it has used up its own
+    assert other.python(SHARE_LEFT).stdout == "64\n0\n"
 
 
 def test_shared_memory_bomb(victim: WorkerSandbox) -> None:

@@ -147,24 +147,29 @@ changed
 
 def test_own_limits_cannot_be_raised(victim: WorkerSandbox) -> None:
     """Raising one's own limits"""
-    code = """
-import os, resource
+    limited = ("CORE", "MEMLOCK", "MSGQUEUE", "NOFILE", "SIGPENDING")
+    code = f"""
+import resource
 raised = []
 for name in dir(resource):
     if name.startswith("RLIMIT_"):
-        hard = resource.getrlimit(getattr(resource, name))[1]
+        number = getattr(resource, name)
+        soft, hard = resource.getrlimit(number)
         if hard != resource.RLIM_INFINITY:
             try:
-                resource.setrlimit(getattr(resource, name), (hard + 1, hard + 1))
+                resource.setrlimit(number, (hard + 1, hard + 1))
                 raised.append(name)
             except (OSError, ValueError):
                 pass
-for path in ("/proc/self/oom_score_adj", "/proc/self/oom_adj"):
-    try:
-        with open(path, "w") as file: file.write("-17")
-        raised.append(path)
-    except OSError:
-        pass
+        if soft != hard and name.removeprefix("RLIMIT_") in {limited!r}:
+            raised.append(name)
+for path in ("/proc/self/oom_score_adj", "/proc/thread-self/oom_score_adj", "/proc/self/oom_adj"):
+    for value in ("-17", "0", "15", "500", "999"):
+        try:
+            with open(path, "w") as file: file.write(value)
+            raised.append(path)
+        except OSError:
+            pass
 raised
 """
     assert victim.python(code).stdout == "[]\n"
