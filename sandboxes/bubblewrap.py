@@ -48,6 +48,8 @@ read -r score </proc/self/oom_score_adj
 exec "$@" 3</proc
 """
 _PROC = 3
+# As bwrap makes them they are root's, to which git objects.
+_OWN_FOLDERS = f'chown "$0:$0" {WORK_FOLDER} /tmp && exec "$@"'
 _DEVICES = ("full", "null", "random", "urandom", "zero")
 _LINKS = {"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"}
 
@@ -218,8 +220,10 @@ def _arguments(
         arguments += ["--unshare-user", "--disable-userns"]
         arguments += ["--uid", str(USER_ID), "--gid", str(USER_ID)]
     else:  # the kernel's files, /proc/sys say, are root's in a user namespace, too
-        arguments += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-        become = [shutil.which("setpriv") or "setpriv", "--no-new-privs", "--inh-caps=-all"]
+        for capability in ("CAP_CHOWN", "CAP_SETUID", "CAP_SETGID"):
+            arguments += ["--cap-add", capability]
+        become = ["/bin/sh", "-c", _OWN_FOLDERS, str(user_id)]
+        become += [shutil.which("setpriv") or "setpriv", "--no-new-privs", "--inh-caps=-all"]
         become += [f"--reuid={user_id}", f"--regid={user_id}", "--clear-groups"]
     arguments += [*_files(spec, files, groups), "--chdir", WORK_FOLDER, "--clearenv"]
     for name, value in box_environment(

@@ -183,3 +183,18 @@ def test_signals_have_it_though_whoever_started_the_run_ignores_them(open_box: O
     """
     pythons_own = ["SIGPIPE", "SIGXFSZ"]
     assert box.python(textwrap.dedent(code)).stdout.strip() == str(pythons_own)
+
+
+def test_a_user_without_a_name_is_one_to_programs(box: Sandbox, backend: str) -> None:
+    if backend == "local":
+        pytest.skip("code runs as the run's user")
+    code = """
+import getpass, os, tempfile
+print(getpass.getuser(), os.path.expanduser("~") == os.getcwd())
+os.makedirs(os.path.expanduser("~/.cache/tool"))
+tempfile.TemporaryDirectory().cleanup()
+print({os.stat(path).st_uid for path in (".", tempfile.gettempdir())} - {os.getuid()})
+"""
+    ended = box.exec(["python3", "-c", code])
+    assert ended.stdout == "sandbox True\nset()\n", ended
+    assert box.exec('cd && echo "$LOGNAME $USER"').stdout == "sandbox sandbox\n"

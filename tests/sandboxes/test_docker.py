@@ -177,7 +177,7 @@ def test_there_is_no_privilege_and_none_to_gain(container: DockerSandbox) -> Non
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
     [user_id] = {*status["Uid"].split(), *status["Gid"].split()}
     assert int(user_id) >= 1 << 15
-    assert container.exec("id -u").stdout == "1000\n"
+    assert container.exec("id -u").stdout == f"{user_id}\n"
 
 
 def test_the_worker_is_process_one_which_nothing_inside_can_kill(container: DockerSandbox) -> None:
