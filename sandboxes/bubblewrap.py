@@ -162,12 +162,14 @@ def _why_not(pid: int) -> str:
         return "there is no setpriv on the PATH, with which root's boxes become other users"
     try:
         with _Box(SandboxSpec()) as box:
-            ended = box.exec(["true"])
+            ended = box.exec(["test", "!", "-r", __file__])
     except SandboxTemporarilyUnavailable:
         raise
     except SandboxUnavailable as error:
         return str(error)
     said = visible_line(ended.stderr[-200:])
+    if ended.exit_code == 1:
+        return f"a process in a box could read {__file__}"
     return "" if ended.verdict == "ok" else f"a process in a box ended: {said}"
 
 

@@ -31,6 +31,7 @@ from gymnast.sandboxes.marked import kill_marked
 from gymnast.sandboxes.owner import MARK_VARIABLE
 from gymnast.sandboxes.seccomp_filter import (
     BOX_CALLS,
+    NO_ATTRIBUTES,
     NO_CHANGE_OF_RIGHTS,
     NO_LOCAL_SOCKETS,
     Rules,
@@ -128,13 +129,17 @@ class LandlockSandbox(_Box):
 
     What does not hold, or differs:
 
+    - Without namespaces a box can tell of every path of the host that its user could reach whether
+      a file is there, its size, owner, rights and times, and where a link leads; of a process,
+      whether it is there. It can neither open nor list them, nor read extended attributes (which
+      no file has, for it). It can list the names of the packages that it may not read.
+      `open_sandbox("auto")` takes every other backend that isolates before such a box.
     - Without namespaces the working folder and a folder in $TMPDIR are on disk: each file is
       limited, not their sum; /tmp and /dev/shm are not there. Of /proc a box sees single files
-      that are of no process, so `ps` and the like do not work; it cannot read command lines, but
-      can tell whether a process or a file that it names is there, and its size. There are no local
-      sockets but pairs. "oom" does not occur.
-    - Without namespaces, and not as root, a box is the run's user: `chmod`, `chown` and extended
-      attributes are refused, on its own files, too; the times of the run's files can be changed.
+      that are of no process, so `ps` and the like do not work. There are no local sockets but
+      pairs. "oom" does not occur.
+    - Without namespaces, and not as root, a box is the run's user: `chmod` and `chown` are refused,
+      on its own files, too; the times of the run's files can be changed.
     - Without control groups memory is limited for each single process (`RLIMIT_DATA`); beyond it
       the process gets an error; what the kernel keeps in pipes and sockets is limited by their
       number only (1,024 descriptors a process). A share of a core is a whole one; above 1, whole
@@ -168,19 +173,25 @@ class LandlockSandbox(_Box):
 @functools.cache
 def _warn_once(missing: str) -> None:
     log.warning(
-        "Landlock boxes have no namespaces of their own here (%s); what differs is in the "
-        "docstring of LandlockSandbox",
+        "Landlock boxes have no namespaces of their own here (%s): code in them can tell which "
+        "files of the host there are, and where links lead; see the docstring of LandlockSandbox",
         missing,
     )
 
 
-def check_works() -> None:
+def check_works(*, namespaces: bool = False) -> None:
     """Try once in this process whether boxes can be made and hold.
+
+    Args:
+        namespaces: Whether they must have namespaces of their own.
 
     Raises:
         SandboxUnavailable: They cannot, or do not; it says why, and the way out.
     """
-    if reason := _why_not(os.getpid()):
+    reason = _why_not(os.getpid())
+    if namespaces and not reason and (missing := _why_no_namespaces(os.getpid())):
+        reason = f"boxes can have no namespaces of their own ({missing})"
+    if reason:
         raise SandboxUnavailable(
             f'Landlock boxes do not work here: {reason}. Another backend is "docker"'
         )
@@ -256,7 +267,9 @@ def _try(*, namespaces: bool) -> str:
     ):
         os.chmod(secret.name, 0o644)
         code = _PROBE.format(
-            paths=[secret.name, "/etc/passwd"], pid=os.getpid(), port=listener.getsockname()[1]
+            paths=[secret.name, "/etc/passwd", __file__],
+            pid=os.getpid(),
+            port=listener.getsockname()[1],
         )
         try:
             with _Trial(SandboxSpec(), namespaces=namespaces) as box:
@@ -274,7 +287,8 @@ def _filter(namespaces: bool, own_user: bool) -> bytes:
     """The calls that a box may make."""
     rules: Rules = BOX_CALLS
     if not namespaces:
-        rules = {**rules, **NO_LOCAL_SOCKETS, **({} if own_user else NO_CHANGE_OF_RIGHTS)}
+        rules = {**rules, **NO_LOCAL_SOCKETS, **NO_ATTRIBUTES}
+        rules = rules if own_user else {**rules, **NO_CHANGE_OF_RIGHTS}
     return assemble(rules, platform.machine())
 
 

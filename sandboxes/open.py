@@ -18,7 +18,8 @@ def open_sandbox(
 
     Args:
         backend: "docker", "landlock", "bubblewrap", "local" (no isolation), or "auto": the
-            strongest that works here, which is logged and never is "local".
+            strongest that works here, in this order, which is logged and never is "local". Landlock
+            without namespaces comes last, as its boxes show which files the host has.
         spec: The image and the limits.
         **limits: Or some of them, by the names of `SandboxSpec`.
 
@@ -43,12 +44,12 @@ def backends() -> tuple[str, ...]:
 
 
 def _open_strongest(spec: SandboxSpec) -> Sandbox:
-    reasons = []
-    for name in _STRONGEST_FIRST:
+    reasons: dict[str, None] = {}
+    for name, opens in _STRONGEST_FIRST:
         try:
-            sandbox = _BACKENDS[name](spec)
+            sandbox = opens(spec)
         except SandboxUnavailable as error:
-            reasons.append(f"{name}: {error}")
+            reasons[f"{name}: {error}"] = None
         else:
             log.info("sandbox backend %s, the strongest that works here", name)
             return sandbox
@@ -71,6 +72,13 @@ def _landlock(spec: SandboxSpec) -> Sandbox:
     return LandlockSandbox(spec)
 
 
+def _landlock_with_namespaces(spec: SandboxSpec) -> Sandbox:
+    from gymnast.sandboxes.landlock import check_works
+
+    check_works(namespaces=True)
+    return _landlock(spec)
+
+
 def _bubblewrap(spec: SandboxSpec) -> Sandbox:
     from gymnast.sandboxes.bubblewrap import BubblewrapSandbox
 
@@ -89,4 +97,9 @@ _BACKENDS: dict[str, Callable[[SandboxSpec], Sandbox]] = {
     "bubblewrap": _bubblewrap,
     "local": _local,
 }
-_STRONGEST_FIRST = ("docker", "landlock", "bubblewrap")  # those that isolate
+_STRONGEST_FIRST = (  # those that isolate
+    ("docker", _docker),
+    ("landlock", _landlock_with_namespaces),
+    ("bubblewrap", _bubblewrap),
+    ("landlock", _landlock),
+)

@@ -79,6 +79,12 @@ NO_LOCAL_SOCKETS: Rules = {
     "socketpair": (Check(0, one_of=(_AF_UNIX,)), Check(1, no_bits=_DATAGRAM_BIT)),
 }
 
+_ATTRIBUTES = "fgetxattr flistxattr getxattr lgetxattr listxattr llistxattr"
+
+# For such a box, too: Landlock does not keep anyone from reading the extended attributes of files
+# that may not be opened. It is as on a file system that has none.
+NO_ATTRIBUTES: Rules = dict.fromkeys(_ATTRIBUTES.split(), errno.EOPNOTSUPP)
+
 _RIGHTS = (
     "chmod chown fchmod fchmodat fchmodat2 fchown fchownat fremovexattr fsetxattr lchown "
     "lremovexattr lsetxattr removexattr setxattr"

@@ -4,10 +4,12 @@ import ctypes
 import os
 import platform
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -303,6 +305,50 @@ def test_without_namespaces_nothing_is_shown_of_other_processes(
         assert other.poll() is None
         other.kill()
     assert "MemTotal" in plain.exec("cat /proc/meminfo").stdout
+
+
+def test_what_is_shown_without_namespaces_of_files_that_cannot_be_opened(
+    plain: landlock._Box,
+) -> None:
+    """As docs/isolation.md says: that they are there, and where links lead; no more."""
+    folder = Path(tempfile.mkdtemp(prefix="gymnast-shown-", dir="/var/tmp"))
+    folder.chmod(0o755)
+    path = folder / "answer-is-42"
+    path.write_text("secret")
+    path.chmod(0o644)
+    (folder / "link").symlink_to("/the/answer/is/42")
+    try:
+        os.setxattr(path, "user.answer", b"42")
+        outcome = tries(
+            plain,
+            {
+                "exists": f"__import__('os').path.exists({str(path)!r})",
+                "size": f"__import__('os').stat({str(path)!r}).st_size",
+                "link": f"__import__('os').readlink({str(folder / 'link')!r})",
+                "process": f"__import__('os').path.exists('/proc/{os.getpid()}')",
+                "attribute": f"__import__('os').getxattr({str(path)!r}, 'user.answer')",
+                "attributes": f"__import__('os').listxattr({str(path)!r})",
+                "names": f"__import__('os').listdir({str(folder)!r})",
+                "text": f"open({str(path)!r}).read()",
+            },
+        )
+        listed = plain.exec(f"ls -l {path}; ls -l; cp -a /usr/bin/env mine")
+        packages = plain.exec("ls /usr/lib/python3/dist-packages").stdout
+    finally:
+        shutil.rmtree(folder)
+    assert outcome == {
+        "exists": "True",
+        "size": "6",
+        "link": "'/the/answer/is/42'",
+        "process": "True",
+        "attribute": "OSError",
+        "attributes": "OSError",
+        "names": "PermissionError",
+        "text": "PermissionError",
+    }
+    assert (listed.exit_code, listed.stderr) == (0, "")
+    if os.path.isdir("/usr/lib/python3/dist-packages"):
+        assert packages.split() == sorted(os.listdir("/usr/lib/python3/dist-packages"))
 
 
 def test_without_namespaces_no_local_socket_can_be_reached(

@@ -11,8 +11,21 @@ from typing import Any
 import pytest
 
 import gymnast.sandboxes
+import gymnast.sandboxes.landlock as landlock
 from gymnast.errors import SandboxUnavailable, UsageError
-from gymnast.sandboxes import LocalSandbox, Sandbox, SandboxSpec, open_sandbox
+from gymnast.sandboxes import (
+    BubblewrapSandbox,
+    LandlockSandbox,
+    LocalSandbox,
+    Sandbox,
+    SandboxSpec,
+    open_sandbox,
+)
+from sandbox_fixtures import (
+    python_that_everyone_may_use,
+    skip_without_bubblewrap,
+    skip_without_landlock,
+)
 
 
 def test_every_name_is_there() -> None:
@@ -82,6 +95,27 @@ def test_auto_is_never_local(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(SandboxUnavailable, match=reasons):
         open_sandbox()
+
+
+def test_auto_takes_boxes_that_show_the_hosts_names_last(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Landlock without namespaces, that is."""
+    skip_without_landlock()
+    skip_without_bubblewrap()
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    with open_sandbox() as box:
+        without = landlock._why_no_namespaces(os.getpid())
+        assert isinstance(box, BubblewrapSandbox if without else LandlockSandbox)
+    monkeypatch.setattr(landlock, "_why_no_namespaces", lambda pid: "unshare: not permitted")
+    with open_sandbox() as box:
+        assert isinstance(box, BubblewrapSandbox)
+    monkeypatch.setattr("gymnast.sandboxes.bubblewrap._why_not", lambda pid: "there is no bwrap")
+    landlock._warn_once.cache_clear()
+    with python_that_everyone_may_use(), open_sandbox() as box:
+        assert isinstance(box, LandlockSandbox)
+        assert not box.namespaces
+    assert "code in them can tell which files of the host there are" in caplog.text
 
 
 def test_an_unknown_backend_is_told_the_known_ones() -> None:
