@@ -20,7 +20,7 @@ from gymnast.sandboxes.cgroups import Groups
 from gymnast.sandboxes.host_files import HostFiles, Step, ask_python, base_executable, files_here
 from gymnast.sandboxes.landlock_launcher import Plan
 from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
-from gymnast.sandboxes.packages import packages_folder, python_path
+from gymnast.sandboxes.packages import python_path
 from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.sandboxes.users import (
     LIMITS,
@@ -53,8 +53,7 @@ OOM_PLACES = {
 
 def box_files(spec: SandboxSpec) -> HostFiles:
     """What a box sees of the host's files."""
-    folder = packages_folder(spec)
-    return files_here() if folder is None else files_here().with_folder(folder)
+    return files_here() if spec.packages is None else files_here().with_folder(spec.packages)
 
 
 def box_environment(
@@ -71,7 +70,7 @@ def box_environment(
     """
     path = os.pathsep.join([python, "/usr/local/bin", "/usr/bin", "/bin"])
     own = {"PATH": path, "HOME": work, "TMPDIR": temporary, "LANG": "C.UTF-8", **LOGIN}
-    return {**own, **spec.env, **python_path(spec), MARK_VARIABLE: mark}
+    return {**own, **spec.env, **python_path(spec.packages, spec.env), MARK_VARIABLE: mark}
 
 
 def python_program() -> str:

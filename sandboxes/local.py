@@ -13,7 +13,7 @@ from gymnast.sandboxes.ending import end_process
 from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.marked import kill_marked
 from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
-from gymnast.sandboxes.packages import packages_folder, python_path
+from gymnast.sandboxes.packages import python_path
 from gymnast.sandboxes.program import command
 from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
@@ -42,7 +42,6 @@ class LocalSandbox(WorkerSandbox):
 
     def __init__(self, spec: SandboxSpec | None = None) -> None:
         super().__init__(spec or SandboxSpec())
-        packages_folder(self.spec)
         _warn_once()
         try:
             self.folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
@@ -97,7 +96,7 @@ class LocalSandbox(WorkerSandbox):
             "TMPDIR": str(self.folder),
             "LANG": "C.UTF-8",
             **self.spec.env,
-            **python_path(self.spec),
+            **python_path(self.spec.packages, self.spec.env),
             MARK_VARIABLE: self.folder.name,
         }
 

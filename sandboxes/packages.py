@@ -5,42 +5,39 @@ Made by `pip install --target FOLDER numpy`. Left out: showing it in a box.
 
 import glob
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from gymnast.errors import UsageError
-from gymnast.sandboxes.spec import SandboxSpec
 
 _OWN = Path(__file__).resolve().parent
 _NAMES = ("gymnast", "gymnast-*.dist-info", "__editable__.gymnast-*")  # of an installed Gymnast
 
 
-def packages_folder(spec: SandboxSpec) -> str | None:
-    """The folder of a spec, without links, or None where it names none.
+def check_packages(folder: str) -> str:
+    """Return the folder, without links.
 
     Raises:
         UsageError: It is no folder, or Gymnast is in it.
     """
-    if spec.packages is None:
-        return None
-    folder = os.path.realpath(spec.packages)
-    if not os.path.isdir(folder):
+    found = os.path.realpath(folder)
+    if not os.path.isdir(found):
         raise UsageError(
-            f"packages is {spec.packages!r}, which is no folder; make one with "
-            f"`pip install --target {spec.packages} NAME`"
+            f"packages is {folder!r}, which is no folder; make one with "
+            f"`pip install --target {folder} NAME`"
         )
-    own = [path for name in _NAMES for path in glob.glob(f"{glob.escape(folder)}/{name}")]
-    if own or _OWN.is_relative_to(folder):
+    own = [path for name in _NAMES for path in glob.glob(f"{glob.escape(found)}/{name}")]
+    if own or _OWN.is_relative_to(found):
         raise UsageError(
-            f"packages is {spec.packages!r}, which holds Gymnast itself, with the answers of its "
+            f"packages is {folder!r}, which holds Gymnast itself, with the answers of its "
             "tasks: name a folder that holds only what code in a box may import, as made by "
             "`pip install --target FOLDER NAME`"
         )
-    return folder
+    return found
 
 
-def python_path(spec: SandboxSpec) -> dict[str, str]:
-    """The variable that lets Python find them, after what the spec's own names."""
-    folder = packages_folder(spec)
-    if folder is None:
+def python_path(packages: str | None, env: Mapping[str, str]) -> dict[str, str]:
+    """The variable that lets Python find them, after what those of a spec name; none if none."""
+    if packages is None:
         return {}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, [spec.env.get("PYTHONPATH"), folder]))}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [env.get("PYTHONPATH"), packages]))}

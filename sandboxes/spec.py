@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from gymnast.errors import UsageError
+from gymnast.sandboxes.packages import check_packages
 
 Verdict = Literal["ok", "nonzero", "timeout", "oom", "output_limit", "dead"]
 
@@ -68,6 +69,8 @@ class SandboxSpec:
             text = getattr(self, name)
             if text is not None and (not isinstance(text, str) or not text.strip()):
                 raise UsageError(f"{name} is {text!r}; it must be a text with something in it")
+        if self.packages is not None:
+            object.__setattr__(self, "packages", check_packages(self.packages))
         object.__setattr__(self, "env", dict(check_env_variables(self.env)))
 
     @classmethod

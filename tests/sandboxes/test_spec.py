@@ -1,12 +1,15 @@
 """Limits are checked where they are named."""
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gymnast.errors import UsageError
 from gymnast.sandboxes import SandboxSpec, open_sandbox
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -43,3 +46,22 @@ def test_a_spec_does_not_change_with_what_it_was_made_of() -> None:
     spec = SandboxSpec(env=env)
     env["A"] = "2"
     assert spec.env == {"A": "1"}
+
+
+def test_a_folder_of_packages_with_gymnast_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "wheel" / "gymnast").mkdir(parents=True)
+    (tmp_path / "editable" / "gymnast-0.1.0.dist-info").mkdir(parents=True)
+    for folder in (tmp_path / "wheel", tmp_path / "editable", ROOT, ROOT / "sandboxes", "/"):
+        with pytest.raises(UsageError, match="which holds Gymnast itself"):
+            SandboxSpec(packages=str(folder))
+    with pytest.raises(UsageError, match=r"which is no folder; make one with `pip install"):
+        SandboxSpec(packages=str(tmp_path / "nothing"))
+
+
+def test_a_folder_of_packages_is_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "guests").mkdir()
+    (tmp_path / "link").symlink_to("guests")
+    monkeypatch.chdir(tmp_path)
+    assert SandboxSpec(packages="link") == SandboxSpec(packages=str(tmp_path / "guests"))

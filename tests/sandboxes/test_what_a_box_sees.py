@@ -22,7 +22,7 @@ import pytest
 import gymnast.sandboxes.host_files as host_files
 import gymnast.sandboxes.host_plan as host_plan
 from gymnast.envs.code_tasks import tasks
-from gymnast.errors import SandboxUnavailable, UsageError
+from gymnast.errors import SandboxUnavailable
 from gymnast.sandboxes import Sandbox, open_sandbox
 from sandbox_fixtures import (
     python_that_everyone_may_use,
@@ -287,19 +287,6 @@ def test_a_folder_of_packages_can_be_imported(opens: Callable[..., Sandbox], pub
         assert box.python("import os, shapes; os.environ['PYTHONPATH']").stdout == (
             f"'{public / 'more'}:{public / 'guests'}'\n"
         )
-
-
-@on("local", *KINDS)
-def test_a_folder_of_packages_with_gymnast_in_it_is_refused(
-    opens: Callable[..., Sandbox], tmp_path: Path
-) -> None:
-    (tmp_path / "wheel" / "gymnast").mkdir(parents=True)
-    (tmp_path / "editable" / "gymnast-0.1.0.dist-info").mkdir(parents=True)
-    for folder in (tmp_path / "wheel", tmp_path / "editable", ROOT, ROOT / "sandboxes", "/"):
-        with pytest.raises(UsageError, match="which holds Gymnast itself"):
-            opens(packages=str(folder))
-    with pytest.raises(UsageError, match=r"which is no folder; make one with `pip install"):
-        opens(packages=str(tmp_path / "nothing"))
 
 
 @pytest.mark.docker
