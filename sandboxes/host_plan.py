@@ -70,6 +70,7 @@ def box_environment(
     """
     path = os.pathsep.join([python, "/usr/local/bin", "/usr/bin", "/bin"])
     own = {"PATH": path, "HOME": work, "TMPDIR": temporary, "LANG": "C.UTF-8", **LOGIN}
+    own["GIT_CONFIG_NOSYSTEM"] = "1"  # git ends at an /etc/gitconfig that it may not look at
     return {**own, **spec.env, **python_path(spec.packages, spec.env), MARK_VARIABLE: mark}
 
 

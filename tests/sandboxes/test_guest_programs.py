@@ -5,9 +5,11 @@ is skipped by name.
 """
 
 import importlib.util
+import os
 import re
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy  # noqa: F401  (loaded, so that its libraries are)
@@ -16,7 +18,7 @@ import pytest
 from attack_fixtures import on_every_isolating_backend
 from gymnast.sandboxes.landlock import LandlockSandbox
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
-from sandbox_fixtures import OpenBox
+from sandbox_fixtures import OpenBox, python_that_everyone_may_use, without_namespaces
 
 MIB = 1 << 20
 
@@ -228,6 +230,24 @@ def test_pythons_library(box: WorkerSandbox, name: str) -> None:
     runs(box, PROGRAMS[name])
 
 
+@pytest.fixture(scope="module")
+def plain() -> Iterator[WorkerSandbox]:
+    """A Landlock box as it is where the kernel refuses namespaces."""
+    with python_that_everyone_may_use(), without_namespaces() as box:
+        yield box
+
+
+RIGHTS = {"files"}  # what changes the rights of files
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_pythons_library_without_namespaces(plain: WorkerSandbox, name: str) -> None:
+    if os.geteuid() != 0 and name in RIGHTS:
+        pytest.skip("a box that is the run's user may not change the rights of files")
+    plain.exec("rm -rf ./*")
+    runs(plain, PROGRAMS[name])
+
+
 @pytest.mark.parametrize("name", SHARED)
 def test_pythons_library_where_processes_share_something(box: WorkerSandbox, name: str) -> None:
     if isinstance(box, LandlockSandbox) and not box.namespaces:
@@ -285,9 +305,7 @@ int main(void) {
     assert (ended.stdout, ended.exit_code) == ("42\n", 0), ended
 
 
-def test_git(box: WorkerSandbox) -> None:
-    skip_without(box, "git")
-    script = """
+GIT = """
 set -e
 rm -rf repository copy
 git init -q -b main repository
@@ -300,7 +318,22 @@ git checkout -q main; git merge -q side; git gc -q
 git log --format=%s; git status --short; git diff --stat HEAD~1
 cd ..; git clone -q repository copy; cat copy/file
 """
-    ended = box.exec(["sh", "-c", script])
+
+
+def test_git(box: WorkerSandbox) -> None:
+    skip_without(box, "git")
+    uses_git(box)
+
+
+def test_git_without_namespaces(plain: WorkerSandbox) -> None:
+    skip_without(plain, "git")
+    if os.geteuid() != 0:
+        pytest.skip("a box that is the run's user may not change the rights of files")
+    uses_git(plain)
+
+
+def uses_git(box: WorkerSandbox) -> None:
+    ended = box.exec(["sh", "-c", GIT])
     assert ended.exit_code == 0, ended
     assert ended.stdout.splitlines()[:2] == ["second", "first"]
     assert ended.stdout.endswith("one\ntwo\n")
