@@ -10,7 +10,6 @@ more than one piece of the contents is held there. Left out: the side in the box
 (`judging/folder.py`), and when folders are carried (`fresh_box.py`).
 """
 
-import binascii
 import json
 import os
 from base64 import b64decode
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.envs.carried_links import Entry, kept_entries
-from gymnast.errors import SandboxDead
+from gymnast.errors import SandboxDead, SandboxFileError
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.spec import ExecResult
 
@@ -115,27 +114,34 @@ def prepare_box(box: Sandbox) -> Places:
     return Places(said["root"], said["own"], said["paths"])
 
 
-def write_folder(folder: Folder, box: Sandbox, root: str, placed: Collection[str]) -> None:
+def write_folder(folder: Folder, box: Sandbox, places: Places, placed: Collection[str]) -> None:
     """Write a folder into a box that is prepared.
 
     Args:
         folder: What to write.
         box: A fresh one.
-        root: Where the folder is there.
-        placed: Paths in it that have been written already; nothing comes in their way.
+        places: Where things are there.
+        placed: Paths in the folder that have been written already; nothing comes in their way.
 
     Raises:
         CannotCarry: It does not fit, or its own box does not give it.
         SandboxDead: One of the boxes broke.
     """
-    kept = kept_entries(folder.entries, folder.root, root, placed)
-    plan = json.dumps([_as_list(entry, kept.get(entry.path)) for entry in folder.entries
-                       if entry.kind == "file" or entry.path in kept])  # fmt: skip
-    begin = f"_folder = folder.Writer({root!r}, {plan!r})\n"
-    for piece in folder.pieces():
-        data = binascii.b2a_base64(piece, newline=False).decode()
-        _said(box, f"{begin}_folder.write({data!r})\n")
-        begin = ""
+    kept = kept_entries(folder.entries, folder.root, places.root, placed)
+    plan = [
+        _as_list(entry, kept.get(entry.path))
+        for entry in folder.entries
+        if entry.kind == "file" or entry.path in kept
+    ]
+    try:
+        box.write_file(f"{places.own}/plan", json.dumps(plan))
+        step = f"_folder = folder.Writer({places.root!r}, {places.own!r})\n"
+        for piece in folder.pieces():
+            box.write_file(f"{places.own}/piece", piece)
+            _said(box, f"{step}_folder.write()\n")
+            step = ""
+    except SandboxFileError as error:
+        raise CannotCarry(f"the box for the grading has no room: {error}") from None
     if _said(box, "_folder.finish()\n").strip() != "whole":
         raise CannotCarry("its contents are not as long as they were said to be")
 

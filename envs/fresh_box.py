@@ -174,7 +174,7 @@ def _filled(box: Sandbox, folder: Folder, files: Mapping[str, str]) -> GradingBo
             box.write_file(f"{places.own}/check/{path}", text)
     except SandboxFileError as error:
         raise DataError(f"A file for the grading cannot be written: {error}") from error
-    write_folder(folder, box, places.root, inside)
+    write_folder(folder, box, places, inside)
     env = {
         **_ENV,
         **places.search_paths,

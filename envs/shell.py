@@ -26,7 +26,7 @@ _LEAST_PYTHON = (3, 11)
 _ASK_VERSION = """
 for name in python3 python; do
     if command -v $name >/dev/null; then
-        $name -I -c 'import sys; print(sys.argv[1], *sys.version_info[:2])' $name
+        echo "$name $($name -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
     fi
 done
 """
@@ -183,16 +183,18 @@ def _require_safe_paths(box: Sandbox, boxes: BoxSettings | None) -> None:
     """
     if boxes is None or boxes in _safe:
         return
-    for line in box.exec(_ASK_VERSION).stdout.splitlines():
-        name, *version = line.split()
-        if tuple(map(int, version)) < _LEAST_PYTHON:
+    result = box.exec(_ASK_VERSION)
+    for line in result.stdout.splitlines():
+        name, _, version = line.partition(" ")
+        if tuple(int(number) for number in version.split(".") if number) < _LEAST_PYTHON:
             raise ConfigError(
-                f"Shell: {name} in the box is Python {'.'.join(version)}; it must be 3.11 or "
-                "newer, as an older one imports the policy's files in place of those that a check "
-                "names. Use an image with a newer Python (sandbox.image), or with none on its PATH "
-                "besides sandbox.python."
+                f"Shell: {name} in the box is Python {version or 'of no known version'}; it must "
+                "be 3.11 or newer, as an older one imports the policy's files in place of those "
+                "that a check names. Use an image with a newer Python (sandbox.image), or with "
+                "none on its PATH (sandbox.python names one elsewhere)."
             )
-    _safe.add(boxes)
+    if result.verdict == "ok":
+        _safe.add(boxes)
 
 
 def _require_separate(files: Mapping[str, str]) -> None:

@@ -176,12 +176,15 @@ class Writer:
 
     Args:
         root: The folder.
-        plan: JSON: what to make, parents first. A file without a path is left out of the stream.
+        own: A folder for what comes from the host: `plan`, which is JSON and says what to make,
+            parents first, and then one `piece` of the stream after another. A file without a path
+            is left out.
     """
 
-    def __init__(self, root: str, plan: str) -> None:
+    def __init__(self, root: str, own: str) -> None:
         self._root = root
-        self._plan: List[Sequence[Any]] = json.loads(plan)
+        self._source = os.path.join(own, "piece")
+        self._plan: List[Sequence[Any]] = json.loads(_taken(os.path.join(own, "plan")))
         self._folders: List[Sequence[Any]] = []
         self._at = 0
         self._fd: Optional[int] = None
@@ -189,9 +192,9 @@ class Writer:
         os.umask(0)
         self._go_on()
 
-    def write(self, piece: str) -> None:
-        """Take the next piece of the stream, as base64."""
-        data = memoryview(binascii.a2b_base64(piece))
+    def write(self) -> None:
+        """Take the next piece of the stream."""
+        data = memoryview(_taken(self._source))
         while data:
             taken = data[: self._left]
             data = data[len(taken) :]
@@ -240,6 +243,13 @@ class Writer:
                 os.utime(path, ns=(changed_ns, changed_ns))
             if mode & ~0o777:
                 _change_mode(path, mode)
+
+
+def _taken(path: str) -> bytes:
+    with open(path, "rb") as stream:
+        data = stream.read()
+    os.unlink(path)
+    return data
 
 
 def _change_mode(path: str, mode: int) -> None:
