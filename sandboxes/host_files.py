@@ -252,5 +252,8 @@ def _own_files() -> list[str]:
         found += [os.path.dirname(folder), folder]  # a checkout, or where packages are; it itself
     if sys.prefix != sys.base_prefix:
         found.append(sys.prefix)
-    settings = [f"{sys.prefix}/pip.conf", os.environ.get("PIP_CONFIG_FILE", "")]
-    return [path for path in [*found, *settings] if path and os.path.isabs(path)]
+    found += [os.path.expanduser("~"), f"{sys.prefix}/pip.conf"]
+    found.append(os.environ.get("PIP_CONFIG_FILE", ""))
+    for name in ("XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"):
+        found += [f"{folder}/pip" for folder in os.environ.get(name, "").split(os.pathsep)]
+    return [path for path in found if os.path.isabs(path)]

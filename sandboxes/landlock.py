@@ -1,20 +1,16 @@
 """Running code on this machine, held by the kernel's own means: Landlock, seccomp, namespaces."""
 
-import contextlib
 import ctypes
 import functools
-import json
 import os
 import platform
 import socket
-import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
-from gymnast.sandboxes.cgroups import Groups, make_groups
-from gymnast.sandboxes.ending import delete_place, end_process
+from gymnast.sandboxes.cgroups import make_groups
+from gymnast.sandboxes.ending import delete_place
 from gymnast.sandboxes.host_plan import (
     OWN_PROCESSES,
     box_files,
@@ -26,9 +22,7 @@ from gymnast.sandboxes.host_plan import (
     python_program,
     rlimits,
 )
-from gymnast.sandboxes.landlock_launcher import Plan
-from gymnast.sandboxes.marked import kill_marked
-from gymnast.sandboxes.owner import MARK_VARIABLE
+from gymnast.sandboxes.landlock_process import Errors, discard, launch
 from gymnast.sandboxes.seccomp_filter import (
     BOX_CALLS,
     NO_ATTRIBUTES,
@@ -39,22 +33,11 @@ from gymnast.sandboxes.seccomp_filter import (
     has_machine,
 )
 from gymnast.sandboxes.spec import SandboxSpec
-from gymnast.sandboxes.users import kill_all_of_user
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 from gymnast.visible import visible_line, visible_logger
 
 LEAST_ABI = 6  # Landlock's: scopes for signals and for abstract sockets
 _CREATE_RULESET = 444
-# Runs the launcher as a part of the package, but without the package's own imports, which would
-# cost more than all else; and without what else is installed, as the box has it.
-_START = """
-import sys, types
-for name, folder in (("gymnast", ""), ("gymnast.sandboxes", sys.argv[1])):
-    package = sys.modules[name] = types.ModuleType(name)
-    package.__path__ = [folder]
-from gymnast.sandboxes.landlock_launcher import main
-main()
-"""
 
 log = visible_logger("gymnast.sandboxes")
 
@@ -78,16 +61,16 @@ class _Box(WorkerSandbox):
         self.controllers = frozenset(groups.folders)
         plan = make_plan(spec, files, folder, user_id, groups, namespaces)
         try:
-            ours, process = _launch(python, plan, folder.name)
+            ours, process = launch(python, plan, folder.name)
         except OSError as error:
             delete_place(folder, groups)
             raise SandboxTemporarilyUnavailable(
                 f"this machine cannot start one more process: {error}"
             ) from None
-        self._errors = errors = _Errors(process)
+        self._errors = errors = Errors(process)
         self._connect(
             ours,
-            lambda: _discard(process, ours, errors, folder, groups, user_id),
+            lambda: discard(process, ours, errors, folder, groups, user_id),
             alone=namespaces,
             rlimits=rlimits(spec, groups),
             seccomp=_filter(namespaces, is_boxes_own(user_id)),
@@ -290,61 +273,3 @@ def _filter(namespaces: bool, own_user: bool) -> bytes:
         rules = {**rules, **NO_LOCAL_SOCKETS, **NO_ATTRIBUTES}
         rules = rules if own_user else {**rules, **NO_CHANGE_OF_RIGHTS}
     return assemble(rules, platform.machine())
-
-
-def _launch(python: str, plan: Plan, mark: str) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
-    ours, theirs = socket.socketpair()
-    folder = str(Path(__file__).parent)
-    try:
-        with theirs:
-            process = subprocess.Popen(
-                [python, "-I", "-S", "-X", "utf8", "-c", _START, folder],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=subprocess.PIPE,
-                cwd="/",
-                env={MARK_VARIABLE: mark},
-                start_new_session=True,
-            )
-    except OSError:
-        ours.close()
-        raise
-    text = json.dumps(plan).encode()
-    with contextlib.suppress(OSError):  # the launcher has ended: no worker will answer
-        ours.sendall(len(text).to_bytes(4, "big") + text)
-    return ours, process
-
-
-class _Errors:
-    """What the launcher says before the worker answers; nothing is written later on."""
-
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        assert process.stderr is not None
-        self._stream = process.stderr
-        os.set_blocking(self._stream.fileno(), False)
-
-    def text(self) -> str:
-        said = b"" if self._stream.closed else self._stream.read() or b""
-        return (said.decode("utf-8", "replace").strip().splitlines() or [""])[-1]
-
-    def close(self) -> None:
-        self._stream.close()
-
-
-def _discard(
-    process: "subprocess.Popen[bytes]",
-    connection: socket.socket,
-    errors: _Errors,
-    folder: Path,
-    groups: Groups,
-    user_id: int | None,
-) -> None:
-    """End the worker and its launcher, and what outlives them; delete the folder."""
-    end_process(process, connection)
-    errors.close()
-    if process.returncode != 0:  # else the launcher has seen that nothing is left
-        if user_id is not None and is_boxes_own(user_id):
-            kill_all_of_user(user_id)
-        else:
-            kill_marked(lambda mark: mark == folder.name)
-    delete_place(folder, groups)

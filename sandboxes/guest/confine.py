@@ -80,7 +80,7 @@ def use_files_only(granted: Mapping[int, Iterable[str]]) -> None:
 def signal_own_processes_only() -> None:
     """Let this process, and what it starts, reach neither its parent nor what that has started.
 
-    In a Landlock domain of its own it can signal, trace and look into nothing outside.
+    In a Landlock domain of its own it can signal and trace nothing outside.
 
     Raises:
         OSError: The kernel has no such scopes (before 6.12), or too many domains are nested.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import gymnast.sandboxes.host_files as host_files
 from gymnast.sandboxes.host_files import HostFiles, Python, Step, files_for
 
 VERSION = "python3.12"
@@ -192,6 +193,25 @@ def test_a_folder_for_guests_is_seen_wherever_it_is(usr: Path, tmp_path: Path) -
     assert seen(beside, tmp_path) == rest | {"srv/pandas.py"}
     hidden_before = files(usr, python, [app]).with_folder(str(app))
     assert seen(hidden_before, tmp_path) >= {"usr/share/app/secret"}
+
+
+def test_settings_of_pip_are_hidden_wherever_they_are(
+    usr: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("home/.pip/pip.conf", "config/pip/pip.conf", "all/pip/pip.conf", "pip.ini"):
+        (usr / "share" / path).parent.mkdir(parents=True, exist_ok=True)
+        (usr / "share" / path).touch()
+    monkeypatch.setenv("HOME", str(usr / "share/home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(usr / "share/config"))
+    monkeypatch.setenv("XDG_CONFIG_DIRS", f"/etc/xdg:{usr / 'share/all'}")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(usr / "share/pip.ini"))
+    monkeypatch.setattr(host_files, "SYSTEM", (str(usr),))
+    host_files.files_here.cache_clear()
+    found = host_files.files_here()
+    host_files.files_here.cache_clear()
+    below = [path for path in seen(found, tmp_path) if path.startswith("usr/")]
+    assert "usr/share/zoneinfo/UTC" in below
+    assert not [path for path in below if "pip" in path]
 
 
 def test_folders_that_may_not_be_listed_are_not_shown_by_entries(
