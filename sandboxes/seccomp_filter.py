@@ -50,6 +50,7 @@ _AF_UNIX = 1
 _DATAGRAM_BIT = 2  # in SOCK_DGRAM and SOCK_RAW, not in SOCK_STREAM and SOCK_SEQPACKET
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _F_SETLEASE, _F_NOTIFY = 1024, 1026
+_MAP_HUGETLB, _MFD_HUGETLB = 0x40000, 4  # pages that an administrator keeps for others
 _NAMESPACES = 0x7E020000  # CLONE_NEW*, as far as the flags are not a signal's number
 _LINUX, _UNAME26, _ASK = 0, 0x20000, 0xFFFFFFFF
 _ITSELF = (Check(0, one_of=(0,)),)  # other processes of the same user have ids that are not 0
@@ -62,6 +63,8 @@ BOX_CALLS: Rules = {
     "fcntl": (Check(1, none_of=(_F_SETLEASE, _F_NOTIFY)),),
     "ioctl": (Check(1, none_of=(_TIOCSTI, _TIOCLINUX)),),
     "ioprio_set": (Check(0, one_of=(1,)), Check(1, one_of=(0,))),
+    "memfd_create": (Check(1, no_bits=_MFD_HUGETLB),),
+    "mmap": (Check(3, no_bits=_MAP_HUGETLB),),
     "personality": (Check(0, one_of=(_LINUX, _UNAME26, _ASK)),),
     "prlimit64": _ITSELF,
     "sched_setattr": _ITSELF,

@@ -83,6 +83,12 @@ def test_what_outlives_its_process(victim: WorkerSandbox) -> None:
     assert set(map(tuple, answers(victim, asked).values())) == {tuple(NO_SUCH_CALL)}
 
 
+def test_huge_pages(victim: WorkerSandbox) -> None:
+    """The huge pages that the machine keeps for others"""
+    asked = {"mmap": "9, 0, 2 << 20, 3, 0x40022, -1, 0", "memfd_create": "319, _at, 4"}
+    assert set(map(tuple, answers(victim, asked).values())) == {(-1, 1)}
+
+
 def test_flushing(victim: WorkerSandbox) -> None:
     """Flushing every disk of the machine (sync)"""
     asked = {"sync": "162", "syncfs": "306, 0"}
