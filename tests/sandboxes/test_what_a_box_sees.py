@@ -104,7 +104,8 @@ KINDS = ("landlock", "landlock without namespaces", "bubblewrap")
 
 def look(python: str, folders: list[str], user_id: int | None = None) -> dict[str, Any]:
     """What each kind of box sees, run by a Python that has Gymnast, as a user."""
-    wanted = [folders, [SOLUTION, SECRET], IMPORTS, STANDARD_LIBRARY, WAYS]
+    library = STANDARD_LIBRARY if user_id is None else ""  # it takes a while
+    wanted = [folders, [SOLUTION, SECRET], IMPORTS, library, WAYS]
     ended = subprocess.run(
         [python, "-c", LOOK, json.dumps(wanted)],
         cwd="/",
@@ -133,7 +134,8 @@ def check(seen: dict[str, Any], python: str) -> None:
     if "unavailable" in seen:
         pytest.skip(seen["unavailable"])
     assert [json.loads(said) for said in seen["imports"]] == [NOT_FOUND] * (1 + len(WAYS))
-    assert json.loads(seen["library"]) == cannot_be_imported(python)
+    if seen["library"]:
+        assert json.loads(seen["library"]) == cannot_be_imported(python)
     assert seen["grep"] == ""
 
 
