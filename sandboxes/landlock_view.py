@@ -1,17 +1,20 @@
 """The files that a Landlock box with namespaces of its own sees: a root made for it, in memory.
 
-In it are the host's folders and files that the box may read, bound read-only, with empty folders
-over what is hidden in them; a /proc of its own processes; and its writable folders, each an empty
-file system in memory with a size. Nothing else, so no local socket of the host's either, which
-Landlock would not keep a box from.
+In it are the host's folders and files that the box may read, read-only and as files of its own,
+with empty folders over what is hidden in them; a /proc of its own processes; and its writable
+folders, each an empty file system in memory with a size. Nothing else, so no local socket of the
+host's either, which Landlock would not keep a box from.
 """
 
+import contextlib
 import ctypes
 import os
+import re
+import stat
 import struct
 from collections.abc import Collection, Mapping, Sequence
 
-_NOSUID, _NODEV, _NOEXEC, _BIND, _RECURSIVE, _PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
+_READ_ONLY, _NOSUID, _NODEV, _NOEXEC, _BIND, _RECURSIVE, _PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
 _INODES = 1 << 16
 _ROOT_BYTES = 1 << 16  # it holds folders and links; likewise what covers a hidden folder
 _DETACH = 2
@@ -47,11 +50,12 @@ def make_view(
     _mount("none", "/", "", _RECURSIVE | _PRIVATE, "")
     _mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, f"size={_ROOT_BYTES},mode=755")
     options = f"uid={owner[0]},gid={owner[1]},size={folder_bytes},nr_inodes={_INODES}"
+    layers = _Layers(root)
     covers = []
     own = [("own", path, "") for path in writable]
     for kind, path, target in sorted([*steps, *own], key=lambda step: step[1]):
         if kind == "show":
-            _bind(path, root + path)
+            layers.show(path)
         elif kind == "hide":
             _mount("tmpfs", root + path, "tmpfs", _NOSUID | _NODEV, f"size={_ROOT_BYTES},mode=755")
             covers.append(root + path)
@@ -64,6 +68,7 @@ def make_view(
             _mount("tmpfs", root + path, "tmpfs", _NOSUID | _NODEV, f"{options},mode={mode}")
     for place, path in placed.items():
         _bind(path, root + place)
+    layers.remove()
     for name, rest in _LINKS.items():
         os.symlink(f"/proc/self/fd{rest}", f"{root}/dev/{name}")
     os.mkdir(root + "/proc")
@@ -74,6 +79,85 @@ def make_view(
     _check(_LIBC.pivot_root(b".", b"."), "pivot_root")  # the old one lies over it now
     _check(_LIBC.umount2(b".", _DETACH), "umount2")
     os.chdir("/")
+
+
+class _Layers:
+    """The host's folders again, each as a read-only overlay of the box's own.
+
+    A lock on a file there, or whatever else the kernel keeps with an inode, is none on the host's
+    file. Data is neither copied nor kept in memory twice. Where an overlay cannot be made, the
+    host's own file is the next best.
+
+    Args:
+        root: Where the box's root is made.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root, self._folder = root, f"{root}/.layers"
+        self._made: dict[str, str] = {}  # by the host's folder
+        self._mounts = _mount_points()
+        os.mkdir(self._folder)
+        _mount("tmpfs", self._folder, "tmpfs", _NOSUID | _NODEV, f"size={_ROOT_BYTES},mode=755")
+        os.mkdir(f"{self._folder}/empty")  # there must be two layers
+
+    def show(self, path: str) -> None:
+        """Make the box's own of a file or folder of the host's be where that is."""
+        place = self._find(path)
+        _bind(place, self._root + path)
+        if place != path:
+            for mount in self._mounts_in(path):
+                with contextlib.suppress(OSError):  # not everyone may look into every one
+                    _bind(mount, self._root + mount)
+
+    def remove(self) -> None:
+        """Leave only what has been bound from them."""
+        _check(_LIBC.umount2(self._folder.encode(), _DETACH), "umount2")
+        os.rmdir(self._folder)
+
+    def _find(self, path: str) -> str:
+        """Where the box's own of a file or folder of the host's is."""
+        if path in self._mounts and not os.path.isdir(path):
+            return path  # its folder has another file there
+        folder = path if os.path.isdir(path) else os.path.dirname(path)
+        if folder not in self._made:
+            self._made[folder] = self._make(folder)
+        place = self._made[folder] + path[len(folder) :]
+        return path if _is_closed_device(place) else place
+
+    def _make(self, folder: str) -> str:
+        place = f"{self._folder}/{len(self._made)}"
+        options = f"lowerdir={folder}:{self._folder}/empty"
+        if not any(sign in folder + place for sign in ":,\\"):
+            # In a user namespace none can be made of what has mounts in it.
+            with contextlib.suppress(OSError):
+                os.mkdir(place)
+                _mount("overlay", place, "overlay", _READ_ONLY, options)
+                return place
+        return folder
+
+    def _mounts_in(self, path: str) -> list[str]:
+        return sorted({one for one in self._mounts if one != path and _is_below(one, path)})
+
+
+def _mount_points() -> list[str]:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        places = [line.split(" ")[4] for line in lines]
+    return [re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), one) for one in places]
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _is_closed_device(path: str) -> bool:
+    """Whether it is a device that cannot be used where it is: no user namespace's can."""
+    if not stat.S_ISCHR(os.stat(path).st_mode):
+        return False
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return True
+    return False
 
 
 def _bind(source: str, target: str) -> None:

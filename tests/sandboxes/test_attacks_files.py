@@ -1,5 +1,7 @@
 """Attacks on files: of the host, of the run, of other boxes; by code and through the file calls."""
 
+import fcntl
+import json
 import os
 import secrets
 import stat
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from attack_fixtures import LIMITS, on_every_isolating_backend, tries
+from attack_fixtures import LIMITS, not_contained, on_every_isolating_backend, tries
 from gymnast.envs import code_tasks
 from gymnast.errors import SandboxFileError
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
@@ -174,3 +176,38 @@ def test_kernel_settings(victim: WorkerSandbox) -> None:
     outcome |= tries(victim, {"mkdir": folder})
     assert all("Error" in found for found in outcome.values()), outcome
     assert Path("/proc/sys/kernel/core_pattern").read_text() == before
+
+
+HOLD_LOCKS = """
+import fcntl, json, os, sys
+held = {}
+names = ["/usr", "/usr/bin/env", os.path.realpath(sys.executable), os.__file__]
+for path in [*names, "/etc/ld.so.cache", "/dev/null", "/dev/zero", "/dev/urandom"]:
+    try:
+        held[path] = os.open(path, os.O_RDONLY)
+        fcntl.flock(held[path], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        held.pop(path, None)
+print(json.dumps(list(held)))
+"""
+
+
+@not_contained("bubblewrap", "what it sees of /usr and /dev are the host's own files")
+def test_locks(victim: WorkerSandbox, open_box: OpenBox) -> None:
+    """Locking the host's programs and devices, so that the host or another box has to wait"""
+    held = json.loads(victim.python(HOLD_LOCKS).stdout)
+    assert len(held) >= 6
+    assert set(json.loads(open_box(**LIMITS).python(HOLD_LOCKS).stdout)) == set(held)
+    locked = []
+    for path in held:
+        # Without root a box has no devices but the host's: no user namespace may make one.
+        if not os.path.exists(path) or (os.geteuid() != 0 and path.startswith("/dev/")):
+            continue
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            locked.append(path)
+        finally:
+            os.close(fd)
+    assert locked == []

@@ -198,6 +198,7 @@ def test_a_root_of_its_own(box: LandlockSandbox) -> None:
     shown = set(box.exec("ls -A /").stdout.split())
     assert shown >= {"usr", "dev", "proc", "tmp"}
     assert not shown & {"boot", "home", "mnt", "opt", "run", "srv", "var"}
+    assert {*box.exec("ls /usr").stdout.split()} == {*os.listdir("/usr")}
     assert box.exec("ls /dev").stdout.split() == [
         "fd", "full", "null", "random", "shm", "stderr", "stdin", "stdout", "urandom", "zero",
     ]  # fmt: skip
