@@ -7,7 +7,16 @@ import ast
 from collections.abc import Iterator
 
 _CAUGHT = {"AssertionError", "Exception", "BaseException"}
+_RAISING = {"fail", "exit", "_exit", "quit", "abort"}
 _REFLEXIVE = (ast.Eq, ast.Is, ast.LtE, ast.GtE)
+_OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
 
 
 def idle_assertions(tree: ast.AST) -> Iterator[tuple[ast.Assert, str]]:
@@ -15,9 +24,12 @@ def idle_assertions(tree: ast.AST) -> Iterator[tuple[ast.Assert, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert) and (why := _holds(node.test)):
             yield node, why
-        elif isinstance(node, ast.Try) and any(map(_swallows, node.handlers)):
+        elif isinstance(node, ast.Try | ast.TryStar) and any(map(_swallows, node.handlers)):
             for inner in _assertions(node.body):
                 yield inner, "the `except` around it catches its failure"
+        elif isinstance(node, ast.Try | ast.TryStar) and any(map(_leaves, node.finalbody)):
+            for inner in _assertions([*node.body, *node.orelse]):
+                yield inner, "the `finally` around it leaves before its failure is seen"
         elif isinstance(node, ast.With | ast.AsyncWith) and any(map(_suppresses, node.items)):
             for inner in _assertions(node.body):
                 yield inner, "the `with suppress` around it catches its failure"
@@ -32,11 +44,11 @@ def _holds(test: ast.expr) -> str:
     """Why an assertion always holds; "" where it may fail."""
     if isinstance(test, ast.Tuple) and test.elts:
         return "a tuple that is not empty is true; write `assert condition, message`"
-    return "its condition is true whatever the code returns" if _is(test, True) else ""
+    return "its condition is true whatever the code returns" if is_surely(test, True) else ""
 
 
-def _is(test: ast.expr, truth: bool) -> bool:
-    """Whether an expression is surely true (or surely false)."""
+def is_surely(test: ast.expr, truth: bool) -> bool:
+    """Whether an expression is true whatever any code does (or false)."""
     match test:
         case ast.Constant(value):
             return bool(value) is truth
@@ -51,28 +63,53 @@ def _is(test: ast.expr, truth: bool) -> bool:
             texts = (part for part in parts if isinstance(part, ast.Constant))
             return truth and any(part.value for part in texts)
         case ast.NamedExpr(_, value):
-            return _is(value, truth)
+            return is_surely(value, truth)
         case ast.IfExp(_, yes, no):
-            return _is(yes, truth) and _is(no, truth)
+            return is_surely(yes, truth) and is_surely(no, truth)
         case ast.UnaryOp(ast.Not(), operand):
-            return _is(operand, not truth)
+            return is_surely(operand, not truth)
         case ast.BoolOp(joined, operands):
             every = isinstance(joined, ast.And) is truth
-            return (all if every else any)(_is(operand, truth) for operand in operands)
+            sure = (all if every else any)(is_surely(operand, truth) for operand in operands)
+            return sure or (not every and _opposed(operands))
+        case ast.Call(ast.Name("type" | "repr" | "ascii"), [_], []):
+            return truth
+        case ast.Call(ast.Name("isinstance"), [_, ast.Name("object")], []):
+            return truth
         case ast.Compare(left, [operation], [right]):
             same = ast.dump(left) == ast.dump(right)
             return truth and same and isinstance(operation, _REFLEXIVE)
     return False
 
 
+def _opposed(operands: list[ast.expr]) -> bool:
+    """Whether one operand is the negation of another: `x == 1 or x != 1`."""
+    written = {ast.dump(operand) for operand in operands}
+    return any(ast.dump(negation) in written for negation in map(_negation, operands))
+
+
+def _negation(test: ast.expr) -> ast.expr:
+    match test:
+        case ast.UnaryOp(ast.Not(), operand):
+            return operand
+        case ast.Compare(left, [operation], [right]) if type(operation) in _OPPOSITE:
+            return ast.Compare(left, [_OPPOSITE[type(operation)]()], [right])
+    return ast.UnaryOp(ast.Not(), test)
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    leaving = (ast.Return, ast.Break, ast.Continue)
+    return any(isinstance(node, leaving) for node in ast.walk(statement))
+
+
 def _swallows(handler: ast.ExceptHandler) -> bool:
     """Whether it catches a failed assertion and raises nothing in its place."""
-    caught = handler.type is None or any(
-        isinstance(node, ast.Name) and node.id in _CAUGHT for node in ast.walk(handler.type)
-    )
-    raises = (ast.Raise, ast.Assert)
+    caught = handler.type is None or any(_name(n) in _CAUGHT for n in ast.walk(handler.type))
+    inner = [node for statement in handler.body for node in ast.walk(statement)]
     return caught and not any(
-        isinstance(node, raises) for statement in handler.body for node in ast.walk(statement)
+        isinstance(node, ast.Raise | ast.Assert)
+        or (isinstance(node, ast.Call) and _name(node.func) in _RAISING)
+        for node in inner
     )
 
 
@@ -80,5 +117,9 @@ def _suppresses(item: ast.withitem) -> bool:
     call = item.context_expr
     if not isinstance(call, ast.Call):
         return False
-    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-    return name == "suppress" and any(getattr(a, "id", "") in _CAUGHT for a in call.args)
+    return _name(call.func) == "suppress" and any(_name(each) in _CAUGHT for each in call.args)
+
+
+def _name(node: ast.AST) -> str:
+    """The last name of `name` or `module.name`; "" of anything else."""
+    return str(getattr(node, "attr", getattr(node, "id", "")))

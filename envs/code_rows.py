@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymnast.envs.code_assertions import idle_assertions
+from gymnast.envs.code_dependence import Dependence
 from gymnast.envs.code_names import bound, names_function, names_of, read, standard_modules_in
 from gymnast.envs.grading import Tests
 from gymnast.errors import DataError
@@ -60,12 +61,13 @@ def _of_asserts(row: Mapping[str, Any]) -> CodeTask:
     if isinstance(listed, str) or not isinstance(listed, Sequence) or not listed:
         raise _error(row, f"'test_list' is {listed!r:.100}; it must be a list of Python texts")
     tests = [_parsed(row, "test_list", text) for text in listed]
-    for tree in tests:
-        _check_assertions(row, "test_list", tree)
     imports = "\n".join([*(row.get("test_imports") or []), *standard_modules_in(tests)])
     setup = row.get("test_setup_code") or ""
     before = [_parsed(row, "test_imports", imports), _parsed(row, "test_setup_code", setup)]
     names, helpers = _names(row, before, tests, question)
+    depends = Dependence([node for tree in (*before, *tests) for node in tree.body], names)
+    for tree in tests:
+        _check_test(row, "test_list", tree, depends)
     example = _first_call(tests, names[0])
     if not names_function(question, names[0]):
         question += f"\nThe function is called `{names[0]}`"
@@ -121,28 +123,52 @@ def _of_check(row: Mapping[str, Any]) -> CodeTask:
     if not checks or not checks[-1].args.args:  # type: ignore[attr-defined]
         raise _error(row, "'test' defines no function check(candidate)")
     check: Any = checks[-1]
-    _check_assertions(row, "test", check)
-    rest = "\n".join(ast.unparse(node) for node in module.body if node is not check)
+    rest = [node for node in module.body if node is not check and not _calls_check(node)]
     argument = check.args.args[0].arg
+    depends = Dependence([*rest, *check.body], (argument, name))
+    _check_test(row, "test", check, depends)
     steps = [(f"{argument} = {name}", False)]
     if _can_be_parted(check):
-        steps += [
-            (ast.unparse(node), _asserts(node)) for node in check.body if not _says_nothing(node)
-        ]
-    if not any(counts for _, counts in steps):
-        steps = [(ast.unparse(check), False), (f"{check.name}({name})", True)]
+        steps += _parts(check, depends)
+    if len(steps) == 1:
+        steps += [(ast.unparse(check), False), (f"{check.name}({name})", True)]
+    context = "\n".join([prompt, *map(ast.unparse, rest)])
     question = f"Complete this function.\n```python\n{prompt.rstrip()}\n```"
-    return CodeTask(question, prompt, name, Tests(f"{prompt}\n{rest}", (name,), tuple(steps)))
+    return CodeTask(question, prompt, name, Tests(context, (name,), tuple(steps)))
 
 
 def _is_check(node: ast.AST) -> bool:
     return isinstance(node, ast.FunctionDef) and node.name == "check"
 
 
+def _calls_check(node: ast.AST) -> bool:
+    """`check(name)` after the definition, as some data sets have it."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and getattr(node.value.func, "id", "") == "check"
+    )
+
+
 def _can_be_parted(check: ast.FunctionDef) -> bool:
     """Whether the statements of a function do the same one by one in a module."""
-    parts = (ast.Return, ast.Yield, ast.YieldFrom, ast.Nonlocal, ast.Global)
-    return not any(isinstance(node, parts) for top in check.body for node in _own(top))
+    if check.decorator_list or len(ast.unparse(check.args).split(",")) > 1:
+        return False
+    parts = (ast.Return, ast.Global)
+    inner = (node for top in check.body for node in ast.walk(top))
+    return not any(isinstance(node, parts) for top in check.body for node in _own(top)) and not any(
+        isinstance(node, ast.Nonlocal) for node in inner
+    )
+
+
+def _parts(check: ast.FunctionDef, depends: Dependence) -> list[tuple[str, bool]]:
+    """The statements of a check, and which of them are tests; nothing where none is."""
+    steps = [(ast.unparse(n), depends.judges(n)) for n in check.body if not _says_nothing(n)]
+    last = max((place for place, (_, counts) in enumerate(steps) if counts), default=None)
+    if last is None:
+        return []
+    # What comes after the last test must not fail either: it belongs to it.
+    return [*steps[:last], ("\n".join(source for source, _ in steps[last:]), True)]
 
 
 def _own(top: ast.AST) -> list[ast.AST]:
@@ -157,22 +183,35 @@ def _own(top: ast.AST) -> list[ast.AST]:
     return found
 
 
-def _asserts(node: ast.AST) -> bool:
-    return any(isinstance(part, ast.Assert) for part in _own(node))
-
-
-def _check_assertions(row: Mapping[str, Any], field: str, tree: ast.AST) -> None:
-    """Refuse tests that any code would pass; HumanEval's `assert True` is no test, and left out."""
-    found = [
-        (node, why)
-        for node, why in idle_assertions(tree)
-        if not isinstance(node.test, ast.Constant)
+def _check_test(row: Mapping[str, Any], field: str, tree: Any, depends: Dependence) -> None:
+    """Refuse a test that any code would pass; HumanEval's `assert True` is none, and left out."""
+    if any(isinstance(node, ast.Yield | ast.YieldFrom) for top in tree.body for node in _own(top)):
+        raise _error(row, f"{field!r} has a `yield`, so that calling it would run no test")
+    idle = [
+        *idle_assertions(tree),
+        *(
+            (node, "it depends on nothing that the code returns")
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assert) and depends.is_constant(node.test)
+        ),
     ]
-    for node, why in found:
-        raise _error(row, f"{field!r} has `{ast.unparse(node)!s:.100}`, which cannot fail: {why}")
-    asserts = [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
-    if asserts and all(isinstance(node.test, ast.Constant) and node.test.value for node in asserts):
-        raise _error(row, f"{field!r} asserts nothing but constants, which cannot fail")
+    for node, why in idle:
+        if not (isinstance(node.test, ast.Constant) and node.test.value):
+            raise _error(
+                row, f"{field!r} has `{ast.unparse(node)!s:.100}`, which cannot fail: {why}"
+            )
+    if call := depends.text_that_runs(tree):
+        raise _error(
+            row,
+            f"{field!r} has `{ast.unparse(call)!s:.100}`, which would run what the code returns "
+            "beside the tests",
+        )
+    if not depends.may_judge(tree.body):
+        raise _error(
+            row,
+            f"{field!r} has no assertion that runs and depends on what the code returns, in "
+            f"{ast.unparse(tree)!r:.200}",
+        )
 
 
 def _says_nothing(node: ast.AST) -> bool:

@@ -251,7 +251,7 @@ def _program(last: str) -> str:
     for count in range(1, len(parts) + 1):
         name = ".".join(parts[:count])
         lines.append(f"sys.modules[{name!r}] = types.ModuleType({name!r})")
-    for name in ("wire", last):
+    for name in ("wire", "equality", last):
         source = (folder / f"{name}.py").read_text("utf-8")
         lines += [
             f"{name} = types.ModuleType({package + '.' + name!r})",

@@ -6,6 +6,7 @@ by way of the host, and nothing else:
 
     wire         values <-> text; nothing that is decoded can run anything
     candidate    beside the policy's code: calls its functions
+    equality     beside the tests: what `==` means there
     judge        beside the tests: runs them, with functions that ask for a call
 
 To grade a folder, its files go from the policy's box to a fresh one:

@@ -2,7 +2,8 @@
 
 A call of one of the policy's functions becomes a question, which `start`, `resume` or `wait` hands
 to the host; the answer, a text of `wire.py`, comes with `resume`. No code of the policy's runs
-here, so what the tests find is what counts.
+here, so what the tests find is what counts. Where a test compares a call with `==`, the types must
+agree as well (`equality.py`).
 """
 
 import ast
@@ -15,7 +16,7 @@ import threading
 import traceback
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from gymnast.envs.judging import wire
+from gymnast.envs.judging import equality, wire
 
 Event = Dict[str, Any]
 
@@ -73,15 +74,16 @@ class Judge:
         functions = {name: self._function(name) for name in self._names}
         namespace: Dict[str, Any] = {"__name__": "tests", **functions}
         try:
-            exec(compile(self._context, "<context>", "exec", dont_inherit=True), namespace)
+            exec(_compiled(ast.parse(self._context)), namespace)
             steps = [
-                (source, compile(source, "<test>", "exec", dont_inherit=True), counts)
+                (source, _compiled(equality.typed(ast.parse(source))), counts)
                 for source, counts in self._steps
             ]
         except BaseException:
             self._events.put({"broken": traceback.format_exc()[-2000:]})
             return
         namespace.update(functions)
+        namespace[equality.NAME] = equality.same_for(list(functions.values()))
         number = 0
         broken: Optional[str] = None  # what a step between the tests came to
         for source, code, counts in steps:
@@ -111,6 +113,12 @@ class Judge:
         return call
 
 
+def _compiled(tree: ast.Module) -> Any:
+    """Its code; assertions are in it, however Python was started."""
+    tree = ast.fix_missing_locations(tree)
+    return compile(tree, "<test>", "exec", dont_inherit=True, optimize=0)
+
+
 def _error_of(code: Any, namespace: Dict[str, Any]) -> Optional[str]:
     """What running a step raised; None if nothing."""
     try:
@@ -138,7 +146,7 @@ def _outcome(answer: str) -> Any:
         if kind == "value":
             return wire.decode(said[1])
         name, text = str(said[1]), str(said[2])
-    except (wire.WireError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError):  # a WireError is a ValueError
         raise NoAnswer("the code's process gave no answer that can be read") from None
     if kind != "raised":
         raise NoAnswer("%s: %s" % (name, text))

@@ -14,7 +14,7 @@ from collections import deque
 from typing import Any, Callable, Dict, List, Tuple
 
 MAX_CHARACTERS = 1 << 20
-MAX_ITEMS = 100000  # of an iterator
+MAX_ITEMS = 100000  # of an iterator or a range
 
 _TOO_DEEP = "values are nested too deeply"
 
@@ -122,6 +122,13 @@ def _dict(parts: List[Any]) -> Dict[Any, Any]:
     return {_unpacked(key): _unpacked(item) for key, item in parts}
 
 
+def _range(parts: List[Any]) -> range:
+    found = range(*[int(part, 16) for part in parts])
+    if found[MAX_ITEMS : MAX_ITEMS + 1]:  # a short text for a list that fills the memory
+        raise WireError("a range has more than %d items" % MAX_ITEMS)
+    return found
+
+
 _SEQUENCES: Tuple[Tuple[Any, str], ...] = (
     (list, "list"),
     (tuple, "tuple"),
@@ -145,7 +152,7 @@ _MAKE: Dict[str, Callable[[List[Any]], Any]] = {
     "bytes": lambda parts: bytes.fromhex(parts[0]),
     "bytearray": lambda parts: bytearray.fromhex(parts[0]),
     "dict": _dict,
-    "range": lambda parts: range(*[int(part, 16) for part in parts]),
+    "range": _range,
     "list": _items,
     "tuple": lambda parts: tuple(_items(parts)),
     "frozenset": lambda parts: frozenset(_items(parts)),

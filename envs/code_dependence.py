@@ -1,0 +1,205 @@
+"""What in hidden tests depends on the policy's code: nothing else can tell good code from bad.
+
+It is found by form alone. Where that cannot be told, a test is taken to depend on the code: rather
+one is kept that says nothing than one refused that does.
+"""
+
+import ast
+import builtins
+import copy
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from gymnast.envs.code_assertions import is_surely
+from gymnast.envs.code_names import bound
+
+# Of Python's own: what they say of a function does not depend on what it does.
+_NEVER_CALL = frozenset(
+    {"ascii", "bool", "callable", "dir", "format", "hasattr", "hash", "id", "isinstance"}
+    | {"issubclass", "len", "print", "repr", "str", "type", "vars"}
+)
+_RUN_TEXT = frozenset({"eval", "exec", "compile", "__import__"})
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.Lambda)
+_CHECKING = re.compile(r"(?i)assert|raises|fail|check|expect|verify|equal")
+_ENDS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
+
+
+class Dependence:
+    """Which expressions of some tests depend on what the policy's functions do.
+
+    Args:
+        statements: The tests and what stands beside them, in one namespace.
+        functions: The policy's functions, by all their names.
+    """
+
+    def __init__(self, statements: Sequence[ast.stmt], functions: Iterable[str]) -> None:
+        self.functions = frozenset(functions)
+        self._names: set[str] = set()
+        self._checking = _checking(statements)
+        self._referred = {
+            node.id if isinstance(node, ast.Name) else node.attr
+            for statement in statements
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
+        }
+        while grown := [s for s in statements if self._mentions(s) and _names_in(s) - self._names]:
+            for statement in grown:
+                self._names |= _names_in(statement)
+
+    def of(self, node: ast.AST) -> bool:
+        """Whether a part of a test depends on what the policy's functions do."""
+        match node:
+            case ast.Name(name):  # a function tells nothing without being called
+                return name in self._names
+            case ast.Call(ast.Name(name), arguments, keywords) if (
+                name in _NEVER_CALL and name not in self.functions
+            ):
+                return any(map(self.of, [*arguments, *keywords]))
+            case ast.Call():
+                return self._mentions(node)
+        if isinstance(node, _COMPREHENSIONS):
+            return self._mentions(node)
+        return any(map(self.of, ast.iter_child_nodes(node)))
+
+    def is_constant(self, expression: ast.expr) -> bool:
+        """Whether it says something of constants, or of the functions without calling them."""
+        known = self.functions.union(dir(builtins))
+        names = [node.id for node in ast.walk(expression) if isinstance(node, ast.Name)]
+        idle = not self.of(expression) and not is_surely(expression, False)
+        return idle and known.issuperset(names)
+
+    def running(self, body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+        """The statements that may run, inner ones among them."""
+        for statement in body:
+            if isinstance(statement, _DEFINITIONS) and statement.name not in self._referred:
+                continue
+            yield statement
+            for block in _blocks(statement):
+                yield from self.running(block)
+            if isinstance(statement, _ENDS):
+                return
+
+    def judges(self, statement: ast.stmt) -> bool:
+        """Whether a statement is a test by itself: it fails for some of what the code may do."""
+        if isinstance(statement, _DEFINITIONS) or not self._mentions(statement):
+            return False
+        for inner in self.running([statement]):
+            if isinstance(inner, ast.Assert) and self._can_fail(inner.test):
+                return True
+            if _fails(inner) or any(map(self._checks, _own(inner))):
+                return True
+        return False
+
+    def may_judge(self, body: Sequence[ast.stmt]) -> bool:
+        """Whether a test may fail for what the code does: also by a helper that is not known."""
+        running = list(self.running(body))
+        if not any(map(self._mentions, running)):
+            return False
+        calls = (node for inner in running for node in _own(inner))
+        return (
+            any(map(_fails, running))
+            or any(map(self.judges, body))
+            or any(map(self._hands_on, calls))
+        )
+
+    def text_that_runs(self, tree: ast.AST) -> ast.Call | None:
+        """A call that runs what the code returned, beside the tests; None if there is none."""
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in _RUN_TEXT:
+                continue
+            if any(map(self.of, node.args)):
+                return node
+        return None
+
+    def _mentions(self, node: ast.AST) -> bool:
+        known = self.functions | self._names
+        return any(isinstance(part, ast.Name) and part.id in known for part in ast.walk(node))
+
+    def _can_fail(self, test: ast.expr) -> bool:
+        """Whether an assertion may fail, all names of a function being the same to it."""
+        same = _OneName(self.functions).visit(copy.deepcopy(test))
+        return self.of(test) and not is_surely(same, True)
+
+    def _checks(self, node: ast.AST) -> bool:
+        """Whether it calls a helper that raises where a check fails."""
+        if not isinstance(node, ast.Call) or _called(node) in self.functions:
+            return False
+        return _called(node) in self._checking or _CHECKING.search(_called(node)) is not None
+
+    def _hands_on(self, node: ast.AST) -> bool:
+        """Whether it calls an unknown function with what the code returned, or with the code."""
+        if not isinstance(node, ast.Call) or _called(node) in self.functions:
+            return False
+        return not hasattr(builtins, _called(node)) and self._mentions(node)
+
+
+class _OneName(ast.NodeTransformer):
+    """Writes one name for all names of a function."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = sorted(names)
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        """One name for all."""
+        alias = node.id in self._names
+        return ast.Name(self._names[0], node.ctx) if alias else node
+
+
+def _fails(statement: ast.stmt) -> bool:
+    """Whether it fails wherever it is reached."""
+    if isinstance(statement, ast.Assert):
+        return is_surely(statement.test, False)
+    return isinstance(statement, ast.Raise)
+
+
+def _called(call: ast.Call) -> str:
+    """The last name of what is called; "" where it has none."""
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+
+
+def _checking(statements: Sequence[ast.stmt]) -> frozenset[str]:
+    """The functions defined here that assert or raise."""
+    return frozenset(
+        node.name
+        for statement in statements
+        for node in ast.walk(statement)
+        if isinstance(node, _DEFINITIONS)
+        if any(isinstance(inner, ast.Assert | ast.Raise) for inner in ast.walk(node))
+    )
+
+
+def _names_in(statement: ast.stmt) -> set[str]:
+    """The names that a statement sets or may change: not of functions that it calls."""
+    called = {id(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call)}
+    names = {
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and id(node) not in called and not hasattr(builtins, node.id)
+    }
+    return names | bound(statement)
+
+
+def _own(statement: ast.stmt) -> Iterator[ast.AST]:
+    """The nodes of a statement, those of statements within it apart."""
+    for child in ast.iter_child_nodes(statement):
+        if not isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from ast.walk(child)
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The blocks within a statement that may run."""
+    test = getattr(statement, "test", None)
+    items = getattr(statement, "iter", None)
+    never = (test is not None and is_surely(test, False)) or (
+        items is not None and is_surely(items, False)
+    )
+    if not never:
+        yield getattr(statement, "body", [])
+    if not (isinstance(statement, ast.If) and is_surely(statement.test, True)):
+        yield getattr(statement, "orelse", [])
+    for handler in getattr(statement, "handlers", []):
+        yield handler.body
+    for case in getattr(statement, "cases", []):
+        yield case.body
+    yield getattr(statement, "finalbody", [])
