@@ -201,7 +201,7 @@ class _CandidateSide:
 
     async def load(self) -> str:
         """Load the code in a new session; what it said."""
-        await self._box.apython("import os; os._exit(0)")
+        await self._box.apython("import os; os._exit(0)", timeout_s=self._call_s)
         said = await self._asked(self._program)
         self._loaded = said == _LOADED
         return said
