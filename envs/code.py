@@ -35,11 +35,11 @@ class Code(Environment):
 
     The tests run in a box of their own, and only plain values pass between them and the code, so
     functions that take or return other objects, or change their arguments, cannot be graded.
-    Each `assert` of HumanEval's `check` (each statement that has one) and each entry of MBPP's
-    `test_list` is a test; where `check` cannot be parted, it is a single one. A statement between
-    tests that fails makes those after it fail. What a test compares by is never the code's own: a
-    helper comes from the row's `code`, its `test_setup_code` or Python's library. Rows with an
-    assertion that cannot fail are refused.
+    Each statement of HumanEval's `check` that judges the code and each entry of MBPP's `test_list`
+    is a test; where `check` cannot be parted, it is a single one. A statement between tests that
+    fails makes those after it fail. What a test compares by is never the code's own: a helper comes
+    from the row's `code`, its `test_setup_code` or Python's library. `==` is of type and value, but
+    for numbers. Rows with a test that no code can fail are refused.
 
     `metrics` gives `solved` (1 where all tests passed), `loaded` (1 where the code ran and defines
     the function) and `submitted` (1 where there was any code).

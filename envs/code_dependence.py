@@ -43,9 +43,12 @@ class Dependence:
             for node in ast.walk(statement)
             if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
         }
-        while grown := [s for s in statements if self._mentions(s) and _names_in(s) - self._names]:
-            for statement in grown:
-                self._names |= _names_in(statement)
+        changed = [(statement, _names_in(statement) - self.functions) for statement in statements]
+        growing = True
+        while growing:
+            found = self._names.union(*(names for s, names in changed if self._mentions(s)))
+            growing = found != self._names
+            self._names = found
 
     def of(self, node: ast.AST) -> bool:
         """Whether a part of a test depends on what the policy's functions do."""

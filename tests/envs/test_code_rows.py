@@ -1,5 +1,6 @@
 """Rows of programming tasks: both formats, and what is said of those that cannot be read."""
 
+import re
 from typing import Any
 
 import pytest
@@ -39,6 +40,11 @@ MBPP = {
     "test_list": ["assert set(shared((3, 4), (4, 5))) == {4}", "assert shared((), ()) == ()"],
     "test_setup_code": "",
 }
+
+
+def of_candidate(test: str) -> str:
+    """A test of MBPP's kind as one of HumanEval's."""
+    return re.sub(r"\bf\b(?!')", "candidate", test)
 
 
 def test_humaneval_has_a_test_for_each_statement_that_asserts_something() -> None:
@@ -126,13 +132,32 @@ def test_a_row_that_cannot_be_read_is_named(row: dict[str, Any], words: str) -> 
         "try:\n    assert f(1) == 2\nexcept AssertionError:\n    pass",
         "try:\n    assert f(1) == 2\nexcept:\n    print('no')",
         "from contextlib import suppress\nwith suppress(Exception):\n    assert f(1) == 2",
+        "import contextlib\nwith contextlib.suppress(AssertionError):\n    assert f(1) == 2",
+        "import builtins\ntry:\n    assert f(1) == 2\nexcept builtins.AssertionError:\n    pass",
+        "try:\n    f(-1)\n    assert False, 'no error'\nexcept Exception:\n    pass",
+        "for n in (1, 2):\n    try:\n        assert f(n) == 2\n    finally:\n        continue",
+        "assert f",
+        "assert callable(f)",
+        "assert f is not None",
+        "assert f and f.__name__",
+        "assert f == f",
+        "assert isinstance(f(1), object)",
+        "assert type(f(1))",
+        "assert repr(f(1))",
+        "assert f(1) == 2 or f(1) != 2",
+        "assert f(1) in [2] or f(1) not in [2]",
+        "assert f(1) or not f(1)",
+        "assert 1 + 1 == 2",
+        "assert len([1, 2]) == 2",
+        "assert 'a' in 'abc', f(1)",
+        "assert f'{f(1)}!'",
     ],
 )
 def test_an_assertion_that_cannot_fail_is_refused_with_its_row(test: str) -> None:
     row = {"task_id": 9, "prompt": "Write f(n).", "test_list": ["assert f(2) == 3", test]}
     with pytest.raises(DataError, match=r"the row 9: 'test_list' has `assert .*cannot fail"):
         code_task(row)
-    body = "".join(f"    {line}\n" for line in test.replace("f(", "candidate(").splitlines())
+    body = "".join(f"    {line}\n" for line in of_candidate(test).splitlines())
     check = f"def check(candidate):\n    assert candidate(2) == 3\n{body}"
     with pytest.raises(DataError, match=r"Test/0.*'test' has `assert .*cannot fail"):
         code_task({**HUMANEVAL, "test": check})
@@ -141,7 +166,112 @@ def test_an_assertion_that_cannot_fail_is_refused_with_its_row(test: str) -> Non
 @pytest.mark.parametrize(
     "test",
     [
+        "f(1)",
+        "assert True",
+        "assert 'text'",
+        "out = f(1)",
+        "out = f(1)\nassert True",
+        "def test():\n    assert f(1) == 2",
+        "class Test:\n    def test_it(self):\n        assert f(1) == 2",
+        "async def test():\n    assert f(1) == 2",
+        "test = lambda: f(1) == 2",
+        "if False:\n    assert f(1) == 2",
+        "while 0:\n    assert f(1) == 2",
+        "for n in []:\n    assert f(n) == 2",
+        "for n in [1]:\n    continue\n    assert f(n) == 2",
+        "xs = [1]\nassert len(xs) == 1",
+        "print(f(1) == 2)",
+    ],
+)
+def test_a_test_that_looks_at_nothing_is_refused_with_its_row(test: str) -> None:
+    row = {"task_id": 9, "prompt": "Write f(n).", "test_list": ["assert f(2) == 3", test]}
+    with pytest.raises(DataError, match=r"the row 9: 'test_list' (has no assertion|asserts)"):
+        code_task(row)
+    body = "".join(f"    {line}\n" for line in of_candidate(test).splitlines())
+    with pytest.raises(DataError, match=r"Test/0.*'test' has no assertion"):
+        code_task({**HUMANEVAL, "test": f"def check(candidate):\n{body}"})
+
+
+def test_a_check_that_is_a_generator_is_refused() -> None:
+    test = "def check(candidate):\n    assert candidate(1) == 2\n    yield"
+    with pytest.raises(DataError, match=r"Test/0.*has a `yield`"):
+        code_task({**HUMANEVAL, "test": test})
+
+
+def test_a_test_that_would_run_what_the_code_returns_is_refused() -> None:
+    for call in ("eval(f(1))", "eval(compile(f(1), '', 'eval'))", "len(eval(str(f(1))))"):
+        with pytest.raises(DataError, match="would run what the code returns"):
+            code_task({"prompt": "Write f(n).", "test_list": [f"assert {call} == 2"]})
+    task = code_task({"prompt": "Write f(n).", "test_list": ["assert f(1) == eval('1 + 1')"]})
+    assert task.tests.total == 1
+
+
+def test_a_comparison_of_the_function_with_itself_by_another_name_is_no_test() -> None:
+    """HumanEval/33 has such ones."""
+    test = """
+def check(candidate):
+    assert tuple(candidate(1)) == tuple(up(1))
+    assert candidate(1) == 2
+    assert up(2) == candidate(2)
+"""
+    steps = code_task({**HUMANEVAL, "test": test}).tests.steps
+    assert [counts for _, counts in steps] == [False, False, True]
+
+
+def test_whatever_judges_the_code_counts_and_what_only_prepares_does_not() -> None:
+    test = """
+def near(a, b):
+    assert abs(a - b) < 1e-6
+def check(candidate, places=3):
+    near(candidate(1), 2)
+    seen = [candidate(2)]
+    assert len(seen) == 1
+    for n in range(3):
+        assert True
+    if candidate(3) != 4:
+        raise ValueError
+    try:
+        candidate(-1)
+        assert False
+    except ValueError:
+        pass
+    with raises(TypeError):
+        candidate('a')
+    candidate(10)
+check(up)
+"""
+    row = {**HUMANEVAL, "test": test.replace(", places=3", "")}
+    steps = code_task(row).tests.steps
+    assert [source.split("\n")[0] for source, counts in steps if counts] == [
+        "near(candidate(1), 2)", "assert len(seen) == 1", "if candidate(3) != 4:", "try:",
+        "with raises(TypeError):",
+    ]  # fmt: skip
+    assert steps[-1][0].endswith("candidate(10)"), "what comes last must not fail either"
+    assert "check(up)" not in code_task(row).tests.context
+    whole = code_task({**HUMANEVAL, "test": test}).tests.steps
+    assert whole[-1] == ("check(up)", True), "its other arguments are there only when it is called"
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
         "assert f(1) == 2, 'two'",
+        "assert any(g(1) == 2 for g in [f])",
+        "assert list(map(f, [1])) == [2]",
+        "assert f.__call__(1) == 2",
+        "g = f\nassert g(1) == 2",
+        "def both(n):\n    return f(n)\nassert both(1) == 2",
+        "def test():\n    assert f(1) == 2\ntest()",
+        "class Test:\n    def run(self):\n        assert f(1) == 2\nTest().run()",
+        "found = {}\nfound['one'] = f(1)\nassert found == {'one': 2}",
+        "ok = False\nif f(1) == 2:\n    ok = True\nassert ok",
+        "assert (n := f(1)) and n == 2",
+        "import numpy as np\nnp.testing.assert_allclose(f(1), 2)",
+        "if f(1) != 2:\n    raise ValueError",
+        "try:\n    f(-1)\n    assert False\nexcept ValueError:\n    pass",
+        "import pytest\ntry:\n    assert f(1) == 2\nexcept AssertionError:\n    pytest.fail('no')",
+        "assert isinstance(f(1), int)",
+        "assert f(1) is not None",
         "assert f(1) != f(1)",
         "assert f(1) or f(2)",
         "assert not [*f(1)]",

@@ -18,6 +18,17 @@ ROW: dict[str, Any] = {
         "numbers = [5, 6]\nassert add(numbers, [7]) == numbers + [7]",
     ],
 }
+# The same tests in HumanEval's format: half of the attacks are made on each row.
+CHECK: dict[str, Any] = {
+    "prompt": "def add(a, b):\n    'The sum of a and b.'\n",
+    "entry_point": "add",
+    "test": "def check(candidate):\n"
+    + "".join(
+        f"    {line}\n"
+        for test in ROW["test_list"]
+        for line in test.replace("add(", "candidate(").splitlines()
+    ),
+}
 FORGED = '{"passed": [0, 1, 2, 3], "why": {}, "done": true}'
 
 # Each is loaded in place of a solution. None may pass a single test.
@@ -266,7 +277,9 @@ _SLOW = {"stops its parent"}  # the worker has a grace of seconds to answer in
 )
 def test_an_attack_is_worth_nothing_and_leaves_nothing(name: str, settings: dict[str, Any]) -> None:
     honest = answers("def add(a, b): return a + b")
-    assert rewards(settings, [answers(ATTACKS[name])], [honest]) == [0.0, 1.0]
+    other = list(ATTACKS).index(name) % 2 and not name.startswith("looks")  # for ROW's own text
+    row = CHECK if other else ROW
+    assert rewards(settings, [answers(ATTACKS[name])], [honest], row=row) == [0.0, 1.0]
 
 
 def test_what_was_tried_before_the_answer_does_not_help(settings: dict[str, Any]) -> None:

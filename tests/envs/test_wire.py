@@ -131,3 +131,10 @@ def test_what_cannot_be_sent() -> None:
 def test_of_another_object_only_its_truth_passes() -> None:
     found = wire.decode(wire.opaque(object()))
     assert bool(found) and found != wire.decode(wire.opaque(object()))
+
+
+def test_a_range_that_would_fill_the_memory_as_a_list_is_no_value() -> None:
+    assert wire.decode(wire.encode(range(3, 99, 2))) == range(3, 99, 2)
+    for large in (range(10**9), range(10**30), range(0, -(10**9), -1)):
+        with pytest.raises(wire.WireError, match="range has more than"):
+            wire.decode(wire.encode(large))
