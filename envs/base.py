@@ -15,12 +15,14 @@ import numpy as np
 
 from gymnast.envs.blocking import run_blocking
 from gymnast.envs.ending import TokenBudget, close_turn
+from gymnast.envs.fresh_box import run_grader
 from gymnast.envs.messages import conversation
 from gymnast.envs.metrics import Timings
 from gymnast.envs.renderer import Renderer
 from gymnast.envs.spaces import TokenIds, TokenSpace
 from gymnast.envs.toolset import Info, Toolset
 from gymnast.errors import ConfigError, PromptTooLong, UsageError
+from gymnast.sandboxes.spec import ExecResult
 from gymnast.types import Message
 from gymnast.visible import visible
 
@@ -130,6 +132,45 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
             run_blocking(self.aclose())
         else:
             self._worker.stop()
+
+    async def run_grader(
+        self,
+        command: str | Sequence[str],
+        *,
+        files: Mapping[str, str] | None = None,
+        stdin: str | None = None,
+    ) -> ExecResult | None:
+        """Run a program on what the policy has left in its working folder; for an async `reward`.
+
+        The program runs in a fresh box, to which the files of the folder are carried and nothing
+        else of the policy's: no process, no variable, no file elsewhere, no link that leads out of
+        the folder or to one of `files`. Its home is empty, and Python imports nothing from the
+        folder. Only where it runs the policy's files itself can they answer for it.
+
+        Args:
+            command: An argument vector, or a text for `/bin/sh -c`.
+            files: What the program needs, by path; the policy never sees it. A file of the
+                policy's at such a path is replaced. Python imports modules from these files.
+            stdin: What the program reads.
+
+        Returns:
+            How it ended; None where the policy left something that cannot be graded, such as more
+            files than can be carried. Both are the policy's doing.
+
+        Raises:
+            UserCodeError: The class declares no `sandbox_spec`.
+            SandboxError: A box broke, or there is none to be had.
+        """
+        box = self.sandbox
+        assert self._boxes is not None
+        return await run_grader(
+            box,
+            self._boxes,
+            command,
+            begin=self.prepare_sandbox,
+            files=files or {},
+            stdin=stdin,
+        )
 
     async def aclose(self) -> None:
         """Close without blocking."""

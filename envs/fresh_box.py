@@ -38,6 +38,9 @@ _ENV = {
     "PYTHONSAFEPATH": "1",
 }
 
+# pytest reads no settings, plugins or modules of the policy's.
+_PYTEST = "-c /dev/null --rootdir={0} --noconftest --import-mode=importlib -p no:cacheprovider"
+
 log = logging.getLogger(__name__)
 
 
@@ -129,6 +132,29 @@ async def graded(
             raise error.error from None
     log.info("an episode has reward 0, as the policy has kept it from being graded: %r", why)
     return None
+
+
+async def run_grader(
+    work: Sandbox,
+    boxes: BoxSettings,
+    command: str | Sequence[str],
+    *,
+    begin: Callable[[Sandbox], object],
+    files: Mapping[str, str],
+    stdin: str | None = None,
+) -> ExecResult | None:
+    """Run a command on a working folder in a fresh box; see `Environment.run_grader`."""
+
+    async def run(place: GradingBox) -> ExecResult:
+        path = [place.copies, *filter(None, [place.env.get("PYTHONPATH")])]
+        env = {
+            "PYTHONPATH": ":".join(path),
+            "PYTEST_ADDOPTS": _PYTEST.format(place.copies),
+            "GYMNAST_CHECK_FILES": place.copies,
+        }
+        return await place.run(command, stdin=stdin, env=env)
+
+    return await graded(work, boxes, run, begin=begin, control=run, files=files)
 
 
 async def _graded(

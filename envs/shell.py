@@ -9,17 +9,13 @@ import numpy as np
 from gymnast.envs.base import Environment
 from gymnast.envs.box import BoxSettings
 from gymnast.envs.episode import Episode
-from gymnast.envs.fresh_box import GradingBox, graded
 from gymnast.envs.marks import tool
 from gymnast.envs.result_words import in_words
 from gymnast.errors import ConfigError, DataError, SandboxFileError
 from gymnast.sandboxes.base import Sandbox
-from gymnast.sandboxes.spec import SandboxSpec, Verdict
+from gymnast.sandboxes.spec import SandboxSpec
 
 MAX_READ_BYTES = 1 << 20
-
-# pytest reads no settings, plugins or modules of the policy's.
-_PYTEST = "-c /dev/null --rootdir={0} --noconftest --import-mode=importlib -p no:cacheprovider"
 
 # This brought PYTHONSAFEPATH, by which Python imports nothing from the folder that it runs in.
 _LEAST_PYTHON = (3, 11)
@@ -132,26 +128,9 @@ class Shell(Environment):
 
     async def reward(self, episode: Episode) -> float:
         """Whether the check passes; see the class."""
-        assert self._boxes is not None
-        verdict = await graded(
-            self.sandbox,
-            self._boxes,
-            self._check,
-            begin=self.prepare_sandbox,
-            control=self._check,
-            files=self._files("check_files"),
-        )
-        self._checked = verdict in ("ok", "nonzero")
-        return float(verdict == "ok")
-
-    async def _check(self, place: GradingBox) -> Verdict:
-        path = [place.copies, *filter(None, [place.env.get("PYTHONPATH")])]
-        env = {
-            "PYTHONPATH": ":".join(path),
-            "PYTEST_ADDOPTS": _PYTEST.format(place.copies),
-            "GYMNAST_CHECK_FILES": place.copies,
-        }
-        return (await place.run(self.row["check"], env=env)).verdict
+        result = await self.run_grader(self.row["check"], files=self._files("check_files"))
+        self._checked = result is not None and result.verdict in ("ok", "nonzero")
+        return float(result is not None and result.verdict == "ok")
 
     def metrics(self, episode: Episode) -> dict[str, float]:
         """See the class."""
