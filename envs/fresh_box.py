@@ -5,7 +5,6 @@ also gets an environment in which common programs take no start files, modules o
 the folder. Left out: what is carried (`carried.py`), and what the grading program is.
 """
 
-import logging
 import posixpath
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from gymnast.errors import DataError, GymnastError, SandboxDead, SandboxFileErro
 from gymnast.sandboxes.background import in_background
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.spec import ExecResult
+from gymnast.visible import visible_logger
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ _ENV = {
 # pytest reads no settings, plugins or modules of the policy's.
 _PYTEST = "-c /dev/null --rootdir={0} --noconftest --import-mode=importlib -p no:cacheprovider"
 
-log = logging.getLogger(__name__)
+log = visible_logger(__name__)
 
 
 class Ungraded(Exception):
