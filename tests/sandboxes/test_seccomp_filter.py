@@ -76,11 +76,14 @@ def expected(rule: Rule, arguments: tuple[int, ...]) -> int:
     return ALLOW
 
 
-def of_profile(text: str, name: str, arguments: tuple[int, ...]) -> int:
+PROFILE = json.loads(profile(BOX_CALLS))
+PROGRAMS = {machine: assemble(BOX_CALLS, machine) for machine in ARCHITECTURES}
+
+
+def of_profile(name: str, arguments: tuple[int, ...]) -> int:
     """What an engine makes of a call: the entry whose conditions hold, or the default."""
-    content = json.loads(text)
     operations = {"SCMP_CMP_MASKED_EQ": lambda a, mask, value: a & mask == value}
-    for entry in content["syscalls"]:
+    for entry in PROFILE["syscalls"]:
         if name in entry["names"] and all(
             operations[arg["op"]](arguments[arg["index"]], arg["value"], arg["valueTwo"])
             for arg in entry["args"]
@@ -88,7 +91,7 @@ def of_profile(text: str, name: str, arguments: tuple[int, ...]) -> int:
             return {"SCMP_ACT_ALLOW": ALLOW, "SCMP_ACT_ERRNO": refused(entry.get("errnoRet", 0))}[
                 entry["action"]
             ]
-    return refused(content["defaultErrnoRet"])
+    return refused(PROFILE["defaultErrnoRet"])
 
 
 def test_each_kind_of_rule() -> None:
@@ -175,10 +178,10 @@ def test_the_program_and_the_profile_say_the_same(
     name: str, machine: str, arguments: tuple[int, ...]
 ) -> None:
     told = expected(BOX_CALLS[name], arguments)
-    assert of_profile(profile(BOX_CALLS), name, arguments) == told
+    assert of_profile(name, arguments) == told
     called = number(name, machine)
     if called is not None:
-        assert answer(assemble(BOX_CALLS, machine), called, *arguments, machine=machine) == told
+        assert answer(PROGRAMS[machine], called, *arguments, machine=machine) == told
 
 
 @pytest.mark.parametrize("name, position", [("ioctl", 1), ("fcntl", 1), ("personality", 0)])
@@ -186,15 +189,11 @@ def test_the_profile_around_the_values_that_matter(name: str, position: int) -> 
     near = (0, 1, 3, 1023, *range(1024, 1040), 0x5401, *range(0x5410, 0x5420), 0x20000, WORD)
     for value in (*near, *(value | 1 << 32 for value in near)):
         arguments = (0,) * position + (value, 0)
-        assert of_profile(profile(BOX_CALLS), name, arguments) == expected(
-            BOX_CALLS[name], arguments
-        ), hex(value)
+        assert of_profile(name, arguments) == expected(BOX_CALLS[name], arguments), hex(value)
 
 
 def test_calls_that_are_absent_are_not_there_for_an_engine_either() -> None:
-    assert {of_profile(profile(BOX_CALLS), name, (0, 0)) for name in ABSENT} == {
-        refused(errno.ENOSYS)
-    }
+    assert {of_profile(name, (0, 0)) for name in ABSENT} == {refused(errno.ENOSYS)}
 
 
 @pytest.mark.parametrize("machine", sorted(ARCHITECTURES))
