@@ -47,7 +47,8 @@ class DockerSandbox(WorkerSandbox):
     count, no swap), processes, CPU, open files, wall time and output. It may make the system calls
     of `seccomp_filter.BOX_CALLS` only: none that makes namespaces, mounts, traces, watches files,
     loads programs into the kernel, or opens a socket that is not local: not even its own loopback
-    can be used, as the kernel does not count TCP's buffers. The worker is process 1 of the
+    can be used, as the kernel does not count TCP's buffers ("runsc" has a kernel of its own, and
+    answers all calls). The worker is process 1 of the
     container: nothing in it can kill it. When the host's process ends, however it ends, the worker
     does, and the engine removes the container.
 
