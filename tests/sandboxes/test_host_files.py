@@ -1,10 +1,13 @@
 """Which files a box sees, for a Python wherever people have theirs; trees made for it stand in."""
 
 import os
+import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import gymnast.sandboxes.host_files as host_files
 from gymnast.sandboxes.host_files import HostFiles, Python, Step, files_for
@@ -228,3 +231,31 @@ def test_folders_that_may_not_be_listed_are_not_shown_by_entries(
     readable, _ = files(usr, python).around()
     assert str(usr / "bin") in readable
     assert not [path for path in readable if f"lib/{VERSION}" in path]
+
+
+NAMES = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map("/".join)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    made=st.sets(NAMES, min_size=1, max_size=12),
+    choices=st.dictionaries(NAMES, st.booleans(), max_size=5),
+)
+def test_what_lies_deepest_decides(made: set[str], choices: dict[str, bool]) -> None:
+    """Folders that are shown and folders and files that are hidden, in each other at will."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(os.path.realpath(name))
+        for path in sorted(made, key=len, reverse=True):  # those above are folders then
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            if not (root / path).exists():
+                (root / path).touch()
+        there = {path: shown for path, shown in choices.items() if (root / path).exists()}
+        paths = {shown: [str(root / path) for path in there if there[path] is shown]
+                 for shown in (True, False)}  # fmt: skip
+        found = HostFiles(tuple(paths[True]), tuple(sorted(paths[False])), {})
+        expected = set()
+        for file in root.rglob("*"):
+            above = [path for path in there if f"{file}/".startswith(f"{root / path}/")]
+            if file.is_file() and above and there[max(above, key=len)]:
+                expected.add(str(file.relative_to(root)))
+        assert seen(found, root) == expected
