@@ -14,11 +14,12 @@ from typing import TypeVar
 
 from gymnast.envs.box import BoxSettings
 from gymnast.envs.carried import CannotCarry, Folder, prepare_box, read_folder, write_folder
+from gymnast.envs.safe_python import require_safe_path
 from gymnast.errors import DataError, GymnastError, SandboxDead, SandboxFileError
 from gymnast.sandboxes.background import in_background
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.spec import ExecResult
-from gymnast.visible import visible_logger
+from gymnast.visible import visible_line, visible_logger
 
 T = TypeVar("T")
 
@@ -130,7 +131,10 @@ async def graded(
             await _graded(untouched, boxes, control, files or {})
         except Ungraded as error:
             raise error.error from None
-    log.info("an episode has reward 0, as the policy has kept it from being graded: %r", why)
+    log.info(
+        "an episode has reward 0, as the policy has kept it from being graded: %s",
+        visible_line(why),
+    )
     return None
 
 
@@ -146,6 +150,7 @@ async def run_grader(
     """Run a command on a working folder in a fresh box; see `Environment.run_grader`."""
 
     async def run(place: GradingBox) -> ExecResult:
+        await in_background(partial(require_safe_path, "run_grader", place.box, boxes))
         path = [place.copies, *filter(None, [place.env.get("PYTHONPATH")])]
         env = {
             "PYTHONPATH": ":".join(path),

@@ -7,25 +7,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gymnast.envs.base import Environment
-from gymnast.envs.box import BoxSettings
 from gymnast.envs.episode import Episode
 from gymnast.envs.marks import tool
 from gymnast.envs.result_words import in_words
-from gymnast.errors import ConfigError, DataError, SandboxFileError
+from gymnast.envs.safe_python import require_safe_path
+from gymnast.errors import DataError, SandboxFileError
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.spec import SandboxSpec
 
 MAX_READ_BYTES = 1 << 20
-
-# This brought PYTHONSAFEPATH, by which Python imports nothing from the folder that it runs in.
-_LEAST_PYTHON = (3, 11)
-_ASK_VERSION = """
-for name in python3 python; do
-    if command -v $name >/dev/null; then
-        echo "$name $($name -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
-    fi
-done
-"""
 
 
 class Shell(Environment):
@@ -118,7 +108,8 @@ class Shell(Environment):
         """Require something to check, and a Python that can be kept from the policy's files."""
         self._commands = 0
         self._checked = False
-        _require_safe_paths(self.sandbox, self._boxes)
+        assert self._boxes is not None
+        require_safe_path("Shell", self.sandbox, self._boxes)
         _require_separate(self._files("check_files"))
         if not isinstance(row.get("check"), str) or not row["check"].strip():
             raise DataError(
@@ -149,31 +140,6 @@ class Shell(Environment):
                 f"Shell: the row's {name!r} is {files!r:.200}; it must be {{path: text}}."
             )
         return dict(files)
-
-
-_safe: set[BoxSettings] = set()
-
-
-def _require_safe_paths(box: Sandbox, boxes: BoxSettings | None) -> None:
-    """Refuse an image whose Python looks for modules in the folder that it runs in.
-
-    Raises:
-        ConfigError: It is too old.
-    """
-    if boxes is None or boxes in _safe:
-        return
-    result = box.exec(_ASK_VERSION)
-    for line in result.stdout.splitlines():
-        name, _, version = line.partition(" ")
-        if tuple(int(number) for number in version.split(".") if number) < _LEAST_PYTHON:
-            raise ConfigError(
-                f"Shell: {name} in the box is Python {version or 'of no known version'}; it must "
-                "be 3.11 or newer, as an older one imports the policy's files in place of those "
-                "that a check names. Use an image with a newer Python (sandbox.image), or with "
-                "none on its PATH (sandbox.python names one elsewhere)."
-            )
-    if result.verdict == "ok":
-        _safe.add(boxes)
 
 
 def _require_separate(files: Mapping[str, str]) -> None:

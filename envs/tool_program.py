@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from gymnast.envs.box import BoxSettings
 from gymnast.envs.fresh_box import GradingBox, Ungraded
+from gymnast.envs.safe_python import python_that_imports_from_its_folder, require_safe_path
 from gymnast.envs.schema_tools import tool_of_schema
 from gymnast.envs.tools import Tool
 from gymnast.errors import SandboxDead, ToolDefinitionError, UserCodeError
@@ -129,12 +130,17 @@ def described(boxes: BoxSettings, argv: tuple[str, ...]) -> ToolProgram:
     Raises:
         UserCodeError: It is not there, failed, or said something else than a description.
         ToolDefinitionError: A tool's description breaks a rule.
+        ConfigError: It is run by -c or -m, and its Python is too old for that; see `safe_python`.
         SandboxError: There is no box to be had.
     """
     with _asking:
         if (boxes, argv) not in _known:
             with boxes.pool().take() as box:
-                _known[boxes, argv] = describe(box, argv)
+                found = describe(box, argv)
+                python = python_that_imports_from_its_folder(argv)
+                if found.has_reward and python is not None:
+                    require_safe_path("Container", box, boxes, (python,))
+                _known[boxes, argv] = found
         return _known[boxes, argv]
 
 

@@ -220,3 +220,32 @@ def test_a_reward_that_is_no_number_stops_the_run_with_its_row(tmp_path: Path) -
 def test_a_program_must_be_named(program: Any) -> None:
     with pytest.raises(ConfigError, match="program is"):
         make("gymnast/Container-v0", None, sandbox="local", program=program)
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        (["-c"], True),
+        (["-X", "utf8", "-c"], True),
+        (["-uc"], True),
+        (["-I", "-c"], False),
+        (["-uIc"], False),
+    ],
+)
+def test_an_old_python_that_imports_from_its_folder_is_refused(
+    options: list[str], refused: bool, tmp_path: Path
+) -> None:
+    old = tmp_path / "python3.9"
+    old.write_text(
+        f'#!/bin/sh\ncase "$*" in *version_info*) echo 3.9;; *) exec {sys.executable} "$@";; esac\n'
+    )
+    old.chmod(0o755)
+    code = f"import sys\noperation = sys.argv[1]\nimport json\n{describing(reward=True)}"
+    argv = [str(old), *options, code]
+    env = make("gymnast/Container-v0", None, sandbox="local", program=argv)
+    if refused:
+        with pytest.raises(ConfigError, match=r"Python 3\.9; it must be 3\.11"):
+            env.reset(options={"row": {"prompt": "Go."}})
+    else:
+        env.reset(options={"row": {"prompt": "Go."}})
+    env.close()

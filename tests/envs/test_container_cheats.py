@@ -174,4 +174,4 @@ def test_a_program_that_is_itself_broken_is_the_users(name: str) -> None:
     begin = PROGRAM[: PROGRAM.index("    told = json.load(sys.stdin)")]
     program = ["python3", "-c", f"{begin}    {BROKEN[name]}\n"]
     with pytest.raises(UserCodeError, match=r"reward: .*Write 3 into"):
-        played(opened("local", None, program), HONEST)
+        played(opened("local", None, program))
