@@ -105,6 +105,27 @@ def test_calls_that_nobody_thought_of(victim: WorkerSandbox) -> None:
     assert all(told[n] == [-1, 1] for n in others if n in refused), told
 
 
+OTHER_ABIS = {
+    "x32": "libc.syscall(ctypes.c_long(0x40000000 | 39))",
+    "i386": "ctypes.CFUNCTYPE(ctypes.c_int)(at)()",
+}
+
+
+@pytest.mark.parametrize("abi", OTHER_ABIS)
+def test_other_abis(victim: WorkerSandbox, abi: str) -> None:
+    """Calls by the numbers of i386 and x32"""
+    code = f"""
+import ctypes, mmap, os
+room = mmap.mmap(-1, 4096, prot=7)
+room.write(bytes.fromhex("53 b814000000 cd80 5b c3"))  # getpid() by int 0x80
+at = ctypes.addressof(ctypes.c_char.from_buffer(room))
+libc = ctypes.CDLL(None)
+print({OTHER_ABIS[abi]} == os.getpid())
+"""
+    ended = run_python(victim, code)
+    assert ended.stdout == "False\n" or ended.exit_code == 159, ended  # SIGSYS
+
+
 # Every process fills buffers of one kind until it has no descriptor left, says how much, and stays.
 FILL = """
 import fcntl, os, socket, sys, time
