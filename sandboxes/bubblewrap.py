@@ -195,7 +195,7 @@ def _groups(spec: SandboxSpec, name: str) -> Groups:
 
 
 def _rlimits(spec: SandboxSpec, groups: Groups) -> dict[str, int]:
-    limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": spec.disk_bytes, "RLIMIT_NOFILE": 1024, **LIMITS}
+    limits = {"RLIMIT_FSIZE": spec.disk_bytes, "RLIMIT_NOFILE": 1024, **LIMITS}
     if "memory" not in groups.folders:
         limits["RLIMIT_DATA"] = spec.memory_bytes
     if "pids" not in groups.folders:  # counted by user and user namespace: the box's own

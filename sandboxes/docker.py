@@ -176,7 +176,7 @@ def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
 
 
 def _ulimits(spec: SandboxSpec, all_ids: bool) -> list[Ulimit]:
-    limits = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": 1024, **LIMITS}
+    limits = {"RLIMIT_NOFILE": 1024, **LIMITS}
     if all_ids:  # else it is counted for boxes that have the same user
         limits["RLIMIT_NPROC"] = spec.processes + _OWN_PROCESSES + _MORE_THREADS
     names = {name: name.removeprefix("RLIMIT_").lower() for name in limits}

@@ -212,7 +212,7 @@ def _some_cores(cpus: float) -> list[int] | None:
 
 def rlimits(spec: SandboxSpec, groups: Groups) -> dict[str, int]:
     """Limits of each process of a box."""
-    limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": spec.disk_bytes, "RLIMIT_NOFILE": 1024, **LIMITS}
+    limits = {"RLIMIT_FSIZE": spec.disk_bytes, "RLIMIT_NOFILE": 1024, **LIMITS}
     if "memory" not in groups.folders:
         limits["RLIMIT_DATA"] = spec.memory_bytes
     return limits

@@ -13,8 +13,14 @@ from pathlib import Path
 
 USER_IDS = range(1_900_000_000, 2_100_000_000)  # no distribution gives them to anyone
 LOGIN = {"USER": "sandbox", "LOGNAME": "sandbox"}  # for who asks: /etc/passwd has no such user
-# Of what the kernel counts by user, by the limits' names in `resource`.
-LIMITS = {"RLIMIT_SIGPENDING": 1024, "RLIMIT_MSGQUEUE": 0, "RLIMIT_MEMLOCK": 1 << 16}
+# Of what is not the box's own, by their names in `resource`.
+LIMITS = {
+    "RLIMIT_SIGPENDING": 1024,
+    "RLIMIT_MSGQUEUE": 0,
+    "RLIMIT_MEMLOCK": 1 << 16,
+    # Of 0 bytes the kernel still hands a crash to the host's program for them, if there is one.
+    "RLIMIT_CORE": 1,
+}
 _FEW_IDS = range(1 << 15, 60_000)
 _TURNS = 20
 

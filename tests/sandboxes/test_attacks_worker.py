@@ -173,6 +173,9 @@ for path in ("/proc/self/oom_score_adj", "/proc/thread-self/oom_score_adj", "/pr
 raised
 """
     assert victim.python(code).stdout == "[]\n"
+    # With 0 a crash would start the program that the host has for core dumps, if it has one.
+    core = "import resource; resource.getrlimit(resource.RLIMIT_CORE)"
+    assert victim.python(core).stdout == "(1, 1)\n"
 
 
 def test_closing_everything(victim: WorkerSandbox) -> None:

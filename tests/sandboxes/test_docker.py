@@ -17,8 +17,9 @@ import pytest
 
 from gymnast.errors import SandboxFileError, SandboxUnavailable
 from gymnast.sandboxes import DockerSandbox, SandboxSpec, open_sandbox
-from gymnast.sandboxes.docker_engine import engine_client
+from gymnast.sandboxes.docker_engine import engine_client, has_all_user_ids
 from gymnast.sandboxes.system_calls import ABSENT
+from gymnast.sandboxes.users import all_ids_are_here, random_user_id
 from gymnast.visible import visible
 
 pytestmark = pytest.mark.docker
@@ -178,6 +179,38 @@ def test_there_is_no_privilege_and_none_to_gain(container: DockerSandbox) -> Non
     [user_id] = {*status["Uid"].split(), *status["Gid"].split()}
     assert int(user_id) >= 1 << 15
     assert container.exec("id -u").stdout == f"{user_id}\n"
+    assert container.exec("id -G").stdout == f"{user_id} 1000\n"
+
+
+def test_every_box_is_a_user_of_its_own(
+    container: DockerSandbox, open_container: OpenContainer
+) -> None:
+    shown = [
+        box.exec("id -u; stat -c %u /work /tmp").stdout for box in (container, open_container())
+    ]
+    users = [set(text.split()) for text in shown]
+    assert [len(user) for user in users] == [1, 1]
+    assert users[0] != users[1]
+
+
+class Engine:
+    """Says of itself what an engine says."""
+
+    def __init__(self, *options: str) -> None:
+        self._options = list(options)
+
+    def info(self) -> dict[str, Any]:
+        return {"SecurityOptions": self._options}
+
+
+@pytest.mark.parametrize("option", ["name=userns", "name=rootless"])
+def test_an_engine_with_few_users_is_asked_for_none_that_it_lacks(option: str) -> None:
+    plain = "name=seccomp,profile=default"
+    assert has_all_user_ids(Engine(plain)) == all_ids_are_here()
+    assert not has_all_user_ids(Engine(plain, option))
+    drawn = [random_user_id(all_ids=False) for _ in range(100)]
+    assert all(1 << 15 <= user_id < 1 << 16 for user_id in drawn)
+    assert len(set(drawn)) > 90
 
 
 def test_the_worker_is_process_one_which_nothing_inside_can_kill(container: DockerSandbox) -> None:
