@@ -77,8 +77,8 @@ def is_surely(test: ast.expr, truth: bool) -> bool:
         case ast.Call(ast.Name("isinstance"), [_, ast.Name("object")], []):
             return truth
         case ast.Compare(left, [operation], [right]):
-            same = ast.dump(left) == ast.dump(right)
-            return truth and same and isinstance(operation, _REFLEXIVE)
+            alike = truth and isinstance(operation, _REFLEXIVE) and type(left) is type(right)
+            return alike and ast.dump(left) == ast.dump(right)
     return False
 
 

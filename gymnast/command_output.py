@@ -17,9 +17,9 @@ from typing import Any
 import typer
 
 from gymnast.errors import UserCodeError
-from gymnast.visible import visible, visible_line
+from gymnast.visible import make_visible, visible, visible_line
 
-_formatwarning = warnings.formatwarning
+_formatwarning, _record = warnings.formatwarning, logging.getLogRecordFactory()
 
 
 class _ToStderr(logging.Handler):
@@ -29,34 +29,26 @@ class _ToStderr(logging.Handler):
         print(self.format(record), file=sys.stderr)
 
 
-class _Formatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return visible(super().format(record))
-
-
 def say(text: object, *, err: bool = False) -> None:
     """Write a line, or several, to standard output or to standard error."""
     typer.echo(visible(str(text)), err=err)
 
 
 def escape_what_python_writes() -> None:
-    """Make visible what Python itself writes: tracebacks, warnings, records without a handler."""
+    """Make visible what Python and other libraries write: tracebacks, warnings, log records."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _write_exception
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = _write_failure_of_thread
     warnings.formatwarning = _formatted_warning
-    if logging.lastResort is not None:
-        logging.lastResort.setFormatter(_Formatter())
+    logging.setLogRecordFactory(_visible_record)
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:
     """Show warnings, and what takes long before a run begins: downloads, conversions."""
     logger = logging.getLogger("gymnast")
     if not any(isinstance(handler, _ToStderr) for handler in logger.handlers):
-        handler = _ToStderr()
-        handler.setFormatter(_Formatter())
-        logger.addHandler(handler)
+        logger.addHandler(_ToStderr())
     logger.setLevel(level)
 
 
@@ -97,6 +89,12 @@ def _write_failure_of_thread(failed: threading.ExceptHookArgs) -> None:
         name = failed.thread.name if failed.thread is not None else "?"
         _write([f"Exception in thread {name}:\n"])
         _write_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
+
+
+def _visible_record(*arguments: Any, **named: Any) -> logging.LogRecord:
+    record = _record(*arguments, **named)
+    make_visible(record)
+    return record
 
 
 def _formatted_warning(*arguments: Any, **named: Any) -> str:

@@ -31,19 +31,13 @@ def visible_line(text: str) -> str:
 def visible_logger(name: str) -> logging.Logger:
     """The logger of that name; its records are made visible before any handler has them."""
     logger = logging.getLogger(name)
-    if _shown_record not in logger.filters:
-        logger.addFilter(_shown_record)
+    if make_visible not in logger.filters:
+        logger.addFilter(make_visible)
     return logger
 
 
-def _shown(match: re.Match[str]) -> str:
-    character = match[0]
-    harmless = character in _JOINERS or unicodedata.category(character) == "Zs"
-    return character if harmless or character.isprintable() else ascii(character)[1:-1]
-
-
-def _shown_record(record: logging.LogRecord) -> bool:
-    """A logger's filter: the message and the traceback become text that is safe to write."""
+def make_visible(record: logging.LogRecord) -> bool:
+    """Make a record's message and traceback visible; as a logger's filter, it keeps the record."""
     try:
         record.msg, record.args = visible(record.getMessage()), None
         if record.exc_info:
@@ -51,3 +45,9 @@ def _shown_record(record: logging.LogRecord) -> bool:
     except Exception:  # an argument that has no text: the handler reports that
         pass
     return True
+
+
+def _shown(match: re.Match[str]) -> str:
+    character = match[0]
+    harmless = character in _JOINERS or unicodedata.category(character) == "Zs"
+    return character if harmless or character.isprintable() else ascii(character)[1:-1]

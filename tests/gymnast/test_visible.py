@@ -320,7 +320,8 @@ escape_what_python_writes()
 escape_what_python_writes()
 text = "\\x1b]0;title\\x07" + chr(0xD800)
 warnings.warn(text)
-logging.getLogger("elsewhere").warning(text)
+logging.getLogger("elsewhere").warning("%s", text)
+logging.getLogger("asyncio").error("it failed", exc_info=KeyError(text))
 def fail():
     raise ValueError(text)
 thread = threading.Thread(target=fail)
@@ -343,4 +344,5 @@ def test_what_python_writes_in_a_command_is_safe(tmp_path: Path) -> None:
     assert said.count(r"UserWarning: \x1b]0;title\x07\ud800") == 1, said
     assert said.count(r"ValueError: \x1b]0;title\x07\ud800") == 2, said
     assert said.count("\n" + r"\x1b]0;title\x07\ud800") == 1, said
+    assert "it failed\nKeyError: " in said
     assert not steers(said)
