@@ -7,46 +7,50 @@ array): then Python's word holds.
 """
 
 import ast
-from typing import Any, Callable, Optional, Sequence
+from collections import deque
+from typing import Any, Deque, Optional
 
 NAME = "__same__"  # no name that a test has
 
+_KEPT = 16  # values: a test looks at a result soon
 _KINDS = (bool, str, bytes, bytearray, list, tuple, set, frozenset, dict)
 
 
 def typed(tree: ast.Module) -> ast.Module:
-    """The same tests, in which `f(x) == y` is a call of `NAME`."""
+    """The same tests, in which `x == y` is a call of `NAME`."""
     _Comparisons().visit(tree)
     return tree
 
 
 class _Comparisons(ast.NodeTransformer):
-    """Has them made by `NAME`, with the function that one side calls."""
-
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        """See the class."""
+        """Have it made by `NAME`."""
         self.generic_visit(node)
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq):
             return node
-        sides = node.left, node.comparators[0]
-        for place, side in enumerate(sides):
-            if isinstance(side, ast.Call) and isinstance(side.func, ast.Name):
-                same, function = (ast.Name(n, ast.Load()) for n in (NAME, side.func.id))
-                call = ast.Call(same, [function, ast.Constant(place), *sides], [])
-                return ast.copy_location(call, node)
-        return node
+        call = ast.Call(ast.Name(NAME, ast.Load()), [node.left, *node.comparators], [])
+        return ast.copy_location(call, node)
 
 
-def same_for(functions: Sequence[Any]) -> Callable[..., Any]:
-    """What compares, given one of these functions, the side that it is on, and both sides."""
+class Returned:
+    """What the policy's functions returned last, and what a test finds equal to it."""
 
-    def same(function: Any, place: int, *sides: Any) -> Any:
-        equal = sides[0] == sides[1]
-        if equal is not True or not any(function is own for own in functions):
-            return equal
-        return _alike(sides[place], sides[1 - place])
+    def __init__(self) -> None:
+        self._values: Deque[Any] = deque(maxlen=_KEPT)
 
-    return same
+    def keep(self, value: Any) -> Any:
+        """Remember a value, and give it back."""
+        self._values.append(value)
+        return value
+
+    def same(self, left: Any, right: Any) -> Any:
+        """What `left == right` is where one of them was returned."""
+        equal = left == right
+        if equal is True:
+            for value, expected in ((left, right), (right, left)):
+                if any(value is one for one in self._values):
+                    return _alike(value, expected)
+        return equal
 
 
 def _alike(value: Any, expected: Any) -> bool:
