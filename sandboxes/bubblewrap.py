@@ -15,6 +15,7 @@ from pathlib import Path
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.cgroups import Groups, make_groups
 from gymnast.sandboxes.ending import delete_place, end_process
+from gymnast.sandboxes.file_room import file_room
 from gymnast.sandboxes.host_files import HostFiles
 from gymnast.sandboxes.host_plan import (
     OOM_PLACES,
@@ -38,18 +39,20 @@ LEAST_VERSION = (0, 8)  # --disable-userns
 WORK_FOLDER = "/box"  # not where a Python may be
 USER_ID = 1000  # in the box, which has users of its own; root's boxes are the host's users
 
-# Joins the control groups, whose files are the arguments up to the first "--", then runs the rest:
+# Joins the control groups, whose files are the arguments up to the first "--"; makes the writable
+# folders, which are those up to the second, as bwrap knows no limit of inodes; then runs the rest:
 # as what the kernel kills before the run itself, and with the host's /proc as a descriptor.
 _JOIN = """
 while [ "$1" != -- ]; do echo 0 >"$1" || exit 71; shift; done
+shift
+while [ "$1" != -- ]; do mount -n -t tmpfs -o "$0" none "$1" || exit 72; shift; done
 shift
 read -r score </proc/self/oom_score_adj
 [ "$score" -ge 500 ] || echo 500 >/proc/self/oom_score_adj
 exec "$@" 3</proc
 """
 _PROC = 3
-# As bwrap makes them they are root's, to which git objects.
-_OWN_FOLDERS = f'chown "$0:$0" {WORK_FOLDER} /tmp && exec "$@"'
+_FOLDERS = {"work": WORK_FOLDER, "tmp": "/tmp", "shm": "/dev/shm"}
 _DEVICES = ("full", "null", "random", "urandom", "zero")
 _LINKS = {"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"}
 
@@ -60,11 +63,13 @@ class _Box(WorkerSandbox):
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)
         files = box_files(spec)
-        # Empty: its name is the owner's, for the sweep.
+        # Empty for the host: its name is the owner's, for the sweep.
         self.folder = folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
+        for name in _FOLDERS:
+            (folder / name).mkdir()
         groups, user_id = _groups(self.spec, folder.name), new_user_id()
         self.controllers = frozenset(groups.folders)
-        arguments = _arguments(self.spec, files, groups, folder.name, user_id)
+        arguments = _arguments(self.spec, files, groups, folder, user_id)
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -100,8 +105,8 @@ class BubblewrapSandbox(_Box):
 
     For kernels that are too old for `LandlockSandbox`, where bwrap 0.8 or newer is installed. A box
     has a root of its own, read-only: /usr, the Python that runs Gymnast with its standard library,
-    the folder of `packages`, a few single files, and three folders in memory of `disk_bytes` each:
-    /box, where code runs, /tmp and /dev/shm. It has its own users, process ids, IPC and network
+    the folder of `packages`, a few single files, and three folders in memory (`disk_bytes`): /box,
+    where code runs, /tmp and /dev/shm. It has its own users, process ids, IPC and network
     (nothing but loopback), no capability and no way to gain one, and seccomp lets it make the calls
     of `seccomp_filter.BOX_CALLS` only, with no sockets but local ones. The worker is process 1:
     when it ends, nothing is left. Nothing of the host's environment is passed on.
@@ -158,8 +163,9 @@ def _why_not(pid: int) -> str:
     said = subprocess.run(["bwrap", "--version"], capture_output=True, text=True).stdout
     if tuple(int(part) for part in re.findall(r"\d+", said)[:2]) < LEAST_VERSION:
         return f"{said.strip() or 'bwrap'} is too old; it takes 0.8 or newer"
-    if os.geteuid() == 0 and shutil.which("setpriv") is None:
-        return "there is no setpriv on the PATH, with which root's boxes become other users"
+    for program in ("unshare", "mount", *(("setpriv",) if os.geteuid() == 0 else ())):
+        if shutil.which(program) is None:
+            return f"there is no {program} on the PATH: it is in the package util-linux"
     try:
         with _Box(SandboxSpec()) as box:
             ended = box.exec(["test", "!", "-r", __file__])
@@ -195,7 +201,8 @@ def _groups(spec: SandboxSpec, name: str) -> Groups:
 
 
 def _rlimits(spec: SandboxSpec, groups: Groups) -> dict[str, int]:
-    limits = {"RLIMIT_FSIZE": spec.disk_bytes, "RLIMIT_NOFILE": 1024, **LIMITS}
+    largest = file_room(spec).largest_file_bytes
+    limits = {"RLIMIT_FSIZE": largest, "RLIMIT_NOFILE": 1024, **LIMITS}
     if "memory" not in groups.folders:
         limits["RLIMIT_DATA"] = spec.memory_bytes
     if "pids" not in groups.folders:  # counted by user and user namespace: the box's own
@@ -204,7 +211,7 @@ def _rlimits(spec: SandboxSpec, groups: Groups) -> dict[str, int]:
 
 
 def _arguments(
-    spec: SandboxSpec, files: HostFiles, groups: Groups, mark: str, user_id: int | None
+    spec: SandboxSpec, files: HostFiles, groups: Groups, folder: Path, user_id: int | None
 ) -> list[str]:
     """What starts bwrap, its options, and what gives up root's rights, if there are any.
 
@@ -212,9 +219,21 @@ def _arguments(
     worker ends with the connection, and all else with the worker, process 1 of the box.
     """
     namespaces = ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts")
+    room, folders = file_room(spec), [str(folder / name) for name in _FOLDERS]
+    owner = "" if user_id is None else f",uid={user_id},gid={user_id}"
+    options = f"nosuid,nodev,mode=1777,size={room.size_bytes},nr_inodes={room.inodes}{owner}"
     arguments = [
-        *("/bin/sh", "-c", _JOIN, "sh", *groups.to_join, "--", shutil.which("bwrap") or "bwrap"),
-        *(*namespaces, "--unshare-cgroup-try", "--as-pid-1", "--hostname", "box"),
+        *(shutil.which("unshare") or "unshare", "--mount", "--propagation", "private"),
+        *(() if user_id is not None else ("--user", "--map-root-user")),
+        *("/bin/sh", "-c", _JOIN, options, *groups.to_join, "--", *folders, "--"),
+        *(
+            shutil.which("bwrap") or "bwrap",
+            *namespaces,
+            "--unshare-cgroup-try",
+            "--as-pid-1",
+            "--hostname",
+            "box",
+        ),
         *("--cap-drop", "ALL"),
     ]
     become = []
@@ -222,24 +241,23 @@ def _arguments(
         arguments += ["--unshare-user", "--disable-userns"]
         arguments += ["--uid", str(USER_ID), "--gid", str(USER_ID)]
     else:  # the kernel's files, /proc/sys say, are root's in a user namespace, too
-        for capability in ("CAP_CHOWN", "CAP_SETUID", "CAP_SETGID"):
+        for capability in ("CAP_SETUID", "CAP_SETGID"):
             arguments += ["--cap-add", capability]
-        become = ["/bin/sh", "-c", _OWN_FOLDERS, str(user_id)]
-        become += [shutil.which("setpriv") or "setpriv", "--no-new-privs", "--inh-caps=-all"]
+        become = [shutil.which("setpriv") or "setpriv", "--no-new-privs", "--inh-caps=-all"]
         become += [f"--reuid={user_id}", f"--regid={user_id}", "--clear-groups"]
-    arguments += [*_files(spec, files, groups), "--chdir", WORK_FOLDER, "--clearenv"]
+    arguments += [*_files(files, groups, folder), "--chdir", WORK_FOLDER, "--clearenv"]
     for name, value in box_environment(
-        spec, python=PYTHON_FOLDER, work=WORK_FOLDER, temporary="/tmp", mark=mark
+        spec, python=PYTHON_FOLDER, work=WORK_FOLDER, temporary="/tmp", mark=folder.name
     ).items():
         arguments += ["--setenv", name, value]
     return [*arguments, "--", *become]
 
 
-def _files(spec: SandboxSpec, files: HostFiles, groups: Groups) -> list[str]:
+def _files(files: HostFiles, groups: Groups, folder: Path) -> list[str]:
     """Options for what a box sees of files."""
     options = ["--proc", "/proc", *_devices()]
-    for folder in (WORK_FOLDER, "/tmp", "/dev/shm"):
-        options += ["--perms", "1777", "--size", str(spec.disk_bytes), "--tmpfs", folder]
+    for name, place in _FOLDERS.items():
+        options += ["--bind", str(folder / name), place]
     counter = groups.oom_counter
     placed = [] if counter is None else ["--ro-bind", str(counter), OOM_PLACES[counter.name]]
     covers: list[str] = []

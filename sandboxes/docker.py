@@ -18,6 +18,7 @@ from gymnast.sandboxes.docker_engine import (
     may_pass,
 )
 from gymnast.sandboxes.docker_removal import remove_left, remove_some_time
+from gymnast.sandboxes.file_room import file_room
 from gymnast.sandboxes.owner import owner_labels
 from gymnast.sandboxes.program import command
 from gymnast.sandboxes.seccomp_filter import BOX_CALLS
@@ -31,7 +32,6 @@ WORK_FOLDER = "/work"
 
 _OWN_PROCESSES = 2  # the worker and the session
 _MORE_THREADS = 64  # the engine's own, while it starts a box
-_INODES = 1 << 16
 _FIRST_USERS_GROUP = "1000"  # many images let only this one into their user's home
 _OOM_SCORE = 500  # before what else runs on the machine, and after what the worker starts
 # In the place of the engine's: a box could take all PTYs of the machine, and keep messages.
@@ -42,15 +42,14 @@ class DockerSandbox(WorkerSandbox):
     """A container that answers in a millisecond: a worker is started in it once.
 
     It has no network, no capability, no way to gain privileges, a user of its own that nobody else
-    is, a read-only root with two writable folders in memory (`/work`, where code runs, and `/tmp`;
-    `disk_bytes` each, a quarter of the memory at most), and limits on memory (files in memory
-    count, no swap), processes, CPU, open files, wall time and output. It may make the system calls
-    of `seccomp_filter.BOX_CALLS` only: none that makes namespaces, mounts, traces, watches files,
-    loads programs into the kernel, or opens a socket that is not local: not even its own loopback
-    can be used, as the kernel does not count TCP's buffers ("runsc" has a kernel of its own, and
-    answers all calls). The worker is process 1 of the
-    container: nothing in it can kill it. When the host's process ends, however it ends, the worker
-    does, and the engine removes the container.
+    is, a read-only root with three writable folders in memory (`/work`, where code runs, `/tmp` and
+    /dev/shm; `disk_bytes`), and limits on memory (files in memory count, no swap), processes, CPU,
+    open files, wall time and output. It may make the system calls of `seccomp_filter.BOX_CALLS`:
+    none that makes namespaces, mounts, traces, watches files, loads programs into the kernel, or
+    opens a socket that is not local: not even its own loopback can be used, as the kernel does not
+    count TCP's buffers ("runsc" has a kernel of its own, and answers all calls). The worker is
+    process 1 of the container: nothing in it can kill it. When the host's process ends, however it
+    ends, the worker does, and the engine removes the container.
 
     Not protected from: holes in the kernel, which a container shares with the host (`runtime=`
     "runsc" or "kata" puts another one between); what can be learnt of the machine from /proc and
@@ -125,17 +124,12 @@ def default_image() -> str:
     return os.environ.get("GYMNAST_SANDBOX_IMAGE") or DEFAULT_IMAGE
 
 
-def folder_bytes(spec: SandboxSpec) -> int:
-    """The size of a writable folder: files are in memory, and must leave some for what runs."""
-    return min(spec.disk_bytes, spec.memory_bytes // 4)
-
-
 def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
     all_ids = has_all_user_ids(api)
     user_id = random_user_id(all_ids=all_ids)
     # The owner is given, as the mode does not hold where the image has a folder of that name.
-    owner = f"uid={user_id},gid={user_id},mode=1777"
-    tmpfs = f"rw,nosuid,nodev,{owner},size={folder_bytes(spec)},nr_inodes={_INODES}"
+    owner, room = f"uid={user_id},gid={user_id},mode=1777", file_room(spec)
+    tmpfs = f"rw,nosuid,nodev,{owner},size={room.size_bytes},nr_inodes={room.inodes}"
     host_config = api.create_host_config(
         auto_remove=True,
         network_mode="none",
@@ -145,10 +139,10 @@ def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
         tmpfs={
             WORK_FOLDER: f"{tmpfs},exec",
             "/tmp": f"{tmpfs},noexec",
+            "/dev/shm": f"{tmpfs},noexec",
             "/dev/pts": _NOTHING,
             "/dev/mqueue": _NOTHING,
         },
-        shm_size=min(16 << 20, folder_bytes(spec)),
         mem_limit=spec.memory_bytes,
         memswap_limit=spec.memory_bytes,
         pids_limit=spec.processes + _OWN_PROCESSES,
@@ -176,7 +170,8 @@ def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
 
 
 def _ulimits(spec: SandboxSpec, all_ids: bool) -> list[Ulimit]:
-    limits = {"RLIMIT_NOFILE": 1024, **LIMITS}
+    largest = file_room(spec).largest_file_bytes
+    limits = {"RLIMIT_FSIZE": largest, "RLIMIT_NOFILE": 1024, **LIMITS}
     if all_ids:  # else it is counted for boxes that have the same user
         limits["RLIMIT_NPROC"] = spec.processes + _OWN_PROCESSES + _MORE_THREADS
     names = {name: name.removeprefix("RLIMIT_").lower() for name in limits}

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gymnast.sandboxes.cgroups import Groups
+from gymnast.sandboxes.file_room import file_room
 from gymnast.sandboxes.host_files import HostFiles, Step, ask_python, base_executable, files_here
 from gymnast.sandboxes.landlock_launcher import Plan
 from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
@@ -145,14 +146,15 @@ def make_plan(
         view = _hosts_root(files, folder)
         python, temporary = str(folder / "python" / "bin"), str(folder / "tmp")
     work = str(folder / "work")
-    counter = groups.oom_counter
+    counter, room = groups.oom_counter, file_room(spec)
     return Plan(
         namespaces=namespaces,
         user_id=user_id,
         env=box_environment(spec, python=python, work=work, temporary=temporary, mark=folder.name),
         root=str(folder / "root"),
         work=work,
-        folder_bytes=spec.disk_bytes,
+        folder_bytes=room.size_bytes,
+        folder_inodes=room.inodes,
         listable=view.listable,
         readable=view.readable,
         steps=view.steps,
@@ -212,7 +214,8 @@ def _some_cores(cpus: float) -> list[int] | None:
 
 def rlimits(spec: SandboxSpec, groups: Groups) -> dict[str, int]:
     """Limits of each process of a box."""
-    limits = {"RLIMIT_FSIZE": spec.disk_bytes, "RLIMIT_NOFILE": 1024, **LIMITS}
+    largest = file_room(spec).largest_file_bytes
+    limits = {"RLIMIT_FSIZE": largest, "RLIMIT_NOFILE": 1024, **LIMITS}
     if "memory" not in groups.folders:
         limits["RLIMIT_DATA"] = spec.memory_bytes
     return limits

@@ -101,8 +101,8 @@ class LandlockSandbox(_Box):
     With namespaces, that is as root, or where the kernel lets users have user namespaces: the box
     has a root of its own, in which there is nothing else than the above; process ids, a /proc, a
     network without any interface, and IPC of its own. The working folder, /tmp and /dev/shm are in
-    memory, `disk_bytes` each, and gone with the box. The worker is process 1: when it ends,
-    nothing is left. As root, every box runs as a user of its own that nobody else is.
+    memory (`disk_bytes`), and gone with the box. The worker is process 1: when it ends, nothing is
+    left. As root, every box runs as a user of its own that nobody else is.
 
     With control groups, where the run may make some (as root, or where they are delegated to its
     user): `memory_bytes` of all processes together, files in memory included, with the verdict

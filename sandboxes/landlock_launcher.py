@@ -52,6 +52,7 @@ class Plan(TypedDict):
     root: str  # with namespaces: an empty folder where the box's root is made
     work: str  # the working folder; without namespaces it is there
     folder_bytes: int  # with namespaces: the size of each writable folder
+    folder_inodes: int  # and how many files it may have
     listable: list[str]  # folders whose names may be listed, all those below included
     readable: list[str]  # files and folders that may be read and run
     steps: Sequence[tuple[str, str, str]]  # with namespaces: what its root has of the host's
@@ -126,6 +127,7 @@ def _become_worker(plan: Plan, alive: int, group_id: int) -> None:
             writable=plan["writable"],
             placed=plan["placed"],
             folder_bytes=plan["folder_bytes"],
+            folder_inodes=plan["folder_inodes"],
             owner=(user_id, group_id),
         )
     os.chdir(plan["work"])

@@ -15,7 +15,6 @@ import struct
 from collections.abc import Collection, Mapping, Sequence
 
 _READ_ONLY, _NOSUID, _NODEV, _NOEXEC, _BIND, _RECURSIVE, _PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
-_INODES = 1 << 16
 _ROOT_BYTES = 1 << 16  # it holds folders and links; likewise what covers a hidden folder
 _DETACH = 2
 _MOUNT_SETATTR, _HERE, _WITH_THOSE_BELOW = 442, -100, 0x8000
@@ -32,6 +31,7 @@ def make_view(
     writable: Collection[str],
     placed: Mapping[str, str],
     folder_bytes: int,
+    folder_inodes: int,
     owner: tuple[int, int],
 ) -> None:
     """Give this process a root of its own, in a mount namespace that it has to itself.
@@ -42,6 +42,7 @@ def make_view(
         writable: Folders that are there, empty; on the host, too, if below one that is shown.
         placed: Files that are there under other names than on the host, by the former.
         folder_bytes: The size of each writable folder.
+        folder_inodes: How many files, folders and links each may have.
         owner: User and group of the writable folders.
 
     Raises:
@@ -49,7 +50,7 @@ def make_view(
     """
     _mount("none", "/", "", _RECURSIVE | _PRIVATE, "")
     _mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, f"size={_ROOT_BYTES},mode=755")
-    options = f"uid={owner[0]},gid={owner[1]},size={folder_bytes},nr_inodes={_INODES}"
+    options = f"uid={owner[0]},gid={owner[1]},size={folder_bytes},nr_inodes={folder_inodes}"
     layers = _Layers(root)
     covers = []
     own = [("own", path, "") for path in writable]

@@ -33,8 +33,9 @@ class SandboxSpec:
         memory_bytes: Memory of all processes together, files in memory included.
         processes: Processes and threads at once.
         cpus: Cores' worth of CPU time.
-        disk_bytes: Size of each writable folder: the working folder and /tmp. In containers they
-            are in memory, and a quarter of `memory_bytes` at most.
+        disk_bytes: Size of each writable folder: the working folder, /tmp and /dev/shm. They are
+            in memory, so each has at most a sixth of what `memory_bytes` leaves beside 16 MiB and
+            8 times `max_output_bytes`; they have as many inodes as pages, and 256 more.
         timeout_s: Wall time of one call, in seconds, where the call names none.
         max_output_bytes: How much of stdout, and of stderr, one call keeps.
         start_timeout_s: Wall time until a new box must answer, in seconds.

@@ -8,11 +8,11 @@ import pytest
 from attack_fixtures import (
     LIMITS,
     MIB,
-    not_contained,
     on_every_isolating_backend,
     run_python,
     tries,
 )
+from gymnast.errors import SandboxFileError
 from gymnast.sandboxes.bubblewrap import BubblewrapSandbox
 from gymnast.sandboxes.landlock import LandlockSandbox
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
@@ -207,12 +207,68 @@ for number in range(32):
     assert int(shown) <= 2 * LIMITS["disk_bytes"]
 
 
-@not_contained("bubblewrap", "its tmpfs have no limit of inodes; the memory group bounds them")
 def test_inode_bomb(victim: WorkerSandbox) -> None:
     """File system bomb: endlessly many empty files"""
     code = "for n in range(200_000): open(f'/tmp/{n}', 'w').close()"
     ended = run_python(victim, code, timeout_s=15)
     assert ended.verdict in ("nonzero", "timeout", "oom")
+
+
+FILL = """
+import itertools, os
+for folder in (".", "/tmp", "/dev/shm"):
+    size = os.statvfs(folder).f_blocks * os.statvfs(folder).f_frsize
+    for number in itertools.count():
+        try:
+            fd = os.open(folder + "/" + str(number).rjust(250, "x"), os.O_CREAT | os.O_WRONLY)
+        except OSError:
+            break  # no inode is left
+        try:
+            os.pwrite(fd, b"x", size - 4096)  # far from all else of its file
+        except OSError:
+            pass
+        os.close(fd)
+"""
+ALLOCATE = "import os; os.fork(); held = []\nwhile True: held.append(bytearray(1 << 20))"
+
+
+@pytest.mark.parametrize("memory_mib", [32, 128])
+def test_files_to_the_brim(open_box: OpenBox, memory_mib: int) -> None:
+    """Files in every folder to the brim, then all memory"""
+    box = open_box(memory_bytes=memory_mib * MIB)
+    box.write_file("kept.txt", "kept")
+    run_python(box, FILL)
+    for _ in range(2):
+        assert run_python(box, ALLOCATE).verdict in ("oom", "nonzero")
+        assert box.python(ALLOCATE).verdict in ("oom", "nonzero")
+    assert box.exec("yes | head -c 20000000; yes | head -c 20000000 >&2").verdict == "output_limit"
+    assert box.read_file("kept.txt") == b"kept"
+    with pytest.raises(SandboxFileError):
+        box.write_file("/tmp/more.txt", bytes(32 * MIB))
+    assert box.python("6 * 7").stdout == "42\n"
+    assert box.exec("find . /tmp /dev/shm -type f -delete; echo gone").stdout == "gone\n"
+    box.write_file("more.txt", "more")
+
+
+def test_access_control_lists(victim: WorkerSandbox) -> None:
+    """Access control lists of files, whose memory no box is charged for"""
+    code = """
+import os, struct
+entries = [(1, 7, -1), *((2, 7, os.getuid()) for _ in range(8000))]
+entries += [(4, 7, -1), (16, 7, -1), (32, 7, -1)]
+listed = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+def attempt(name):
+    try:
+        os.setxattr(".", name, listed)
+    except OSError as error:
+        return error.strerror
+[attempt("system.posix_acl_access"), attempt("system.posix_acl_default")]
+"""
+    refused = ["Operation not supported"] * 2
+    if isinstance(victim, LandlockSandbox) and not victim.namespaces and os.geteuid() != 0:
+        refused = ["Operation not permitted"] * 2
+    assert victim.python(code).stdout == f"{refused}\n"
+    assert victim.exec("echo x > a && cp -p a b && cat b").stdout == "x\n"
 
 
 def test_endless_output(victim: WorkerSandbox, mark: str) -> None:
