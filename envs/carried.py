@@ -30,6 +30,7 @@ MAX_NAME_BYTES = 2 << 20
 _PIECE_BYTES = 1 << 20
 _LISTING_BYTES = 6 * MAX_NAME_BYTES + 128 * MAX_ENTRIES  # what JSON makes of them, at most
 _LONGEST_NAME = 255
+_NEW_SESSION = "import os; os._exit(0)"
 
 
 class CannotCarry(Exception):
@@ -78,6 +79,7 @@ def read_folder(box: Sandbox, most_bytes: int) -> Folder:
         CannotCarry: It is too large, or the box gives no list of it.
         SandboxDead: The box broke.
     """
+    box.python(_NEW_SESSION)  # the last one may be in another folder, or still write to this one
     limits = MAX_ENTRIES, most_bytes, MAX_NAME_BYTES
     program = f"_folder = folder.Reader(*{limits})\n_folder.say({_PIECE_BYTES})\n"
     listing, _, contents = _said(box, guest_program("folder") + program).partition("\n")

@@ -138,6 +138,19 @@ def test_no_module_of_the_folder_is_imported(boxes: tuple[LocalSandbox, LocalSan
     assert len(listed(root)) == len(names.split())
 
 
+def test_the_session_of_the_policy_is_not_asked(
+    boxes: tuple[LocalSandbox, LocalSandbox],
+) -> None:
+    source, _ = boxes
+    source.python(
+        "import os, threading; os.mkdir('a'); os.chdir('a'); open('b', 'w'); print = None\n"
+        "def write():\n"
+        "    while True: open('c', 'a').write('c')\n"
+        "threading.Thread(target=write, daemon=True).start()"
+    )
+    assert {entry.path for entry in read_folder(source, MOST).entries} >= {"a", "a/b"}
+
+
 # ---- links, against the system's own idea of them ----
 
 NAMES = st.sampled_from("abc")
@@ -255,6 +268,8 @@ class Liar(Sandbox):
         raise NotImplementedError
 
     def python(self, code: str, **_: Any) -> ExecResult:
+        if "_folder" not in code:  # it is asked for a new session
+            return ExecResult(0, "", "", "ok")
         said = self.said.pop(0) if self.said else ""
         return ExecResult(0 if self.verdict == "ok" else 1, said, "", self.verdict)
 

@@ -22,7 +22,7 @@ def last(play: Callable[..., Any], calls: Any) -> Callable[..., Any]:
     """The last outcome of an episode with one command."""
 
     def last(row: dict[str, Any], command: str, **settings: Any) -> Any:
-        env = Shell(sandbox={"backend": "local", "timeout_s": 20.0, **settings})
+        env = Shell(sandbox={"backend": "local", "timeout_s": 20.0, "warm": 1, **settings})
         row = {"prompt": "Write 3 into answer.txt.", **row}
         return play(env, calls(("shell", {"command": command})), DONE, row=row)[-1]
 
@@ -166,8 +166,9 @@ def test_pytest_takes_nothing_of_the_policys(last: Callable[..., Any]) -> None:
             "plugin.py": "import pytest\n@pytest.fixture\ndef fixed():\n    return 3\n",
         },
     }
-    assert last(row, f"{CHEATS_PYTEST}; echo 4 > answer.txt").reward == 0.0
-    assert last(row, f"{CHEATS_PYTEST}; {HONEST}").reward == 1.0
+    env = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # of those that are installed here
+    assert last(row, f"{CHEATS_PYTEST}; echo 4 > answer.txt", env=env).reward == 0.0
+    assert last(row, f"{CHEATS_PYTEST}; {HONEST}", env=env).reward == 1.0
 
 
 def test_a_copy_of_a_git_repository_runs_nothing_of_the_policys(last: Callable[..., Any]) -> None:

@@ -208,7 +208,7 @@ def episodes(
     **settings: Any,
 ) -> list[Any]:
     """The last outcomes of episodes."""
-    box = {"backend": backend, "image": image, "timeout_s": 10.0, **settings}
+    box = {"backend": backend, "image": image, "timeout_s": 10.0, "warm": 1, **settings}
 
     async def run() -> list[Any]:
         env = Shell(sandbox=box)
