@@ -20,6 +20,7 @@ from gymnast.errors import SandboxBroken, SandboxDead, UserCodeError
 from gymnast.sandboxes.background import in_background
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.spec import ExecResult
+from gymnast.visible import visible_line
 
 # Boxes for tests are waited for while others are held. So they have a pool of their own: nobody
 # waits in a circle.
@@ -150,7 +151,7 @@ async def _run(tests: Tests, judge: Sandbox, candidate: "_CandidateSide", clock:
             return _grade(tests, event, "out of time")
         result = await judge.apython(program, timeout_s=left, max_output_bytes=_OUTPUT_BYTES)
         if result.verdict == "dead":
-            why = f"the box of the tests broke: {result.stderr[-300:]}"
+            why = f"the box of the tests broke: {visible_line(result.stderr[-300:])}"
             may_be_codes = candidate.answered and not await in_background(judge.engine_lost)
             raise SandboxBroken(why) if may_be_codes else SandboxDead(why)
         line = _last_line(result)
@@ -219,7 +220,8 @@ class _CandidateSide:
         left = max(_LEAST_S, min(self._call_s, self._clock.left_s))
         result = await self._box.apython(program, timeout_s=left, max_output_bytes=_OUTPUT_BYTES)
         if result.verdict == "dead" or not self._box.alive:
-            raise SandboxDead(f"the box of graded code broke: {result.stderr[-300:]}")
+            said = visible_line(result.stderr[-300:])
+            raise SandboxDead(f"the box of graded code broke: {said}")
         return self._answer(result)
 
     def _answer(self, result: ExecResult) -> str:

@@ -26,7 +26,7 @@ from gymnast.trainers.drivers import Driver, driver_of
 from gymnast.trainers.inputs import check_sampling_kind
 from gymnast.trainers.seeds import derive
 from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory
-from gymnast.visible import visible_logger
+from gymnast.visible import visible_line, visible_logger
 
 # Begins the names of `Trajectory.metrics` that are parts of the reward.
 PART = "reward_parts/"
@@ -144,7 +144,8 @@ async def drive(
         record.turn_rewards.append(float(reward))
         record.note(info, clock() - before)
     if "failure" in info:
-        logger.warning("an episode broke under its environment: %s", info["failure"])
+        why = visible_line(info["failure"])
+        logger.warning("an episode broke under its environment: %s", why)
     record.metrics["time/episode_s"] = clock() - started
     inner = driver.env.unwrapped
     return Trajectory(

@@ -29,8 +29,10 @@ class Candidate:
         self._module = types.ModuleType("solution")
         sys.modules["solution"] = self._module
         try:
-            for text in (context, code):
-                exec(compile(text, "<solution>", "exec", dont_inherit=True), vars(self._module))
+            self._run(context)
+            for name in names:  # a stub, or what an import offers: the code must define its own
+                vars(self._module).pop(name, None)
+            self._run(code)
             for name in names:
                 if not callable(getattr(self._module, name, None)):
                     raise NameError("there is no function %s" % name)
@@ -38,6 +40,9 @@ class Candidate:
             self._raised(error)
         else:
             self._say(["loaded"])
+
+    def _run(self, text: str) -> None:
+        exec(compile(text, "<solution>", "exec", dont_inherit=True), vars(self._module))
 
     def call(self, request: str) -> None:
         """Call a function, and say what came of it.

@@ -493,6 +493,22 @@ def test_code_that_is_none(code: str, as_row: AsRow, graded: Graded) -> None:
     assert graded(as_row(["assert answer(1) == 7"]), code).passed == 0
 
 
+@in_both_formats
+def test_what_the_question_or_an_import_defines_is_not_the_codes(
+    as_row: AsRow, graded: Graded
+) -> None:
+    """HumanEval's stub returns None, which some of its tests expect."""
+    row = as_row(["assert answer(1) is None"])
+    for code in ("x = 1", "pass", "# answer(1) is None"):
+        found = graded(row, code)
+        assert (found.loaded, found.passed) == (False, 0), code
+    assert graded(row, "def answer(which): pass").passed == 1
+    imported = {"text": "Write gcd(a, b).", "test_imports": ["from math import *"]}
+    row = {**imported, "entry_point": "gcd", "test_list": ["assert gcd(4, 6) == 2"]}
+    assert graded(row, "x = 1").passed == 0
+    assert graded(row, "import math\ndef gcd(a, b): return math.gcd(a, b)").passed == 1
+
+
 def test_of_several_blocks_the_last_that_defines_the_function_counts() -> None:
     right, wrong = "def answer(which): return 7", "def answer(which): return 8"
     said = [f"```python\n{code}\n```" for code in (right, wrong)]
