@@ -83,6 +83,7 @@ class DockerSandbox(WorkerSandbox):
         # Known before it is made: the engine may fail between making it and answering.
         self._container = f"gymnast-{uuid.uuid4().hex}"
         self._api = api = engine_client()
+        api.count_boxes(1)
         try:
             self._watch = api.watch()
             self._id = _create(api, self._container, self.image, self.spec)
@@ -95,6 +96,7 @@ class DockerSandbox(WorkerSandbox):
                 self._attached.close()
             if not isinstance(error, docker.errors.ImageNotFound):
                 remove_some_time(api, self._container)
+            api.count_boxes(-1)
             kind = SandboxTemporarilyUnavailable if may_pass(error) else SandboxUnavailable
             raise kind(_why_not(error, self.image, self.spec)) from None
         container, attached = self._container, self._attached
@@ -199,3 +201,4 @@ def _discard(api: Any, container: str, attached: AttachedStream) -> None:
     attached.shutdown()  # wakes whoever waits for an answer; the worker ends, too
     remove_some_time(api, container)
     attached.close()
+    api.count_boxes(-1)

@@ -95,8 +95,19 @@ class _Client(docker.APIClient):  # type: ignore[misc]
         self._address = address
         settings = docker.utils.kwargs_from_env()
         super().__init__(timeout=ENGINE_TIMEOUT_S, max_pool_size=64, **settings)
+        self._boxes, self._counting = 0, threading.Lock()
         self._watching = threading.Lock()
         self._watch: EngineWatch | None = None
+
+    def count_boxes(self, more: int) -> None:
+        """Count a box that is about to be made, or one that has gone.
+
+        When none is left, idle connections are closed; not the watch: boxes may ask it later on.
+        """
+        with self._counting:
+            self._boxes += more
+            if self._boxes == 0:
+                super().close()
 
     def watch(self) -> "EngineWatch":
         """The watch on the engine as it runs now; all boxes that it makes meanwhile share one.

@@ -337,6 +337,30 @@ def test_a_container_ends_with_its_owner(docker_image: str) -> None:
     assert is_gone(container_id)
 
 
+def test_idle_connections_are_closed_with_the_last_box(docker_image: str) -> None:
+    program = """
+import os, sys
+from concurrent.futures import ThreadPoolExecutor
+from gymnast.sandboxes import DockerSandbox
+
+def sockets():
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return sum(os.readlink(link).startswith('socket') for link in links if os.path.islink(link))
+
+def use(_):
+    with DockerSandbox(image=sys.argv[1]) as box:
+        return box.python("1").stdout
+
+with ThreadPoolExecutor(3) as pool:
+    print(*pool.map(use, range(3)))
+print(use(0), sockets())
+"""
+    command = [sys.executable, "-c", program, docker_image]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert shown[:-1] == ["1"] * 4
+    assert int(shown[-1]) <= 2  # the watch on the engine
+
+
 def test_a_container_that_is_killed_under_way_is_dead(open_container: OpenContainer) -> None:
     box = open_container()
     box.python("import threading, time")
