@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from command_fixtures import CommandLine, gymnast, shop_folder  # noqa: F401
+from command_fixtures import CommandLine
 from gymnast import errors
 from gymnast.agents.tiny import tiny_tokenizer
 from gymnast.envs import Environment, Renderer, check_env, tool
@@ -302,7 +302,7 @@ class Hostile(Environment):
     ("failure", "code"), [("pass", 0), ("raise KeyError('\\x1b]0;title\\x07\\r')", 1)]
 )
 def test_checking_prints_nothing_that_steers(
-    gymnast: CommandLine,  # noqa: F811
+    gymnast: CommandLine,
     failure: str,
     code: int,
 ) -> None:
