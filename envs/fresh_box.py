@@ -131,10 +131,7 @@ async def graded(
             await _graded(untouched, boxes, control, files or {})
         except Ungraded as error:
             raise error.error from None
-    log.info(
-        "an episode has reward 0, as the policy has kept it from being graded: %s",
-        visible_line(why),
-    )
+    log.info("reward 0, as the policy has kept it from being graded: %s", visible_line(why))
     return None
 
 
@@ -193,7 +190,10 @@ async def _graded_once(
 
 def _filled(box: Sandbox, folder: Folder, files: Mapping[str, str]) -> GradingBox:
     """Put files and folder into a fresh box."""
-    places = prepare_box(box)
+    try:
+        places = prepare_box(box)
+    except CannotCarry as error:  # nothing of the policy's has come to it yet
+        raise _GradingBoxBroke(str(error)) from None
     inside = {}
     try:
         for path, text in files.items():

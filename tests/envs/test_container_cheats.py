@@ -80,6 +80,7 @@ CHEATS = {
     "what it prints is no number": "echo '\"said\"' > answer.txt",
     "too much output": "yes | head -c 5000000 > log.txt",
     "too many files": "for i in $(seq 17000); do : > f$i; done",
+    "an argument that is no text": "echo \ud800",
     "too much in the folder": "truncate -s 60M a; truncate -s 60M b",
 }
 # Where the program fails and would not have without the policy.
