@@ -51,7 +51,7 @@ def raised(error):
 class Mute(Exception):
     def __str__(self): raise self
 class Loud(Exception):
-    def __str__(self): return "x" * 10**7
+    def __str__(self): return "x" * 10**6
 class Odd(Exception):
     def __str__(self): return 7
 circle = []; circle.append(circle)
@@ -106,8 +106,8 @@ LIES: dict[str, tuple[str, str]] = {
             ("7", "raised(StopIteration(7))"), ("7", "raised(Mute())"), ("7", "raised(Loud())"),
             ("7", "raised(Odd())"), ("7", "raised(KeyboardInterrupt())"), ("[]", "circle"),
             ("7", "raised(SystemExit(0))"), ("7", "raised(GeneratorExit())"), ("{}", "ring"),
-            ("[]", "deep(10**5)"), ("[]", "deep(900)"), ("''", "'x' * 2**22"),
-            ("0", "1 << 2**23"), ("[]", "[0] * 10**6"),
+            ("[]", "deep(10**5)"), ("[]", "deep(900)"), ("''", "'x' * 2**21"),
+            ("0", "1 << 2**23"), ("[]", "[0] * 10**5"),
             ("7", "'\\ud800'"), ("'a'", "'a\\0'"), ("'a'", "'\\u0430'"),
         )
     },
