@@ -258,7 +258,7 @@ class Toolset(Hooks):
                 reward, extra = 0.0, {"failure": f"{type(state.failure).__name__}: {state.failure}"}
                 state.stop_reason = StopReason.error
             elif state.broke_box:  # what the turns were paid is taken back
-                reward, extra = -max(0.0, state.paid), {}
+                reward, extra = min(0.0, -state.paid), {}
             given_up = self._worker.abandoned - state.abandoned_before
             counts = state.counts(abandoned=given_up, boxed=self._box is not None)
             extra["metrics"] = counts | extra.get("metrics", {})

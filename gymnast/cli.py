@@ -205,6 +205,11 @@ def check(
         [environment, *(settings or [])], ["--rows", "--model"], lambda name: name.strip("-")
     )
     given: dict[str, Any] = with_overrides({}, settings or [])
+    for name in {"environment", "renderer"} & set(given):
+        raise UsageError(
+            f"{name} is no argument of an environment's constructor; those stand by themselves "
+            "here: sandbox=local, not environment.sandbox=local"
+        )
     from gymnast.agents.load import load_tokenizer
     from gymnast.envs import check_env, make
     from gymnast.trainers.row_files import load_rows

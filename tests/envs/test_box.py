@@ -95,6 +95,7 @@ def check_broken(outcome: Any) -> None:
     """The episode is over with reward 0, which counts, and is not tried again."""
     assert outcome.info["stop_reason"] not in (None, StopReason.error)
     assert outcome.terminated and not outcome.truncated
+    assert str(outcome.reward) != "-0.0"
     assert outcome.info["metrics"]["sandbox/broken"] == 1.0
     assert "failure" not in outcome.info
 

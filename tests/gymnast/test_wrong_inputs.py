@@ -87,6 +87,10 @@ COMMANDS = {
         "check gymnast/Arithmetic-v0 --max_turns 3",
         "--max_turns: there is no such option; settings are written without dashes: max_turns=3",
     ),
+    "a setting of a check as a run file has it": (
+        "check gymnast/Arithmetic-v0 environment.max_turns=3",
+        "environment is no argument of an environment's constructor; those stand by themselves",
+    ),
     "more and less at once": (
         "train run.yaml -v -q",
         "-v prints more and -q less; leave one of them out",
