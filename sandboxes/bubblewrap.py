@@ -13,18 +13,17 @@ import tempfile
 from pathlib import Path
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
+from gymnast.sandboxes.bubblewrap_view import Layers, mount_table, view_options
 from gymnast.sandboxes.cgroups import Groups, make_groups
 from gymnast.sandboxes.ending import delete_place, end_process
 from gymnast.sandboxes.file_room import file_room
 from gymnast.sandboxes.host_files import HostFiles
 from gymnast.sandboxes.host_plan import (
-    OOM_PLACES,
     OWN_PROCESSES,
     PYTHON_FOLDER,
     box_environment,
     box_files,
     new_user_id,
-    python_links,
     python_program,
 )
 from gymnast.sandboxes.owner import folder_prefix
@@ -39,13 +38,17 @@ LEAST_VERSION = (0, 8)  # --disable-userns
 WORK_FOLDER = "/box"  # not where a Python may be
 USER_ID = 1000  # in the box, which has users of its own; root's boxes are the host's users
 
-# Joins the control groups, whose files are the arguments up to the first "--"; makes the writable
-# folders, which are those up to the second, as bwrap knows no limit of inodes; then runs the rest:
-# as what the kernel kills before the run itself, and with the host's /proc as a descriptor.
+# Joins the control groups, whose files are the arguments up to the first "--". Mounts what a table
+# says: the writable folders, as bwrap knows no limit of inodes. Mounts what another one says, or
+# else binds each folder to the place that follows it, up to the next "--". Then runs the rest: as
+# what the kernel kills before the run itself, and with the host's /proc as a descriptor.
 _JOIN = """
 while [ "$1" != -- ]; do echo 0 >"$1" || exit 71; shift; done
-shift
-while [ "$1" != -- ]; do mount -n -t tmpfs -o "$0" none "$1" || exit 72; shift; done
+mount -n -a -T "$2" || exit 72
+bind=
+mount -n -a -T "$3" 2>/dev/null || bind=yes
+shift 3
+while [ "$1" != -- ]; do [ -z "$bind" ] || mount -n --rbind "$1" "$2" || exit 73; shift 2; done
 shift
 read -r score </proc/self/oom_score_adj
 [ "$score" -ge 500 ] || echo 500 >/proc/self/oom_score_adj
@@ -53,8 +56,6 @@ exec "$@" 3</proc
 """
 _PROC = 3
 _FOLDERS = {"work": WORK_FOLDER, "tmp": "/tmp", "shm": "/dev/shm"}
-_DEVICES = ("full", "null", "random", "urandom", "zero")
-_LINKS = {"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"}
 
 
 class _Box(WorkerSandbox):
@@ -219,13 +220,16 @@ def _arguments(
     worker ends with the connection, and all else with the worker, process 1 of the box.
     """
     namespaces = ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts")
-    room, folders = file_room(spec), [str(folder / name) for name in _FOLDERS]
+    layers = Layers(folder / "layers", files, devices=user_id is not None)
+    room = file_room(spec)
     owner = "" if user_id is None else f",uid={user_id},gid={user_id}"
     options = f"nosuid,nodev,mode=1777,size={room.size_bytes},nr_inodes={room.inodes}{owner}"
+    folders = [(str(folder / name), "tmpfs", options) for name in _FOLDERS]
     arguments = [
         *(shutil.which("unshare") or "unshare", "--mount", "--propagation", "private"),
         *(() if user_id is not None else ("--user", "--map-root-user")),
-        *("/bin/sh", "-c", _JOIN, options, *groups.to_join, "--", *folders, "--"),
+        *("/bin/sh", "-c", _JOIN, "sh", *groups.to_join, "--"),
+        *(mount_table(folder / "table", folders), *layers.make(), "--"),
         *(
             shutil.which("bwrap") or "bwrap",
             *namespaces,
@@ -245,54 +249,13 @@ def _arguments(
             arguments += ["--cap-add", capability]
         become = [shutil.which("setpriv") or "setpriv", "--no-new-privs", "--inh-caps=-all"]
         become += [f"--reuid={user_id}", f"--regid={user_id}", "--clear-groups"]
-    arguments += [*_files(files, groups, folder), "--chdir", WORK_FOLDER, "--clearenv"]
+    writable = {str(folder / name): place for name, place in _FOLDERS.items()}
+    arguments += [*view_options(layers, groups, writable), "--chdir", WORK_FOLDER, "--clearenv"]
     for name, value in box_environment(
         spec, python=PYTHON_FOLDER, work=WORK_FOLDER, temporary="/tmp", mark=folder.name
     ).items():
         arguments += ["--setenv", name, value]
     return [*arguments, "--", *become]
-
-
-def _files(files: HostFiles, groups: Groups, folder: Path) -> list[str]:
-    """Options for what a box sees of files."""
-    options = ["--proc", "/proc", *_devices()]
-    for name, place in _FOLDERS.items():
-        options += ["--bind", str(folder / name), place]
-    counter = groups.oom_counter
-    placed = [] if counter is None else ["--ro-bind", str(counter), OOM_PLACES[counter.name]]
-    covers: list[str] = []
-    for kind, path, target in (*files.steps(), *python_links()):
-        if path.startswith("/dev/"):
-            continue  # bwrap's own
-        options += _folders_above(path)
-        if kind == "link":
-            options += ["--symlink", target, path]
-        elif kind == "hide" and os.path.exists(path):
-            options += ["--perms", "0755", "--tmpfs", path]
-            covers.append(path)
-        elif os.path.exists(path):
-            options += ["--ro-bind", path, path]
-    options += [option for path in placed[2:] for option in _folders_above(path)]
-    # A /proc to write to would let a guest be killed after the worker when memory runs out.
-    for path in ("/proc", "/dev", *covers, "/"):
-        placed += ["--remount-ro", path]
-    return [*options, *placed]
-
-
-def _folders_above(path: str) -> list[str]:
-    """Options that make them: bwrap would close them to others than root."""
-    above = [*reversed(Path(path).parents)][1:]
-    return [option for parent in above for option in ("--perms", "0755", "--dir", str(parent))]
-
-
-def _devices() -> list[str]:
-    """Options for /dev: not those of --dev, with which a box could take all of the host's PTYs."""
-    options = ["--perms", "0755", "--tmpfs", "/dev"]
-    for name in _DEVICES:
-        options += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
-    for name, rest in _LINKS.items():
-        options += ["--symlink", f"/proc/self/fd{rest}", f"/dev/{name}"]
-    return options
 
 
 def _discard(

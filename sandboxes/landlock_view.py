@@ -96,7 +96,7 @@ class _Layers:
     def __init__(self, root: str) -> None:
         self._root, self._folder = root, f"{root}/.layers"
         self._made: dict[str, str] = {}  # by the host's folder
-        self._mounts = _mount_points()
+        self._mounts = mount_points()
         os.mkdir(self._folder)
         _mount("tmpfs", self._folder, "tmpfs", _NOSUID | _NODEV, f"size={_ROOT_BYTES},mode=755")
         os.mkdir(f"{self._folder}/empty")  # there must be two layers
@@ -137,16 +137,18 @@ class _Layers:
         return folder
 
     def _mounts_in(self, path: str) -> list[str]:
-        return sorted({one for one in self._mounts if one != path and _is_below(one, path)})
+        return sorted({one for one in self._mounts if one != path and is_below(one, path)})
 
 
-def _mount_points() -> list[str]:
+def mount_points() -> list[str]:
+    """Where file systems are mounted."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
         places = [line.split(" ")[4] for line in lines]
     return [re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), one) for one in places]
 
 
-def _is_below(path: str, folder: str) -> bool:
+def is_below(path: str, folder: str) -> bool:
+    """Whether a path is a folder's own or below it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gymnast.sandboxes import SandboxSpec
+from gymnast.sandboxes import SandboxSpec, bubblewrap_view
 from gymnast.sandboxes.bubblewrap import BubblewrapSandbox
 from gymnast.sandboxes.cgroups import make_groups
 from sandbox_fixtures import skip_without_bubblewrap
@@ -61,6 +61,20 @@ def test_memory_of_all_together_is_limited_where_there_are_control_groups() -> N
         ended = box.exec(["python3", "-c", "x = bytearray(200_000_000)"])
         assert ended.verdict == "oom"
         assert box.python("1").stdout == "1\n"
+
+
+@pytest.mark.parametrize("overlay", ["overlay", "no such type"])
+def test_the_hosts_programs_are_there_with_and_without_overlays(
+    overlay: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_without_bubblewrap()
+    monkeypatch.setattr(bubblewrap_view, "_OVERLAY", overlay)
+    with BubblewrapSandbox() as box:
+        assert {*box.exec("ls /usr").stdout.split()} == {*os.listdir("/usr")}
+        assert box.exec(["python3", "-c", "print(6 * 7)"]).stdout == "42\n"
+        assert box.exec("echo a > /dev/null && head -c 3 /dev/zero | wc -c").stdout == "3\n"
+        for path in ("/usr/file", "/dev/file", "/proc/self/oom_score_adj"):
+            assert box.exec(f"echo 0 > {path}").verdict == "nonzero", path
 
 
 def test_nothing_is_left_after_its_end() -> None:
