@@ -4,11 +4,16 @@ Attacks on boxes and on the wall between code and tests are in `test_code_tamper
 """
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from gymnast.envs import judging
 from gymnast.envs.code import Code
 
 
@@ -114,3 +119,18 @@ def test_a_cheat_is_worth_what_it_does_and_an_honest_solution_everything(name: s
     sandbox = {"backend": "local"}
     assert reward(cheat.row, cheat.code, sandbox) == pytest.approx(cheat.worth)
     assert reward(cheat.row, cheat.honest, sandbox) == 1.0
+
+
+def test_assertions_are_made_where_python_is_started_without_them() -> None:
+    program = f"""
+import sys, types
+for name in ("gymnast", "gymnast.envs"):  # only what a box is sent
+    sys.modules[name] = types.ModuleType(name)
+sys.modules["gymnast.envs"].__path__ = [{str(Path(judging.__file__).parents[1])!r}]
+from gymnast.envs.judging.judge import Judge
+judge = Judge("", [], [("assert 1 == 2", True), ("assert 1 == 1", True)])
+judge.start()
+judge.wait()
+"""
+    said = subprocess.run([sys.executable, "-O", "-c", program], capture_output=True, text=True)
+    assert json.loads(said.stdout.splitlines()[-1])["passed"] == [1], said.stderr
