@@ -26,7 +26,7 @@ from gymnast.sandboxes.host_plan import (
     new_user_id,
     python_program,
 )
-from gymnast.sandboxes.owner import folder_prefix
+from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
 from gymnast.sandboxes.program import command
 from gymnast.sandboxes.seccomp_filter import BOX_CALLS, assemble, has_machine
 from gymnast.sandboxes.spec import SandboxSpec
@@ -74,7 +74,7 @@ class _Box(WorkerSandbox):
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                process = _start([*arguments, *command(python_program())], theirs)
+                process = _start([*arguments, *command(python_program())], theirs, folder.name)
         except OSError as error:
             ours.close()
             delete_place(folder, groups)
@@ -180,14 +180,14 @@ def _why_not(pid: int) -> str:
     return "" if ended.verdict == "ok" else f"a process in a box ended: {said}"
 
 
-def _start(arguments: list[str], connection: socket.socket) -> "subprocess.Popen[bytes]":
+def _start(arguments: list[str], connection: socket.socket, mark: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         arguments,
         stdin=connection.fileno(),
         stdout=connection.fileno(),
         stderr=subprocess.PIPE,
         cwd="/",
-        env={},
+        env={MARK_VARIABLE: mark},  # the worker does not show its own
         start_new_session=True,
     )
 

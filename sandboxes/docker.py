@@ -49,7 +49,8 @@ class DockerSandbox(WorkerSandbox):
     opens a socket that is not local: not even its own loopback can be used, as the kernel does not
     count TCP's buffers ("runsc" has a kernel of its own, and answers all calls). The worker is
     process 1 of the container: nothing in it can kill it. When the host's process ends, however it
-    ends, the worker does, and the engine removes the container.
+    ends, the worker does, and the engine removes the container; where code makes the worker hang at
+    that moment, the next sweep does.
 
     Not protected from: holes in the kernel, which a container shares with the host (`runtime=`
     "runsc" or "kata" puts another one between); what can be learnt of the machine from /proc and

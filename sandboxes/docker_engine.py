@@ -6,10 +6,12 @@ Left out: what a container may do (`docker.py`).
 """
 
 import contextlib
+import math
 import os
 import socket
 import ssl
 import threading
+import time
 from functools import cache
 from typing import Any
 
@@ -216,9 +218,11 @@ class AttachedStream:
         self._header = bytearray()
         self._left = 0  # of the piece that is being read
         self._kind = 0
+        self._until = math.inf
 
     def settimeout(self, value: float | None, /) -> None:
         """See `link.Stream`."""
+        self._until = math.inf if value is None else time.monotonic() + value
         self._socket.settimeout(value)
 
     def sendall(self, data: bytes, /) -> None:
@@ -229,7 +233,7 @@ class AttachedStream:
         """See `link.Stream`."""
         while True:
             if self._left == 0:
-                piece = self._socket.recv(8 - len(self._header))
+                piece = self._receive(8 - len(self._header))
                 if not piece:
                     return b""
                 self._header += piece
@@ -240,11 +244,20 @@ class AttachedStream:
                     )
                     self._header.clear()
                 continue
-            piece = self._socket.recv(min(self._left, size))
+            piece = self._receive(min(self._left, size))
             self._left -= len(piece)
             if self._kind == 1 or not piece:
                 return piece
             self.stderr = (self.stderr + piece)[-4000:]
+
+    def _receive(self, size: int) -> bytes:
+        """Receive from the engine: one `recv` here may take endlessly many, of stderr."""
+        if self._until < math.inf:
+            left = self._until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._socket.settimeout(left)
+        return self._socket.recv(size)
 
     def shutdown(self) -> None:
         """End the connection; whoever waits in `recv` gets b""."""

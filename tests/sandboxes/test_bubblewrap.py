@@ -10,6 +10,7 @@ import pytest
 from gymnast.sandboxes import SandboxSpec, bubblewrap_view
 from gymnast.sandboxes.bubblewrap import BubblewrapSandbox
 from gymnast.sandboxes.cgroups import make_groups
+from gymnast.sandboxes.owner import MARK_VARIABLE
 from sandbox_fixtures import skip_without_bubblewrap
 
 MIB = 1 << 20
@@ -75,6 +76,14 @@ def test_the_hosts_programs_are_there_with_and_without_overlays(
         assert box.exec("echo a > /dev/null && head -c 3 /dev/zero | wc -c").stdout == "3\n"
         for path in ("/usr/file", "/dev/file", "/proc/self/oom_score_adj"):
             assert box.exec(f"echo 0 > {path}").verdict == "nonzero", path
+
+
+def test_the_process_beside_a_box_shows_whose_it_is() -> None:
+    """A worker does not, so a sweep would never find one that hangs once its owner is gone."""
+    skip_without_bubblewrap()
+    with BubblewrapSandbox() as box:
+        beside = Path(f"/proc/{box._process.pid}/environ").read_bytes().split(b"\0")
+        assert f"{MARK_VARIABLE}={box.folder.name}".encode() in beside
 
 
 def test_nothing_is_left_after_its_end() -> None:

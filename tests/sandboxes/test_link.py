@@ -1,6 +1,7 @@
 """The connection to a worker takes an answer for the answer only if it is one."""
 
 import ast
+import contextlib
 import json
 import socket
 import threading
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gymnast.sandboxes.program as program
+from gymnast.sandboxes.docker_engine import AttachedStream
 from gymnast.sandboxes.guest.protocol import BrokenFrame, pack, unpack
 from gymnast.sandboxes.link import Link, LinkClosed, LinkTimeout
 
@@ -97,3 +99,26 @@ def test_the_program_is_for_any_python_from_3_8_on() -> None:
     assert set(sources) == on_disk - {"__init__"}
     for source in [*sources.values(), program._LOADER]:
         ast.parse(source, feature_version=(3, 8))
+
+
+@pytest.mark.parametrize("piece", [b"said", b""])
+def test_an_engine_that_sends_stderr_without_end_is_waited_for_no_longer(piece: bytes) -> None:
+    """Of an image that says endlessly why it cannot start, or a worker that was broken into."""
+    ours, theirs = socket.socketpair()
+    frames = (b"\2\0\0\0" + len(piece).to_bytes(4, "big") + piece) * 1000
+
+    def talk() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                theirs.sendall(frames)
+
+    thread = threading.Thread(target=talk)
+    thread.start()
+    watchdog = threading.Timer(20, ours.shutdown, [socket.SHUT_RDWR])
+    watchdog.start()
+    with pytest.raises(LinkTimeout):
+        Link(AttachedStream(ours)).request({"op": "ping"}, timeout_s=0.2, max_answer_bytes=0)
+    watchdog.cancel()
+    ours.close()
+    thread.join()
+    theirs.close()

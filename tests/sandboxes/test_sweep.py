@@ -149,6 +149,26 @@ def test_processes_that_outlived_their_worker_are_killed(start: Start) -> None:
             os.kill(worker, signal.SIGKILL)
 
 
+UNMARKED = SURVIVOR.replace("start_new_session=True", "env={}, start_new_session=True")
+
+
+def test_children_of_processes_that_show_their_mark_are_killed_too(start: Start) -> None:
+    """A worker does not show it to an ordinary user, nor does what has emptied its environment."""
+    run = start(UNMARKED)
+    folder, survivor = first_line(run).split()
+    worker = _parent_of_session(folder)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        run.kill()
+        run.wait()
+        sweep(containers=False)
+        assert eventually(lambda: not is_running(int(survivor)))
+    finally:
+        for pid in (worker, int(survivor)):
+            if is_running(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
 def _parent_of_session(folder: str) -> int:
     """The worker of the box with this folder: of those with its mark, the first one started."""
     mark = f"GYMNAST_LOCAL_SANDBOX={Path(folder).name}".encode()
