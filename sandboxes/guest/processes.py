@@ -68,19 +68,24 @@ class Processes:
         """Keep the exit code of this child when it ends."""
         self._watched.add(pid)
 
-    def reap(self) -> None:
-        """Collect children that have ended; not endlessly many, whatever is forking there."""
+    def reap(self) -> bool:
+        """Collect children that have ended; not endlessly many, whatever is forking there.
+
+        Returns:
+            Whether there may be others.
+        """
         for _ in range(1000):
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return False
             if pid == 0:
-                return
+                return True
             if pid in self._watched:
                 self._watched.discard(pid)
                 killed = os.WIFSIGNALED(status)
                 self.ended[pid] = 128 + os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)
+        return True
 
     @contextlib.contextmanager
     def first_victims(self) -> Iterator[None]:
@@ -118,6 +123,8 @@ class Processes:
         Returns:
             Whether none is left. If False, the box is not to be used again.
         """
+        if session is None and self._alone:
+            self._kill_all()
         begun = time.monotonic()
         until = begun + KILL_S
         tried_all = not self._alone
@@ -134,6 +141,17 @@ class Processes:
             if self._alone and now - begun > KILL_S / 4:
                 _send(-1, signal.SIGKILL)  # all at once, so that none can fork in between
                 until, tried_all = (until, True) if tried_all else (now + KILL_S, True)
+            time.sleep(0.001)
+
+    def _kill_all(self) -> None:
+        """Kill them all at once, and wait without taking memory.
+
+        Where memory has run out they hold it until they have ended; if this process wanted some
+        before, the kernel, which takes what is ending for dead, would kill it.
+        """
+        _send(-1, signal.SIGKILL)
+        until = time.monotonic() + KILL_S / 4
+        while self.reap() and time.monotonic() < until:
             time.sleep(0.001)
 
     def _freeze(self, session: Optional[int]) -> Set[int]:

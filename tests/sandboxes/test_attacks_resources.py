@@ -252,6 +252,22 @@ def test_files_to_the_brim(open_box: OpenBox, memory_mib: int) -> None:
     box.write_file("more.txt", "more")
 
 
+def test_memory_that_is_in_no_process(open_box: OpenBox) -> None:
+    """Memory in files without a name and in pipes, held by many processes that are small"""
+    hoards = {
+        "files": "fd = os.memfd_create('x')\n    for _ in range(8): os.write(fd, bytes(1 << 20))",
+        "pipes": "os.set_blocking(os.pipe()[1], False)\n"
+        "    for fd in range(1024):\n"
+        "        try: os.write(fd, bytes(1 << 16))\n"
+        "        except OSError: pass",
+    }
+    with open_box(memory_bytes=64 * MIB) as box:
+        for hoard in hoards.values():
+            code = f"import os\nfor _ in range(6): os.fork()\nwhile True:\n    {hoard}"
+            assert box.python(code, timeout_s=10).verdict != "dead"
+            assert box.python("6 * 7").stdout == "42\n"
+
+
 def test_access_control_lists(victim: WorkerSandbox) -> None:
     """Access control lists of files, whose memory no box is charged for"""
     code = """
