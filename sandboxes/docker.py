@@ -136,6 +136,8 @@ def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
     host_config = api.create_host_config(
         auto_remove=True,
         network_mode="none",
+        dns=["127.0.0.1"],  # else the box is shown the host's own servers and domains
+        dns_search=["."],
         cap_drop=["ALL"],
         security_opt=["no-new-privileges:true", f"seccomp={_seccomp_profile()}"],
         read_only=True,
@@ -167,6 +169,7 @@ def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
         labels=owner_labels(),
         stdin_open=True,
         healthcheck={"test": ["NONE"]},
+        use_config_proxy=False,  # the user's own settings, with passwords perhaps
         host_config=host_config,
     )
     return str(created["Id"])

@@ -170,6 +170,30 @@ def test_files_of_the_host_are_not_there(container: DockerSandbox, tmp_path: Pat
         container.read_file("/tmp/link")
 
 
+def test_the_way_to_the_network_is_not_shown(docker_image: str, tmp_path: Path) -> None:
+    """Neither the proxy of the user's settings, with its password, nor the host's name servers."""
+    proxy = "http://user:secret@proxy.example:3128"
+    settings = {"proxies": {"default": {"httpProxy": proxy, "httpsProxy": proxy}}}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    program = (
+        "from gymnast.sandboxes import DockerSandbox\n"
+        f"with DockerSandbox(image={docker_image!r}) as box:\n"
+        "    print(box.exec('env; cat /etc/resolv.conf').stdout)"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "DOCKER_CONFIG": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "HOME=/work" in shown
+    assert "proxy" not in shown.lower()
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["nameserver", "127.0.0.1"] in lines
+    assert len([line for line in lines if line[:1] in (["nameserver"], ["search"])]) == 1
+
+
 def test_there_is_no_privilege_and_none_to_gain(container: DockerSandbox) -> None:
     status = dict(
         line.split(":\t", 1) for line in container.exec("cat /proc/self/status").stdout.splitlines()
