@@ -12,6 +12,7 @@ more than one piece of the contents is held there. Left out: the side in the box
 
 import json
 import os
+import time
 from base64 import b64decode
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ MAX_NAME_BYTES = 2 << 20
 
 _PIECE_BYTES = 1 << 20
 _LISTING_BYTES = 6 * MAX_NAME_BYTES + 128 * MAX_ENTRIES  # what JSON makes of them, at most
+_LINE_BYTES = 6 * 2 * 4096 + 128  # likewise, of one entry
+READ_S = 60.0  # for all that is read of a folder
 _LONGEST_NAME = 255
 _NEW_SESSION = "import os; os._exit(0)"
 
@@ -45,13 +48,13 @@ class Folder:
         root: Where it is, as its box says.
         entries: Folders come before what is in them. The contents of the files, one after
             another, are one stream.
-        box: Where the stream comes from.
+        source: Where the stream comes from.
         first: Its first piece.
     """
 
     root: str
     entries: tuple[Entry, ...]
-    box: Sandbox
+    source: "_Source"
     first: bytes
 
     def pieces(self) -> Iterator[bytes]:
@@ -64,12 +67,30 @@ class Folder:
         total = sum(entry.size for entry in self.entries)
         yield self.first
         for offset in range(_PIECE_BYTES, total, _PIECE_BYTES):
-            said = _said(self.box, f"_folder.piece({offset}, {_PIECE_BYTES})\n")
+            said = self.source.said(f"_folder.piece({offset}, {_PIECE_BYTES})\n")
             yield _piece(said, min(_PIECE_BYTES, total - offset))
 
 
+class _Source:
+    """The box where the policy has worked, which must not make its readers wait for long."""
+
+    def __init__(self, box: Sandbox) -> None:
+        self._box = box
+        self._left_s = READ_S
+
+    def said(self, program: str) -> str:
+        """What a program printed; raises as `_said` does."""
+        if self._left_s <= 0:
+            raise CannotCarry(f"reading it takes longer than {READ_S:g} s")
+        begun = time.monotonic()
+        try:
+            return _said(self._box, program, timeout_s=self._left_s)
+        finally:
+            self._left_s -= time.monotonic() - begun
+
+
 def read_folder(box: Sandbox, most_bytes: int) -> Folder:
-    """Read the working folder of a box.
+    """Read the working folder of a box, whose Python session ends.
 
     Args:
         box: Where the policy has worked.
@@ -80,12 +101,14 @@ def read_folder(box: Sandbox, most_bytes: int) -> Folder:
         SandboxDead: The box broke.
     """
     box.python(_NEW_SESSION)  # the last one may be in another folder, or still write to this one
+    source = _Source(box)
     limits = MAX_ENTRIES, most_bytes, MAX_NAME_BYTES
     program = f"_folder = folder.Reader(*{limits})\n_folder.say({_PIECE_BYTES})\n"
-    listing, _, contents = _said(box, guest_program("folder") + program).partition("\n")
+    said = source.said(guest_program("folder") + program)
+    listing, _, contents = said.removesuffix("\n").rpartition("\n")
     root, entries = _listing(listing, most_bytes)
     total = sum(entry.size for entry in entries)
-    return Folder(root, entries, box, _piece(contents, min(_PIECE_BYTES, total)))
+    return Folder(root, entries, source, _piece(contents, min(_PIECE_BYTES, total)))
 
 
 @dataclass(frozen=True)
@@ -157,12 +180,18 @@ def _as_list(entry: Entry, kept: Entry | None) -> Sequence[Any]:
 
 
 def _listing(text: str, most_bytes: int) -> tuple[str, tuple[Entry, ...]]:
-    """What a box says of its folder, if that can be."""
+    """What a box says of its folder, if that can be.
+
+    It is read line by line, as a few megabytes of JSON can become hundreds of values.
+    """
+    if text.count("\n") > MAX_ENTRIES:
+        raise CannotCarry("it is larger than its box says")
     try:
-        said = json.loads(text)
+        first, *rest = text.split("\n")
+        said = _line(first)
         if isinstance(said, dict) and isinstance(said.get("refused"), str):
             raise CannotCarry(said["refused"])
-        root, entries = said["root"], tuple(map(_entry, said["entries"]))
+        root, entries = said["root"], tuple(_entry(_line(line)) for line in rest)
         if not isinstance(root, str) or not root.startswith("/"):
             raise ValueError("its folder is nowhere")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -178,6 +207,12 @@ def _listing(text: str, most_bytes: int) -> tuple[str, tuple[Entry, ...]]:
     if len({entry.path for entry in entries}) != len(entries):
         raise CannotCarry("its box gives no list of it: a file is there twice")
     return root, entries
+
+
+def _line(text: str) -> Any:
+    if len(text) > _LINE_BYTES:
+        raise ValueError("a line is too long")
+    return json.loads(text)
 
 
 def _entry(said: Any) -> Entry:
@@ -225,7 +260,7 @@ def _piece(text: str, length: int) -> bytes:
     return data
 
 
-def _said(box: Sandbox, program: str) -> str:
+def _said(box: Sandbox, program: str, timeout_s: float | None = None) -> str:
     """What a program of `judging/` printed.
 
     Raises:
@@ -233,7 +268,7 @@ def _said(box: Sandbox, program: str) -> str:
         SandboxDead: The box broke.
     """
     most = _LISTING_BYTES + 2 * _PIECE_BYTES
-    result = box.python(program, max_output_bytes=most)
+    result = box.python(program, timeout_s=timeout_s, max_output_bytes=most)
     if result.verdict == "dead":
         raise SandboxDead(f"a box broke while its working folder was carried: {_last(result)}")
     if result.verdict != "ok":

@@ -147,7 +147,8 @@ async def run_grader(
     """Run a command on a working folder in a fresh box; see `Environment.run_grader`."""
 
     async def run(place: GradingBox) -> ExecResult:
-        await in_background(partial(require_safe_path, "run_grader", place.box, boxes))
+        ask = partial(require_safe_path, "run_grader", place.box, boxes, env=place.env)
+        await in_background(ask)
         path = [place.copies, *filter(None, [place.env.get("PYTHONPATH")])]
         env = {
             "PYTHONPATH": ":".join(path),

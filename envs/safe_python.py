@@ -4,7 +4,7 @@ It can by PYTHONSAFEPATH, which Python has from 3.11 on: see `fresh_box.py`.
 """
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gymnast.envs.box import BoxSettings
 from gymnast.errors import ConfigError
@@ -24,7 +24,11 @@ _known: set[tuple[BoxSettings, tuple[str, ...]]] = set()  # which will do
 
 
 def require_safe_path(
-    owner: str, box: Sandbox, boxes: BoxSettings, pythons: tuple[str, ...] = ("python3", "python")
+    owner: str,
+    box: Sandbox,
+    boxes: BoxSettings,
+    pythons: tuple[str, ...] = ("python3", "python"),
+    env: Mapping[str, str] | None = None,
 ) -> None:
     """Refuse an image whose Python is too old; it is asked once a process.
 
@@ -33,13 +37,14 @@ def require_safe_path(
         box: A box of the image.
         boxes: Where it comes from.
         pythons: The commands that start Python; those that are not there start none.
+        env: Variables that keep Python from the policy's files, where they are in the box.
 
     Raises:
         ConfigError: It is too old.
     """
     if (boxes, pythons) in _known:
         return
-    result = box.exec(["sh", "-c", _ASK, "sh", *pythons])
+    result = box.exec(["sh", "-c", _ASK, "sh", *pythons], env=env)
     for line in result.stdout.splitlines():
         name, _, version = line.partition(" ")
         if tuple(int(number) for number in version.split(".") if number) < _LEAST:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import stat
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 _LONGEST_PATH = 4000  # in bytes; beyond it the system opens nothing
 _SEARCHED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PERL5LIB", "RUBYLIB", "NODE_PATH")
@@ -40,15 +40,16 @@ class Reader:
         self._starts = [0]  # where each file begins in the stream, and where the last one ends
 
     def say(self, most: int) -> None:
-        """Print the folder as a line of JSON, and the first piece of the stream as another."""
-        said: Dict[str, Any] = {"root": self._root, "entries": self._entries}
+        """Print the folder as lines of JSON, and the first piece of the stream as the last one."""
         try:
             self._walk()
         except (Refused, OSError) as error:
-            said = {"refused": str(error)}
-        print(json.dumps(said))
-        if "entries" in said:
-            self.piece(0, most)
+            print(json.dumps({"refused": str(error)}))
+            print()
+            return
+        for said in ({"root": self._root}, *self._entries):
+            print(json.dumps(said))
+        self.piece(0, most)
 
     def piece(self, offset: int, most: int) -> None:
         """Print `most` bytes of the stream, or what is left of it, as base64."""

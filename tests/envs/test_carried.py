@@ -5,6 +5,8 @@ import contextlib
 import json
 import os
 import shutil
+import time
+import tracemalloc
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -283,18 +285,20 @@ class Liar(Sandbox):
         pass
 
 
-def lie(*entries: Any, root: Any = "/work", contents: str = "", **more: Any) -> str:
-    return json.dumps({"root": root, "entries": list(entries), **more}) + "\n" + contents
+def lie(*entries: Any, root: Any = "/work", contents: str = "") -> str:
+    lines = [json.dumps(said) for said in ({"root": root}, *entries)]
+    return "\n".join([*lines, contents]) + "\n"
 
 
 FILE = ["file", "a", 0o644, 1, 0]
 LIES = {
     "nothing": "",
-    "no JSON": "{",
-    "a list": "[]",
-    "deep JSON": "[" * 100_000,
-    "a number of many digits": '{"root": "/", "entries": [["folder", "a", 1' + "0" * 9999 + "]]}",
-    "no entries": '{"root": "/"}',
+    "no JSON": "{\n\n",
+    "a list": "[]\n\n",
+    "deep JSON": "[" * 20_000 + "\n\n",
+    "a number of many digits": '{"root": "/"}\n["folder", "a", 1' + "0" * 9999 + "]\n\n",
+    "a line that is empty": '{"root": "/"}\n\n\n',
+    "a line that is longer than any entry": '{"root": "/"}\n' + " " * 99_999 + "[]\n\n",
     "entries that are none": lie(7),
     "a root that is none": lie(root=None),
     "a relative root": lie(root="work"),
@@ -348,15 +352,42 @@ ANYTHING = st.recursive(
 
 @given(said=ANYTHING)
 def test_whatever_a_box_says_nothing_else_is_raised(said: Any) -> None:
-    for text in (json.dumps(said), json.dumps({"root": "/work", "entries": said})):
+    for text in (json.dumps(said) + "\n\n", lie(said)):
         with contextlib.suppress(CannotCarry):
-            read_folder(Liar(text + "\n"), MOST)
+            read_folder(Liar(text), MOST)
 
 
 @pytest.mark.parametrize("verdict", ["nonzero", "timeout", "oom", "output_limit"])
 def test_a_box_that_does_not_answer_is_refused(verdict: str) -> None:
     with pytest.raises(CannotCarry, match=verdict):
         read_folder(Liar(lie(), verdict=verdict), MOST)
+
+
+def test_lists_within_lists_do_not_fill_the_memory_of_the_host() -> None:
+    entries = "[" + ",".join(["{}"] * 2_000_000) + "]"
+    tracemalloc.start()
+    try:
+        for text in ('{"root": ' + entries + "}\n\n", '{"root": "/"}\n' + entries + "\n\n"):
+            with pytest.raises(CannotCarry):
+                read_folder(Liar(text), MOST)
+        assert tracemalloc.get_traced_memory()[1] < 50 << 20  # all of it would take 170
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_box_that_takes_its_time_for_each_piece_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Slow(Liar):
+        def python(self, code: str, **more: Any) -> ExecResult:
+            time.sleep(0.1)
+            return super().python(code, **more)
+
+    monkeypatch.setattr("gymnast.envs.carried.READ_S", 0.15)
+    piece = base64.b64encode(bytes(1 << 20)).decode()
+    first = lie(["file", "a", 0, 8 << 20, 0], contents=piece)
+    with pytest.raises(CannotCarry, match=r"longer than 0\.15 s"):
+        list(read_folder(Slow(first, *[piece] * 7), MOST).pieces())
 
 
 def test_a_box_that_breaks_is_infrastructure() -> None:

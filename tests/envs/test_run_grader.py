@@ -34,11 +34,11 @@ class Graded(Environment):
         return 0.0
 
 
-def graded(did: str, command: Any, **given: Any) -> ExecResult | None:
+def graded(did: str, command: Any, sandbox: Any = "local", **given: Any) -> ExecResult | None:
     """What the grader came to after the policy has done something."""
 
     async def play() -> ExecResult | None:
-        env = Graded(sandbox="local")
+        env = Graded(sandbox=sandbox)
         env.command, env.given = command, given
         await env.areset(options={"row": {"prompt": "Go."}})
         call = ToolCall("", "shell", {"command": did})
@@ -68,6 +68,17 @@ def test_modules_come_from_the_given_files_and_not_from_the_folder() -> None:
         files={"helper.py": "WANTED = 3"},
     )
     assert found is not None and found.stdout == "3 1\n", found
+
+
+def test_no_program_of_the_folder_is_asked_for_its_version(
+    backend: str, request: pytest.FixtureRequest
+) -> None:
+    image = request.getfixturevalue("docker_image") if backend == "docker" else None
+    did = "mkdir bin; printf '#!/bin/sh\\necho 3.5' > bin/python3; chmod +x bin/python3"
+    env = {"PATH": "bin:/usr/local/bin:/usr/bin:/bin"}
+    box = {"backend": backend, "image": image, "env": env, "warm": 1}
+    found = graded(did, "true", sandbox=box)
+    assert found is not None and found.verdict == "ok"
 
 
 def test_its_home_is_empty_and_how_it_ends_is_said() -> None:
