@@ -8,13 +8,15 @@ arguments as objects or as strings of JSON, text in parts, empty keys. Three for
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gymnast.envs.arguments import BadArguments, decode_arguments
 from gymnast.errors import DataError
 from gymnast.types import Message, ToolCall
+
+_DEEPEST = 100  # levels of lists and objects
 
 
 def text_of(message: Mapping[str, Any]) -> str:
@@ -176,7 +178,9 @@ def json_message(message: Mapping[str, Any], calls: Sequence[ToolCall]) -> Messa
 
 
 def _json_call(call: ToolCall, original: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = encodable(call.to_dict())
+    arguments = encodable(call.arguments)
+    plain: dict[str, Any] = encodable(replace(call, arguments={}).to_dict())
+    plain["function"]["arguments"] = arguments
     if call.error is None:
         return plain
     if isinstance(original, Mapping) and isinstance(original.get("function"), Mapping):
@@ -205,13 +209,34 @@ def _call_text(call: Any) -> str:
 
 
 def encodable(value: Any) -> Any:
-    """A JSON value without lone surrogates: JSON can hold them, no tokenizer or file takes them."""
+    """A JSON value without lone surrogates: JSON can hold them, no tokenizer or file takes them.
+
+    One that is nested too deeply becomes a text: whoever writes messages must be able to, within
+    other values and amid whatever calls.
+    """
+    if _is_deeper(value, _DEEPEST):
+        return "(nested too deeply to record)"
     try:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         text.encode()
     except UnicodeEncodeError:
         clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return clean if isinstance(value, str) else json.loads(clean)
-    except RecursionError:
-        return "(nested too deeply to record)"
     return value
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether a JSON value has lists and objects within each other on more levels."""
+    inner = [value]
+    for _ in range(levels + 1):
+        parts = (part for outer in inner for part in _parts(outer))
+        inner = list({id(part): part for part in parts if _parts(part)}.values())
+        if not inner:
+            return False
+    return True
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()

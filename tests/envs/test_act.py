@@ -421,3 +421,29 @@ def test_no_message_makes_act_raise(message: Any) -> None:
     env.close()
     assert len(outcome.messages) == len(outcome.info["tool_calls"])
     json.dumps(env.messages).encode()
+
+
+@pytest.mark.parametrize("levels", [2, 90, 110, *range(900, 1000, 4), 3000])
+def test_what_is_nested_deeply_is_recorded_so_that_everyone_can_write_it(levels: int) -> None:
+    """Whether JSON can be written depends on how deep the stack is: a later writer failed."""
+    text: Any = []
+    for _ in range(levels):
+        text = [text]
+
+    async def run() -> None:
+        await env.areset(options={"row": {"prompt": "Go."}})
+        written = {"name": "write", "arguments": {"text": text}}
+        await env.act({"role": "assistant", "tool_calls": [{"id": "a", "function": written}]})
+
+    env = Desk(render_mode="ansi")
+    asyncio.run(run())
+    whole: Any = env.messages
+    for _ in range(500):
+        whole = [whole]
+    assert json.dumps(whole)
+    call = env.messages[1]["tool_calls"][0]
+    assert call["function"]["name"] == "write" and call["id"] == "a"
+    assert "write(" in (env.render() or "")
+    env.close()
+    while text:  # Python takes a deep list apart by recursion, too
+        (text,) = text
