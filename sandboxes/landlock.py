@@ -196,7 +196,9 @@ def _why_not(pid: int) -> str:
             f"the kernel ({platform.release()}) has Landlock ABI {abi}; it takes {LEAST_ABI}, "
             "which Linux has from 6.12 on"
         )
-    return _try(namespaces=False) if _why_no_namespaces(pid) else ""
+    missing = _why_no_namespaces(pid)
+    reason = _try(namespaces=False) if missing else ""
+    return reason and f"{reason}; with namespaces of their own: {missing}"
 
 
 @functools.cache

@@ -67,6 +67,7 @@ class Plan(TypedDict):
 def main() -> None:
     """Run a box to its end."""
     plan: Plan = json.loads(_take(int.from_bytes(_take(4), "big")))
+    os.umask(0o022)  # else the run's could close the box's folders to its user
     user_id, group_id = os.getuid(), os.getgid()
     if plan["namespaces"]:
         _enter_namespaces(user_id, group_id)

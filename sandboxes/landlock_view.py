@@ -112,7 +112,7 @@ class _Layers:
 
     def remove(self) -> None:
         """Leave only what has been bound from them."""
-        _check(_LIBC.umount2(self._folder.encode(), _DETACH), "umount2")
+        _check(_LIBC.umount2(os.fsencode(self._folder), _DETACH), "umount2")
         os.rmdir(self._folder)
 
     def _find(self, path: str) -> str:
@@ -178,13 +178,13 @@ def _set_read_only(target: str, flags: int) -> None:
     # Adds to the flags that are set, which a user namespace may not take away.
     wanted = struct.pack("=QQQQ", _ATTRIBUTE_READ_ONLY | _ATTRIBUTE_NOSUID, 0, 0, 0)
     attributes = ctypes.create_string_buffer(wanted, len(wanted))
-    arguments = (_MOUNT_SETATTR, _HERE, target.encode(), flags, attributes, len(wanted))
+    arguments = (_MOUNT_SETATTR, _HERE, os.fsencode(target), flags, attributes, len(wanted))
     _check(_LIBC.syscall(*arguments), f"mount_setattr {target}")
 
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str) -> None:
-    arguments = [text.encode() for text in (source, target, kind)]
-    result = _LIBC.mount(*arguments, ctypes.c_ulong(flags), options.encode())
+    arguments = [os.fsencode(text) for text in (source, target, kind)]
+    result = _LIBC.mount(*arguments, ctypes.c_ulong(flags), os.fsencode(options))
     _check(result, f"mount {target}")
 
 

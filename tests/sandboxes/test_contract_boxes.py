@@ -26,6 +26,26 @@ def test_two_boxes_share_nothing(open_box: OpenBox) -> None:
     assert second.exec("ls").stdout == ""
 
 
+def test_a_box_opens_whatever_the_umask_of_the_run(open_box: OpenBox) -> None:
+    before = os.umask(0o077)
+    try:
+        box = open_box()
+    finally:
+        os.umask(before)
+    assert box.exec("echo a > b && cat b && python3 -c 'print(2)'").stdout == "a\n2\n"
+
+
+def test_a_box_opens_whatever_the_name_of_the_folder_for_temporary_files(
+    open_box: OpenBox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a b,c:d\\e#\udcff"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    with open_box() as box:
+        assert box.exec("echo a > b && cat b && python3 -c 'print(2)'").stdout == "a\n2\n"
+    assert list(folder.iterdir()) == []
+
+
 def test_a_closed_box_is_of_no_use(open_box: OpenBox) -> None:
     with open_box() as box:
         assert box.alive and box.ping()
