@@ -15,8 +15,9 @@ from pathlib import Path
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.bubblewrap_view import Layers, mount_table, view_options
 from gymnast.sandboxes.cgroups import Groups, make_groups
-from gymnast.sandboxes.ending import delete_place, end_process
+from gymnast.sandboxes.ending import delete_place, end_process, undone_unless_whole
 from gymnast.sandboxes.file_room import file_room
+from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.host_files import HostFiles
 from gymnast.sandboxes.host_plan import (
     OWN_PROCESSES,
@@ -64,23 +65,21 @@ class _Box(WorkerSandbox):
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)
         files = box_files(spec)
-        # Empty for the host: its name is the owner's, for the sweep.
-        self.folder = folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
-        for name in _FOLDERS:
-            (folder / name).mkdir()
-        groups, user_id = _groups(self.spec, folder.name), new_user_id()
-        self.controllers = frozenset(groups.folders)
-        arguments = _arguments(self.spec, files, groups, folder, user_id)
-        ours, theirs = socket.socketpair()
-        try:
+        user_id = new_user_id()
+        with undone_unless_whole() as made:
+            # Empty for the host: its name is the owner's, for the sweep.
+            self.folder = folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
+            made.callback(delete_folder, folder)
+            for name in _FOLDERS:
+                (folder / name).mkdir()
+            groups = _groups(self.spec, folder.name)
+            made.callback(delete_place, folder, groups)
+            self.controllers = frozenset(groups.folders)
+            arguments = _arguments(self.spec, files, groups, folder, user_id)
+            ours, theirs = socket.socketpair()
+            made.callback(ours.close)
             with theirs:
                 process = _start([*arguments, *command(python_program())], theirs, folder.name)
-        except OSError as error:
-            ours.close()
-            delete_place(folder, groups)
-            raise SandboxTemporarilyUnavailable(
-                f"this machine cannot start one more process: {error}"
-            ) from None
         self._process = process
         self._connect(
             ours,

@@ -1,20 +1,42 @@
-"""Ending what a box on this machine has: its process, its control groups, its folder.
+"""Ending what a box on this machine has, wholly or half made: its process, groups, folder.
 
 Left out: which processes outlive the worker (`marked.py`, `users.py`); containers.
 """
 
 import contextlib
+import errno
 import os
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.cgroups import Groups, remove_group
 from gymnast.sandboxes.folder import delete_folder
 
 ANSWER_S = 0.5  # for a worker to end by itself, once its connection is closed
 END_S = 3.0  # for the process beside it, once the worker is killed
+
+
+@contextlib.contextmanager
+def undone_unless_whole() -> Iterator[contextlib.ExitStack]:
+    """Make a box: how to undo what is made is pushed, and done where the rest cannot be made.
+
+    Raises:
+        SandboxTemporarilyUnavailable: The machine lacks memory, room or the like.
+        SandboxUnavailable: This process may not.
+    """
+    with contextlib.ExitStack() as made:
+        try:
+            yield made
+        except OSError as error:
+            refused = isinstance(error, PermissionError | FileNotFoundError)
+            refused = refused or error.errno == errno.EROFS
+            kind = SandboxUnavailable if refused else SandboxTemporarilyUnavailable
+            raise kind(f"this machine cannot start one more box: {error}") from None
+        made.pop_all()
 
 
 def end_process(process: "subprocess.Popen[bytes]", connection: socket.socket) -> None:

@@ -6,6 +6,7 @@ Left out: which files of the host's (`host_files.py`); enforcing it (`landlock_l
 `guest/confine.py`, `cgroups.py`).
 """
 
+import contextlib
 import functools
 import math
 import os
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 from gymnast.sandboxes.cgroups import Groups
 from gymnast.sandboxes.file_room import file_room
+from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.host_files import HostFiles, Step, ask_python, base_executable, files_here
 from gymnast.sandboxes.landlock_launcher import Plan
 from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
@@ -119,9 +121,10 @@ def is_boxes_own(user_id: int | None) -> bool:
     return user_id is not None and user_id in USER_IDS
 
 
-def make_folder(user_id: int | None) -> Path:
+def make_folder(user_id: int | None, made: contextlib.ExitStack) -> Path:
     """The box's place on the host: a folder of the run's, so that it is swept, with the box's."""
     folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
+    made.callback(delete_folder, folder)
     folder.chmod(0o711)
     for path in (folder / "root", folder / "work", folder / "tmp"):
         path.mkdir(mode=0o700)

@@ -10,7 +10,7 @@ import tempfile
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.cgroups import make_groups
-from gymnast.sandboxes.ending import delete_place
+from gymnast.sandboxes.ending import delete_place, undone_unless_whole
 from gymnast.sandboxes.host_plan import (
     OWN_PROCESSES,
     box_files,
@@ -50,23 +50,19 @@ class _Box(WorkerSandbox):
         self.namespaces = namespaces
         files = box_files(spec)
         user_id = new_user_id()
-        self.folder = folder = make_folder(user_id)
-        python = python_program() if namespaces else make_python_folder(folder)
-        groups = make_groups(
-            folder.name,
-            memory_bytes=spec.memory_bytes,
-            processes=spec.processes + OWN_PROCESSES,
-            cpus=spec.cpus,
-        )
-        self.controllers = frozenset(groups.folders)
-        plan = make_plan(spec, files, folder, user_id, groups, namespaces)
-        try:
+        with undone_unless_whole() as made:
+            self.folder = folder = make_folder(user_id, made)
+            python = python_program() if namespaces else make_python_folder(folder)
+            groups = make_groups(
+                folder.name,
+                memory_bytes=spec.memory_bytes,
+                processes=spec.processes + OWN_PROCESSES,
+                cpus=spec.cpus,
+            )
+            made.callback(delete_place, folder, groups)
+            self.controllers = frozenset(groups.folders)
+            plan = make_plan(spec, files, folder, user_id, groups, namespaces)
             ours, process = launch(python, plan, folder.name)
-        except OSError as error:
-            delete_place(folder, groups)
-            raise SandboxTemporarilyUnavailable(
-                f"this machine cannot start one more process: {error}"
-            ) from None
         self._errors = errors = Errors(process)
         self._connect(
             ours,
@@ -247,6 +243,7 @@ def _try(*, namespaces: bool) -> str:
         SandboxTemporarilyUnavailable: It may do later on.
     """
     with (
+        undone_unless_whole(),
         tempfile.NamedTemporaryFile(prefix="gymnast-") as secret,
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):

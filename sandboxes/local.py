@@ -8,8 +8,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from gymnast.errors import SandboxTemporarilyUnavailable
-from gymnast.sandboxes.ending import end_process
+from gymnast.sandboxes.ending import end_process, undone_unless_whole
 from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.marked import kill_marked
 from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
@@ -43,20 +42,10 @@ class LocalSandbox(WorkerSandbox):
     def __init__(self, spec: SandboxSpec | None = None) -> None:
         super().__init__(spec or SandboxSpec())
         _warn_once()
-        try:
-            self.folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
-        except OSError as error:
-            raise SandboxTemporarilyUnavailable(
-                f"no folder can be made in {tempfile.gettempdir()}: {error}"
-            ) from None
-        try:
+        with undone_unless_whole() as made:
+            self.folder = folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
+            made.callback(delete_folder, folder)
             process, ours = self._start()
-        except OSError as error:
-            delete_folder(self.folder)
-            raise SandboxTemporarilyUnavailable(
-                f"this machine cannot start one more process: {error}"
-            ) from None
-        folder = self.folder
         self._connect(
             ours,
             lambda: _discard(process, ours, folder),

@@ -147,3 +147,42 @@ def test_the_subclass_in_the_contracts_docstring_works() -> None:
         box.write_file("a", "text")
         assert box.read_file("a") == b"text"
         assert box.ping()
+
+
+@pytest.mark.parametrize("backend", ["landlock", "bubblewrap", "local"])
+def test_without_a_folder_for_temporary_files_it_says_so(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_unless_it_works(backend)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(SandboxUnavailable, match=r"cannot start one more box: .*gone/gymnast-"):
+        open_sandbox(backend)
+
+
+@pytest.mark.parametrize("backend", ["landlock", "bubblewrap"])
+def test_root_without_its_rights_is_told_what_is_missing(backend: str, tmp_path: Path) -> None:
+    """As in a container with all capabilities dropped."""
+    if os.geteuid() != 0:
+        pytest.skip("only root has rights to lack")
+    skip_unless_it_works(backend)
+    program = (
+        "from gymnast.sandboxes import open_sandbox\n"
+        f"try:\n    open_sandbox({backend!r})\n"
+        "except Exception as error:\n    print(type(error).__name__, error)"
+    )
+    ended = subprocess.run(
+        ["setpriv", "--bounding-set=-all", sys.executable, "-c", program],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.stdout.startswith("SandboxUnavailable"), (ended.stdout, ended.stderr)
+    assert "not permitted" in ended.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def skip_unless_it_works(backend: str) -> None:
+    try:
+        open_sandbox(backend).close()
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
