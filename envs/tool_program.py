@@ -6,6 +6,7 @@ What it gets and must say is in docs/container.md. Left out: when it is asked (`
 import dataclasses
 import json
 import math
+import posixpath
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ class ToolProgram:
         has_setup: Whether it prepares episodes.
         has_reward: Whether it scores them.
         rows: Those that it brings; empty where it brings none.
+        folders: Where it lies, with the modules that it may import.
     """
 
     argv: tuple[str, ...]
@@ -51,6 +53,7 @@ class ToolProgram:
     has_setup: bool
     has_reward: bool
     rows: Sequence[Mapping[str, Any]] = ()
+    folders: Sequence[str] = ()
 
     async def acall(self, sandbox: Sandbox, name: str, arguments: Mapping[str, Any]) -> str:
         """Run a tool.
@@ -96,7 +99,10 @@ class ToolProgram:
             Ungraded: The program failed, or printed something else.
             SandboxDead: The box broke.
         """
-        result = await place.run([*self.argv, "reward"], stdin=_json(told))
+        # A script's own folder is not safe to Python, which cannot know what lies there.
+        paths = [*self.folders, *filter(None, [place.env.get("PYTHONPATH")])]
+        env = {"PYTHONPATH": ":".join(paths)} if paths else {}
+        result = await place.run([*self.argv, "reward"], stdin=_json(told), env=env)
         row = told["row"]
         try:
             return _reward(self.argv, _said(self.argv, "reward", result, row), row)
@@ -171,6 +177,7 @@ def describe(sandbox: Sandbox, argv: tuple[str, ...]) -> ToolProgram:
         found.get("setup", False),
         found.get("reward", False),
         _rows(sandbox, argv) if found.get("rows", False) else (),
+        _folders(sandbox, argv) if found.get("reward", False) else (),
     )
 
 
@@ -184,6 +191,18 @@ def _rows(sandbox: Sandbox, argv: tuple[str, ...]) -> tuple[Mapping[str, Any], .
     if not rows:
         _blame(argv, "rows", "printed none")
     return rows
+
+
+def _folders(sandbox: Sandbox, argv: tuple[str, ...]) -> tuple[str, ...]:
+    """The folders of the files that a command names, its Python apart."""
+    is_python = posixpath.basename(argv[0]).startswith("python")
+    said = sandbox.python(
+        "import json, os, shutil\n"
+        f"files = [shutil.which(name) or '' for name in {argv[:1]!r}] + list({argv[1:]!r})\n"
+        f"files = map(os.path.realpath, filter(os.path.isabs, files[{int(is_python)}:]))\n"
+        "print(json.dumps([os.path.dirname(name) for name in files if os.path.isfile(name)]))\n"
+    )
+    return tuple(json.loads(said.stdout)) if said.verdict == "ok" else ()
 
 
 def _without_timeout(tool: Tool) -> Tool:

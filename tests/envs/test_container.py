@@ -249,3 +249,23 @@ def test_an_old_python_that_imports_from_its_folder_is_refused(
     else:
         env.reset(options={"row": {"prompt": "Go."}})
     env.close()
+
+
+@pytest.mark.parametrize("form", ["script", "argument", "link"])
+def test_a_program_of_several_modules_scores_as_it_runs(form: str, tmp_path: Path) -> None:
+    (tmp_path / "prices.py").write_text("EGG = 0.5\n")
+    body = f"import prices\n{describing(reward=True)}if operation == 'reward': print(prices.EGG)"
+    argv = program(tmp_path, body)
+    if form != "argument":
+        script = Path(argv[1])
+        script.write_text(f"#!{sys.executable}\n{script.read_text()}")
+        script.chmod(0o755)
+        argv = [str(script)]
+    if form == "link":
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin/tools").symlink_to(argv[0])
+        argv = [str(tmp_path / "bin/tools")]
+    env = make("gymnast/Container-v0", None, sandbox="local", program=argv)
+    env.reset(options={"row": ROW})
+    assert asyncio.run(env.act({"role": "assistant", "content": "Done."})).reward == 0.5
+    env.close()
