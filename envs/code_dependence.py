@@ -106,6 +106,11 @@ class Dependence:
             or any(map(self._hands_on, calls))
         )
 
+    def may_run_code(self, statement: ast.stmt) -> bool:
+        """Whether a statement of a module may call the policy's functions at once."""
+        named = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+        return not isinstance(statement, _DEFINITIONS) and not named.isdisjoint(self.functions)
+
     def text_that_runs(self, tree: ast.AST) -> ast.Call | None:
         """A call that runs what the code returned, beside the tests; None if there is none."""
         for node in ast.walk(tree):

@@ -127,12 +127,13 @@ def _of_check(row: Mapping[str, Any]) -> CodeTask:
     argument = check.args.args[0].arg
     depends = Dependence([*rest, *check.body], (argument, name))
     _check_test(row, "test", check, depends)
-    steps = [(f"{argument} = {name}", False)]
-    if _can_be_parted(check):
-        steps += _parts(check, depends)
-    if len(steps) == 1:
-        steps += [(ast.unparse(check), False), (f"{check.name}({name})", True)]
-    context = "\n".join([prompt, *map(ast.unparse, rest)])
+    # What runs the code is a step: what it raises is its own failure, and none of the row.
+    first = next((i for i, node in enumerate(rest) if depends.may_run_code(node)), len(rest))
+    steps = [(ast.unparse(node), False) for node in rest[first:]]
+    steps += [(f"{argument} = {name}", False)]
+    parts = _parts(check, depends) if _can_be_parted(check) else []
+    steps += parts or [(ast.unparse(check), False), (f"{check.name}({name})", True)]
+    context = "\n".join([prompt, *map(ast.unparse, rest[:first])])
     question = f"Complete this function.\n```python\n{prompt.rstrip()}\n```"
     return CodeTask(question, prompt, name, Tests(context, (name,), tuple(steps)))
 

@@ -98,7 +98,7 @@ class Judge:
                     self._why[number] = error
                 number += 1
                 self._events.put({})  # so that it counts, whatever becomes of the next one
-            elif error is not None:
+            elif error is not None and broken is None:
                 broken = "what comes before it failed: %s" % error
         self._events.put({"done": True})
 

@@ -59,6 +59,16 @@ CHEATS = {
         RESULTS_KEPT_IN_A_NAME, RAISES_AFTER.format(count=1), 1 / 3, ADDS
     ),
     "raises from the start": Cheat(RESULTS_KEPT_IN_A_NAME, RAISES_AFTER.format(count=0), 0, ADDS),
+    "raises where the row calls it beside its tests": Cheat(
+        {
+            "prompt": "# Write total(numbers).",
+            "entry_point": "total",
+            "test": "SUM = total([6])\ndef check(candidate): assert SUM == candidate([6]) == 6",
+        },
+        RAISES_AFTER.format(count=0),
+        0,
+        ADDS,
+    ),
     "raises amid a test that sets what the next one reads": Cheat(
         {
             "prompt": "Write total(numbers).",

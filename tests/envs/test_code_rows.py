@@ -57,6 +57,14 @@ def test_humaneval_has_a_test_for_each_statement_that_asserts_something() -> Non
     assert "METADATA" in task.tests.context and "def helper" in task.tests.context
 
 
+def test_a_call_beside_check_is_a_step_of_the_tests() -> None:
+    """What the code raises there must not count as an error of the row, which stops the run."""
+    test = "LEAST = 1\nGOT = [up(0.5)]\nimport math\ndef check(candidate):\n    assert GOT == [1]"
+    tests = code_task({**HUMANEVAL, "test": test}).tests
+    assert [source for source, _ in tests.steps[:2]] == ["GOT = [up(0.5)]", "import math"]
+    assert "LEAST" in tests.context and tests.total == 1
+
+
 @pytest.mark.parametrize(
     "body",
     [
