@@ -119,9 +119,10 @@ class BubblewrapSandbox(_Box):
 
     What does not hold, or differs:
 
-    - Without control groups memory is limited for each single process (`RLIMIT_DATA`); beyond it
-      the process gets an error; what the kernel keeps in pipes and sockets is limited by their
-      number only (1,024 descriptors a process); `cpus` is not enforced.
+    - Without control groups the memory that each single process has to itself is limited
+      (`RLIMIT_DATA`); beyond it the process gets an error. Memory that it shares is not limited,
+      and what the kernel keeps in pipes and sockets by their number only (1,024 descriptors a
+      process); `cpus` is not enforced.
     - What does not depend on a process can be learnt of the machine from /proc: its CPUs, memory,
       load.
     - Holes in the kernel, which the box shares with the host.

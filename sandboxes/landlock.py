@@ -119,10 +119,10 @@ class LandlockSandbox(_Box):
       pairs. "oom" does not occur.
     - Without namespaces, and not as root, a box is the run's user: `chmod` and `chown` are refused,
       on its own files, too; the times of the run's files can be changed.
-    - Without control groups memory is limited for each single process (`RLIMIT_DATA`); beyond it
-      the process gets an error; what the kernel keeps in pipes and sockets is limited by their
-      number only (1,024 descriptors a process). A share of a core is a whole one; above 1, whole
-      cores.
+    - Without control groups the memory that each single process has to itself is limited
+      (`RLIMIT_DATA`); beyond it the process gets an error. Memory that it shares is not limited,
+      and what the kernel keeps in pipes and sockets by their number only (1,024 descriptors a
+      process). A share of a core is a whole one; above 1, whole cores.
     - Without control groups and namespaces, and not as root, the kernel counts the threads of the
       run's user together: all boxes may have 1,024 more than the run had at the start.
     - What does not depend on a process can be learnt of the machine from /proc: its CPUs, memory,

@@ -1,5 +1,6 @@
 """Attacks that use things up: processes, memory, disk, output, descriptors, time."""
 
+import errno
 import os
 import time
 
@@ -156,6 +157,16 @@ except OSError:
 while len(pipes) < 800 and fcntl.fcntl(pipes[-1], fcntl.F_GETPIPE_SZ) >= 1 << 16:
     pipes.extend(os.pipe())
 """
+TAKE_UNDER_WAY = """
+import socket
+kept = []
+try:
+    while True:
+        kept.append(socket.socketpair())
+        socket.send_fds(kept[-1][0], [b"x"], [0] * 200)
+except OSError as error:
+    print(error.errno)
+"""
 SHARE_LEFT = """
 import ctypes, fcntl, os
 _read, _write = os.pipe()
@@ -165,7 +176,7 @@ print(ctypes.CDLL(None).timer_create(1, None, ctypes.byref(ctypes.c_void_p())))
 
 
 def test_what_is_counted_by_user(victim: WorkerSandbox, open_box: OpenBox, backend: str) -> None:
-    """What the kernel counts by user, until another box has none: timers, signals, pipe buffers"""
+    """What the kernel counts by user, until another box has none: timers, pipes, descriptors"""
     other = open_box(**LIMITS)
     assert other.python(SHARE_LEFT).stdout == "64\n0\n"
     assert victim.python(TAKE_ALL).verdict == "ok"
@@ -173,8 +184,11 @@ def test_what_is_counted_by_user(victim: WorkerSandbox, open_box: OpenBox, backe
     assert victim.python(SHARE_LEFT).stdout != "64\n0\n"  # it has used up its own
     pipe, timer = other.python(SHARE_LEFT).stdout.split()
     assert timer == "0"
+    assert victim.python(TAKE_UNDER_WAY).stdout == f"{errno.ETOOMANYREFS}\n"
+    send = "import socket; a, b = socket.socketpair(); socket.send_fds(a, [b'x'], [0])"
     if backend == "docker" or os.geteuid() == 0:  # else they are the run's user
         assert pipe == "64"
+        assert other.python(send).stdout == "1\n"
 
 
 def test_shared_memory_bomb(victim: WorkerSandbox) -> None:
