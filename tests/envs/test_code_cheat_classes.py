@@ -11,6 +11,8 @@ import pytest
 from code_fixtures import AsRow, Graded, assert_all, assert_worthless, in_both_formats, mbpp
 from gymnast.envs.code import Code
 
+pytestmark = pytest.mark.attacks
+
 # Ending, hanging and flooding the process that is asked
 
 ENDINGS = {

@@ -8,6 +8,8 @@ import pytest
 
 from gymnast.envs.code import Code
 
+pytestmark = pytest.mark.attacks
+
 ROW: dict[str, Any] = {
     "prompt": "Write add(a, b).",
     "entry_point": "add",

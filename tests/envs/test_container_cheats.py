@@ -14,6 +14,8 @@ import pytest
 from gymnast.envs import Environment, make
 from gymnast.errors import UserCodeError
 
+pytestmark = pytest.mark.attacks
+
 ROW = {"prompt": "Write 3 into answer.txt.", "wanted": 3}
 
 TOOLS = [

@@ -12,6 +12,8 @@ import pytest
 
 from gymnast.envs.shell import Shell
 
+pytestmark = pytest.mark.attacks
+
 ROWS: dict[str, dict[str, Any]] = {
     "script": {
         "check": "sh check.sh",

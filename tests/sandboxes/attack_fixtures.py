@@ -19,9 +19,9 @@ from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 from sandbox_fixtures import OpenBox
 
 ATTACKED = [
-    pytest.param("landlock"),
-    pytest.param("bubblewrap"),
-    pytest.param("docker", marks=pytest.mark.docker),
+    pytest.param("landlock", marks=pytest.mark.attacks),
+    pytest.param("bubblewrap", marks=pytest.mark.attacks),
+    pytest.param("docker", marks=[pytest.mark.attacks, pytest.mark.docker]),
 ]
 
 on_every_isolating_backend = pytest.mark.parametrize(
