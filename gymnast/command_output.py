@@ -40,6 +40,8 @@ def escape_what_python_writes() -> None:
         sys.excepthook = _write_exception
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = _write_failure_of_thread
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _write_unraisable
     warnings.formatwarning = _formatted_warning
     logging.setLogRecordFactory(_visible_record)
 
@@ -89,6 +91,13 @@ def _write_failure_of_thread(failed: threading.ExceptHookArgs) -> None:
         name = failed.thread.name if failed.thread is not None else "?"
         _write([f"Exception in thread {name}:\n"])
         _write_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
+
+
+def _write_unraisable(failed: Any) -> None:
+    """What nobody can catch: it was raised while something was deleted, say."""
+    what = failed.err_msg or "Exception ignored in"
+    _write([f"{what}: {failed.object!r}\n"])
+    _write_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
 
 
 def _visible_record(*arguments: Any, **named: Any) -> logging.LogRecord:

@@ -17,8 +17,9 @@ _MAYBE = re.compile(r"[^\n\t -~]")
 def visible(text: str) -> str:
     r"""The text with `\x1b` in place of an escape character, and so on.
 
-    Newlines and tabs stay, as do letters, signs and spaces of all scripts. What steers a terminal,
-    changes the direction, is invisible, begins a line unseen or is a lone surrogate is escaped.
+    Newlines and tabs stay, as do letters, signs and spaces of all scripts, with what these join and
+    vary by (joiners, variation selectors, fillers), though that is invisible. What steers a
+    terminal, changes the direction, begins a line unseen or is a lone surrogate is escaped.
     """
     return text if text.isascii() and text.isprintable() else _MAYBE.sub(_shown, text)
 

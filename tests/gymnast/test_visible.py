@@ -327,6 +327,9 @@ def fail():
 thread = threading.Thread(target=fail)
 thread.start()
 thread.join()
+class Deleted:
+    __del__ = lambda self: fail()
+Deleted()
 fail()
 """
 
@@ -342,7 +345,8 @@ def test_what_python_writes_in_a_command_is_safe(tmp_path: Path) -> None:
     said = ended.stderr.decode()
     assert ended.returncode == 1
     assert said.count(r"UserWarning: \x1b]0;title\x07\ud800") == 1, said
-    assert said.count(r"ValueError: \x1b]0;title\x07\ud800") == 2, said
+    assert said.count(r"ValueError: \x1b]0;title\x07\ud800") == 3, said
+    assert "Exception ignored in: <function Deleted" in said
     assert said.count("\n" + r"\x1b]0;title\x07\ud800") == 1, said
     assert "it failed\nKeyError: " in said
     assert not steers(said)
