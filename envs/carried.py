@@ -231,7 +231,7 @@ def _entry(said: Any) -> Entry:
             raise ValueError("no target")
         return Entry(kind, path, target=target)
     mode, size, changed_ns = more if kind == "file" else (*more, 0, 0)
-    numbers = (mode, 0o7777), (size, 1 << 62), (abs(changed_ns), 1 << 62)
+    numbers = (mode, 0o7777), (size, 1 << 62), (abs(changed_ns), 1 << 93)
     if any(type(number) is not int or not 0 <= number <= most for number, most in numbers):
         raise ValueError("no number")
     if kind not in ("file", "folder"):

@@ -56,10 +56,12 @@ def test_files_arrive_as_they_were(boxes: tuple[LocalSandbox, LocalSandbox]) -> 
         boxes,
         "mkdir -p a/b empty; echo one > a/one; printf '#!/bin/sh\\n' > a/b/run; chmod 755 a/b/run; "
         ": > nothing; chmod 400 nothing; chmod 500 a; touch -d '2001-02-03 04:05:06 UTC' a/one; "
-        "printf 'x' > \"$(printf 'n\\377\\nx')\"; echo 2 > ' -rf *'; chmod 2775 empty",
+        "printf 'x' > \"$(printf 'n\\377\\nx')\"; echo 2 > ' -rf *'; chmod 2775 empty; "
+        "touch -d '2300-01-01 UTC' a/b/run",
     )
     assert (root / "a/one").read_text() == "one\n"
     assert (root / "a/one").stat().st_mtime_ns == 981173106 * 10**9
+    assert (root / "a/b/run").stat().st_mtime == 10413792000
     modes = {name: (root / name).stat().st_mode & 0o7777 for name in ("a/b/run", "nothing", "a")}
     assert modes == {"a/b/run": 0o755, "nothing": 0o400, "a": 0o500}
     assert (root / "empty").stat().st_mode & 0o7777 == 0o2775
