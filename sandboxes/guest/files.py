@@ -47,7 +47,10 @@ def write(path: str, offset: int, data: bytes) -> None:
     if offset == 0:
         folder = os.path.dirname(path)
         if folder:
-            os.makedirs(folder, exist_ok=True)
+            try:
+                os.makedirs(folder, exist_ok=True)
+            except RecursionError:  # a call for each missing folder
+                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path) from None
     fd = _open_regular(path, os.O_WRONLY | (os.O_CREAT if offset == 0 else 0))
     try:
         if offset == 0:

@@ -35,6 +35,12 @@ def test_large_files_go_in_pieces(box: Sandbox, tmp_path: Path) -> None:
     assert box.read_file("large") == b""
 
 
+def test_a_path_of_more_folders_than_can_be_made_does_not_break_the_box(box: Sandbox) -> None:
+    with pytest.raises(SandboxFileError):
+        box.write_file("a/" * 2000 + "b", "")
+    assert box.alive
+
+
 def test_text_is_written_as_utf8_into_folders_that_are_made(box: Sandbox) -> None:
     box.write_file("deep/er/text", "é")
     assert box.read_file("deep/er/text") == b"\xc3\xa9"
