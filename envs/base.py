@@ -145,7 +145,8 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         The program runs in a fresh box, to which the files of the folder are carried and nothing
         else of the policy's: no process, no variable, no file elsewhere, no link that leads out of
         the folder or to one of `files`. Its home is empty, and Python imports nothing from the
-        folder. Only where it runs the policy's files itself can they answer for it.
+        folder. Only where it runs the policy's files itself can they answer for it. The Python
+        session of the episode's own box ends, and with it what it has started.
 
         Args:
             command: An argument vector, or a text for `/bin/sh -c`.
