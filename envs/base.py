@@ -160,6 +160,7 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
 
         Raises:
             UserCodeError: The class declares no `sandbox_spec`.
+            UsageError: An argument is of another type, or one of `files` cannot be written.
             SandboxError: A box broke, or there is none to be had.
         """
         box = self.sandbox

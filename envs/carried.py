@@ -6,8 +6,8 @@ or to a folder that holds one; devices, pipes and sockets; `__pycache__` and `*.
 their owner cannot read. What were hard links are files of their own.
 
 What the policy's box says is read with distrust. Nothing of it is written on the host, and no
-more than one piece of the contents is held there. Left out: the side in the boxes
-(`judging/folder.py`), and when folders are carried (`fresh_box.py`).
+more than one piece of the contents is held there. The side in the boxes is `judging/folder.py`;
+`fresh_box.py` says when folders are carried.
 """
 
 import json

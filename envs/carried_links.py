@@ -1,7 +1,7 @@
 """What of a working folder is carried into another box, and where its links lead.
 
-Pure functions over a list of what is there: nothing is looked up on any disk. Left out: where the
-list comes from and goes to (`carried.py`).
+Pure functions over a list of what is there: nothing is looked up on any disk. The list
+comes from `carried.py`, and goes back to it.
 """
 
 import posixpath

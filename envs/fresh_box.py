@@ -2,7 +2,8 @@
 
 So nothing that the policy has started, set or left elsewhere is beside the program that grades. It
 also gets an environment in which common programs take no start files, modules or settings out of
-the folder. Left out: what is carried (`carried.py`), and what the grading program is.
+the folder. `carried.py` says what is carried; `shell.py`, `container.py` and
+`Environment.run_grader` say what runs.
 """
 
 import posixpath
@@ -15,7 +16,14 @@ from typing import TypeVar
 from gymnast.envs.box import BoxSettings
 from gymnast.envs.carried import CannotCarry, Folder, prepare_box, read_folder, write_folder
 from gymnast.envs.safe_python import require_safe_path
-from gymnast.errors import DataError, GymnastError, SandboxDead, SandboxFileError
+from gymnast.errors import (
+    DataError,
+    GymnastError,
+    SandboxDead,
+    SandboxFileError,
+    SandboxTextError,
+    UsageError,
+)
 from gymnast.sandboxes.background import in_background
 from gymnast.sandboxes.base import Sandbox
 from gymnast.sandboxes.spec import ExecResult
@@ -145,6 +153,17 @@ async def run_grader(
     stdin: str | None = None,
 ) -> ExecResult | None:
     """Run a command on a working folder in a fresh box; see `Environment.run_grader`."""
+    if not isinstance(files, Mapping) or not all(
+        isinstance(part, str) for pair in files.items() for part in pair
+    ):
+        raise UsageError(f"run_grader: files is {files!r:.200}; it must be {{path: text}}")
+    if stdin is not None and not isinstance(stdin, str):
+        raise UsageError(f"run_grader: stdin is {stdin!r:.200}; it must be a text, or None")
+    if not command or not isinstance(command, Sequence):
+        raise UsageError(
+            f"run_grader: command is {command!r:.200}; it must be a shell command, or a list of "
+            "texts that begins with a program"
+        )
 
     async def run(place: GradingBox) -> ExecResult:
         ask = partial(require_safe_path, "run_grader", place.box, boxes, env=place.env)
@@ -196,16 +215,19 @@ def _filled(box: Sandbox, folder: Folder, files: Mapping[str, str]) -> GradingBo
     except CannotCarry as error:  # nothing of the policy's has come to it yet
         raise _GradingBoxBroke(str(error)) from None
     inside = {}
-    try:
-        for path, text in files.items():
-            whole = posixpath.normpath(posixpath.join(places.root, path))
+    for path, text in files.items():
+        whole = posixpath.normpath(posixpath.join(places.root, path))
+        try:
             box.write_file(whole, text)
             if whole.startswith(f"{places.root}/"):
-                inside[whole[len(places.root) + 1 :]] = text
-        for path, text in inside.items():
-            box.write_file(f"{places.own}/check/{path}", text)
-    except SandboxFileError as error:
-        raise DataError(f"A file for the grading cannot be written: {error}") from error
+                below = whole[len(places.root) + 1 :]
+                box.write_file(f"{places.own}/check/{below}", text)
+                inside[below] = text
+        except (SandboxFileError, SandboxTextError) as error:
+            raise DataError(
+                f"The file {path!r} for the grading cannot be written: {error}. Name it by a path "
+                "in the working folder that is neither a folder nor below another file."
+            ) from error
     write_folder(folder, box, places, inside)
     env = {
         **_ENV,

@@ -1,5 +1,6 @@
 """Shell: commands and files in a box, and a command that checks what has become of them."""
 
+import os
 import posixpath
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -111,10 +112,11 @@ class Shell(Environment):
         assert self._boxes is not None
         require_safe_path("Shell", self.sandbox, self._boxes)
         _require_separate(self._files("check_files"))
-        if not isinstance(row.get("check"), str) or not row["check"].strip():
+        check = row.get("check")
+        if not isinstance(check, str) or not check.strip() or not _can_be_named(check):
             raise DataError(
-                f"Shell: the row's 'check' is {row.get('check')!r:.100}; it must be a shell "
-                f"command (the row: {dict(row)!r:.300})."
+                f"Shell: the row's 'check' is {check!r:.100}; it must be a shell command, without "
+                f"NUL and halves of characters (the row: {dict(row)!r:.300})."
             )
 
     async def reward(self, episode: Episode) -> float:
@@ -139,7 +141,21 @@ class Shell(Environment):
             raise DataError(
                 f"Shell: the row's {name!r} is {files!r:.200}; it must be {{path: text}}."
             )
+        for path in files:
+            if not path or not _can_be_named(path):
+                raise DataError(
+                    f"Shell: the row's {name!r} has the path {path!r:.200}; it must be a text with "
+                    "something in it, and without NUL and halves of characters."
+                )
         return dict(files)
+
+
+def _can_be_named(text: str) -> bool:
+    """Whether a system can take a text as a path or in a command."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _require_separate(files: Mapping[str, str]) -> None:

@@ -70,7 +70,10 @@ class Blame:
                 raise
             raise self.error(f"{type(error).__name__}: {error}") from error
         except (Exception, SystemExit) as error:
-            raise self.error(f"{type(error).__name__}: {error}") from error
+            problem = f"{type(error).__name__}: {error}"
+            if "'coroutine' object" in problem:
+                problem += "; write `async def` and `await` what is async"
+            raise self.error(problem) from error
 
 
 async def call_hook(

@@ -1,6 +1,6 @@
 """The process beside a Landlock box, as the host sees it: started, listened to, ended.
 
-Left out: what it does (`landlock_launcher.py`).
+What it does is in `landlock_launcher.py`.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """A folder of packages for guests, `SandboxSpec.packages`: what it may hold, and how it is found.
 
-Made by `pip install --target FOLDER numpy`. Left out: showing it in a box.
+It is made by `pip install --target FOLDER numpy`; each backend has its own way to show it in a box.
 """
 
 import glob

@@ -268,6 +268,8 @@ class WorkerSandbox(Sandbox):
 def _argv(command: str | Sequence[str]) -> list[str]:
     if isinstance(command, str):
         return ["/bin/sh", "-c", _text("command", command)]
+    if not isinstance(command, Sequence) or not all(isinstance(part, str) for part in command):
+        raise UsageError(f"command is {command!r:.200}; it must be a text or a list of texts")
     argv = [_text("command", part) for part in command]
     if not argv:
         raise UsageError("command is empty; it must be a text or name a program")
@@ -285,4 +287,6 @@ def _text(name: str, value: Any) -> str:
 
 
 def _bytes(data: str | bytes) -> bytes:
+    if not isinstance(data, str | bytes | bytearray | memoryview):
+        raise UsageError(f"{data!r:.200} is no content for a box; it must be text or bytes")
     return data.encode("utf-8", "surrogatepass") if isinstance(data, str) else bytes(data)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gymnast.envs import Environment, tool
-from gymnast.errors import UserCodeError
+from gymnast.errors import UsageError, UserCodeError
 from gymnast.sandboxes import ExecResult, SandboxSpec
 from gymnast.types import ToolCall
 
@@ -100,3 +100,48 @@ def test_an_environment_without_a_box_is_told_what_to_declare() -> None:
     env.reset(options={"row": {"prompt": "Go."}})
     with pytest.raises(UserCodeError, match="sandbox_spec"):
         asyncio.run(env.act({"role": "assistant", "content": "Done."}))
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "says"),
+    [
+        (17, {}, "run_grader: command is 17; it must be a shell command"),
+        ([], {}, r"run_grader: command is \[\]"),
+        (["head", "-n", 3, "a"], {}, "command is .*a list of texts"),
+        ("true", {"files": ["a"]}, r"run_grader: files is \['a'\]; it must be {path: text}"),
+        ("true", {"files": {"a": 1}}, "run_grader: files is {'a': 1}"),
+        ("true", {"stdin": b"x"}, "run_grader: stdin is b'x'; it must be a text"),
+        ("true", {"files": {"a": "", "a/b": ""}}, "file 'a/b' for the grading.*below another file"),
+        ("true", {"files": {"a\0": ""}}, r"file 'a.x00' for the grading.*without NUL"),
+        ("true", {"files": {".": ""}}, "file '.' for the grading.*neither a folder"),
+    ],
+)
+def test_a_mistake_of_the_authors_is_said_and_not_scored(
+    command: Any, given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        graded("true", command, **given)
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_who_does_not_await_it_is_told_to(sync: bool) -> None:
+    def forgets(env: Graded) -> float:
+        started: Any = env.run_grader("true")
+        try:
+            return float(started.verdict == "ok")
+        finally:
+            started.close()  # else Python warns of it, some time later
+
+    class Sync(Graded):
+        def reward(self, episode: Any) -> Any:
+            return forgets(self)
+
+    class Async(Graded):
+        async def reward(self, episode: Any) -> float:
+            return forgets(self)
+
+    env = (Sync if sync else Async)(sandbox="local")
+    env.reset(options={"row": {"prompt": "Go."}})
+    with pytest.raises(UserCodeError, match="write `async def` and `await`"):
+        asyncio.run(env.act({"role": "assistant", "content": "Done."}))
+    env.close()

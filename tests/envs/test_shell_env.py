@@ -100,6 +100,11 @@ def test_a_file_of_the_check_cannot_be_made_another_one(
         ({"files": ["data.txt"]}, "'files' is"),
         ({"check_files": {"a": 1}}, "'check_files' is"),
         ({"files": {"/proc/x": ""}}, "'/proc/x' cannot be written"),
+        ({"check": "true\0"}, r"'check' is 'true.x00'; .* without NUL"),
+        ({"check": "echo \ud800"}, "'check' is .* without NUL and halves of characters"),
+        ({"files": {"a\0": ""}}, r"'files' has the path 'a.x00'"),
+        ({"check_files": {"a\0": ""}}, r"'check_files' has the path 'a.x00'"),
+        ({"check_files": {"": ""}}, "'check_files' has the path ''"),
     ],
 )
 def test_a_wrong_row_is_named(change: dict[str, Any], words: str) -> None:

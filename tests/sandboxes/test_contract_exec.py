@@ -67,6 +67,12 @@ def test_a_signal_is_an_exit_code_of_128_and_more(box: Sandbox) -> None:
 def test_what_no_system_could_take_is_refused_by_name(box: Sandbox) -> None:
     with pytest.raises(UsageError, match="command is empty"):
         box.exec([])
+    for command in (17, ["head", 3]):
+        with pytest.raises(UsageError, match="it must be a text or a list of texts"):
+            box.exec(command)  # type: ignore[arg-type]
+    for content in (3, None):
+        with pytest.raises(UsageError, match=f"{content} is no content for a box"):
+            box.write_file("a", content)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"command is 'a.x00'.*without NUL"):
         box.exec("a\0")
     with pytest.raises(UsageError, match="timeout_s is 0; it must be a number of seconds above 0"):
