@@ -27,7 +27,7 @@ class Shell(Environment):
     has ended, in a fresh box, to which the working folder is carried and nothing else: not /tmp,
     no process, no variable. `check_files` (`{path: text}`) are there then in place of whatever the
     policy has put at their paths, and no link leads to them. Neither is in the policy's box, so
-    the policy can read or change neither.
+    the policy can neither read nor change them.
 
     What a check runs of the policy's files is the policy's, and may do in that box what the check
     may: read the expected answer, end the check. A check should read files, and leave

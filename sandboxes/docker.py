@@ -198,7 +198,9 @@ def _why_not(error: Exception, image: str, spec: SandboxSpec) -> str:
         )
     said = getattr(error, "explanation", None) or str(error)
     runtime = f", runtime {spec.runtime!r}" if spec.runtime else ""
-    return f"{where} cannot start a box of image {image!r}{runtime}: {said}"
+    no_python = f'exec: "{spec.python}"' in said.replace("\\", "")  # some runtimes escape it
+    hint = f". It must have Python 3.8 or newer as {spec.python!r}" if no_python else ""
+    return f"{where} cannot start a box of image {image!r}{runtime}: {said}{hint}"
 
 
 def _discard(api: Any, container: str, attached: AttachedStream) -> None:

@@ -1,8 +1,8 @@
 """A working folder as plain data: read out of one box, and written into another.
 
 In the policy's box nothing that this file says can be relied on: the host reads it with distrust,
-and no more comes of a lie than of other files in the folder. The other box is fresh. Files are the
-host's order, their contents one after another are one stream of bytes, which goes in pieces.
+and no more comes of a lie than of other files in the folder. The other box is fresh. The
+contents of all files, one after another, are one stream of bytes, which is carried in pieces.
 """
 
 import binascii

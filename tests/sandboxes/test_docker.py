@@ -410,7 +410,7 @@ def test_what_is_missing_is_named_with_a_way_out(
         open_sandbox("docker", image="no/such:image")
     with pytest.raises(SandboxUnavailable, match="runtime 'nosuchruntime'"):
         open_sandbox("docker", image=docker_image, runtime="nosuchruntime")
-    with pytest.raises(SandboxUnavailable, match="nosuchpython"):
+    with pytest.raises(SandboxUnavailable, match=r"Python 3\.8 or newer as .nosuchpython"):
         open_sandbox("docker", image=docker_image, python="nosuchpython")
     with pytest.raises(SandboxUnavailable, match="the worker did not start"):
         open_sandbox("docker", image=docker_image, python="/bin/false")
