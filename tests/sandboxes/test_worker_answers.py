@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gymnast.errors import SandboxDead, SandboxFileError
@@ -138,7 +138,18 @@ def test_an_answer_with_anything_in_a_field_is_read_or_a_dead_box(
     answer, payload, ask = CALLS[call]
     names = st.sampled_from([*answer, "error", "outputs", "size"])
     changed = {**answer, **data.draw(st.dictionaries(names, values, min_size=1, max_size=2))}
+    assume(changed.get("killed") is not False)  # see below
     asked(lambda request: pack({**changed, "nonce": request["nonce"]}, payload), ask)
+
+
+def test_a_box_in_which_something_lives_on_is_thrown_away_after_its_answer() -> None:
+    box = OverSockets(
+        lambda request: pack({**RAN, "killed": False, "nonce": request["nonce"]}, b"hi")
+    )
+    assert box.exec(["true"]).stdout == "hi"
+    assert not box.alive
+    box.close()
+    box.thread.join()
 
 
 @pytest.mark.parametrize("kind", ["file", "worker"])
