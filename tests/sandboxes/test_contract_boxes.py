@@ -152,13 +152,14 @@ def test_many_calls_leave_nothing_behind(box: Sandbox) -> None:
 
 
 def test_boxes_that_are_closed_leave_no_descriptor_and_no_thread(open_box: OpenBox) -> None:
-    open_box().close()
-    before = len(os.listdir("/proc/self/fd")), threading.active_count()
-    for _ in range(3):
+    held = []
+    for _ in range(10):
         with open_box() as box:
             box.python("1")
-    assert len(os.listdir("/proc/self/fd")) <= before[0] + 1  # one connection kept to an engine
-    assert threading.active_count() == before[1]
+        held.append((len(os.listdir("/proc/self/fd")), threading.active_count()))
+    # While other boxes live, an engine's client keeps some connections: more and more at first.
+    assert held[9][0] <= held[5][0] + 1
+    assert held[9][1] <= held[5][1]
 
 
 def test_a_box_that_nobody_holds_is_closed(open_box: OpenBox, backend: str) -> None:
