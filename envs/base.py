@@ -22,7 +22,7 @@ from gymnast.envs.renderer import Renderer
 from gymnast.envs.spaces import TokenIds, TokenSpace
 from gymnast.envs.toolset import Info, Toolset
 from gymnast.errors import ConfigError, PromptTooLong, UsageError
-from gymnast.sandboxes.spec import ExecResult
+from gymnast.sandboxes.contract.spec import ExecResult
 from gymnast.types import Message
 from gymnast.visible import visible
 

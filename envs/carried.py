@@ -22,8 +22,8 @@ from typing import Any
 
 from gymnast.envs.carried_links import Entry, kept_entries
 from gymnast.errors import SandboxDead, SandboxFileError
-from gymnast.sandboxes.base import Sandbox
-from gymnast.sandboxes.spec import ExecResult
+from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.sandboxes.contract.spec import ExecResult
 
 MAX_ENTRIES = 1 << 14
 MAX_NAME_BYTES = 2 << 20

@@ -18,7 +18,7 @@ from gymnast.envs.grading import TESTS, Grade, GradingLimits, grade
 from gymnast.envs.marks import tool
 from gymnast.envs.result_words import in_words
 from gymnast.errors import ConfigError, UserCodeError
-from gymnast.sandboxes.spec import SandboxSpec
+from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.types import Message
 
 _OPENING = re.compile(r"```[ \t]*+(\w*+)[^\n]*+\n")

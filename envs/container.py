@@ -18,8 +18,8 @@ from gymnast.envs.tools import with_stop_tools
 from gymnast.envs.toolset import Info
 from gymnast.errors import ConfigError
 from gymnast.sandboxes.background import in_background
-from gymnast.sandboxes.base import Sandbox
-from gymnast.sandboxes.spec import SandboxSpec
+from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.sandboxes.contract.spec import SandboxSpec
 
 DEFAULT_PROGRAM = "/gymnast/tools"
 

@@ -25,8 +25,8 @@ from gymnast.errors import (
     UsageError,
 )
 from gymnast.sandboxes.background import in_background
-from gymnast.sandboxes.base import Sandbox
-from gymnast.sandboxes.spec import ExecResult
+from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.sandboxes.contract.spec import ExecResult
 from gymnast.visible import visible_line, visible_logger
 
 T = TypeVar("T")

@@ -18,8 +18,8 @@ from typing import Any
 from gymnast.envs.judging import wire
 from gymnast.errors import SandboxBroken, SandboxDead, UserCodeError
 from gymnast.sandboxes.background import in_background
-from gymnast.sandboxes.base import Sandbox
-from gymnast.sandboxes.spec import ExecResult
+from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.sandboxes.contract.spec import ExecResult
 from gymnast.visible import visible_line
 
 # Boxes for tests are waited for while others are held. So they have a pool of their own: nobody

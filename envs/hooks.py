@@ -14,7 +14,7 @@ import numpy as np
 
 from gymnast.envs.episode import Episode, Turn
 from gymnast.envs.rows import pick_row
-from gymnast.sandboxes.base import Sandbox
+from gymnast.sandboxes.contract.base import Sandbox
 
 
 class Hooks:

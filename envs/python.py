@@ -12,7 +12,7 @@ from gymnast.envs.episode import Episode
 from gymnast.envs.marks import tool
 from gymnast.envs.result_words import in_words
 from gymnast.errors import DataError
-from gymnast.sandboxes.spec import SandboxSpec
+from gymnast.sandboxes.contract.spec import SandboxSpec
 
 _END = " .!*`\"')]"
 

@@ -1,6 +1,6 @@
 """What a policy is told of something that ran in a box, in few tokens."""
 
-from gymnast.sandboxes.spec import ExecResult
+from gymnast.sandboxes.contract.spec import ExecResult
 
 _SAID = {
     "timeout": "[out of time, killed]",

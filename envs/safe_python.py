@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from gymnast.envs.box import BoxSettings
 from gymnast.errors import ConfigError
-from gymnast.sandboxes.base import Sandbox
+from gymnast.sandboxes.contract.base import Sandbox
 
 _LEAST = (3, 11)
 _ASK = """

@@ -13,8 +13,8 @@ from gymnast.envs.marks import tool
 from gymnast.envs.result_words import in_words
 from gymnast.envs.safe_python import require_safe_path
 from gymnast.errors import DataError, SandboxFileError
-from gymnast.sandboxes.base import Sandbox
-from gymnast.sandboxes.spec import SandboxSpec
+from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.sandboxes.contract.spec import SandboxSpec
 
 MAX_READ_BYTES = 1 << 20
 

@@ -18,8 +18,8 @@ from gymnast.envs.safe_python import python_that_imports_from_its_folder, requir
 from gymnast.envs.schema_tools import tool_of_schema
 from gymnast.envs.tools import Tool
 from gymnast.errors import SandboxDead, ToolDefinitionError, UserCodeError
-from gymnast.sandboxes.base import Sandbox
-from gymnast.sandboxes.spec import ExecResult
+from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.sandboxes.contract.spec import ExecResult
 
 PROTOCOL = 1
 _MAX_SHOWN = 400

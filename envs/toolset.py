@@ -40,8 +40,8 @@ from gymnast.errors import (
     UsageError,
     UserCodeError,
 )
-from gymnast.sandboxes.base import Sandbox
-from gymnast.sandboxes.spec import SandboxSpec
+from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.types import Message, StopReason
 from gymnast.visible import visible_logger
 

@@ -1,7 +1,7 @@
 """Where untrusted code runs: the contract, one file a backend, and the worker inside the box.
 
 `docs/sandboxes.md` says how environments use boxes, `docs/isolation.md` which attacks each backend
-stops. To read the code: `base.py` (the contract), `spec.py` (the limits), then the docstring of a
+stops. To read the code: `contract/base.py` (the contract), `contract/spec.py` (the limits), then the docstring of a
 backend, which says what it protects from and what not; `pool.py` (boxes kept ready), `sweep.py`
 (what killed runs leave). `guest/` runs in the box.
 """
@@ -9,9 +9,9 @@ backend, which says what it protects from and what not; `pool.py` (boxes kept re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gymnast.sandboxes.base import Sandbox
+from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.sandboxes.contract.spec import ExecResult, SandboxSpec
 from gymnast.sandboxes.open import open_sandbox
-from gymnast.sandboxes.spec import ExecResult, SandboxSpec
 
 if TYPE_CHECKING:
     from gymnast.sandboxes.bubblewrap import BubblewrapSandbox

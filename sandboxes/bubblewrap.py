@@ -15,6 +15,7 @@ from pathlib import Path
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.bubblewrap_view import Layers, mount_table, view_options
 from gymnast.sandboxes.cgroups import Groups, make_groups
+from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.sandboxes.ending import delete_place, end_process, undone_unless_whole
 from gymnast.sandboxes.file_room import file_room
 from gymnast.sandboxes.folder import delete_folder
@@ -30,7 +31,6 @@ from gymnast.sandboxes.host_plan import (
 from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
 from gymnast.sandboxes.program import command
 from gymnast.sandboxes.seccomp_filter import BOX_CALLS, assemble, has_machine
-from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.sandboxes.users import LIMITS
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 from gymnast.visible import visible_line

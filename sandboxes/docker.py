@@ -9,6 +9,7 @@ import docker.errors
 from docker.types import LogConfig, Ulimit
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
+from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.sandboxes.docker_engine import (
     ENGINE_ERRORS,
     AttachedStream,
@@ -23,7 +24,6 @@ from gymnast.sandboxes.owner import owner_labels
 from gymnast.sandboxes.program import command
 from gymnast.sandboxes.seccomp_filter import BOX_CALLS
 from gymnast.sandboxes.seccomp_profile import profile
-from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.sandboxes.users import LIMITS, LOGIN, random_user_id
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 

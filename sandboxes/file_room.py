@@ -6,7 +6,7 @@ file. So all that files can take, with what the kernel keeps of each, leaves roo
 
 from dataclasses import dataclass
 
-from gymnast.sandboxes.spec import MIB, SandboxSpec
+from gymnast.sandboxes.contract.spec import MIB, SandboxSpec
 
 # The worker with its session takes 8 to 11 MiB, reading a box's output several times its size.
 _WORKERS_BYTES = 16 * MIB

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gymnast.sandboxes.cgroups import Groups
+from gymnast.sandboxes.contract.packages import python_path
+from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.sandboxes.file_room import file_room
 from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.host_files import HostFiles, Step, ask_python, base_executable, files_here
 from gymnast.sandboxes.landlock_launcher import Plan
 from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
-from gymnast.sandboxes.packages import python_path
-from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.sandboxes.users import (
     LIMITS,
     LOGIN,

@@ -10,6 +10,7 @@ import tempfile
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.cgroups import make_groups
+from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.sandboxes.ending import delete_place, undone_unless_whole
 from gymnast.sandboxes.host_plan import (
     OWN_PROCESSES,
@@ -32,7 +33,6 @@ from gymnast.sandboxes.seccomp_filter import (
     assemble,
     has_machine,
 )
-from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 from gymnast.visible import visible_line, visible_logger
 

@@ -8,7 +8,7 @@ import itertools
 import time
 from concurrent.futures import Future
 
-from gymnast.sandboxes.base import Sandbox
+from gymnast.sandboxes.contract.base import Sandbox
 
 _numbers = itertools.count()
 

@@ -8,13 +8,13 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from gymnast.sandboxes.contract.packages import python_path
+from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.sandboxes.ending import end_process, undone_unless_whole
 from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.marked import kill_marked
 from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
-from gymnast.sandboxes.packages import python_path
 from gymnast.sandboxes.program import command
-from gymnast.sandboxes.spec import SandboxSpec
 from gymnast.sandboxes.worker_sandbox import WorkerSandbox
 from gymnast.visible import visible_logger
 

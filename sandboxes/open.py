@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gymnast.errors import SandboxUnavailable, UsageError
-from gymnast.sandboxes.base import Sandbox
-from gymnast.sandboxes.spec import SandboxSpec
+from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.visible import visible_logger
 
 log = visible_logger("gymnast.sandboxes")

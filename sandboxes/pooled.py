@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from gymnast.sandboxes.base import Sandbox
-from gymnast.sandboxes.forwarding import ForwardingSandbox
+from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.sandboxes.contract.forwarding import ForwardingSandbox
 
 
 class PooledSandbox(ForwardingSandbox):

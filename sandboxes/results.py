@@ -6,8 +6,8 @@ Pure functions. Left out: whether it is the answer to the request (`link.py`).
 from dataclasses import dataclass
 from typing import TypeVar
 
+from gymnast.sandboxes.contract.spec import ExecResult, Verdict
 from gymnast.sandboxes.guest.protocol import Header
-from gymnast.sandboxes.spec import ExecResult, Verdict
 from gymnast.visible import visible_line
 
 Value = TypeVar("Value", int, bool, str, list[object], dict[str, object])

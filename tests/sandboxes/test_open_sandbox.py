@@ -137,7 +137,7 @@ def test_the_subclass_in_the_contracts_docstring_works() -> None:
     imports = (
         "import os, subprocess, sys, tempfile\nfrom pathlib import Path\n"
         "from gymnast.sandboxes import ExecResult, Sandbox\n"
-        "from gymnast.sandboxes.base import MAX_FILE_BYTES\n"
+        "from gymnast.sandboxes.contract.base import MAX_FILE_BYTES\n"
     )
     exec(imports + source, names)
     with names["FolderSandbox"]() as box:

@@ -7,8 +7,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from gymnast.sandboxes.base import MAX_FILE_BYTES, Sandbox
-from gymnast.sandboxes.spec import ExecResult
+from gymnast.sandboxes.contract.base import MAX_FILE_BYTES, Sandbox
+from gymnast.sandboxes.contract.spec import ExecResult
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from gymnast.errors import UsageError
-from gymnast.sandboxes.packages import check_packages
+from gymnast.sandboxes.contract.packages import check_packages
 
 Verdict = Literal["ok", "nonzero", "timeout", "oom", "output_limit", "dead"]
 

@@ -13,7 +13,7 @@ from typing import Self
 
 from gymnast.errors import SandboxDead
 from gymnast.sandboxes.background import in_background
-from gymnast.sandboxes.spec import ExecResult
+from gymnast.sandboxes.contract.spec import ExecResult
 
 MAX_FILE_BYTES = 64 << 20
 
