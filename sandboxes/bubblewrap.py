@@ -17,7 +17,6 @@ from gymnast.sandboxes.bubblewrap_view import Layers, mount_table, view_options
 from gymnast.sandboxes.cgroups import Groups, make_groups
 from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.sandboxes.ending import delete_place, end_process, undone_unless_whole
-from gymnast.sandboxes.file_room import file_room
 from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.host_files import HostFiles
 from gymnast.sandboxes.host_plan import (
@@ -29,10 +28,11 @@ from gymnast.sandboxes.host_plan import (
     python_program,
 )
 from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
-from gymnast.sandboxes.program import command
 from gymnast.sandboxes.seccomp_filter import BOX_CALLS, assemble, has_machine
 from gymnast.sandboxes.users import LIMITS
-from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from gymnast.sandboxes.worker.file_room import file_room
+from gymnast.sandboxes.worker.program import command
+from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 from gymnast.visible import visible_line
 
 LEAST_VERSION = (0, 8)  # --disable-userns

@@ -19,13 +19,13 @@ from gymnast.sandboxes.docker_engine import (
     may_pass,
 )
 from gymnast.sandboxes.docker_removal import remove_left, remove_some_time
-from gymnast.sandboxes.file_room import file_room
 from gymnast.sandboxes.owner import owner_labels
-from gymnast.sandboxes.program import command
 from gymnast.sandboxes.seccomp_filter import BOX_CALLS
 from gymnast.sandboxes.seccomp_profile import profile
 from gymnast.sandboxes.users import LIMITS, LOGIN, random_user_id
-from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from gymnast.sandboxes.worker.file_room import file_room
+from gymnast.sandboxes.worker.program import command
+from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 
 DEFAULT_IMAGE = "python:3.12-slim"
 WORK_FOLDER = "/work"

@@ -20,7 +20,6 @@ from typing import NamedTuple
 from gymnast.sandboxes.cgroups import Groups
 from gymnast.sandboxes.contract.packages import python_path
 from gymnast.sandboxes.contract.spec import SandboxSpec
-from gymnast.sandboxes.file_room import file_room
 from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.host_files import HostFiles, Step, ask_python, base_executable, files_here
 from gymnast.sandboxes.landlock_launcher import Plan
@@ -33,6 +32,7 @@ from gymnast.sandboxes.users import (
     random_user_id,
     threads_of_user,
 )
+from gymnast.sandboxes.worker.file_room import file_room
 
 OWN_PROCESSES = 2  # the worker and the session
 MOST_MORE_THREADS = 1024  # where the kernel counts those of the run's user together

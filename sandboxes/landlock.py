@@ -33,7 +33,7 @@ from gymnast.sandboxes.seccomp_filter import (
     assemble,
     has_machine,
 )
-from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 from gymnast.visible import visible_line, visible_logger
 
 LEAST_ABI = 6  # Landlock's: scopes for signals and for abstract sockets

@@ -14,8 +14,8 @@ from gymnast.sandboxes.ending import end_process, undone_unless_whole
 from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.marked import kill_marked
 from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
-from gymnast.sandboxes.program import command
-from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from gymnast.sandboxes.worker.program import command
+from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 from gymnast.visible import visible_logger
 
 log = visible_logger("gymnast.sandboxes")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gymnast.sandboxes import ExecResult
-from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 from sandbox_fixtures import OpenBox
 
 ATTACKED = [

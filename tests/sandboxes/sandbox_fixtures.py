@@ -12,7 +12,7 @@ import gymnast.sandboxes.host_files as host_files
 import gymnast.sandboxes.landlock as landlock
 from gymnast.errors import SandboxUnavailable
 from gymnast.sandboxes import Sandbox, SandboxSpec, open_sandbox
-from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 
 OpenBox = Callable[..., WorkerSandbox]
 

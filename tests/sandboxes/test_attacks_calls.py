@@ -17,7 +17,7 @@ from gymnast.sandboxes.bubblewrap import BubblewrapSandbox
 from gymnast.sandboxes.landlock import LandlockSandbox
 from gymnast.sandboxes.seccomp_filter import number
 from gymnast.sandboxes.system_calls import ALLOWED, REFUSED
-from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 
 pytestmark = [
     on_every_isolating_backend,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from attack_fixtures import SYSCALL, on_every_isolating_backend, tries
-from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 
 pytestmark = on_every_isolating_backend
 

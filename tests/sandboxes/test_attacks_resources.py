@@ -16,7 +16,7 @@ from attack_fixtures import (
 from gymnast.errors import SandboxFileError
 from gymnast.sandboxes.bubblewrap import BubblewrapSandbox
 from gymnast.sandboxes.landlock import LandlockSandbox
-from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 from sandbox_fixtures import OpenBox
 
 pytestmark = on_every_isolating_backend

@@ -10,7 +10,7 @@ import pytest
 from attack_fixtures import on_every_isolating_backend, run_python
 from gymnast.errors import SandboxFileError
 from gymnast.sandboxes.guest.protocol import pack
-from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 from gymnast.visible import visible
 
 pytestmark = on_every_isolating_backend

@@ -168,7 +168,7 @@ def spec(docker_image: str) -> SandboxSpec:
 
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gymnast.sandboxes.worker_sandbox.GRACE_S", 1.0)
+    monkeypatch.setattr("gymnast.sandboxes.worker.sandbox.GRACE_S", 1.0)
 
 
 def own_containers() -> list[str]:

@@ -186,7 +186,7 @@ def test_killing_the_worker_ends_the_box_or_does_nothing(open_box: OpenBox, back
 def test_a_worker_that_does_not_answer_costs_the_box(
     open_box: OpenBox, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gymnast.sandboxes.worker_sandbox.GRACE_S", 0.5)
+    monkeypatch.setattr("gymnast.sandboxes.worker.sandbox.GRACE_S", 0.5)
     box = open_box()
     if backend in ISOLATING:
         assert not box.python("import os; os.kill(1, 19)").stdout.strip("None\n")

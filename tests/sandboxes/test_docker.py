@@ -396,7 +396,7 @@ def test_a_container_that_is_killed_under_way_is_dead(open_container: OpenContai
 def test_a_container_that_is_paused_is_given_up(
     open_container: OpenContainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gymnast.sandboxes.worker_sandbox.GRACE_S", 0.3)
+    monkeypatch.setattr("gymnast.sandboxes.worker.sandbox.GRACE_S", 0.3)
     box = open_container()
     engine_client().pause(box.container_id)
     assert box.exec("true", timeout_s=0.3).verdict == "timeout"

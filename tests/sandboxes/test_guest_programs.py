@@ -17,7 +17,7 @@ import pytest
 
 from attack_fixtures import on_every_isolating_backend
 from gymnast.sandboxes.landlock import LandlockSandbox
-from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 from sandbox_fixtures import OpenBox, python_that_everyone_may_use, without_namespaces
 
 MIB = 1 << 20

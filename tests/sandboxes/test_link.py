@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import gymnast.sandboxes.program as program
+import gymnast.sandboxes.worker.program as program
 from gymnast.sandboxes.docker_engine import AttachedStream
 from gymnast.sandboxes.guest.protocol import BrokenFrame, pack, unpack
-from gymnast.sandboxes.link import Link, LinkClosed, LinkTimeout
+from gymnast.sandboxes.worker.link import Link, LinkClosed, LinkTimeout
 
 
 def reader(data: bytes) -> Callable[[int], bytes]:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gymnast.sandboxes.guest.capture import CHUNK_BYTES, Output
-from gymnast.sandboxes.results import join
+from gymnast.sandboxes.worker.results import join
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20), st.integers(1, 50))

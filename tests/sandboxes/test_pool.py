@@ -91,7 +91,7 @@ def test_whether_a_lent_box_is_alive_is_known_without_asking_it(
 ) -> None:
     with SandboxPool("local", warm=1) as pool, pool.take() as box:
         with monkeypatch.context() as patch:
-            patch.setattr("gymnast.sandboxes.worker_sandbox.WorkerSandbox._request", None)
+            patch.setattr("gymnast.sandboxes.worker.sandbox.WorkerSandbox._request", None)
             assert box.alive
         box.close()
         assert not box.alive

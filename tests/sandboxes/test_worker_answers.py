@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gymnast.errors import SandboxDead, SandboxFileError
 from gymnast.sandboxes import ExecResult, SandboxSpec
 from gymnast.sandboxes.guest.protocol import pack, unpack
-from gymnast.sandboxes.worker_sandbox import WorkerSandbox
+from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 from gymnast.visible import visible_line
 
 DEAD = object()

@@ -1,6 +1,6 @@
 """The host's end of the connection to a worker: one request, one answer, within a time.
 
-Left out: how the connection is made (each backend), and what is asked (`worker_sandbox.py`).
+Left out: how the connection is made (each backend), and what is asked (`sandbox.py`).
 """
 
 import secrets

@@ -83,5 +83,5 @@ def boot_frame(
 
 @cache
 def _sources() -> list[tuple[str, str]]:
-    folder = Path(__file__).parent / "guest"
+    folder = Path(__file__).parents[1] / "guest"
     return [(name, (folder / f"{name}.py").read_text("utf-8")) for name in _MODULES]

@@ -26,10 +26,10 @@ from gymnast.sandboxes.contract.spec import (
     check_whole,
 )
 from gymnast.sandboxes.guest.protocol import BrokenFrame, Header
-from gymnast.sandboxes.link import Link, LinkClosed, LinkTimeout, Stream, new_nonce
 from gymnast.sandboxes.living import when_gone
-from gymnast.sandboxes.program import boot_frame
-from gymnast.sandboxes.results import BrokenAnswer, exec_result, failure_in, field
+from gymnast.sandboxes.worker.link import Link, LinkClosed, LinkTimeout, Stream, new_nonce
+from gymnast.sandboxes.worker.program import boot_frame
+from gymnast.sandboxes.worker.results import BrokenAnswer, exec_result, failure_in, field
 from gymnast.visible import visible_line, visible_logger
 
 GRACE_S = 5.0  # beyond a call's own time, for the worker to kill and to answer
