@@ -28,7 +28,7 @@ from gymnast.sandboxes.host_plan import (
     python_program,
 )
 from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
-from gymnast.sandboxes.seccomp_filter import BOX_CALLS, assemble, has_machine
+from gymnast.sandboxes.seccomp.bpf_filter import BOX_CALLS, assemble, has_machine
 from gymnast.sandboxes.users import LIMITS
 from gymnast.sandboxes.worker.file_room import file_room
 from gymnast.sandboxes.worker.program import command

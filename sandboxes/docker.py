@@ -20,8 +20,8 @@ from gymnast.sandboxes.docker_engine import (
 )
 from gymnast.sandboxes.docker_removal import remove_left, remove_some_time
 from gymnast.sandboxes.owner import owner_labels
-from gymnast.sandboxes.seccomp_filter import BOX_CALLS
-from gymnast.sandboxes.seccomp_profile import profile
+from gymnast.sandboxes.seccomp.bpf_filter import BOX_CALLS
+from gymnast.sandboxes.seccomp.docker_profile import profile
 from gymnast.sandboxes.users import LIMITS, LOGIN, random_user_id
 from gymnast.sandboxes.worker.file_room import file_room
 from gymnast.sandboxes.worker.program import command

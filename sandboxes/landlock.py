@@ -24,7 +24,7 @@ from gymnast.sandboxes.host_plan import (
     rlimits,
 )
 from gymnast.sandboxes.landlock_process import Errors, discard, launch
-from gymnast.sandboxes.seccomp_filter import (
+from gymnast.sandboxes.seccomp.bpf_filter import (
     BOX_CALLS,
     NO_ATTRIBUTES,
     NO_CHANGE_OF_RIGHTS,

@@ -15,8 +15,8 @@ from attack_fixtures import (
 )
 from gymnast.sandboxes.bubblewrap import BubblewrapSandbox
 from gymnast.sandboxes.landlock import LandlockSandbox
-from gymnast.sandboxes.seccomp_filter import number
-from gymnast.sandboxes.system_calls import ALLOWED, REFUSED
+from gymnast.sandboxes.seccomp.bpf_filter import number
+from gymnast.sandboxes.seccomp.system_calls import ALLOWED, REFUSED
 from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 
 pytestmark = [

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.sandboxes.seccomp_filter import (
+from gymnast.sandboxes.seccomp.bpf_filter import (
     BOX_CALLS,
     NO_CHANGE_OF_RIGHTS,
     NO_LOCAL_SOCKETS,
@@ -25,8 +25,8 @@ from gymnast.sandboxes.seccomp_filter import (
     has_machine,
     number,
 )
-from gymnast.sandboxes.seccomp_profile import profile
-from gymnast.sandboxes.system_calls import ABSENT, ALLOWED, REFUSED
+from gymnast.sandboxes.seccomp.docker_profile import profile
+from gymnast.sandboxes.seccomp.system_calls import ABSENT, ALLOWED, REFUSED
 
 ALLOW = 0x7FFF0000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

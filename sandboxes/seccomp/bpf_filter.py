@@ -2,7 +2,7 @@
 
 What is not named is not there: ENOSYS. Where a call is allowed only with certain arguments, their
 lower 32 bits are looked at: the kernel, too, takes no more of a process id, a flag word or a socket
-family. The calls and their numbers are in `system_calls.py`; `seccomp_profile.py` writes the same
+family. The calls and their numbers are in `system_calls.py`; `docker_profile.py` writes the same
 rules for a container engine, and `guest/confine.py` loads the program. Machines are x86-64 and
 64-bit ARM.
 """
@@ -12,7 +12,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gymnast.sandboxes.system_calls import ALLOWED, REFUSED
+from gymnast.sandboxes.seccomp.system_calls import ALLOWED, REFUSED
 
 _LOAD, _JUMP, _RETURN = 0x20, 0x05, 0x06
 _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT = 0x15, 0x35, 0x45

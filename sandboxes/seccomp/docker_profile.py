@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gymnast.sandboxes.seccomp_filter import Check, Rule, Rules
-from gymnast.sandboxes.system_calls import ABSENT
+from gymnast.sandboxes.seccomp.bpf_filter import Check, Rule, Rules
+from gymnast.sandboxes.seccomp.system_calls import ABSENT
 
 _WORD = 0xFFFFFFFF  # of an argument the lower 32 bits are looked at, as by `seccomp_filter`
 

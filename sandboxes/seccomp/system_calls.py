@@ -5,7 +5,7 @@ default to a process without capabilities, less what code in a box has no use fo
 others with: asynchronous I/O other than epoll (its contexts are counted for the whole machine),
 notifications about files, System V IPC and POSIX message queues, keyrings, looking into other
 processes, and flushing every disk of the machine. Conditions on arguments
-are in `seccomp_filter.py`.
+are in `bpf_filter.py`.
 """
 
 
