@@ -27,9 +27,9 @@ from gymnast.sandboxes.host_plan import (
     new_user_id,
     python_program,
 )
-from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
+from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE, folder_prefix
+from gymnast.sandboxes.lifetime.users import LIMITS
 from gymnast.sandboxes.seccomp.bpf_filter import BOX_CALLS, assemble, has_machine
-from gymnast.sandboxes.users import LIMITS
 from gymnast.sandboxes.worker.file_room import file_room
 from gymnast.sandboxes.worker.program import command
 from gymnast.sandboxes.worker.sandbox import WorkerSandbox

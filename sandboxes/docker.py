@@ -19,10 +19,10 @@ from gymnast.sandboxes.docker_engine import (
     may_pass,
 )
 from gymnast.sandboxes.docker_removal import remove_left, remove_some_time
-from gymnast.sandboxes.owner import owner_labels
+from gymnast.sandboxes.lifetime.owner import owner_labels
+from gymnast.sandboxes.lifetime.users import LIMITS, LOGIN, random_user_id
 from gymnast.sandboxes.seccomp.bpf_filter import BOX_CALLS
 from gymnast.sandboxes.seccomp.docker_profile import profile
-from gymnast.sandboxes.users import LIMITS, LOGIN, random_user_id
 from gymnast.sandboxes.worker.file_room import file_room
 from gymnast.sandboxes.worker.program import command
 from gymnast.sandboxes.worker.sandbox import WorkerSandbox

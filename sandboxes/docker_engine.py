@@ -21,7 +21,7 @@ import docker.utils
 import requests.exceptions
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
-from gymnast.sandboxes.users import all_ids_are_here
+from gymnast.sandboxes.lifetime.users import all_ids_are_here
 
 ENGINE_ERRORS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
 ENGINE_TIMEOUT_S = 60

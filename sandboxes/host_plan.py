@@ -23,8 +23,8 @@ from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.sandboxes.folder import delete_folder
 from gymnast.sandboxes.host_files import HostFiles, Step, ask_python, base_executable, files_here
 from gymnast.sandboxes.landlock_launcher import Plan
-from gymnast.sandboxes.owner import MARK_VARIABLE, folder_prefix
-from gymnast.sandboxes.users import (
+from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE, folder_prefix
+from gymnast.sandboxes.lifetime.users import (
     LIMITS,
     LOGIN,
     USER_IDS,

@@ -14,9 +14,9 @@ from gymnast.sandboxes.cgroups import Groups
 from gymnast.sandboxes.ending import delete_place, end_process
 from gymnast.sandboxes.host_plan import is_boxes_own
 from gymnast.sandboxes.landlock_launcher import Plan
-from gymnast.sandboxes.marked import kill_marked
-from gymnast.sandboxes.owner import MARK_VARIABLE
-from gymnast.sandboxes.users import kill_all_of_user
+from gymnast.sandboxes.lifetime.marked import kill_marked
+from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE
+from gymnast.sandboxes.lifetime.users import kill_all_of_user
 
 # Runs the launcher as a part of the package, but without the package's own imports, which would
 # cost more than all else; and without what else is installed, as the box has it.

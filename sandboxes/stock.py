@@ -18,8 +18,8 @@ from queue import SimpleQueue
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.breaker import Breaker
 from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.sandboxes.lifetime.living import before_finalizers
 from gymnast.sandboxes.line import Line, Ticket
-from gymnast.sandboxes.living import before_finalizers
 from gymnast.visible import visible_logger
 
 THREADS = 4

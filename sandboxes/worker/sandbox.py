@@ -26,7 +26,7 @@ from gymnast.sandboxes.contract.spec import (
     check_whole,
 )
 from gymnast.sandboxes.guest.protocol import BrokenFrame, Header
-from gymnast.sandboxes.living import when_gone
+from gymnast.sandboxes.lifetime.living import when_gone
 from gymnast.sandboxes.worker.link import Link, LinkClosed, LinkTimeout, Stream, new_nonce
 from gymnast.sandboxes.worker.program import boot_frame
 from gymnast.sandboxes.worker.results import BrokenAnswer, exec_result, failure_in, field

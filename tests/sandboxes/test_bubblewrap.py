@@ -10,7 +10,7 @@ import pytest
 from gymnast.sandboxes import SandboxSpec, bubblewrap_view
 from gymnast.sandboxes.bubblewrap import BubblewrapSandbox
 from gymnast.sandboxes.cgroups import make_groups
-from gymnast.sandboxes.owner import MARK_VARIABLE
+from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE
 from sandbox_fixtures import skip_without_bubblewrap
 
 MIB = 1 << 20

@@ -9,7 +9,7 @@ import pytest
 
 from gymnast.sandboxes import cgroups
 from gymnast.sandboxes.cgroups import Groups, make_groups, remove_group, sweep_groups
-from gymnast.sandboxes.owner import folder_prefix
+from gymnast.sandboxes.lifetime.owner import folder_prefix
 
 MIB = 1 << 20
 Make = Callable[..., Groups]

@@ -14,7 +14,7 @@ import pytest
 
 from gymnast.cli import main
 from gymnast.sandboxes import LocalSandbox
-from gymnast.sandboxes.owner import (
+from gymnast.sandboxes.lifetime.owner import (
     Owner,
     folder_prefix,
     host_id,
@@ -94,7 +94,7 @@ def test_an_owner_can_be_read_from_what_it_is_written_on() -> None:
 
 AS_ANOTHER_USER = """
 import os, sys
-from gymnast.sandboxes.owner import Owner, host_id
+from gymnast.sandboxes.lifetime.owner import Owner, host_id
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 pid, started = map(int, sys.argv[1:])
 print(os.path.exists(f"/proc/{pid}"), Owner(host_id(), pid, started).lives)

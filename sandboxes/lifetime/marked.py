@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gymnast.sandboxes.owner import MARK_VARIABLE
+from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE
 
 _BEGINNING = f"{MARK_VARIABLE}=".encode()
 _TURNS = 20
