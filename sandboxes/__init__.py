@@ -14,10 +14,10 @@ from gymnast.sandboxes.contract.spec import ExecResult, SandboxSpec
 from gymnast.sandboxes.open import open_sandbox
 
 if TYPE_CHECKING:
-    from gymnast.sandboxes.bubblewrap import BubblewrapSandbox
     from gymnast.sandboxes.docker import DockerSandbox
-    from gymnast.sandboxes.landlock import LandlockSandbox
-    from gymnast.sandboxes.local import LocalSandbox
+    from gymnast.sandboxes.host.bubblewrap import BubblewrapSandbox
+    from gymnast.sandboxes.host.landlock import LandlockSandbox
+    from gymnast.sandboxes.host.local import LocalSandbox
     from gymnast.sandboxes.pool import SandboxPool
 
 __all__ = [
@@ -34,10 +34,10 @@ __all__ = [
 
 # Imported when first used: the Docker SDK takes a while, and not everyone has an engine.
 _LAZY = {
-    "BubblewrapSandbox": "bubblewrap",
+    "BubblewrapSandbox": "host.bubblewrap",
     "DockerSandbox": "docker",
-    "LandlockSandbox": "landlock",
-    "LocalSandbox": "local",
+    "LandlockSandbox": "host.landlock",
+    "LocalSandbox": "host.local",
     "SandboxPool": "pool",
 }
 

@@ -67,26 +67,26 @@ def _docker(spec: SandboxSpec) -> Sandbox:
 
 
 def _landlock(spec: SandboxSpec) -> Sandbox:
-    from gymnast.sandboxes.landlock import LandlockSandbox
+    from gymnast.sandboxes.host.landlock import LandlockSandbox
 
     return LandlockSandbox(spec)
 
 
 def _landlock_with_namespaces(spec: SandboxSpec) -> Sandbox:
-    from gymnast.sandboxes.landlock import check_works
+    from gymnast.sandboxes.host.landlock import check_works
 
     check_works(namespaces=True)
     return _landlock(spec)
 
 
 def _bubblewrap(spec: SandboxSpec) -> Sandbox:
-    from gymnast.sandboxes.bubblewrap import BubblewrapSandbox
+    from gymnast.sandboxes.host.bubblewrap import BubblewrapSandbox
 
     return BubblewrapSandbox(spec)
 
 
 def _local(spec: SandboxSpec) -> Sandbox:
-    from gymnast.sandboxes.local import LocalSandbox
+    from gymnast.sandboxes.host.local import LocalSandbox
 
     return LocalSandbox(spec)
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.errors import SandboxUnavailable
-from gymnast.sandboxes.cgroups import sweep_groups
-from gymnast.sandboxes.folder import delete_folder
+from gymnast.sandboxes.host.cgroups import sweep_groups
+from gymnast.sandboxes.host.folder import delete_folder
 from gymnast.sandboxes.lifetime.marked import kill_marked
 from gymnast.sandboxes.lifetime.owner import LABEL, Owner, owner_of_folder, owner_of_labels
 from gymnast.visible import visible_logger

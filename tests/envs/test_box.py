@@ -236,7 +236,7 @@ def test_a_box_that_broke_before_the_policy_acted_is_infrastructure(
 def test_a_box_that_broke_along_with_its_engine_is_infrastructure(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gymnast.sandboxes.local.LocalSandbox.engine_lost", lambda self: True)
+    monkeypatch.setattr("gymnast.sandboxes.host.local.LocalSandbox.engine_lost", lambda self: True)
 
     async def run() -> Any:
         env = Boxed()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import gymnast.sandboxes.host_files as host_files
-import gymnast.sandboxes.landlock as landlock
+import gymnast.sandboxes.host.files as host_files
+import gymnast.sandboxes.host.landlock as landlock
 from gymnast.errors import SandboxUnavailable
 from gymnast.sandboxes import Sandbox, SandboxSpec, open_sandbox
 from gymnast.sandboxes.worker.sandbox import WorkerSandbox
@@ -55,7 +55,7 @@ def skip_without_landlock() -> None:
 
 def skip_without_bubblewrap() -> None:
     """Skip with the reason where there is no bwrap, or it may make no namespaces."""
-    from gymnast.sandboxes.bubblewrap import check_works
+    from gymnast.sandboxes.host.bubblewrap import check_works
 
     try:
         check_works()

@@ -13,8 +13,8 @@ from attack_fixtures import (
     run_python,
     tries,
 )
-from gymnast.sandboxes.bubblewrap import BubblewrapSandbox
-from gymnast.sandboxes.landlock import LandlockSandbox
+from gymnast.sandboxes.host.bubblewrap import BubblewrapSandbox
+from gymnast.sandboxes.host.landlock import LandlockSandbox
 from gymnast.sandboxes.seccomp.bpf_filter import number
 from gymnast.sandboxes.seccomp.system_calls import ALLOWED, REFUSED
 from gymnast.sandboxes.worker.sandbox import WorkerSandbox

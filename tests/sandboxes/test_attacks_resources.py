@@ -14,8 +14,8 @@ from attack_fixtures import (
     tries,
 )
 from gymnast.errors import SandboxFileError
-from gymnast.sandboxes.bubblewrap import BubblewrapSandbox
-from gymnast.sandboxes.landlock import LandlockSandbox
+from gymnast.sandboxes.host.bubblewrap import BubblewrapSandbox
+from gymnast.sandboxes.host.landlock import LandlockSandbox
 from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 from sandbox_fixtures import OpenBox
 

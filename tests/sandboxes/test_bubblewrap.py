@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gymnast.sandboxes import SandboxSpec, bubblewrap_view
-from gymnast.sandboxes.bubblewrap import BubblewrapSandbox
-from gymnast.sandboxes.cgroups import make_groups
+from gymnast.sandboxes import SandboxSpec
+from gymnast.sandboxes.host import bubblewrap_view
+from gymnast.sandboxes.host.bubblewrap import BubblewrapSandbox
+from gymnast.sandboxes.host.cgroups import make_groups
 from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE
 from sandbox_fixtures import skip_without_bubblewrap
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gymnast.sandboxes import cgroups
-from gymnast.sandboxes.cgroups import Groups, make_groups, remove_group, sweep_groups
+from gymnast.sandboxes.host import cgroups
+from gymnast.sandboxes.host.cgroups import Groups, make_groups, remove_group, sweep_groups
 from gymnast.sandboxes.lifetime.owner import folder_prefix
 
 MIB = 1 << 20

@@ -16,7 +16,7 @@ import numpy  # noqa: F401  (loaded, so that its libraries are)
 import pytest
 
 from attack_fixtures import on_every_isolating_backend
-from gymnast.sandboxes.landlock import LandlockSandbox
+from gymnast.sandboxes.host.landlock import LandlockSandbox
 from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 from sandbox_fixtures import OpenBox, python_that_everyone_may_use, without_namespaces
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gymnast.sandboxes.host_files as host_files
-from gymnast.sandboxes.host_files import HostFiles, Python, Step, files_for
+import gymnast.sandboxes.host.files as host_files
+from gymnast.sandboxes.host.files import HostFiles, Python, Step, files_for
 
 VERSION = "python3.12"
 

@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-import gymnast.sandboxes.host_files as host_files
-import gymnast.sandboxes.host_plan as host_plan
-import gymnast.sandboxes.landlock as landlock
+import gymnast.sandboxes.host.files as host_files
+import gymnast.sandboxes.host.landlock as landlock
+import gymnast.sandboxes.host.plan as host_plan
 from attack_fixtures import MIB, processes_with, tries
 from gymnast.errors import SandboxUnavailable
 from gymnast.sandboxes import ExecResult, LandlockSandbox, SandboxSpec, open_sandbox
-from gymnast.sandboxes.cgroups import Groups
+from gymnast.sandboxes.host.cgroups import Groups
 from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE
 from gymnast.sandboxes.lifetime.users import threads_of_user
 from gymnast.sandboxes.sweep import sweep

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import gymnast.sandboxes
-import gymnast.sandboxes.landlock as landlock
+import gymnast.sandboxes.host.landlock as landlock
 from gymnast.errors import SandboxUnavailable, UsageError
 from gymnast.sandboxes import (
     BubblewrapSandbox,
@@ -87,8 +87,12 @@ def ends(pid: int) -> bool:
 
 def test_auto_is_never_local(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
-    monkeypatch.setattr("gymnast.sandboxes.landlock._why_not", lambda pid: "the kernel is too old")
-    monkeypatch.setattr("gymnast.sandboxes.bubblewrap._why_not", lambda pid: "there is no bwrap")
+    monkeypatch.setattr(
+        "gymnast.sandboxes.host.landlock._why_not", lambda pid: "the kernel is too old"
+    )
+    monkeypatch.setattr(
+        "gymnast.sandboxes.host.bubblewrap._why_not", lambda pid: "there is no bwrap"
+    )
     reasons = (
         r"docker: no Docker engine.*landlock: .*the kernel is too old.*"
         r"bubblewrap: .*there is no bwrap.*backend \"local\""
@@ -110,7 +114,9 @@ def test_auto_takes_boxes_that_show_the_hosts_names_last(
     monkeypatch.setattr(landlock, "_why_no_namespaces", lambda pid: "unshare: not permitted")
     with open_sandbox() as box:
         assert isinstance(box, BubblewrapSandbox)
-    monkeypatch.setattr("gymnast.sandboxes.bubblewrap._why_not", lambda pid: "there is no bwrap")
+    monkeypatch.setattr(
+        "gymnast.sandboxes.host.bubblewrap._why_not", lambda pid: "there is no bwrap"
+    )
     landlock._warn_once.cache_clear()
     with python_that_everyone_may_use(), open_sandbox() as box:
         assert isinstance(box, LandlockSandbox)

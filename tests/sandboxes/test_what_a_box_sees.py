@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-import gymnast.sandboxes.host_files as host_files
-import gymnast.sandboxes.host_plan as host_plan
+import gymnast.sandboxes.host.files as host_files
+import gymnast.sandboxes.host.plan as host_plan
 from gymnast.envs.code_tasks import tasks
 from gymnast.errors import SandboxUnavailable
 from gymnast.sandboxes import Sandbox, open_sandbox
@@ -66,7 +66,7 @@ WAYS = (["python3", "-c"], ["python", "-I", "-c"], ["sh", "-c", '"$PYTHON" -c "$
 # Opens the three kinds of boxes in a process of its own, and prints what is seen in each.
 LOOK = """
 import json, os, sys
-import gymnast.sandboxes.landlock as landlock
+import gymnast.sandboxes.host.landlock as landlock
 from gymnast.errors import SandboxUnavailable
 from gymnast.sandboxes import SandboxSpec, open_sandbox
 

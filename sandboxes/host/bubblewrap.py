@@ -13,13 +13,13 @@ import tempfile
 from pathlib import Path
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
-from gymnast.sandboxes.bubblewrap_view import Layers, mount_table, view_options
-from gymnast.sandboxes.cgroups import Groups, make_groups
 from gymnast.sandboxes.contract.spec import SandboxSpec
-from gymnast.sandboxes.ending import delete_place, end_process, undone_unless_whole
-from gymnast.sandboxes.folder import delete_folder
-from gymnast.sandboxes.host_files import HostFiles
-from gymnast.sandboxes.host_plan import (
+from gymnast.sandboxes.host.bubblewrap_view import Layers, mount_table, view_options
+from gymnast.sandboxes.host.cgroups import Groups, make_groups
+from gymnast.sandboxes.host.ending import delete_place, end_process, undone_unless_whole
+from gymnast.sandboxes.host.files import HostFiles
+from gymnast.sandboxes.host.folder import delete_folder
+from gymnast.sandboxes.host.plan import (
     OWN_PROCESSES,
     PYTHON_FOLDER,
     box_environment,

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
-from gymnast.sandboxes.cgroups import Groups, remove_group
-from gymnast.sandboxes.folder import delete_folder
+from gymnast.sandboxes.host.cgroups import Groups, remove_group
+from gymnast.sandboxes.host.folder import delete_folder
 
 ANSWER_S = 0.5  # for a worker to end by itself, once its connection is closed
 END_S = 3.0  # for the process beside it, once the worker is killed

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gymnast.sandboxes.contract.packages import python_path
 from gymnast.sandboxes.contract.spec import SandboxSpec
-from gymnast.sandboxes.ending import end_process, undone_unless_whole
-from gymnast.sandboxes.folder import delete_folder
+from gymnast.sandboxes.host.ending import end_process, undone_unless_whole
+from gymnast.sandboxes.host.folder import delete_folder
 from gymnast.sandboxes.lifetime.marked import kill_marked
 from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE, folder_prefix
 from gymnast.sandboxes.worker.program import command

@@ -9,10 +9,11 @@ import sys
 import tempfile
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
-from gymnast.sandboxes.cgroups import make_groups
 from gymnast.sandboxes.contract.spec import SandboxSpec
-from gymnast.sandboxes.ending import delete_place, undone_unless_whole
-from gymnast.sandboxes.host_plan import (
+from gymnast.sandboxes.host.cgroups import make_groups
+from gymnast.sandboxes.host.ending import delete_place, undone_unless_whole
+from gymnast.sandboxes.host.landlock_process import Errors, discard, launch
+from gymnast.sandboxes.host.plan import (
     OWN_PROCESSES,
     box_files,
     is_boxes_own,
@@ -23,7 +24,6 @@ from gymnast.sandboxes.host_plan import (
     python_program,
     rlimits,
 )
-from gymnast.sandboxes.landlock_process import Errors, discard, launch
 from gymnast.sandboxes.seccomp.bpf_filter import (
     BOX_CALLS,
     NO_ATTRIBUTES,
@@ -88,7 +88,7 @@ class LandlockSandbox(_Box):
 
     Everywhere: a box reads /usr, the Python that runs Gymnast with its standard library, the folder
     of `packages` and a few single files; no other package, nor anything else of the environment
-    that runs Gymnast (`host_files.py`). It writes to its working folder and to a folder for
+    that runs Gymnast (`files.py`). It writes to its working folder and to a folder for
     temporary files. It is in a Landlock domain, out of which it can signal and trace nothing, and
     seccomp lets it make the calls of `seccomp_filter.BOX_CALLS` only, with no sockets but local
     ones. Nothing of the host's environment is passed on, and no privilege can be gained. A small

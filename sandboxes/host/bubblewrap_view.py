@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gymnast.sandboxes.cgroups import Groups
-from gymnast.sandboxes.host_files import HostFiles
-from gymnast.sandboxes.host_plan import OOM_PLACES, python_links
-from gymnast.sandboxes.landlock_view import is_below, mount_points
+from gymnast.sandboxes.host.cgroups import Groups
+from gymnast.sandboxes.host.files import HostFiles
+from gymnast.sandboxes.host.landlock_view import is_below, mount_points
+from gymnast.sandboxes.host.plan import OOM_PLACES, python_links
 
 _OVERLAY = "overlay"
 _DEVICES = ("full", "null", "random", "urandom", "zero")

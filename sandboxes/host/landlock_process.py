@@ -10,10 +10,10 @@ import socket
 import subprocess
 from pathlib import Path
 
-from gymnast.sandboxes.cgroups import Groups
-from gymnast.sandboxes.ending import delete_place, end_process
-from gymnast.sandboxes.host_plan import is_boxes_own
-from gymnast.sandboxes.landlock_launcher import Plan
+from gymnast.sandboxes.host.cgroups import Groups
+from gymnast.sandboxes.host.ending import delete_place, end_process
+from gymnast.sandboxes.host.landlock_launcher import Plan
+from gymnast.sandboxes.host.plan import is_boxes_own
 from gymnast.sandboxes.lifetime.marked import kill_marked
 from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE
 from gymnast.sandboxes.lifetime.users import kill_all_of_user
@@ -25,7 +25,7 @@ import sys, types
 for name, folder in (("gymnast", ""), ("gymnast.sandboxes", sys.argv[1])):
     package = sys.modules[name] = types.ModuleType(name)
     package.__path__ = [folder]
-from gymnast.sandboxes.landlock_launcher import main
+from gymnast.sandboxes.host.landlock_launcher import main
 main()
 """
 
@@ -42,7 +42,7 @@ def launch(python: str, plan: Plan, mark: str) -> tuple[socket.socket, "subproce
         OSError: The machine cannot start one more process.
     """
     ours, theirs = socket.socketpair()
-    folder = str(Path(__file__).parent)
+    folder = str(Path(__file__).parents[1])
     try:
         with theirs:
             process = subprocess.Popen(

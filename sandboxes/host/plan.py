@@ -2,7 +2,7 @@
 
 Landlock's boxes take all of it, bubblewrap's what it has no means of its own for.
 
-Left out: which files of the host's (`host_files.py`); enforcing it (`landlock_launcher.py`,
+Left out: which files of the host's (`files.py`); enforcing it (`landlock_launcher.py`,
 `guest/confine.py`, `cgroups.py`).
 """
 
@@ -17,12 +17,12 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from gymnast.sandboxes.cgroups import Groups
 from gymnast.sandboxes.contract.packages import python_path
 from gymnast.sandboxes.contract.spec import SandboxSpec
-from gymnast.sandboxes.folder import delete_folder
-from gymnast.sandboxes.host_files import HostFiles, Step, ask_python, base_executable, files_here
-from gymnast.sandboxes.landlock_launcher import Plan
+from gymnast.sandboxes.host.cgroups import Groups
+from gymnast.sandboxes.host.files import HostFiles, Step, ask_python, base_executable, files_here
+from gymnast.sandboxes.host.folder import delete_folder
+from gymnast.sandboxes.host.landlock_launcher import Plan
 from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE, folder_prefix
 from gymnast.sandboxes.lifetime.users import (
     LIMITS,

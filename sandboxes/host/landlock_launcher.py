@@ -28,7 +28,7 @@ from typing import TypedDict
 
 from gymnast.sandboxes.guest import confine, worker
 from gymnast.sandboxes.guest.processes import become_subreaper, set_dumpable
-from gymnast.sandboxes.landlock_view import make_view
+from gymnast.sandboxes.host.landlock_view import make_view
 
 CLEAR_S = 2.0
 END_S = 3.0  # for the worker to end, once the host is gone

@@ -132,6 +132,9 @@ class HostFiles:
         return readable, listed
 
 
+_SANDBOXES = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
 def _needed(steps: Sequence[Step]) -> Iterator[Step]:
     """Without those that change nothing where they are."""
     shown: list[str] = []
@@ -248,7 +251,7 @@ def files_here() -> HostFiles:
 def _own_files() -> list[str]:
     """What there is of the environment that runs this, known by where Python looks for it."""
     found = [*sys.path, *site.getsitepackages(), site.getusersitepackages()]
-    for folder in (os.path.dirname(os.path.abspath(gymnast.__file__)), os.path.dirname(__file__)):
+    for folder in (os.path.dirname(os.path.abspath(gymnast.__file__)), _SANDBOXES):
         found += [os.path.dirname(folder), folder]  # a checkout, or where packages are; it itself
     if sys.prefix != sys.base_prefix:
         found.append(sys.prefix)
