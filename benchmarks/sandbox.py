@@ -21,7 +21,7 @@ from functools import partial
 
 from gymnast.errors import SandboxUnavailable
 from gymnast.sandboxes import Sandbox, SandboxPool, SandboxSpec, open_sandbox
-from gymnast.sandboxes.docker import default_image
+from gymnast.sandboxes.docker.sandbox import default_image
 from rollout import conditions
 from rollout_report import Report, Target
 from sandbox_leaks import held, settled

@@ -73,7 +73,7 @@ def _is_worker(pid: int) -> bool:
 
 
 def _containers() -> int:
-    from gymnast.sandboxes.docker_engine import engine_client
+    from gymnast.sandboxes.docker.engine import engine_client
     from gymnast.sandboxes.lifetime.owner import RUN_LABEL, run_id
 
     mine = {"label": f"{RUN_LABEL}={run_id(os.getpid())}"}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from gymnast.sandboxes.docker_engine import engine_client
+from gymnast.sandboxes.docker.engine import engine_client
 
 CODE = "print(1 + 1)"
 SAID = "2"

@@ -14,7 +14,7 @@ from gymnast.sandboxes.contract.spec import ExecResult, SandboxSpec
 from gymnast.sandboxes.open import open_sandbox
 
 if TYPE_CHECKING:
-    from gymnast.sandboxes.docker import DockerSandbox
+    from gymnast.sandboxes.docker.sandbox import DockerSandbox
     from gymnast.sandboxes.host.bubblewrap import BubblewrapSandbox
     from gymnast.sandboxes.host.landlock import LandlockSandbox
     from gymnast.sandboxes.host.local import LocalSandbox
@@ -35,7 +35,7 @@ __all__ = [
 # Imported when first used: the Docker SDK takes a while, and not everyone has an engine.
 _LAZY = {
     "BubblewrapSandbox": "host.bubblewrap",
-    "DockerSandbox": "docker",
+    "DockerSandbox": "docker.sandbox",
     "LandlockSandbox": "host.landlock",
     "LocalSandbox": "host.local",
     "SandboxPool": "pool",

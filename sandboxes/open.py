@@ -61,7 +61,7 @@ def _open_strongest(spec: SandboxSpec) -> Sandbox:
 
 
 def _docker(spec: SandboxSpec) -> Sandbox:
-    from gymnast.sandboxes.docker import DockerSandbox
+    from gymnast.sandboxes.docker.sandbox import DockerSandbox
 
     return DockerSandbox(spec)
 

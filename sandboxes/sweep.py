@@ -135,8 +135,8 @@ def _box_folders() -> Iterator[tuple[Path, Owner]]:
 
 def _sweep_containers(all_hosts: bool) -> tuple[int, int, tuple[str, ...]]:
     """How many were removed, how many are of other hosts, and what went wrong."""
-    from gymnast.sandboxes.docker_engine import ENGINE_ERRORS, engine_client
-    from gymnast.sandboxes.docker_removal import remove
+    from gymnast.sandboxes.docker.engine import ENGINE_ERRORS, engine_client
+    from gymnast.sandboxes.docker.removal import remove
 
     removed = elsewhere = 0
     failed = []

@@ -71,7 +71,7 @@ def run(block: Block, command: str, clone: Path, timeout_s: float) -> None:
 @pytest.fixture
 def python_image(request: pytest.FixtureRequest) -> Iterator[None]:
     """The image that Dockerfiles begin from; the tests' own takes its place without a registry."""
-    from gymnast.sandboxes.docker_engine import engine_client
+    from gymnast.sandboxes.docker.engine import engine_client
 
     api, name = engine_client(), "python:3.12-slim"
     stands_in = not api.images(name)

@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.mark.docker
 def test_an_image_and_a_yaml_file_are_all_it_takes(docker_image: str, tmp_path: Path) -> None:
-    from gymnast.sandboxes.docker_engine import engine_client
+    from gymnast.sandboxes.docker.engine import engine_client
 
     api = engine_client()
     tag = "gymnast-storeroom:test"

@@ -33,7 +33,7 @@ BACKENDS = [
 @pytest.fixture(scope="session")
 def docker_image() -> str:
     """An image with Python on an engine that runs; skips with the reason where there is none."""
-    from gymnast.sandboxes.docker_engine import engine_client
+    from gymnast.sandboxes.docker.engine import engine_client
 
     image = os.environ.get("GYMNAST_SANDBOX_IMAGE") or BASE_IMAGE
     try:

@@ -14,7 +14,7 @@ import pytest
 from attack_fixtures import LIMITS, on_every_isolating_backend, tries
 from gymnast.envs import code_tasks
 from gymnast.errors import SandboxFileError
-from gymnast.sandboxes.docker_engine import engine_client, has_all_user_ids
+from gymnast.sandboxes.docker.engine import engine_client, has_all_user_ids
 from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 from sandbox_fixtures import OpenBox
 

@@ -15,7 +15,7 @@ import pytest
 
 from gymnast.errors import SandboxDead, SandboxFileError
 from gymnast.sandboxes import DockerSandbox
-from gymnast.sandboxes.docker_engine import ENGINE_ERRORS, engine_client
+from gymnast.sandboxes.docker.engine import ENGINE_ERRORS, engine_client
 from gymnast.sandboxes.lifetime.owner import folder_prefix
 from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 from pool_fixtures import eventually

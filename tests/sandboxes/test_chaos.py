@@ -19,7 +19,7 @@ from gymnast.agents import ScriptedAgent
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.errors import SandboxDead
 from gymnast.sandboxes import Sandbox, SandboxPool, SandboxSpec
-from gymnast.sandboxes.docker_engine import ENGINE_ERRORS, engine_client
+from gymnast.sandboxes.docker.engine import ENGINE_ERRORS, engine_client
 from gymnast.trainers import Rollouts, collect
 from gymnast.types import Sampling, StopReason
 from pool_fixtures import eventually, local_workers

@@ -17,7 +17,7 @@ import pytest
 
 from gymnast.errors import SandboxFileError, SandboxUnavailable
 from gymnast.sandboxes import DockerSandbox, SandboxSpec, open_sandbox
-from gymnast.sandboxes.docker_engine import engine_client, has_all_user_ids
+from gymnast.sandboxes.docker.engine import engine_client, has_all_user_ids
 from gymnast.sandboxes.lifetime.users import all_ids_are_here, random_user_id
 from gymnast.sandboxes.seccomp.system_calls import ABSENT
 from gymnast.visible import visible

@@ -9,7 +9,7 @@ import pytest
 from engine_fixtures import OwnEngine
 from gymnast.envs import Environment, tool
 from gymnast.sandboxes import DockerSandbox, SandboxSpec
-from gymnast.sandboxes.docker_engine import engine_client
+from gymnast.sandboxes.docker.engine import engine_client
 from gymnast.types import StopReason
 from pool_fixtures import eventually
 

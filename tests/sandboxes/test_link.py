@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gymnast.sandboxes.worker.program as program
-from gymnast.sandboxes.docker_engine import AttachedStream
+from gymnast.sandboxes.docker.engine import AttachedStream
 from gymnast.sandboxes.guest.protocol import BrokenFrame, pack, unpack
 from gymnast.sandboxes.worker.link import Link, LinkClosed, LinkTimeout
 

@@ -346,7 +346,7 @@ def test_the_command_lists_backends_with_reasons(
 CONTAINER = """
 import sys, time
 from gymnast.sandboxes import DockerSandbox
-from gymnast.sandboxes.docker_engine import engine_client
+from gymnast.sandboxes.docker.engine import engine_client
 box = DockerSandbox(image=sys.argv[1])
 engine_client().pause(box.container_id)  # so that it cannot end with its owner
 print(box.container_id, flush=True)
@@ -355,7 +355,7 @@ time.sleep(999)
 
 
 def containers() -> dict[str, Any]:
-    from gymnast.sandboxes.docker_engine import engine_client
+    from gymnast.sandboxes.docker.engine import engine_client
 
     return {found["Id"]: found for found in engine_client().containers(all=True)}
 
@@ -379,7 +379,7 @@ def test_containers_of_a_killed_run_are_removed_and_others_left(
 
 @pytest.mark.docker
 def test_containers_of_another_host_are_left(docker_image: str) -> None:
-    from gymnast.sandboxes.docker_engine import engine_client
+    from gymnast.sandboxes.docker.engine import engine_client
 
     api = engine_client()
     labels = {**owner_labels(), "gymnast.owner.host": "0123456789ab", "gymnast.owner.pid": "1"}

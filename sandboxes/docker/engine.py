@@ -2,7 +2,7 @@
 
 Besides, a watch on whether the engine has gone in the meantime.
 
-Left out: what a container may do (`docker.py`).
+Left out: what a container may do (`sandbox.py`).
 """
 
 import contextlib

@@ -11,7 +11,7 @@ from typing import Any
 
 import docker.errors
 
-from gymnast.sandboxes.docker_engine import ENGINE_ERRORS
+from gymnast.sandboxes.docker.engine import ENGINE_ERRORS
 from gymnast.visible import visible_logger
 
 GONE_S = 5.0  # for the engine to end what it is removing

@@ -10,7 +10,7 @@ from docker.types import LogConfig, Ulimit
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.contract.spec import SandboxSpec
-from gymnast.sandboxes.docker_engine import (
+from gymnast.sandboxes.docker.engine import (
     ENGINE_ERRORS,
     AttachedStream,
     engine_address,
@@ -18,7 +18,7 @@ from gymnast.sandboxes.docker_engine import (
     has_all_user_ids,
     may_pass,
 )
-from gymnast.sandboxes.docker_removal import remove_left, remove_some_time
+from gymnast.sandboxes.docker.removal import remove_left, remove_some_time
 from gymnast.sandboxes.lifetime.owner import owner_labels
 from gymnast.sandboxes.lifetime.users import LIMITS, LOGIN, random_user_id
 from gymnast.sandboxes.seccomp.bpf_filter import BOX_CALLS
