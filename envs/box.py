@@ -16,7 +16,7 @@ from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.forwarding import ForwardingSandbox
 from gymnast.sandboxes.contract.spec import SandboxSpec, check_whole
 from gymnast.sandboxes.open import backends
-from gymnast.sandboxes.pool import MAX_BOXES, WARM, SandboxPool, shared_pool
+from gymnast.sandboxes.pool.pool import MAX_BOXES, WARM, SandboxPool, shared_pool
 from gymnast.visible import visible_logger
 
 T = TypeVar("T")

@@ -41,7 +41,7 @@ from gymnast.command_output import (
 )
 from gymnast.errors import GymnastError, UsageError, UserCodeError
 from gymnast.sandbox_commands import sandboxes
-from gymnast.sandboxes.signals import close_boxes_on_sigterm
+from gymnast.sandboxes.pool.signals import close_boxes_on_sigterm
 
 if TYPE_CHECKING:
     from gymnast.trainers.console import RunConsole

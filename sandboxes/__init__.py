@@ -2,7 +2,7 @@
 
 `docs/sandboxes.md` says how environments use boxes, `docs/isolation.md` which attacks each backend
 stops. To read the code: `contract/base.py` (the contract), `contract/spec.py` (the limits), then the docstring of a
-backend, which says what it protects from and what not; `pool.py` (boxes kept ready), `sweep.py`
+backend, which says what it protects from and what not; `pool/pool.py` (boxes kept ready), `sweep.py`
 (what killed runs leave). `guest/` runs in the box.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gymnast.sandboxes.host.bubblewrap import BubblewrapSandbox
     from gymnast.sandboxes.host.landlock import LandlockSandbox
     from gymnast.sandboxes.host.local import LocalSandbox
-    from gymnast.sandboxes.pool import SandboxPool
+    from gymnast.sandboxes.pool.pool import SandboxPool
 
 __all__ = [
     "BubblewrapSandbox",
@@ -38,7 +38,7 @@ _LAZY = {
     "DockerSandbox": "docker.sandbox",
     "LandlockSandbox": "host.landlock",
     "LocalSandbox": "host.local",
-    "SandboxPool": "pool",
+    "SandboxPool": "pool.pool",
 }
 
 

@@ -1,6 +1,6 @@
 """A sandbox that stands before another one: every call goes on to that.
 
-Left out: which one, and what is done beside the call (`pooled.py`, and an episode's box).
+Left out: which one, and what is done beside the call (`pool/pooled.py`, and an episode's box).
 """
 
 from abc import abstractmethod

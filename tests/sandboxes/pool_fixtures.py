@@ -12,7 +12,7 @@ import pytest
 
 from gymnast.errors import SandboxDead, SandboxTemporarilyUnavailable
 from gymnast.sandboxes import ExecResult, Sandbox
-from gymnast.sandboxes.pool import close_shared_pools
+from gymnast.sandboxes.pool.pool import close_shared_pools
 
 T = TypeVar("T")
 
@@ -144,5 +144,5 @@ def engine() -> Iterator[MemoryEngine]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses between tries, and before openings, are too short to be noticed."""
-    monkeypatch.setattr("gymnast.sandboxes.breaker.LONGEST_PAUSE_S", 0.002)
-    monkeypatch.setattr("gymnast.sandboxes.stock.JITTER_S", 0.0)
+    monkeypatch.setattr("gymnast.sandboxes.pool.breaker.LONGEST_PAUSE_S", 0.002)
+    monkeypatch.setattr("gymnast.sandboxes.pool.stock.JITTER_S", 0.0)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.sandboxes.breaker import GIVES_UP_AFTER_S, LONGEST_PAUSE_S, OPENS_AFTER, Breaker
+from gymnast.sandboxes.pool.breaker import GIVES_UP_AFTER_S, LONGEST_PAUSE_S, OPENS_AFTER, Breaker
 
 
 def test_the_first_try_is_alone_and_then_any_number_may() -> None:

@@ -15,8 +15,8 @@ import pytest
 
 from gymnast.errors import SandboxDead, SandboxUnavailable, UsageError
 from gymnast.sandboxes import Sandbox, SandboxPool, SandboxSpec
-from gymnast.sandboxes.pool import close_shared_pools, shared_pool
-from gymnast.sandboxes.pooled import PooledSandbox
+from gymnast.sandboxes.pool.pool import close_shared_pools, shared_pool
+from gymnast.sandboxes.pool.pooled import PooledSandbox
 from pool_fixtures import MemoryBox, MemoryEngine, eventually, in_thread, local_workers
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -307,7 +307,7 @@ def test_an_engine_that_stays_down_ends_the_wait_with_its_reason(
 def test_an_engine_that_never_came_up_is_told_soon(
     make_pool: MakePool, engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gymnast.sandboxes.breaker.GIVES_UP_AFTER_S", 0.05)
+    monkeypatch.setattr("gymnast.sandboxes.pool.breaker.GIVES_UP_AFTER_S", 0.05)
     pool = make_pool(wait_s=600.0)
     engine.break_down("no engine answers at /run/it")
     takers = [in_thread(pool.take) for _ in range(3)]
@@ -418,7 +418,7 @@ def run_program(program: str, folder: Path) -> "subprocess.CompletedProcess[str]
 def test_at_exit_nothing_is_left(tmp_path: Path) -> None:
     program = """
 from gymnast.sandboxes import SandboxPool
-from gymnast.sandboxes.pool import shared_pool
+from gymnast.sandboxes.pool.pool import shared_pool
 boxes = [shared_pool("local").take() for _ in range(3)]
 own = SandboxPool("local")
 own.take()
@@ -447,7 +447,7 @@ time.sleep(0.2)  # the next one is being opened
 def test_a_fork_has_pools_of_its_own_and_leaves_its_parents_alone(tmp_path: Path) -> None:
     program = """
 import os, sys
-from gymnast.sandboxes.pool import shared_pool
+from gymnast.sandboxes.pool.pool import shared_pool
 from gymnast.errors import SandboxUnavailable
 pool = shared_pool("local")
 box = pool.take()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gymnast.sandboxes import Sandbox, SandboxPool
-from gymnast.sandboxes.pooled import PooledSandbox
+from gymnast.sandboxes.pool.pooled import PooledSandbox
 from pool_fixtures import MemoryBox, MemoryEngine, eventually, in_thread
 
 MAX_BOXES = 3
@@ -40,8 +40,8 @@ class PoolStates(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patches = [
-            patch("gymnast.sandboxes.breaker.LONGEST_PAUSE_S", 0.001),
-            patch("gymnast.sandboxes.stock.JITTER_S", 0.0),
+            patch("gymnast.sandboxes.pool.breaker.LONGEST_PAUSE_S", 0.001),
+            patch("gymnast.sandboxes.pool.stock.JITTER_S", 0.0),
         ]
         for each in self.patches:
             each.start()

@@ -20,10 +20,10 @@ from typing import Self
 from gymnast.errors import SandboxUnavailable
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import SandboxSpec, check_seconds, check_whole
-from gymnast.sandboxes.line import Ticket
 from gymnast.sandboxes.open import open_sandbox
-from gymnast.sandboxes.pooled import PooledSandbox
-from gymnast.sandboxes.stock import Stock
+from gymnast.sandboxes.pool.line import Ticket
+from gymnast.sandboxes.pool.pooled import PooledSandbox
+from gymnast.sandboxes.pool.stock import Stock
 from gymnast.sandboxes.sweep import sweep_in_background
 
 WARM = 4

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
-from gymnast.sandboxes.breaker import Breaker
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.lifetime.living import before_finalizers
-from gymnast.sandboxes.line import Line, Ticket
+from gymnast.sandboxes.pool.breaker import Breaker
+from gymnast.sandboxes.pool.line import Line, Ticket
 from gymnast.visible import visible_logger
 
 THREADS = 4

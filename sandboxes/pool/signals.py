@@ -42,7 +42,7 @@ def close_boxes_on_sigterm() -> None:
 
 def _close_all() -> None:
     from gymnast.sandboxes.lifetime.living import discard_living
-    from gymnast.sandboxes.stock import close_stocks
+    from gymnast.sandboxes.pool.stock import close_stocks
 
     close_stocks()  # else they open new boxes
     discard_living(timeout_s=CLOSE_S)

@@ -1,0 +1,1 @@
+"""Boxes that are kept ready: the pool, its stock, its waiting line."""
