@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 from gymnast.errors import ConfigError, SandboxBroken, SandboxDead, UsageError
 from gymnast.hints import did_you_mean
+from gymnast.sandboxes.backends.open import backends
 from gymnast.sandboxes.background import in_background
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.forwarding import ForwardingSandbox
 from gymnast.sandboxes.contract.spec import SandboxSpec, check_whole
-from gymnast.sandboxes.open import backends
 from gymnast.sandboxes.pool.pool import MAX_BOXES, WARM, SandboxPool, shared_pool
 from gymnast.visible import visible_logger
 

@@ -18,7 +18,7 @@ def backends(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     from gymnast.errors import SandboxUnavailable
-    from gymnast.sandboxes.open import backends, open_sandbox
+    from gymnast.sandboxes.backends.open import backends, open_sandbox
 
     names = backends()
     width = max(len(name) for name in names)
@@ -46,7 +46,7 @@ def sweep(
 
     Boxes of runs that live are never touched.
     """
-    from gymnast.sandboxes.sweep import sweep as sweep_boxes
+    from gymnast.sandboxes.backends.sweep import sweep as sweep_boxes
 
     swept = sweep_boxes(all_hosts=all_hosts)
     say(

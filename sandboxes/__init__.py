@@ -2,16 +2,16 @@
 
 `docs/sandboxes.md` says how environments use boxes, `docs/isolation.md` which attacks each backend
 stops. To read the code: `contract/base.py` (the contract), `contract/spec.py` (the limits), then the docstring of a
-backend, which says what it protects from and what not; `pool/pool.py` (boxes kept ready), `sweep.py`
+backend, which says what it protects from and what not; `pool/pool.py` (boxes kept ready), `backends/sweep.py`
 (what killed runs leave). `guest/` runs in the box.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gymnast.sandboxes.backends.open import open_sandbox
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import ExecResult, SandboxSpec
-from gymnast.sandboxes.open import open_sandbox
 
 if TYPE_CHECKING:
     from gymnast.sandboxes.docker.sandbox import DockerSandbox

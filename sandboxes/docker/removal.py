@@ -1,6 +1,6 @@
 """Removing containers for certain, the engine's failures notwithstanding.
 
-Left out: the containers of other processes (`sweep.py`).
+Left out: the containers of other processes (`backends/sweep.py`).
 """
 
 import contextlib

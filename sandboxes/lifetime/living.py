@@ -1,6 +1,6 @@
 """The boxes of this process that have not been closed, and closing them all when it must end.
 
-Left out: pools, which open more (`pool/stock.py`); what outlives a process (`sweep.py`).
+Left out: pools, which open more (`pool/stock.py`); what outlives a process (`backends/sweep.py`).
 """
 
 import atexit

@@ -1,7 +1,7 @@
 """Boxes that are ready before they are needed, and never used twice.
 
 Left out: how the stock is kept (`stock.py`), who is served when (`line.py`), when to try again
-after a failure (`breaker.py`), and what removes the boxes of runs that were killed (`sweep.py`).
+after a failure (`breaker.py`), and what removes the boxes of runs that were killed (`backends/sweep.py`).
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from types import TracebackType
 from typing import Self
 
 from gymnast.errors import SandboxUnavailable
+from gymnast.sandboxes.backends.open import open_sandbox
+from gymnast.sandboxes.backends.sweep import sweep_in_background
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import SandboxSpec, check_seconds, check_whole
-from gymnast.sandboxes.open import open_sandbox
 from gymnast.sandboxes.pool.line import Ticket
 from gymnast.sandboxes.pool.pooled import PooledSandbox
 from gymnast.sandboxes.pool.stock import Stock
-from gymnast.sandboxes.sweep import sweep_in_background
 
 WARM = 4
 MAX_BOXES = 64

@@ -1,7 +1,7 @@
 """Ending cleanly on SIGTERM, which by default ends Python before anything is closed.
 
 Installed by the command line's train and eval, never on import. Left out: SIGKILL, after which
-the next run sweeps (`sweep.py`).
+the next run sweeps (`backends/sweep.py`).
 """
 
 import os

@@ -24,10 +24,10 @@ import gymnast.sandboxes.host.plan as host_plan
 from attack_fixtures import MIB, processes_with, tries
 from gymnast.errors import SandboxUnavailable
 from gymnast.sandboxes import ExecResult, LandlockSandbox, SandboxSpec, open_sandbox
+from gymnast.sandboxes.backends.sweep import sweep
 from gymnast.sandboxes.host.cgroups import Groups
 from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE
 from gymnast.sandboxes.lifetime.users import threads_of_user
-from gymnast.sandboxes.sweep import sweep
 from sandbox_fixtures import (
     python_that_everyone_may_use,
     skip_without_landlock,

@@ -14,6 +14,7 @@ import pytest
 
 from gymnast.cli import main
 from gymnast.sandboxes import LocalSandbox
+from gymnast.sandboxes.backends.sweep import sweep
 from gymnast.sandboxes.lifetime.owner import (
     Owner,
     folder_prefix,
@@ -23,7 +24,6 @@ from gymnast.sandboxes.lifetime.owner import (
     owner_of_labels,
     this_process,
 )
-from gymnast.sandboxes.sweep import sweep
 from pool_fixtures import eventually
 
 Start = Callable[..., "subprocess.Popen[str]"]
