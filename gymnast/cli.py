@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gymnast import __version__
-from gymnast.command_options import (
+from gymnast.commands.options import (
     HANDED_OVER,
     Overrides,
     Quiet,
@@ -32,15 +32,15 @@ from gymnast.command_options import (
     refuse_both,
     refuse_options,
 )
-from gymnast.command_output import (
+from gymnast.commands.output import (
     escape_what_python_writes,
     log_to_stderr,
     print_traceback,
     say,
     waiting,
 )
+from gymnast.commands.sandboxes import sandboxes
 from gymnast.errors import GymnastError, UsageError, UserCodeError
-from gymnast.sandbox_commands import sandboxes
 from gymnast.sandboxes.pool.signals import close_boxes_on_sigterm
 
 if TYPE_CHECKING:

@@ -315,7 +315,7 @@ def test_checking_prints_nothing_that_steers(
 
 PROGRAM = """
 import logging, sys, threading, warnings
-from gymnast.command_output import escape_what_python_writes
+from gymnast.commands.output import escape_what_python_writes
 escape_what_python_writes()
 escape_what_python_writes()
 text = "\\x1b]0;title\\x07" + chr(0xD800)

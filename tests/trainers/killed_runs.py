@@ -234,7 +234,7 @@ class Notes:
 def play(job: Mapping[str, Any]) -> None:
     """One run, as `gymnast train` does it."""
     global KILL, SIGNALS
-    from gymnast.command_output import log_to_stderr
+    from gymnast.commands.output import log_to_stderr
     from gymnast.trainers.config_files import load_config
 
     log_to_stderr()

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gymnast.command_output import say
+from gymnast.commands.output import say
 
 sandboxes = typer.Typer(
     invoke_without_command=True,

@@ -118,4 +118,5 @@ def _is_ours(file: str) -> bool:
     import gymnast.trainers
 
     folders = [Path(str(m.__file__)).parent for m in (gymnast, gymnast.envs, gymnast.trainers)]
-    return Path(file).resolve().parent in [folder.resolve() for folder in folders]
+    path = Path(file).resolve()
+    return any(path.is_relative_to(folder.resolve()) for folder in folders)

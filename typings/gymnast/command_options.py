@@ -1,1 +1,0 @@
-../../gymnast/command_options.py

@@ -1,1 +1,0 @@
-../../gymnast/sandbox_commands.py
