@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 
-from gymnast.envs.blocking import run_blocking
+from gymnast.blocking import run_blocking
 from gymnast.envs.ending import TokenBudget, close_turn
 from gymnast.envs.fresh_box import run_grader
 from gymnast.envs.messages import conversation

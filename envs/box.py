@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from gymnast.background import in_background
 from gymnast.errors import ConfigError, SandboxBroken, SandboxDead, UsageError
 from gymnast.hints import did_you_mean
 from gymnast.sandboxes.backends.open import backends
-from gymnast.sandboxes.background import in_background
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.forwarding import ForwardingSandbox
 from gymnast.sandboxes.contract.spec import SandboxSpec, check_whole

@@ -20,8 +20,8 @@ from gymnast.envs.episode import CallRecord, ErrorKind, ToolError
 from gymnast.envs.messages import encodable
 from gymnast.envs.results import Written, cut_middle, shortened, written
 from gymnast.envs.tools import Tool, no_such_tool
-from gymnast.envs.worker import Overrun, Worker
 from gymnast.errors import InfrastructureError, UserCodeError
+from gymnast.threads import Overrun, Worker
 from gymnast.types import Message, ToolCall
 from gymnast.visible import visible_logger
 

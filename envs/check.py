@@ -13,8 +13,8 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
+from gymnast.blocking import run_blocking
 from gymnast.envs.base import Environment
-from gymnast.envs.blocking import run_blocking
 from gymnast.envs.check_report import CheckReport, ToolTried
 from gymnast.envs.differences import first_difference
 from gymnast.envs.example_arguments import NoExample, example_arguments

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from gymnast.background import in_background
 from gymnast.envs.base import Environment
 from gymnast.envs.episode import Episode
 from gymnast.envs.fresh_box import graded
@@ -17,7 +18,6 @@ from gymnast.envs.tool_program import ToolProgram, described
 from gymnast.envs.tools import with_stop_tools
 from gymnast.envs.toolset import Info
 from gymnast.errors import ConfigError
-from gymnast.sandboxes.background import in_background
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import SandboxSpec
 

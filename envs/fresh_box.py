@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from gymnast.background import in_background
 from gymnast.envs.box import BoxSettings
 from gymnast.envs.carried import CannotCarry, Folder, prepare_box, read_folder, write_folder
 from gymnast.envs.safe_python import require_safe_path
@@ -24,7 +25,6 @@ from gymnast.errors import (
     SandboxTextError,
     UsageError,
 )
-from gymnast.sandboxes.background import in_background
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import ExecResult
 from gymnast.visible import visible_line, visible_logger

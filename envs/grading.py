@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gymnast.background import in_background
 from gymnast.envs.judging import wire
 from gymnast.errors import SandboxBroken, SandboxDead, UserCodeError
-from gymnast.sandboxes.background import in_background
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import ExecResult
 from gymnast.visible import visible_line

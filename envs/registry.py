@@ -13,7 +13,6 @@ from gymnasium.envs.registration import EnvSpec, registry
 
 from gymnast.envs.base import Environment
 from gymnast.envs.renderer import Renderer
-from gymnast.envs.sources import import_source
 from gymnast.envs.toolset import CONSTRUCTOR
 from gymnast.errors import (
     ConfigError,
@@ -23,6 +22,7 @@ from gymnast.errors import (
     UserCodeError,
 )
 from gymnast.hints import did_you_mean
+from gymnast.lookup import import_source
 
 _ids: dict[str, None] = {}
 

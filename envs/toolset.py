@@ -31,7 +31,6 @@ from gymnast.envs.user_code import (
     checked_reward,
     of_the_policy,
 )
-from gymnast.envs.worker import Worker
 from gymnast.errors import (
     InfrastructureError,
     SandboxBroken,
@@ -42,6 +41,7 @@ from gymnast.errors import (
 )
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import SandboxSpec
+from gymnast.threads import Worker
 from gymnast.types import Message, StopReason
 from gymnast.visible import visible_logger
 

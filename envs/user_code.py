@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymnast.envs.messages import read_messages
-from gymnast.envs.worker import Worker
 from gymnast.errors import (
     DataError,
     GymnastError,
@@ -24,6 +23,7 @@ from gymnast.errors import (
     SandboxTextError,
     UserCodeError,
 )
+from gymnast.threads import Worker
 from gymnast.types import Message
 
 # Where an episode is scored, these say something of what the policy has left in its box, or said.

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gymnast.envs.payloads import Malformed, read_arguments
-from gymnast.envs.sources import import_source
 from gymnast.errors import ConfigError, UnknownEnvironment, UserCodeError
+from gymnast.lookup import import_source
 from gymnast.types import ToolCall
 
 Parser = Callable[[str], Any]

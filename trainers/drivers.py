@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from gymnast.envs import Environment
-from gymnast.envs.worker import Worker
+from gymnast.threads import Worker
 from gymnast.visible import visible_logger
 
 Step = tuple[np.ndarray, float, bool, bool, dict[str, Any]]

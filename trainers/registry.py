@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar, get_type_hints
 
-from gymnast.envs.sources import import_source
 from gymnast.errors import ConfigError, UnknownEnvironment
+from gymnast.lookup import import_source
 
 R = TypeVar("R")
 

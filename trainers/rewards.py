@@ -28,8 +28,8 @@ from typing import Any
 
 from gymnast.envs.box import BROKEN
 from gymnast.envs.user_code import Blame, call_hook, checked_number
-from gymnast.envs.worker import Worker
 from gymnast.errors import ConfigError
+from gymnast.threads import Worker
 from gymnast.trainers.registry import import_function
 from gymnast.trainers.rollout import NO_REWARD, PART
 from gymnast.types import Trajectory

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from gymnast.blocking import run_blocking
 from gymnast.envs import Environment, Renderer, make
-from gymnast.envs.blocking import run_blocking
 from gymnast.envs.hooks import Hooks
 from gymnast.envs.registry import find
 from gymnast.envs.rows import offered_tools, prompt_of

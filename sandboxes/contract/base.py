@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from gymnast.background import in_background
 from gymnast.errors import SandboxDead
-from gymnast.sandboxes.background import in_background
 from gymnast.sandboxes.contract.spec import ExecResult
 
 MAX_FILE_BYTES = 64 << 20

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from gymnast.blocking import run_blocking
 from gymnast.envs import Environment, Outcome, tool
-from gymnast.envs.blocking import run_blocking
-from gymnast.envs.worker import Overrun, Worker
+from gymnast.threads import Overrun, Worker
 
 
 def test_functions_run_in_order_on_one_daemon_thread() -> None:
