@@ -23,8 +23,8 @@ overrides), `toolset.py` (one turn in messages), `base.py` (the same in tokens),
 
 from gymnast.envs.base import Environment
 from gymnast.envs.check import check_env
-from gymnast.envs.episode import CallRecord, Episode, ToolError, Turn
 from gymnast.envs.marks import tool
+from gymnast.envs.records.episode import CallRecord, Episode, ToolError, Turn
 from gymnast.envs.registry import make, register, registered
 from gymnast.envs.renderer import Renderer
 from gymnast.envs.toolset import Outcome

@@ -3,7 +3,7 @@
     step(action ids) = parse -> act(assistant message) -> render
 
 This file puts tokens around `toolset.py`, which knows messages alone. Left out: how an episode
-ends (`ending.py`), chat templates (`renderer.py`).
+ends (`records/ending.py`), chat templates (`renderer.py`).
 """
 
 import functools
@@ -14,10 +14,10 @@ import gymnasium
 import numpy as np
 
 from gymnast.blocking import run_blocking
-from gymnast.envs.ending import TokenBudget, close_turn
 from gymnast.envs.fresh_box import run_grader
-from gymnast.envs.messages import conversation
-from gymnast.envs.metrics import Timings
+from gymnast.envs.records.ending import TokenBudget, close_turn
+from gymnast.envs.records.messages import conversation
+from gymnast.envs.records.metrics import Timings
 from gymnast.envs.renderer import Renderer
 from gymnast.envs.spaces import TokenIds, TokenSpace
 from gymnast.envs.toolset import Info, Toolset

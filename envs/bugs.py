@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gymnast.envs.episode import ToolError
+from gymnast.envs.records.episode import ToolError
 from gymnast.visible import visible_logger
 
 logger = visible_logger(__name__)

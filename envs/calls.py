@@ -16,8 +16,8 @@ from typing import Any
 
 from gymnast.envs.arguments import BadArguments, bind_arguments
 from gymnast.envs.bugs import is_bug, own_traceback
-from gymnast.envs.episode import CallRecord, ErrorKind, ToolError
-from gymnast.envs.messages import encodable
+from gymnast.envs.records.episode import CallRecord, ErrorKind, ToolError
+from gymnast.envs.records.messages import encodable
 from gymnast.envs.results import Written, cut_middle, shortened, written
 from gymnast.envs.tools import Tool, no_such_tool
 from gymnast.errors import InfrastructureError, UserCodeError

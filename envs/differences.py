@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gymnast.envs.metrics import Timings
+from gymnast.envs.records.metrics import Timings
 
 
 def first_difference(first: Any, second: Any, name: str) -> str | None:

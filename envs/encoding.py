@@ -21,9 +21,9 @@ from typing import Any
 from gymnast.envs import plain_protocol, probes
 from gymnast.envs.following import Following
 from gymnast.envs.markup import common_start, shared_length
-from gymnast.envs.messages import in_openai_shape
 from gymnast.envs.reading import STRICT_ID
 from gymnast.envs.reasoning import Reasoning
+from gymnast.envs.records.messages import in_openai_shape
 from gymnast.envs.safe_text import SafeText
 from gymnast.envs.turn_ends import after_cut
 from gymnast.envs.turns import Turns

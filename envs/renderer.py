@@ -22,10 +22,10 @@ from gymnast.envs.chat_template import ChatTemplate
 from gymnast.envs.derivation import derive
 from gymnast.envs.encoding import Encoder, check_sayable, difference
 from gymnast.envs.following import Following, with_ends_of_calls
-from gymnast.envs.messages import in_openai_shape
 from gymnast.envs.parsing import Dialect
 from gymnast.envs.reading import Reader
 from gymnast.envs.reasoning import Reasoning
+from gymnast.envs.records.messages import in_openai_shape
 from gymnast.envs.response_template import ResponseTemplate
 from gymnast.envs.safe_text import SafeText
 from gymnast.envs.turn_ends import after_cut, after_stop, end_of_turn

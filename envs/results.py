@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
-from gymnast.envs.messages import encodable
+from gymnast.envs.records.messages import encodable
 
 _CHARACTERS_PER_TOKEN = 16  # more than any text needs; cuts what would only cost time to tokenize
 _CHANNELS = {1, 3, 4}  # grey, colour, colour and opacity

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gymnast.envs.base import Environment
-from gymnast.envs.episode import Episode
 from gymnast.envs.marks import tool
+from gymnast.envs.records.episode import Episode
 from gymnast.envs.result_words import in_words
 from gymnast.envs.safe_python import require_safe_path
 from gymnast.errors import DataError, SandboxFileError

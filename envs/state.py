@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gymnast.envs.box import BROKEN
-from gymnast.envs.ending import TokenBudget
-from gymnast.envs.episode import Episode, Turn
-from gymnast.envs.metrics import Timings, episode_metrics
+from gymnast.envs.records.ending import TokenBudget
+from gymnast.envs.records.episode import Episode, Turn
+from gymnast.envs.records.metrics import Timings, episode_metrics
 from gymnast.envs.tools import Tool
 from gymnast.errors import InfrastructureError, SandboxBroken, SandboxDead
 from gymnast.types import Message, StopReason

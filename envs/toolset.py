@@ -13,12 +13,12 @@ from gymnasium.error import ResetNeeded
 from gymnast.envs.box import BoxSettings, EpisodeBox, box_settings
 from gymnast.envs.bugs import Told
 from gymnast.envs.calls import CallRunner, answer, approximate_tokens
-from gymnast.envs.ending import first_reason
-from gymnast.envs.episode import Episode, Turn
 from gymnast.envs.functions import environment_class
 from gymnast.envs.hooks import Hooks
-from gymnast.envs.messages import json_message, read_calls
-from gymnast.envs.metrics import Timings
+from gymnast.envs.records.ending import first_reason
+from gymnast.envs.records.episode import Episode, Turn
+from gymnast.envs.records.messages import json_message, read_calls
+from gymnast.envs.records.metrics import Timings
 from gymnast.envs.rows import checked_row, offered_tools, prompt_of, with_system_prompt
 from gymnast.envs.state import EpisodeState
 from gymnast.envs.tools import Tool, tools_of_class, with_stop_tools

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from gymnast.envs.messages import read_messages
+from gymnast.envs.records.messages import read_messages
 from gymnast.errors import (
     DataError,
     GymnastError,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from gymnast.envs import Environment, tool
-from gymnast.envs.episode import Episode
+from gymnast.envs.records.episode import Episode
 
 
 class Digits(Environment):

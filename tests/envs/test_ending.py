@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.envs.ending import PRECEDENCE, TokenBudget, close_turn, first_reason
+from gymnast.envs.records.ending import PRECEDENCE, TokenBudget, close_turn, first_reason
 from gymnast.types import StopReason
 
 

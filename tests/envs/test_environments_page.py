@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from gymnast.envs.bugs import KINDS
-from gymnast.envs.episode import ErrorKind
+from gymnast.envs.records.episode import ErrorKind
 
 PAGE = (Path(__file__).parents[2] / "docs/environments.md").read_text()
 

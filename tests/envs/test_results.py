@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from gymnast.envs.messages import encodable
+from gymnast.envs.records.messages import encodable
 from gymnast.envs.results import cut_middle, written
 
 

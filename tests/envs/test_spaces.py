@@ -10,7 +10,7 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from gymnast.envs import Renderer, make
-from gymnast.envs.ending import UNLIMITED
+from gymnast.envs.records.ending import UNLIMITED
 from gymnast.envs.spaces import TokenSpace
 
 

@@ -21,7 +21,7 @@ from command_fixtures import CommandLine
 from gymnast import errors
 from gymnast.agents.tiny import tiny_tokenizer
 from gymnast.envs import Environment, Renderer, check_env, tool
-from gymnast.envs.episode import CallRecord, Episode
+from gymnast.envs.records.episode import CallRecord, Episode
 from gymnast.sandboxes import LocalSandbox
 from gymnast.trainers.console import DetailedConsole, RunConsole
 from gymnast.types import Message, Span, StopReason, ToolCall, Trajectory

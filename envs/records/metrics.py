@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from gymnast.envs.episode import CallRecord, Episode
+from gymnast.envs.records.episode import CallRecord, Episode
 
 _OF_A_TOOL = ("bad_arguments", "exception", "timeout", "bug")  # the model may write any other name
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gymnast.envs.messages import text_of
+from gymnast.envs.records.messages import text_of
 from gymnast.types import Message, StopReason, ToolCall
 from gymnast.visible import visible_line
 

@@ -1,0 +1,1 @@
+"""What an episode leaves: messages, calls, turns, why it ended, and its numbers."""
