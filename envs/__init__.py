@@ -23,10 +23,10 @@ overrides), `toolset.py` (one turn in messages), `base.py` (the same in tokens),
 
 from gymnast.envs.base import Environment
 from gymnast.envs.check import check_env
-from gymnast.envs.marks import tool
 from gymnast.envs.records.episode import CallRecord, Episode, ToolError, Turn
 from gymnast.envs.registry import make, register, registered
 from gymnast.envs.renderer import Renderer
+from gymnast.envs.tools.marks import tool
 from gymnast.envs.toolset import Outcome
 from gymnast.gymnasium_ids import ENVIRONMENTS
 

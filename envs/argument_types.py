@@ -4,7 +4,7 @@ A template that writes `<parameter=x>22</parameter>` or `x="22"` means a number 
 asks for one, and a string where it asks for that. A value is never changed into another one to fit:
 what is not of the right type is handed on as it is, and the tool's validation says so.
 
-Left out: validation (`arguments.py`).
+Left out: validation (`tools/validation.py`).
 """
 
 from collections.abc import Iterator, Mapping

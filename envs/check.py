@@ -20,7 +20,7 @@ from gymnast.envs.differences import first_difference
 from gymnast.envs.example_arguments import NoExample, example_arguments
 from gymnast.envs.hooks import Hooks
 from gymnast.envs.spaces import TokenIds
-from gymnast.envs.tools import Tool
+from gymnast.envs.tools.definition import Tool
 from gymnast.envs.toolset import Info
 from gymnast.visible import visible
 

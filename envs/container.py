@@ -15,7 +15,7 @@ from gymnast.envs.records.episode import Episode
 from gymnast.envs.rows import pick_row
 from gymnast.envs.spaces import TokenIds
 from gymnast.envs.tool_program import ToolProgram, described
-from gymnast.envs.tools import with_stop_tools
+from gymnast.envs.tools.definition import with_stop_tools
 from gymnast.envs.toolset import Info
 from gymnast.errors import ConfigError
 from gymnast.sandboxes.contract.base import Sandbox

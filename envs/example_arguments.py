@@ -11,8 +11,8 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from gymnast.envs.schema import Schema, type_name
-from gymnast.envs.tools import Parameter, Tool
+from gymnast.envs.tools.definition import Parameter, Tool
+from gymnast.envs.tools.schema import Schema, type_name
 
 _MAX_ITEMS = 100
 _FORMATS = {

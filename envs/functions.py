@@ -4,8 +4,8 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from gymnast.envs.marks import ToolOptions, mark_of, marked
-from gymnast.envs.tools import with_stop_tools
+from gymnast.envs.tools.definition import with_stop_tools
+from gymnast.envs.tools.marks import ToolOptions, mark_of, marked
 from gymnast.errors import ToolDefinitionError
 
 E = TypeVar("E", bound=type)

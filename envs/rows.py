@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gymnast.envs.records.messages import encodable, read_messages
-from gymnast.envs.tools import Tool, no_such_tool
+from gymnast.envs.tools.definition import Tool, no_such_tool
 from gymnast.errors import DataError
 from gymnast.types import Message
 

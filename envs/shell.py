@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gymnast.envs.base import Environment
-from gymnast.envs.marks import tool
 from gymnast.envs.records.episode import Episode
 from gymnast.envs.result_words import in_words
 from gymnast.envs.safe_python import require_safe_path
+from gymnast.envs.tools.marks import tool
 from gymnast.errors import DataError, SandboxFileError
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import SandboxSpec

@@ -14,7 +14,7 @@ from gymnast.envs.box import BROKEN
 from gymnast.envs.records.ending import TokenBudget
 from gymnast.envs.records.episode import Episode, Turn
 from gymnast.envs.records.metrics import Timings, episode_metrics
-from gymnast.envs.tools import Tool
+from gymnast.envs.tools.definition import Tool
 from gymnast.errors import InfrastructureError, SandboxBroken, SandboxDead
 from gymnast.types import Message, StopReason
 

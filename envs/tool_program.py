@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 from gymnast.envs.box import BoxSettings
 from gymnast.envs.fresh_box import GradingBox, Ungraded
 from gymnast.envs.safe_python import python_that_imports_from_its_folder, require_safe_path
-from gymnast.envs.schema_tools import tool_of_schema
-from gymnast.envs.tools import Tool
+from gymnast.envs.tools.definition import Tool
+from gymnast.envs.tools.json_schema import tool_of_schema
 from gymnast.errors import SandboxDead, ToolDefinitionError, UserCodeError
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import ExecResult

@@ -11,8 +11,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 from gymnasium.error import ResetNeeded
 
 from gymnast.envs.box import BoxSettings, EpisodeBox, box_settings
-from gymnast.envs.bugs import Told
-from gymnast.envs.calls import CallRunner, answer, approximate_tokens
 from gymnast.envs.functions import environment_class
 from gymnast.envs.hooks import Hooks
 from gymnast.envs.records.ending import first_reason
@@ -21,7 +19,9 @@ from gymnast.envs.records.messages import json_message, read_calls
 from gymnast.envs.records.metrics import Timings
 from gymnast.envs.rows import checked_row, offered_tools, prompt_of, with_system_prompt
 from gymnast.envs.state import EpisodeState
-from gymnast.envs.tools import Tool, tools_of_class, with_stop_tools
+from gymnast.envs.tools.bugs import Told
+from gymnast.envs.tools.definition import Tool, tools_of_class, with_stop_tools
+from gymnast.envs.tools.running import CallRunner, answer, approximate_tokens
 from gymnast.envs.user_code import (
     Blame,
     call_hook,

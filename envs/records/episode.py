@@ -1,6 +1,6 @@
 """What happened in an episode so far: the records that `reward` and `turn_reward` read.
 
-Records only; they are made in `base.py` and `calls.py`.
+Records only; they are made in `base.py` and `tools/running.py`.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class ToolError:
     Attributes:
         kind: `malformed` (could not be read), `unknown_tool`, `bad_arguments`, `exception` (the
             tool raised), `timeout`, or `bug`: the tool's own code is at fault, not the policy (it
-            returned what JSON cannot hold, or raised what no argument explains: `bugs.py`).
+            returned what JSON cannot hold, or raised what no argument explains: `tools/bugs.py`).
         tool: The name the policy wrote, "" where it could not be read.
         message: What was wrong and what would have been right.
         exception: The type of what the tool raised, or of what its result raised; "" elsewhere.

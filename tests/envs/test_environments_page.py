@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import pytest
 
-from gymnast.envs.bugs import KINDS
 from gymnast.envs.records.episode import ErrorKind
+from gymnast.envs.tools.bugs import KINDS
 
 PAGE = (Path(__file__).parents[2] / "docs/environments.md").read_text()
 

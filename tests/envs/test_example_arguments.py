@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from gymnast.envs.arguments import bind_arguments
 from gymnast.envs.example_arguments import NoExample, example_arguments
-from gymnast.envs.marks import ToolOptions
-from gymnast.envs.schema_tools import tool_of_schema
-from gymnast.envs.tools import define_tool
+from gymnast.envs.tools.definition import define_tool
+from gymnast.envs.tools.json_schema import tool_of_schema
+from gymnast.envs.tools.marks import ToolOptions
+from gymnast.envs.tools.validation import bind_arguments
 
 
 class Color(Enum):

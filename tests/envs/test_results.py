@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from gymnast.envs.records.messages import encodable
-from gymnast.envs.results import cut_middle, written
+from gymnast.envs.tools.results import cut_middle, written
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """What a policy is told of a function, read from its docstring; schemas are in test_tools.py."""
 
-from gymnast.envs.schema import parse_docstring
+from gymnast.envs.tools.schema import parse_docstring
 
 
 def test_the_description_ends_at_the_first_section() -> None:

@@ -1,7 +1,7 @@
 """`@tool`: the mark on the functions that a policy may call, and the options that it carries.
 
 The mark is all there is to it: the function stays as it is. What is read of a marked function is in
-`tools.py`.
+`definition.py`.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 `@tool` only marks a method (`marks.py`); `Tool` is what Gymnast knows about it, made once when the
 class is defined, so that a tool that cannot be described fails before any run. Reading arguments is
-in `arguments.py`, running calls in `calls.py`.
+in `validation.py`, running calls in `running.py`.
 """
 
 import copy
@@ -16,8 +16,8 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
-from gymnast.envs.marks import ToolOptions, mark_of, plain_function
-from gymnast.envs.schema import Schema, json_schema, parse_docstring, type_name
+from gymnast.envs.tools.marks import ToolOptions, mark_of, plain_function
+from gymnast.envs.tools.schema import Schema, json_schema, parse_docstring, type_name
 from gymnast.errors import ConfigError, ToolDefinitionError
 from gymnast.hints import did_you_mean
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gymnast.envs.tools import Parameter, Tool
+from gymnast.envs.tools.definition import Parameter, Tool
 
 _MAX_SHOWN = 80
 _MAX_FAULTS = 3

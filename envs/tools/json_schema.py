@@ -13,9 +13,9 @@ from jsonschema.exceptions import SchemaError, best_match
 from pydantic import AfterValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
-from gymnast.envs.marks import ToolOptions
-from gymnast.envs.schema import Schema, simplified
-from gymnast.envs.tools import Parameter, Tool
+from gymnast.envs.tools.definition import Parameter, Tool
+from gymnast.envs.tools.marks import ToolOptions
+from gymnast.envs.tools.schema import Schema, simplified
 from gymnast.errors import ToolDefinitionError
 
 _OPTIONS = ("stop", "timeout_s", "max_output_tokens")
