@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gymnast.envs import Renderer, plain_protocol
-from gymnast.envs.markers import is_markup
+from gymnast.envs.rendering.tokens.markers import is_markup
 from gymnast.errors import TemplateError
 from gymnast.types import Message
 from template_cases import answers, conversations, turns_with_calls

@@ -2,7 +2,7 @@
 
 Holds the template of one tokenizer together with what the template may refer to (the special
 tokens, the user's own variables). What the text means is `derivation.py` and `turns.py`; how it
-becomes token ids is `safe_text.py`.
+becomes token ids is `rendering/tokens/safe_text.py`.
 """
 
 from collections.abc import Mapping, Sequence

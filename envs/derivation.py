@@ -24,7 +24,7 @@ from gymnast.envs.markup import common_end, common_start
 from gymnast.envs.parameters import Parameters
 from gymnast.envs.parsing import Dialect, read_calls
 from gymnast.envs.payloads import Found, Sample
-from gymnast.envs.safe_text import SafeText
+from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.envs.turns import Turns, call_end
 from gymnast.errors import TemplateError
 

@@ -24,7 +24,7 @@ from gymnast.envs.markup import common_start, shared_length
 from gymnast.envs.reading import STRICT_ID
 from gymnast.envs.reasoning import Reasoning
 from gymnast.envs.records.messages import in_openai_shape
-from gymnast.envs.safe_text import SafeText
+from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.envs.turn_ends import after_cut
 from gymnast.envs.turns import Turns
 from gymnast.errors import TemplateError, UsageError

@@ -17,7 +17,7 @@ from gymnast.envs import probes
 from gymnast.envs.chat_template import ChatTemplate
 from gymnast.envs.markup import common_start
 from gymnast.envs.parsing import Dialect
-from gymnast.envs.safe_text import SafeText
+from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.envs.skeletons import Skeleton, shape_of
 from gymnast.envs.turns import Turns, call_end, first_token
 from gymnast.errors import TemplateError

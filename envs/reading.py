@@ -14,9 +14,9 @@ from gymnast.envs import plain_protocol
 from gymnast.envs.channels import Channels
 from gymnast.envs.parsing import Dialect, read_calls, read_near_miss
 from gymnast.envs.reasoning import Reasoning
+from gymnast.envs.rendering.tokens.safe_text import SafeText
+from gymnast.envs.rendering.tokens.spelled import decode_apart, without_marker
 from gymnast.envs.response_template import ResponseTemplate
-from gymnast.envs.safe_text import SafeText
-from gymnast.envs.spelled import decode_apart, without_marker
 from gymnast.envs.turns import Turns
 from gymnast.envs.user_parser import Parser, run_parser
 from gymnast.types import Message, ToolCall

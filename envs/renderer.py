@@ -26,8 +26,8 @@ from gymnast.envs.parsing import Dialect
 from gymnast.envs.reading import Reader
 from gymnast.envs.reasoning import Reasoning
 from gymnast.envs.records.messages import in_openai_shape
+from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.envs.response_template import ResponseTemplate
-from gymnast.envs.safe_text import SafeText
 from gymnast.envs.turn_ends import after_cut, after_stop, end_of_turn
 from gymnast.envs.turns import Turns
 from gymnast.envs.user_parser import Parser, load_parser

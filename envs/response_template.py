@@ -24,7 +24,7 @@ from transformers.utils.chat_parsing.content_parsers import CONTENT_PARSERS, par
 from transformers.utils.chat_parsing.response_templates import load_response_template
 
 from gymnast.envs.payloads import Malformed, read_arguments
-from gymnast.envs.safe_text import SafeText
+from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.errors import TemplateError
 from gymnast.types import ToolCall
 

@@ -15,7 +15,7 @@ from typing import Any
 from gymnast.envs import probes
 from gymnast.envs.chat_template import ChatTemplate
 from gymnast.envs.markup import common_start
-from gymnast.envs.safe_text import SafeText
+from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.errors import TemplateError
 
 Messages = Sequence[Mapping[str, Any]]

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from gymnast.agents.tiny import CHAT_TEMPLATE, tiny_tokenizer
-from gymnast.envs.markers import CANDIDATES
 from gymnast.envs.renderer import Renderer
-from gymnast.envs.token_patterns import any_of
+from gymnast.envs.rendering.tokens.markers import CANDIDATES
+from gymnast.envs.rendering.tokens.token_patterns import any_of
 from template_tokenizers import EXACT, EXACT_BUT_FOR_SPACES, MAKERS
 
 FOLDER = Path(__file__).parent / "chat_templates"

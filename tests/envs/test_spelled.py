@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from gymnast.envs.safe_text import SafeText
-from gymnast.envs.spelled import decode_apart, without_marker
+from gymnast.envs.rendering.tokens.safe_text import SafeText
+from gymnast.envs.rendering.tokens.spelled import decode_apart, without_marker
 
 
 @pytest.fixture(scope="module")

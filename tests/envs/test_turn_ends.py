@@ -7,7 +7,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from gymnast.agents.tiny import tiny_tokenizer
-from gymnast.envs.safe_text import SafeText
+from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.envs.turn_ends import after_cut, after_stop, end_of_turn
 from gymnast.envs.turns import Turns
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Encoding, Tokenizer
 
-from gymnast.envs.markers import TokenBreaker, escaped, is_markup
-from gymnast.envs.token_patterns import SPACE, Normalization
+from gymnast.envs.rendering.tokens.markers import TokenBreaker, escaped, is_markup
+from gymnast.envs.rendering.tokens.token_patterns import SPACE, Normalization
 from gymnast.errors import ModelError
 
 _UNHEARD_OF = "\U0010fffd"  # a character that no vocabulary has

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from gymnast.envs.markers import change_strings
-from gymnast.envs.safe_text import SafeText
+from gymnast.envs.rendering.tokens.markers import change_strings
+from gymnast.envs.rendering.tokens.safe_text import SafeText
 
 _MARKER = "\ue0ff"
 

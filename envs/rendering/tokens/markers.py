@@ -15,7 +15,7 @@ import string
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from gymnast.envs.token_patterns import SPACE, Normalization, any_of
+from gymnast.envs.rendering.tokens.token_patterns import SPACE, Normalization, any_of
 
 # Private characters, and letters of a dead script for tokenizers that drop private characters.
 CANDIDATES = [chr(code) for code in (*range(0xE000, 0xE100), *range(0x12000, 0x12100))]

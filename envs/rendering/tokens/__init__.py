@@ -1,0 +1,1 @@
+"""Text to token ids without an added token that the text only spells."""
