@@ -14,7 +14,7 @@ import jinja2
 import jinja2.lexer
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from gymnast.envs import probes
+from gymnast.envs.rendering.calls import probes
 from gymnast.errors import TemplateError
 
 

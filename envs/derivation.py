@@ -7,7 +7,7 @@ of one after some text are laid side by side (here for the template of a Hermes 
     <|im_start|>...\n <tool_call>\n{"name": "zqfirst", "arguments": ...}\n</tool_call> <|im_end|>\n
 
 What was read is tried at once: the rendering must parse back into the marked calls, or else the
-template is refused. `payloads.py` says what can stand between the delimiters, `parsing.py` reads
+template is refused. `rendering/calls/payloads.py` says what can stand between the delimiters, `rendering/calls/dialect.py` reads
 a completion by the dialect.
 """
 
@@ -16,14 +16,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from gymnast.envs import markup, probes, shown
+from gymnast.envs import shown
 from gymnast.envs.chat_template import ChatTemplate
-from gymnast.envs.json_payloads import JsonCalls, NameThenJson
-from gymnast.envs.keyword_calls import KeywordCalls
-from gymnast.envs.markup import common_end, common_start
-from gymnast.envs.parameters import Parameters
-from gymnast.envs.parsing import Dialect, read_calls
-from gymnast.envs.payloads import Found, Sample
+from gymnast.envs.rendering.calls import markup, probes
+from gymnast.envs.rendering.calls.dialect import Dialect, read_calls
+from gymnast.envs.rendering.calls.json_payloads import JsonCalls, NameThenJson
+from gymnast.envs.rendering.calls.keyword_calls import KeywordCalls
+from gymnast.envs.rendering.calls.markup import common_end, common_start
+from gymnast.envs.rendering.calls.parameters import Parameters
+from gymnast.envs.rendering.calls.payloads import Found, Sample
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.envs.turns import Turns, call_end
 from gymnast.errors import TemplateError

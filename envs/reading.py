@@ -12,8 +12,8 @@ from typing import Any
 
 from gymnast.envs import plain_protocol
 from gymnast.envs.channels import Channels
-from gymnast.envs.parsing import Dialect, read_calls, read_near_miss
 from gymnast.envs.reasoning import Reasoning
+from gymnast.envs.rendering.calls.dialect import Dialect, read_calls, read_near_miss
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.envs.rendering.tokens.spelled import decode_apart, without_marker
 from gymnast.envs.response_template import ResponseTemplate

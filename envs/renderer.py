@@ -16,16 +16,17 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from gymnast.envs import plain_protocol, probes
+from gymnast.envs import plain_protocol
 from gymnast.envs.channels import Channels
 from gymnast.envs.chat_template import ChatTemplate
 from gymnast.envs.derivation import derive
 from gymnast.envs.encoding import Encoder, check_sayable, difference
 from gymnast.envs.following import Following, with_ends_of_calls
-from gymnast.envs.parsing import Dialect
 from gymnast.envs.reading import Reader
 from gymnast.envs.reasoning import Reasoning
 from gymnast.envs.records.messages import in_openai_shape
+from gymnast.envs.rendering.calls import probes
+from gymnast.envs.rendering.calls.dialect import Dialect
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.envs.response_template import ResponseTemplate
 from gymnast.envs.turn_ends import after_cut, after_stop, end_of_turn

@@ -10,7 +10,7 @@ last region of a field. So the parser that it runs is run here, and its events a
 broken call becomes a `ToolCall` with an `error`, and what is before and after it is read as well.
 
 Left out: the ids that calls get (`renderer.py`), and templates that come without a response
-template (`parsing.py`).
+template (`rendering/calls/dialect.py`).
 """
 
 import json
@@ -23,7 +23,7 @@ from transformers.utils.chat_parsing import ResponseParser
 from transformers.utils.chat_parsing.content_parsers import CONTENT_PARSERS, parse_content
 from transformers.utils.chat_parsing.response_templates import load_response_template
 
-from gymnast.envs.payloads import Malformed, read_arguments
+from gymnast.envs.rendering.calls.payloads import Malformed, read_arguments
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.errors import TemplateError
 from gymnast.types import ToolCall

@@ -7,9 +7,9 @@ which it tells of the tools may want a word before calls that its history leaves
 import re
 from dataclasses import replace
 
-from gymnast.envs import markup, probes
-from gymnast.envs.json_payloads import JsonCalls
-from gymnast.envs.parsing import Dialect
+from gymnast.envs.rendering.calls import markup, probes
+from gymnast.envs.rendering.calls.dialect import Dialect
+from gymnast.envs.rendering.calls.json_payloads import JsonCalls
 
 
 def example(dialect: Dialect, written: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gymnast.envs.payloads import Malformed, read_arguments
+from gymnast.envs.rendering.calls.payloads import Malformed, read_arguments
 from gymnast.errors import ConfigError, UnknownEnvironment, UserCodeError
 from gymnast.lookup import import_source
 from gymnast.types import ToolCall

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.envs.argument_types import of_items, of_property, typed, types
+from gymnast.envs.rendering.calls.argument_types import of_items, of_property, typed, types
 
 STRING: dict[str, Any] = {"type": "string"}
 INTEGER: dict[str, Any] = {"type": "integer"}

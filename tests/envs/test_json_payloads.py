@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.envs import probes
-from gymnast.envs.json_payloads import JsonCalls, NameThenJson, find_json, find_path
-from gymnast.envs.payloads import Found, Malformed, Sample
+from gymnast.envs.rendering.calls import probes
+from gymnast.envs.rendering.calls.json_payloads import JsonCalls, NameThenJson, find_json, find_path
+from gymnast.envs.rendering.calls.payloads import Found, Malformed, Sample
 
 NAME, ID, ARGUMENTS = probes.NAMES[0], probes.IDS[0], probes.ARGUMENTS[0]
 INSIDE = json.dumps(ARGUMENTS)

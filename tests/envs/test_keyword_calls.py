@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.envs import probes
-from gymnast.envs.keyword_calls import KeywordCalls
-from gymnast.envs.literals import DEPTH, Notation
-from gymnast.envs.payloads import Found, Malformed, Sample
+from gymnast.envs.rendering.calls import probes
+from gymnast.envs.rendering.calls.keyword_calls import KeywordCalls
+from gymnast.envs.rendering.calls.literals import DEPTH, Notation
+from gymnast.envs.rendering.calls.payloads import Found, Malformed, Sample
 
 Write = Callable[[str, Mapping[str, Any]], str]
 MARK, ESCAPE = '<|"|>', "<escape>"

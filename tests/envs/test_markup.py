@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.envs import probes
-from gymnast.envs.markup import common_end, common_start, generalised, pattern, shown
+from gymnast.envs.rendering.calls import probes
+from gymnast.envs.rendering.calls.markup import (
+    common_end,
+    common_start,
+    generalised,
+    pattern,
+    shown,
+)
 
 FIRST, SECOND = probes.NAMES
 ID = probes.IDS[0]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.envs import probes
-from gymnast.envs.parameters import Parameters
-from gymnast.envs.payloads import Found, Malformed, Sample
+from gymnast.envs.rendering.calls import probes
+from gymnast.envs.rendering.calls.parameters import Parameters
+from gymnast.envs.rendering.calls.payloads import Found, Malformed, Sample
 
 Write = Callable[[str, Mapping[str, Any]], str]
 LARGE = 100_000  # characters: reading that takes their square would not end within a test's time

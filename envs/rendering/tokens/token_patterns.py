@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers.normalizers import Normalizer
 
-from gymnast.envs.markup import shared_length
+from gymnast.envs.rendering.calls.markup import shared_length
 
 SPACE = "\u2581"  # what tokenizers in SentencePiece's manner write for a space
 

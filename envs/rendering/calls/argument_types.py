@@ -10,8 +10,8 @@ Left out: validation (`tools/validation.py`).
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gymnast.envs.literals import read_literal
-from gymnast.envs.payloads import Malformed, read_json
+from gymnast.envs.rendering.calls.literals import read_literal
+from gymnast.envs.rendering.calls.payloads import Malformed, read_json
 
 _NAMES: dict[type, str] = {
     str: "string",

@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from gymnast.envs import markup, near_misses
-from gymnast.envs.literals import skip_space
-from gymnast.envs.payloads import Malformed, Payload, Schemas
+from gymnast.envs.rendering.calls import markup, near_misses
+from gymnast.envs.rendering.calls.literals import skip_space
+from gymnast.envs.rendering.calls.payloads import Malformed, Payload, Schemas
 from gymnast.types import ToolCall
 
 _SEPARATORS = (";", ",")  # models write them between calls, whatever the template does

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection
 from functools import lru_cache
 
-from gymnast.envs import probes
+from gymnast.envs.rendering.calls import probes
 
 ID, NUMBER, NAME, KEY = "\ue0f0", "\ue0f1", "\ue0f2", "\ue0f3"
 _PATTERNS = {ID: r"([\w.:\-]+)", NUMBER: r"\d+", NAME: r"[\w.\-]+", KEY: r"[^\s<>]+"}

@@ -13,7 +13,7 @@ Prose and code name tools and tags as well, so a tag that is not the dialect's t
 a payload behind it; the other two (`loose_calls.py`) need keys that only calls have. How often text
 is wrongly taken for a call, and a near miss for text, `benchmarks/near_misses.py` measures.
 
-Left out: reading calls (`parsing.py`), and what breaks a call that has begun (`payloads.py`).
+Left out: reading calls (`dialect.py`), and what breaks a call that has begun (`payloads.py`).
 """
 
 import re
@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import islice
 
-from gymnast.envs import markup
-from gymnast.envs.loose_calls import Loose, NearMiss, words_of
-from gymnast.envs.payloads import Payload, Schemas
+from gymnast.envs.rendering.calls import markup
+from gymnast.envs.rendering.calls.loose_calls import Loose, NearMiss, words_of
+from gymnast.envs.rendering.calls.payloads import Payload, Schemas
 
 _TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 _LIKE_A_TAG = re.compile(

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from gymnast.envs import markup, probes
-from gymnast.envs.argument_types import of_items, of_property, typed, types
-from gymnast.envs.literals import DEPTH, skip_space
-from gymnast.envs.payloads import Found, Malformed, Sample, Schemas
+from gymnast.envs.rendering.calls import markup, probes
+from gymnast.envs.rendering.calls.argument_types import of_items, of_property, typed, types
+from gymnast.envs.rendering.calls.literals import DEPTH, skip_space
+from gymnast.envs.rendering.calls.payloads import Found, Malformed, Sample, Schemas
 from gymnast.types import ToolCall
 
 _ATTRIBUTE = "\ue0f4"  # in `assign`: the word that says what type the value has

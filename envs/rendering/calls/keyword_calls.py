@@ -17,10 +17,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gymnast.envs import probes
-from gymnast.envs.argument_types import of_items, of_property, typed, types
-from gymnast.envs.literals import CONSTANT, Notation, Word, constant, next_item, skip_space
-from gymnast.envs.payloads import Found, Malformed, Sample, Schemas
+from gymnast.envs.rendering.calls import probes
+from gymnast.envs.rendering.calls.argument_types import of_items, of_property, typed, types
+from gymnast.envs.rendering.calls.literals import (
+    CONSTANT,
+    Notation,
+    Word,
+    constant,
+    next_item,
+    skip_space,
+)
+from gymnast.envs.rendering.calls.payloads import Found, Malformed, Sample, Schemas
 from gymnast.types import ToolCall
 
 _QUOTES = ("'", '"')

@@ -17,8 +17,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from gymnast.envs.literals import Notation, plain
-from gymnast.envs.payloads import Malformed, Schemas, read_json
+from gymnast.envs.rendering.calls.literals import Notation, plain
+from gymnast.envs.rendering.calls.payloads import Malformed, Schemas, read_json
 
 _MOST_NAMES, _MOST_OBJECTS = 200, 30  # that are looked at in a text
 _REACH = 200  # characters between a line's start, a name and a parameter

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from gymnast.envs.payloads import Malformed
+from gymnast.envs.rendering.calls.payloads import Malformed
 
 DEPTH = 100
 """How many lists and objects may stand inside each other."""

@@ -7,9 +7,16 @@ from typing import Any
 
 import jmespath
 
-from gymnast.envs import markup, probes
-from gymnast.envs.literals import skip_space
-from gymnast.envs.payloads import Found, Malformed, Sample, Schemas, read_arguments, read_json
+from gymnast.envs.rendering.calls import markup, probes
+from gymnast.envs.rendering.calls.literals import skip_space
+from gymnast.envs.rendering.calls.payloads import (
+    Found,
+    Malformed,
+    Sample,
+    Schemas,
+    read_arguments,
+    read_json,
+)
 from gymnast.types import ToolCall
 
 
