@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import template_repairs
 from gymnast.envs import plain_protocol
-from gymnast.envs.chat_template import ChatTemplate
+from gymnast.envs.rendering.template.chat_template import ChatTemplate
 from gymnast.errors import TemplateError
 from template_corpus import Template, tokenizer_for
 from template_form import FormFinder

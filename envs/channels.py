@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from gymnast.envs.reasoning import Reasoning
 from gymnast.envs.rendering.calls import markup
 from gymnast.envs.rendering.calls.dialect import Dialect
 from gymnast.envs.rendering.calls.json_payloads import NameThenJson
+from gymnast.envs.rendering.template.reasoning import Reasoning
 
 _WORD = re.compile(r"\w+")
 _LONGEST_HEADER = 80  # characters between its first and its last markup

@@ -19,15 +19,15 @@ from functools import cached_property
 from typing import Any
 
 from gymnast.envs import plain_protocol
-from gymnast.envs.following import Following
 from gymnast.envs.reading import STRICT_ID
-from gymnast.envs.reasoning import Reasoning
 from gymnast.envs.records.messages import in_openai_shape
 from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.calls.markup import common_start, shared_length
+from gymnast.envs.rendering.template.following import Following
+from gymnast.envs.rendering.template.reasoning import Reasoning
+from gymnast.envs.rendering.template.turn_ends import after_cut
+from gymnast.envs.rendering.template.turns import Turns
 from gymnast.envs.rendering.tokens.safe_text import SafeText
-from gymnast.envs.turn_ends import after_cut
-from gymnast.envs.turns import Turns
 from gymnast.errors import TemplateError, UsageError
 from gymnast.types import Message, ToolCall
 

@@ -6,8 +6,8 @@
     observe   context ids, new messages    -> only the ids to append
 
 Sampled ids are never decoded and encoded again: `observe` looks at the last of them and gives what
-comes after. How the template writes turns and calls is read from its own renderings (`turns.py`,
-`derivation.py`), once; a template without tools gets the plain protocol (`plain_protocol.py`).
+comes after. How the template writes turns and calls is read from its own renderings (`rendering/template/turns.py`,
+`rendering/template/derivation.py`), once; a template without tools gets the plain protocol (`plain_protocol.py`).
 """
 
 import json
@@ -18,19 +18,19 @@ from typing import Any
 
 from gymnast.envs import plain_protocol
 from gymnast.envs.channels import Channels
-from gymnast.envs.chat_template import ChatTemplate
-from gymnast.envs.derivation import derive
 from gymnast.envs.encoding import Encoder, check_sayable, difference
-from gymnast.envs.following import Following, with_ends_of_calls
 from gymnast.envs.reading import Reader
-from gymnast.envs.reasoning import Reasoning
 from gymnast.envs.records.messages import in_openai_shape
 from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.calls.dialect import Dialect
+from gymnast.envs.rendering.template.chat_template import ChatTemplate
+from gymnast.envs.rendering.template.derivation import derive
+from gymnast.envs.rendering.template.following import Following, with_ends_of_calls
+from gymnast.envs.rendering.template.reasoning import Reasoning
+from gymnast.envs.rendering.template.turn_ends import after_cut, after_stop, end_of_turn
+from gymnast.envs.rendering.template.turns import Turns
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.envs.response_template import ResponseTemplate
-from gymnast.envs.turn_ends import after_cut, after_stop, end_of_turn
-from gymnast.envs.turns import Turns
 from gymnast.envs.user_parser import Parser, load_parser
 from gymnast.errors import TemplateError
 from gymnast.types import Message

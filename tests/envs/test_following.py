@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gymnast.agents.tiny import tiny_tokenizer
-from gymnast.envs.chat_template import ChatTemplate
-from gymnast.envs.derivation import derive
-from gymnast.envs.following import Following, with_ends_of_calls
 from gymnast.envs.rendering.calls import probes
+from gymnast.envs.rendering.template.chat_template import ChatTemplate
+from gymnast.envs.rendering.template.derivation import derive
+from gymnast.envs.rendering.template.following import Following, with_ends_of_calls
+from gymnast.envs.rendering.template.turns import Turns
 from gymnast.envs.rendering.tokens.safe_text import SafeText
-from gymnast.envs.turns import Turns
 from gymnast.errors import TemplateError
 
 FILES = Path(__file__).parent / "chat_templates"

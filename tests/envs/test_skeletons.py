@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.envs.skeletons import Skeleton, shape_of
+from gymnast.envs.rendering.template.skeletons import Skeleton, shape_of
 from gymnast.errors import TemplateError
 
 Messages = list[dict[str, Any]]

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from gymnast.envs.chat_template import ChatTemplate
 from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.calls.dialect import Dialect
 from gymnast.envs.rendering.calls.markup import common_start
+from gymnast.envs.rendering.template.chat_template import ChatTemplate
+from gymnast.envs.rendering.template.skeletons import Skeleton, shape_of
+from gymnast.envs.rendering.template.turns import Turns, call_end, first_token
 from gymnast.envs.rendering.tokens.safe_text import SafeText
-from gymnast.envs.skeletons import Skeleton, shape_of
-from gymnast.envs.turns import Turns, call_end, first_token
 from gymnast.errors import TemplateError
 
 Messages = Sequence[Mapping[str, Any]]

@@ -16,9 +16,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gymnast.envs.chat_template import ChatTemplate
 from gymnast.envs.rendering.calls import markup, probes
 from gymnast.envs.rendering.calls.dialect import Dialect
+from gymnast.envs.rendering.template.chat_template import ChatTemplate
 from gymnast.errors import TemplateError
 
 KEYS = ("reasoning_content", "reasoning", "thinking")

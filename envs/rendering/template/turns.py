@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gymnast.envs.chat_template import ChatTemplate
 from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.calls.markup import common_start
+from gymnast.envs.rendering.template.chat_template import ChatTemplate
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.errors import TemplateError
 

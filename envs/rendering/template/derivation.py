@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from gymnast.envs import shown
-from gymnast.envs.chat_template import ChatTemplate
 from gymnast.envs.rendering.calls import markup, probes
 from gymnast.envs.rendering.calls.dialect import Dialect, read_calls
 from gymnast.envs.rendering.calls.json_payloads import JsonCalls, NameThenJson
@@ -25,8 +23,10 @@ from gymnast.envs.rendering.calls.keyword_calls import KeywordCalls
 from gymnast.envs.rendering.calls.markup import common_end, common_start
 from gymnast.envs.rendering.calls.parameters import Parameters
 from gymnast.envs.rendering.calls.payloads import Found, Sample
+from gymnast.envs.rendering.template import shown
+from gymnast.envs.rendering.template.chat_template import ChatTemplate
+from gymnast.envs.rendering.template.turns import Turns, call_end
 from gymnast.envs.rendering.tokens.safe_text import SafeText
-from gymnast.envs.turns import Turns, call_end
 from gymnast.errors import TemplateError
 
 KINDS: tuple[Callable[[Sample], Found | None], ...] = (

@@ -6,8 +6,8 @@ its place; or it was cut by its length, perhaps in the middle of the end.
 
 from collections.abc import Sequence
 
+from gymnast.envs.rendering.template.turns import Turns
 from gymnast.envs.rendering.tokens.safe_text import SafeText
-from gymnast.envs.turns import Turns
 
 _MARGIN = 8  # tokens: as many as a model may have written in place of one of ours
 

@@ -1,0 +1,1 @@
+"""What a chat template does, read from its own rendering of marked conversations."""
