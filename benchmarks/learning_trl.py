@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 
 from gymnast.agents import load_model
 from gymnast.envs import Environment
-from gymnast.envs.plain_protocol import rewrite
+from gymnast.envs.rendering.plain_protocol import rewrite
 from gymnast.types import Message
 from learning_job import Curve, Job, Row, Step, evaluation_of
 from rollout_measure import cpu_seconds

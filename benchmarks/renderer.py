@@ -26,7 +26,7 @@ import transformers
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from gymnast.envs.renderer import Renderer
+from gymnast.envs.rendering.renderer import Renderer
 from gymnast.errors import TemplateError
 from template_corpus import Template, load, tokenizer_for
 

@@ -8,7 +8,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gymnast.envs import Renderer, plain_protocol
+from gymnast.envs import Renderer
+from gymnast.envs.rendering import plain_protocol
 from gymnast.envs.rendering.tokens.markers import is_markup
 from gymnast.errors import TemplateError
 from gymnast.types import Message

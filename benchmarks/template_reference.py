@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import template_repairs
-from gymnast.envs import plain_protocol
+from gymnast.envs.rendering import plain_protocol
 from gymnast.envs.rendering.template.chat_template import ChatTemplate
 from gymnast.errors import TemplateError
 from template_corpus import Template, tokenizer_for

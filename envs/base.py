@@ -3,7 +3,7 @@
     step(action ids) = parse -> act(assistant message) -> render
 
 This file puts tokens around `toolset.py`, which knows messages alone. Left out: how an episode
-ends (`records/ending.py`), chat templates (`renderer.py`).
+ends (`records/ending.py`), chat templates (`rendering/renderer.py`).
 """
 
 import functools
@@ -18,7 +18,7 @@ from gymnast.envs.fresh_box import run_grader
 from gymnast.envs.records.ending import TokenBudget, close_turn
 from gymnast.envs.records.messages import conversation
 from gymnast.envs.records.metrics import Timings
-from gymnast.envs.renderer import Renderer
+from gymnast.envs.rendering.renderer import Renderer
 from gymnast.envs.spaces import TokenIds, TokenSpace
 from gymnast.envs.toolset import Info, Toolset
 from gymnast.errors import ConfigError, PromptTooLong, UsageError

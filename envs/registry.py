@@ -12,7 +12,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, registry
 
 from gymnast.envs.base import Environment
-from gymnast.envs.renderer import Renderer
+from gymnast.envs.rendering.renderer import Renderer
 from gymnast.envs.toolset import CONSTRUCTOR
 from gymnast.errors import (
     ConfigError,

@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
-from gymnast.envs.renderer import Renderer
+from gymnast.envs.rendering.renderer import Renderer
 
 TokenIds = NDArray[np.int64]
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gymnast.agents.tiny import tiny_tokenizer
-from gymnast.envs.renderer import Renderer
+from gymnast.envs.rendering.renderer import Renderer
 from gymnast.errors import DataError, TemplateError, UsageError
 from gymnast.types import ToolCall
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gymnast.agents.tiny import tiny_tokenizer
-from gymnast.envs.renderer import Renderer
 from gymnast.envs.rendering.calls.dialect import Dialect, read_calls
 from gymnast.envs.rendering.calls.json_payloads import NameThenJson
 from gymnast.envs.rendering.calls.parameters import Parameters
+from gymnast.envs.rendering.renderer import Renderer
 from gymnast.errors import ConfigError, UserCodeError
 
 XML = (Path(__file__).parent / "chat_templates" / "xml.jinja").read_text()

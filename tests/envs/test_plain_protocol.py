@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gymnast.agents.tiny import tiny_tokenizer
-from gymnast.envs.renderer import Renderer
+from gymnast.envs.rendering.renderer import Renderer
 
 TEMPLATES = Path(__file__).parent / "chat_templates"
 TOOL = {

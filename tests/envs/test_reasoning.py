@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gymnast.agents.tiny import tiny_tokenizer
-from gymnast.envs.renderer import Renderer
+from gymnast.envs.rendering.renderer import Renderer
 from gymnast.types import Message
 
 HEAD = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gymnast.agents.tiny import tiny_tokenizer
-from gymnast.envs import plain_protocol
-from gymnast.envs.renderer import Renderer
+from gymnast.envs.rendering import plain_protocol
+from gymnast.envs.rendering.renderer import Renderer
 from gymnast.errors import DataError, ModelError, TemplateError
 from gymnast.types import ToolCall
 

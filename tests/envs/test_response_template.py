@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gymnast.agents.tiny import tiny_tokenizer
+from gymnast.envs.rendering.response_template import Parsed, ResponseTemplate
 from gymnast.envs.rendering.tokens.safe_text import SafeText
-from gymnast.envs.response_template import Parsed, ResponseTemplate
 from gymnast.errors import TemplateError
 
 TOKENS = ["<think>", "</think>", "<|start|>", "<|channel|>", "<|message|>", "<|call|>", "<|end|>"]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from gymnast.agents.tiny import CHAT_TEMPLATE, tiny_tokenizer
-from gymnast.envs.renderer import Renderer
+from gymnast.envs.rendering.renderer import Renderer
 from gymnast.envs.rendering.tokens.markers import CANDIDATES
 from gymnast.envs.rendering.tokens.token_patterns import any_of
 from template_tokenizers import EXACT, EXACT_BUT_FOR_SPACES, MAKERS

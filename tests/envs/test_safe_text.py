@@ -12,7 +12,7 @@ from tokenizers.trainers import BpeTrainer, UnigramTrainer
 from transformers import PreTrainedTokenizerFast
 
 from gymnast.agents.tiny import CHAT_TEMPLATE, tiny_tokenizer
-from gymnast.envs.renderer import Renderer
+from gymnast.envs.rendering.renderer import Renderer
 
 TEMPLATES = Path(__file__).parent / "chat_templates"
 TOKENS = ["<s>", "</s>", "<unk>", "<|im_start|>", "<|im_end|>"]

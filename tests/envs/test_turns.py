@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gymnast.agents.tiny import tiny_tokenizer
-from gymnast.envs.renderer import Renderer
+from gymnast.envs.rendering.renderer import Renderer
 from gymnast.errors import TemplateError
 
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "", "parameters": {}}}]

@@ -7,7 +7,7 @@ the generation prompt ends, and ends with the token that stops generation:
                                             generation prompt  action
 
 A thought that the generation prompt opens, and the template never writes, is closed first. Left
-out: how an action is read (`reading.py`); `difference` compares what was.
+out: how an action is read (`completion.py`); `difference` compares what was.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gymnast.envs import plain_protocol
-from gymnast.envs.reading import STRICT_ID
 from gymnast.envs.records.messages import in_openai_shape
+from gymnast.envs.rendering import plain_protocol
 from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.calls.markup import common_start, shared_length
+from gymnast.envs.rendering.completion import STRICT_ID
 from gymnast.envs.rendering.template.following import Following
 from gymnast.envs.rendering.template.reasoning import Reasoning
 from gymnast.envs.rendering.template.turn_ends import after_cut

@@ -16,13 +16,14 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from gymnast.envs import plain_protocol
-from gymnast.envs.channels import Channels
-from gymnast.envs.encoding import Encoder, check_sayable, difference
-from gymnast.envs.reading import Reader
 from gymnast.envs.records.messages import in_openai_shape
+from gymnast.envs.rendering import plain_protocol
 from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.calls.dialect import Dialect
+from gymnast.envs.rendering.channels import Channels
+from gymnast.envs.rendering.completion import Reader
+from gymnast.envs.rendering.encoding import Encoder, check_sayable, difference
+from gymnast.envs.rendering.response_template import ResponseTemplate
 from gymnast.envs.rendering.template.chat_template import ChatTemplate
 from gymnast.envs.rendering.template.derivation import derive
 from gymnast.envs.rendering.template.following import Following, with_ends_of_calls
@@ -30,8 +31,7 @@ from gymnast.envs.rendering.template.reasoning import Reasoning
 from gymnast.envs.rendering.template.turn_ends import after_cut, after_stop, end_of_turn
 from gymnast.envs.rendering.template.turns import Turns
 from gymnast.envs.rendering.tokens.safe_text import SafeText
-from gymnast.envs.response_template import ResponseTemplate
-from gymnast.envs.user_parser import Parser, load_parser
+from gymnast.envs.rendering.user_parser import Parser, load_parser
 from gymnast.errors import TemplateError
 from gymnast.types import Message
 
@@ -49,7 +49,7 @@ class Renderer:
         chat_template_kwargs: Passed to every rendering, for example `{"enable_thinking": False}`.
         parser: Reads calls instead of the dialect found in the template: a function, or
             "module:function", that gets a completion's text (its contract is at
-            `gymnast.envs.user_parser.run_parser`). Prompts stay as the template, or the plain
+            `gymnast.envs.rendering.user_parser.run_parser`). Prompts stay as the template, or the plain
             protocol, writes them.
 
     Raises:

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gymnast.envs import plain_protocol
-from gymnast.envs.channels import Channels
+from gymnast.envs.rendering import plain_protocol
 from gymnast.envs.rendering.calls.dialect import Dialect, read_calls, read_near_miss
+from gymnast.envs.rendering.channels import Channels
+from gymnast.envs.rendering.response_template import ResponseTemplate
 from gymnast.envs.rendering.template.reasoning import Reasoning
 from gymnast.envs.rendering.template.turns import Turns
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.envs.rendering.tokens.spelled import decode_apart, without_marker
-from gymnast.envs.response_template import ResponseTemplate
-from gymnast.envs.user_parser import Parser, run_parser
+from gymnast.envs.rendering.user_parser import Parser, run_parser
 from gymnast.types import Message, ToolCall
 
 Tools = Sequence[Mapping[str, Any]] | None

@@ -1,0 +1,1 @@
+"""Messages to tokens and back, for one tokenizer and its chat template."""
