@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 
 from gymnast.blocking import run_blocking
-from gymnast.envs.fresh_box import run_grader
+from gymnast.envs.boxes.fresh_box import run_grader
 from gymnast.envs.records.ending import TokenBudget, close_turn
 from gymnast.envs.records.messages import conversation
 from gymnast.envs.records.metrics import Timings

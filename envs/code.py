@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gymnast.envs.base import Environment
+from gymnast.envs.boxes.result_words import in_words
 from gymnast.envs.code_rows import code_task
 from gymnast.envs.code_tasks import LEVELS, WORKED, tasks
 from gymnast.envs.grading import TESTS, Grade, GradingLimits, grade
 from gymnast.envs.records.episode import Episode
-from gymnast.envs.result_words import in_words
 from gymnast.envs.tools.marks import tool
 from gymnast.errors import ConfigError, UserCodeError
 from gymnast.sandboxes.contract.spec import SandboxSpec

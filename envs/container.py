@@ -10,7 +10,7 @@ import numpy as np
 
 from gymnast.background import in_background
 from gymnast.envs.base import Environment
-from gymnast.envs.fresh_box import graded
+from gymnast.envs.boxes.fresh_box import graded
 from gymnast.envs.records.episode import Episode
 from gymnast.envs.rows import pick_row
 from gymnast.envs.spaces import TokenIds

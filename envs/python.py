@@ -8,8 +8,8 @@ import numpy as np
 
 from gymnast.envs.arithmetic import last_number
 from gymnast.envs.base import Environment
+from gymnast.envs.boxes.result_words import in_words
 from gymnast.envs.records.episode import Episode
-from gymnast.envs.result_words import in_words
 from gymnast.envs.tools.marks import tool
 from gymnast.errors import DataError
 from gymnast.sandboxes.contract.spec import SandboxSpec

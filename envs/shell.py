@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gymnast.envs.base import Environment
+from gymnast.envs.boxes.result_words import in_words
+from gymnast.envs.boxes.safe_python import require_safe_path
 from gymnast.envs.records.episode import Episode
-from gymnast.envs.result_words import in_words
-from gymnast.envs.safe_python import require_safe_path
 from gymnast.envs.tools.marks import tool
 from gymnast.errors import DataError, SandboxFileError
 from gymnast.sandboxes.contract.base import Sandbox

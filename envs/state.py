@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gymnast.envs.box import BROKEN
+from gymnast.envs.boxes.box import BROKEN
 from gymnast.envs.records.ending import TokenBudget
 from gymnast.envs.records.episode import Episode, Turn
 from gymnast.envs.records.metrics import Timings, episode_metrics

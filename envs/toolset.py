@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from gymnasium.error import ResetNeeded
 
-from gymnast.envs.box import BoxSettings, EpisodeBox, box_settings
+from gymnast.envs.boxes.box import BoxSettings, EpisodeBox, box_settings
 from gymnast.envs.functions import environment_class
 from gymnast.envs.hooks import Hooks
 from gymnast.envs.records.ending import first_reason

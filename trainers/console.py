@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from gymnast.envs.box import BROKEN
+from gymnast.envs.boxes.box import BROKEN
 from gymnast.trainers.evaluation_summary import aligned, headline, summary_cells, summary_table
 from gymnast.trainers.observer import Groups
 from gymnast.trainers.samples import Sample, pick_samples

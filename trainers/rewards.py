@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gymnast.envs.box import BROKEN
+from gymnast.envs.boxes.box import BROKEN
 from gymnast.envs.user_code import Blame, call_hook, checked_number
 from gymnast.errors import ConfigError
 from gymnast.threads import Worker

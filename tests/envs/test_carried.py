@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gymnast.envs.carried import (
+from gymnast.envs.boxes.carried import (
     MAX_ENTRIES,
     CannotCarry,
     prepare_box,
     read_folder,
     write_folder,
 )
-from gymnast.envs.carried_links import Entry, kept_entries
+from gymnast.envs.boxes.carried_links import Entry, kept_entries
 from gymnast.errors import SandboxDead
 from gymnast.sandboxes import ExecResult, LocalSandbox, Sandbox, SandboxSpec
 
@@ -128,7 +128,7 @@ def test_files_of_the_check_take_their_places(boxes: tuple[LocalSandbox, LocalSa
 def test_a_folder_beyond_the_limits_is_refused(
     commands: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gymnast.envs.carried.MAX_ENTRIES", 100)
+    monkeypatch.setattr("gymnast.envs.boxes.carried.MAX_ENTRIES", 100)
     with LocalSandbox(SandboxSpec(disk_bytes=MOST)) as box:
         box.exec(commands)
         with pytest.raises(CannotCarry, match=words):
@@ -385,7 +385,7 @@ def test_a_box_that_takes_its_time_for_each_piece_is_refused(
             time.sleep(0.1)
             return super().python(code, **more)
 
-    monkeypatch.setattr("gymnast.envs.carried.READ_S", 0.15)
+    monkeypatch.setattr("gymnast.envs.boxes.carried.READ_S", 0.15)
     piece = base64.b64encode(bytes(1 << 20)).decode()
     first = lie(["file", "a", 0, 8 << 20, 0], contents=piece)
     with pytest.raises(CannotCarry, match=r"longer than 0\.15 s"):

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from gymnast.envs.box import BROKEN
+from gymnast.envs.boxes.box import BROKEN
 from sandbox_fixtures import skip_without_landlock
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from gymnast.envs import Renderer, check_env, make
+from gymnast.envs.boxes.result_words import in_words
 from gymnast.envs.python import Python, gives
-from gymnast.envs.result_words import in_words
 from gymnast.errors import DataError
 from gymnast.sandboxes import ExecResult
 

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gymnast.envs.carried_links import Entry, kept_entries
+from gymnast.envs.boxes.carried_links import Entry, kept_entries
 from gymnast.errors import SandboxDead, SandboxFileError
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import ExecResult
@@ -286,7 +286,7 @@ def guest_program(name: str) -> str:
 
     It imports nothing from the folder that it runs in, where files of the policy's may lie.
     """
-    source = (Path(__file__).parent / "judging" / f"{name}.py").read_text("utf-8")
+    source = (Path(__file__).parent / f"{name}.py").read_text("utf-8")
     return (
         "import os, sys, types\n"
         "sys.path[:] = [_place for _place in sys.path if _place.startswith('/') and not "

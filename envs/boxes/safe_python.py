@@ -6,7 +6,7 @@ It can by PYTHONSAFEPATH, which Python has from 3.11 on: see `fresh_box.py`.
 import posixpath
 from collections.abc import Mapping, Sequence
 
-from gymnast.envs.box import BoxSettings
+from gymnast.envs.boxes.box import BoxSettings
 from gymnast.errors import ConfigError
 from gymnast.sandboxes.contract.base import Sandbox
 

@@ -14,9 +14,9 @@ from functools import partial
 from typing import TypeVar
 
 from gymnast.background import in_background
-from gymnast.envs.box import BoxSettings
-from gymnast.envs.carried import CannotCarry, Folder, prepare_box, read_folder, write_folder
-from gymnast.envs.safe_python import require_safe_path
+from gymnast.envs.boxes.box import BoxSettings
+from gymnast.envs.boxes.carried import CannotCarry, Folder, prepare_box, read_folder, write_folder
+from gymnast.envs.boxes.safe_python import require_safe_path
 from gymnast.errors import (
     DataError,
     GymnastError,
