@@ -1,7 +1,7 @@
 """Environments: toolsets as `gymnasium.Env`s whose actions and observations are token ids.
 
-Where to begin reading: `arithmetic.py` (a whole environment), `hooks.py` (what a subclass
-overrides), `toolset.py` (one turn in messages), `base.py` (the same in tokens), `rendering/renderer.py`
+Where to begin reading: `arithmetic.py` (a whole environment), `environment/hooks.py` (what a subclass
+overrides), `environment/toolset.py` (one turn in messages), `environment/environment.py` (the same in tokens), `rendering/renderer.py`
 (messages to tokens and back). The rest, by what it serves:
 
     tokens      base, ending (the limits), spaces, blocking (sync over async)
@@ -21,13 +21,13 @@ overrides), `toolset.py` (one turn in messages), `base.py` (the same in tokens),
       grading   code_rows, code_tasks, grading; judging/ runs in the boxes
 """
 
-from gymnast.envs.base import Environment
 from gymnast.envs.check import check_env
+from gymnast.envs.environment.environment import Environment
+from gymnast.envs.environment.toolset import Outcome
 from gymnast.envs.records.episode import CallRecord, Episode, ToolError, Turn
 from gymnast.envs.registry import make, register, registered
 from gymnast.envs.rendering.renderer import Renderer
 from gymnast.envs.tools.marks import tool
-from gymnast.envs.toolset import Outcome
 from gymnast.gymnasium_ids import ENVIRONMENTS
 
 for _id, _entry_point in ENVIRONMENTS.items():

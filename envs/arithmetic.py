@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gymnast.envs.base import Environment
+from gymnast.envs.environment.environment import Environment
+from gymnast.envs.environment.rows import prompt_of
 from gymnast.envs.records.episode import CallRecord, Episode
-from gymnast.envs.rows import prompt_of
 from gymnast.envs.tools.marks import tool
 from gymnast.errors import ConfigError
 from gymnast.types import Message

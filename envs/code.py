@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gymnast.envs.base import Environment
 from gymnast.envs.boxes.result_words import in_words
 from gymnast.envs.code_rows import code_task
 from gymnast.envs.code_tasks import LEVELS, WORKED, tasks
+from gymnast.envs.environment.environment import Environment
 from gymnast.envs.grading import TESTS, Grade, GradingLimits, grade
 from gymnast.envs.records.episode import Episode
 from gymnast.envs.tools.marks import tool

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gymnast.background import in_background
-from gymnast.envs.base import Environment
 from gymnast.envs.boxes.fresh_box import graded
+from gymnast.envs.environment.environment import Environment
+from gymnast.envs.environment.rows import pick_row
+from gymnast.envs.environment.spaces import TokenIds
+from gymnast.envs.environment.toolset import Info
 from gymnast.envs.records.episode import Episode
-from gymnast.envs.rows import pick_row
-from gymnast.envs.spaces import TokenIds
 from gymnast.envs.tool_program import ToolProgram, described
 from gymnast.envs.tools.definition import with_stop_tools
-from gymnast.envs.toolset import Info
 from gymnast.errors import ConfigError
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import SandboxSpec

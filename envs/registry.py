@@ -11,9 +11,9 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, registry
 
-from gymnast.envs.base import Environment
+from gymnast.envs.environment.environment import Environment
+from gymnast.envs.environment.toolset import CONSTRUCTOR
 from gymnast.envs.rendering.renderer import Renderer
-from gymnast.envs.toolset import CONSTRUCTOR
 from gymnast.errors import (
     ConfigError,
     GymnastError,

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gymnast.envs.base import Environment
 from gymnast.envs.boxes.result_words import in_words
 from gymnast.envs.boxes.safe_python import require_safe_path
+from gymnast.envs.environment.environment import Environment
 from gymnast.envs.records.episode import Episode
 from gymnast.envs.tools.marks import tool
 from gymnast.errors import DataError, SandboxFileError

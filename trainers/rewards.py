@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gymnast.envs.boxes.box import BROKEN
-from gymnast.envs.user_code import Blame, call_hook, checked_number
+from gymnast.envs.environment.user_code import Blame, call_hook, checked_number
 from gymnast.errors import ConfigError
 from gymnast.threads import Worker
 from gymnast.trainers.registry import import_function

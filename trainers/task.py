@@ -17,9 +17,9 @@ import numpy as np
 
 from gymnast.blocking import run_blocking
 from gymnast.envs import Environment, Renderer, make
-from gymnast.envs.hooks import Hooks
+from gymnast.envs.environment.hooks import Hooks
+from gymnast.envs.environment.rows import offered_tools, prompt_of
 from gymnast.envs.registry import find
-from gymnast.envs.rows import offered_tools, prompt_of
 from gymnast.errors import (
     ConfigError,
     DataError,

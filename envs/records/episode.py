@@ -1,6 +1,6 @@
 """What happened in an episode so far: the records that `reward` and `turn_reward` read.
 
-Records only; they are made in `base.py` and `tools/running.py`.
+Records only; they are made in `environment/environment.py` and `tools/running.py`.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 Whatever the policy wrote, each call gets a record and a text that says what came of it. Only
 `InfrastructureError` gets out, as the episode itself cannot go on, and `UserCodeError`. Which calls
-end an episode is decided in `base.py`.
+end an episode is decided in `environment/environment.py`.
 """
 
 import asyncio

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from gymnast.envs.environment.rows import pick_row
 from gymnast.envs.records.episode import Episode, Turn
-from gymnast.envs.rows import pick_row
 from gymnast.sandboxes.contract.base import Sandbox
 
 

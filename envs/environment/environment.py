@@ -15,12 +15,12 @@ import numpy as np
 
 from gymnast.blocking import run_blocking
 from gymnast.envs.boxes.fresh_box import run_grader
+from gymnast.envs.environment.spaces import TokenIds, TokenSpace
+from gymnast.envs.environment.toolset import Info, Toolset
 from gymnast.envs.records.ending import TokenBudget, close_turn
 from gymnast.envs.records.messages import conversation
 from gymnast.envs.records.metrics import Timings
 from gymnast.envs.rendering.renderer import Renderer
-from gymnast.envs.spaces import TokenIds, TokenSpace
-from gymnast.envs.toolset import Info, Toolset
 from gymnast.errors import ConfigError, PromptTooLong, UsageError
 from gymnast.sandboxes.contract.spec import ExecResult
 from gymnast.types import Message

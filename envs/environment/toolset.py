@@ -1,7 +1,7 @@
 """The message level of an environment: tools, hooks, and what happens in one turn.
 
 An assistant message goes in; tools run; the environment's messages, the reward and the end come
-out. Nothing here knows tokens; `base.py` puts them around it.
+out. Nothing here knows tokens; `environment.py` puts them around it.
 """
 
 import time
@@ -11,18 +11,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 from gymnasium.error import ResetNeeded
 
 from gymnast.envs.boxes.box import BoxSettings, EpisodeBox, box_settings
-from gymnast.envs.functions import environment_class
-from gymnast.envs.hooks import Hooks
-from gymnast.envs.records.ending import first_reason
-from gymnast.envs.records.episode import Episode, Turn
-from gymnast.envs.records.messages import json_message, read_calls
-from gymnast.envs.records.metrics import Timings
-from gymnast.envs.rows import checked_row, offered_tools, prompt_of, with_system_prompt
-from gymnast.envs.state import EpisodeState
-from gymnast.envs.tools.bugs import Told
-from gymnast.envs.tools.definition import Tool, tools_of_class, with_stop_tools
-from gymnast.envs.tools.running import CallRunner, answer, approximate_tokens
-from gymnast.envs.user_code import (
+from gymnast.envs.environment.functions import environment_class
+from gymnast.envs.environment.hooks import Hooks
+from gymnast.envs.environment.rows import checked_row, offered_tools, prompt_of, with_system_prompt
+from gymnast.envs.environment.state import EpisodeState
+from gymnast.envs.environment.user_code import (
     Blame,
     call_hook,
     checked_messages,
@@ -31,6 +24,13 @@ from gymnast.envs.user_code import (
     checked_reward,
     of_the_policy,
 )
+from gymnast.envs.records.ending import first_reason
+from gymnast.envs.records.episode import Episode, Turn
+from gymnast.envs.records.messages import json_message, read_calls
+from gymnast.envs.records.metrics import Timings
+from gymnast.envs.tools.bugs import Told
+from gymnast.envs.tools.definition import Tool, tools_of_class, with_stop_tools
+from gymnast.envs.tools.running import CallRunner, answer, approximate_tokens
 from gymnast.errors import (
     InfrastructureError,
     SandboxBroken,

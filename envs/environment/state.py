@@ -1,6 +1,6 @@
 """The state of one running episode, and what can be told from it alone.
 
-`base.py` makes a fresh one in every reset and changes it turn by turn; nothing of an earlier
+`environment.py` makes a fresh one in every reset and changes it turn by turn; nothing of an earlier
 episode can leak into the next.
 """
 
