@@ -21,7 +21,7 @@ overrides), `environment/toolset.py` (one turn in messages), `environment/enviro
       grading   code_rows, code_tasks, grading; judging/ runs in the boxes
 """
 
-from gymnast.envs.check import check_env
+from gymnast.envs.checking.check import check_env
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.environment.toolset import Outcome
 from gymnast.envs.records.episode import CallRecord, Episode, ToolError, Turn

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from gymnast.envs import Environment, Renderer, check_env, make, tool
-from gymnast.envs.check_report import CheckReport, ToolTried
+from gymnast.envs.checking.report import CheckReport, ToolTried
 from gymnast.errors import ConfigError, DataError, UserCodeError
 
 

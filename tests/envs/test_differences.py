@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gymnast.envs.differences import first_difference
+from gymnast.envs.checking.differences import first_difference
 from gymnast.envs.records.metrics import Timings
 
 

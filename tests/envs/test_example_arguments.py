@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from gymnast.envs.example_arguments import NoExample, example_arguments
+from gymnast.envs.checking.example_arguments import NoExample, example_arguments
 from gymnast.envs.tools.definition import define_tool
 from gymnast.envs.tools.json_schema import tool_of_schema
 from gymnast.envs.tools.marks import ToolOptions

@@ -14,13 +14,13 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 from gymnast.blocking import run_blocking
-from gymnast.envs.check_report import CheckReport, ToolTried
-from gymnast.envs.differences import first_difference
+from gymnast.envs.checking.differences import first_difference
+from gymnast.envs.checking.example_arguments import NoExample, example_arguments
+from gymnast.envs.checking.report import CheckReport, ToolTried
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.spaces import TokenIds
 from gymnast.envs.environment.toolset import Info
-from gymnast.envs.example_arguments import NoExample, example_arguments
 from gymnast.envs.tools.definition import Tool
 from gymnast.visible import visible
 
