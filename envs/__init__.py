@@ -1,6 +1,6 @@
 """Environments: toolsets as `gymnasium.Env`s whose actions and observations are token ids.
 
-Where to begin reading: `arithmetic.py` (a whole environment), `environment/hooks.py` (what a subclass
+Where to begin reading: `builtin/arithmetic.py` (a whole environment), `environment/hooks.py` (what a subclass
 overrides), `environment/toolset.py` (one turn in messages), `environment/environment.py` (the same in tokens), `rendering/renderer.py`
 (messages to tokens and back). The rest, by what it serves:
 

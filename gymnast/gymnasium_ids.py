@@ -12,11 +12,11 @@ from types import ModuleType
 from typing import Any
 
 ENVIRONMENTS = {
-    "gymnast/Arithmetic-v0": "gymnast.envs.arithmetic:Arithmetic",
-    "gymnast/Code-v0": "gymnast.envs.code:Code",
-    "gymnast/Container-v0": "gymnast.envs.container:Container",
-    "gymnast/Python-v0": "gymnast.envs.python:Python",
-    "gymnast/Shell-v0": "gymnast.envs.shell:Shell",
+    "gymnast/Arithmetic-v0": "gymnast.envs.builtin.arithmetic:Arithmetic",
+    "gymnast/Code-v0": "gymnast.envs.builtin.code.environment:Code",
+    "gymnast/Container-v0": "gymnast.envs.builtin.container:Container",
+    "gymnast/Python-v0": "gymnast.envs.builtin.python:Python",
+    "gymnast/Shell-v0": "gymnast.envs.builtin.shell:Shell",
 }
 _REGISTRATION = "gymnasium.envs.registration"
 

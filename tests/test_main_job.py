@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gymnast.envs.arithmetic import WORKED
+from gymnast.envs.builtin.arithmetic import WORKED
 
 ROOT = Path(__file__).parent.parent
 

@@ -2,7 +2,7 @@
 
 So nothing that the policy has started, set or left elsewhere is beside the program that grades. It
 also gets an environment in which common programs take no start files, modules or settings out of
-the folder. `carried.py` says what is carried; `shell.py`, `container.py` and
+the folder. `carried.py` says what is carried; `builtin/shell.py`, `builtin/container.py` and
 `Environment.run_grader` say what runs.
 """
 

@@ -2,7 +2,7 @@
 
 The shape is OpenAI's: `{"name": ..., "description": ..., "parameters": {"type": "object", ...}}`,
 bare or as the `function` of `{"type": "function", "function": {...}}`. Beside it may stand the
-fields of `ToolOptions` but for `concurrent`. Left out: who runs a call (`container.py`).
+fields of `ToolOptions` but for `concurrent`. Left out: who runs a call (`builtin/container.py`).
 """
 
 from collections.abc import Mapping

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import learning
-from gymnast.envs.arithmetic import Arithmetic
+from gymnast.envs.builtin.arithmetic import Arithmetic
 from learning_job import Curve, Step
 from learning_report import table, targets
 from learning_trl import Rescore

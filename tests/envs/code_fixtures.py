@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gymnast.envs.code_rows import code_task
-from gymnast.envs.grading import Grade, GradingLimits, grade
+from gymnast.envs.builtin.code.grading import Grade, GradingLimits, grade
+from gymnast.envs.builtin.code.rows import code_task
 from gymnast.sandboxes import Sandbox, open_sandbox
 
 Row = Mapping[str, Any]

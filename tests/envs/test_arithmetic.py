@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gymnast.envs import Renderer, make
-from gymnast.envs.arithmetic import WORKED, Arithmetic, last_number
+from gymnast.envs.builtin.arithmetic import WORKED, Arithmetic, last_number
 from gymnast.errors import ConfigError
 
 ROW = {"prompt": "What is 6 times 7?", "a": 6, "b": 7, "operation": "multiply", "answer": 42}

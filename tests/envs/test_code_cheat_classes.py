@@ -9,7 +9,7 @@ import asyncio
 import pytest
 
 from code_fixtures import AsRow, Graded, assert_all, assert_worthless, in_both_formats, mbpp
-from gymnast.envs.code import Code
+from gymnast.envs.builtin.code.environment import Code
 
 pytestmark = pytest.mark.attacks
 
@@ -107,7 +107,7 @@ for name, module in list(sys.modules.items()):
 """,
     "what calls it": """
 import gc, sys
-module = sys.modules["gymnast.envs.judging.candidate"]
+module = sys.modules["gymnast.envs.builtin.code.judging.candidate"]
 module.Candidate.call = lambda self, request: self._say(["value", '["opaque", true]'])
 """,
     "the assertion's code": """

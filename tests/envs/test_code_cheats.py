@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gymnast.envs import judging
-from gymnast.envs.code import Code
+from gymnast.envs.builtin.code import judging
+from gymnast.envs.builtin.code.environment import Code
 
 
 class Cheat(NamedTuple):
@@ -137,7 +137,7 @@ import sys, types
 for name in ("gymnast", "gymnast.envs"):  # only what a box is sent
     sys.modules[name] = types.ModuleType(name)
 sys.modules["gymnast.envs"].__path__ = [{str(Path(judging.__file__).parents[1])!r}]
-from gymnast.envs.judging.judge import Judge
+from gymnast.envs.builtin.code.judging.judge import Judge
 judge = Judge("", [], [("assert 1 == 2", True), ("assert 1 == 1", True)])
 judge.start()
 judge.wait()

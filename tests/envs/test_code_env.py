@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gymnast.envs import Renderer, check_env, make
-from gymnast.envs.code import Code, code_in
-from gymnast.envs.code_tasks import LEVELS, WORKED, tasks
-from gymnast.envs.grading import GradingLimits, Tests, grade
+from gymnast.envs.builtin.code.environment import Code, code_in
+from gymnast.envs.builtin.code.grading import GradingLimits, Tests, grade
+from gymnast.envs.builtin.code.tasks import LEVELS, WORKED, tasks
 from gymnast.errors import ConfigError, DataError, SandboxBroken, SandboxDead, UserCodeError
 from gymnast.sandboxes import Sandbox, open_sandbox
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from code_fixtures import AsRow, Graded, assert_all, assert_worthless, in_both_formats
-from gymnast.envs.judging import equality, wire
+from gymnast.envs.builtin.code.judging import equality, wire
 
 # Lies about values
 

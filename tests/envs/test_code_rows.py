@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.envs.code_rows import code_task
+from gymnast.envs.builtin.code.rows import code_task
 from gymnast.errors import DataError
 
 HUMANEVAL = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.envs.code import Code
+from gymnast.envs.builtin.code.environment import Code
 
 pytestmark = pytest.mark.attacks
 
@@ -140,25 +140,25 @@ def add(a, b):
 """,
     "answers with something that is no value": """
 import sys
-wire = sys.modules["gymnast.envs.judging.wire"]
+wire = sys.modules["gymnast.envs.builtin.code.judging.wire"]
 wire.encode = lambda value: '{"passed": [0, 1, 2, 3], "done": true}'
 def add(a, b): return 1
 """,
     "answers with code": """
 import sys
-wire = sys.modules["gymnast.envs.judging.wire"]
+wire = sys.modules["gymnast.envs.builtin.code.judging.wire"]
 wire.encode = lambda value: "'); _judge._passed.extend([0, 1, 2, 3]); _judge._events.put({}); ('"
 def add(a, b): return 1
 """,
     "answers with unknown kinds of value": """
 import sys
-wire = sys.modules["gymnast.envs.judging.wire"]
+wire = sys.modules["gymnast.envs.builtin.code.judging.wire"]
 wire._packed = lambda value: ["__reduce__", "os.system", "true"]
 def add(a, b): return 1
 """,
     "answers with endless nesting": """
 import sys
-wire = sys.modules["gymnast.envs.judging.wire"]
+wire = sys.modules["gymnast.envs.builtin.code.judging.wire"]
 real = wire.encode
 wire.encode = lambda v: '["list"' + ',["list"' * 90000 + "]" * 90001 if v == 1 else real(v)
 def add(a, b): return 1

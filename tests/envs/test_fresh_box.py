@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gymnast.envs import Environment, make
-from gymnast.envs.shell import Shell
+from gymnast.envs.builtin.shell import Shell
 from gymnast.errors import ConfigError, DataError
 
 DONE = {"role": "assistant", "content": "Done."}

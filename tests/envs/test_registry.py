@@ -11,7 +11,7 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from gymnast.envs import Environment, Renderer, make, register, registered
-from gymnast.envs.arithmetic import Arithmetic
+from gymnast.envs.builtin.arithmetic import Arithmetic
 from gymnast.errors import (
     ConfigError,
     ToolDefinitionError,
@@ -40,7 +40,7 @@ class Shop(Environment):
 
 
 @pytest.mark.parametrize(
-    "name", ["gymnast/Arithmetic-v0", "gymnast.envs.arithmetic:Arithmetic", Arithmetic]
+    "name", ["gymnast/Arithmetic-v0", "gymnast.envs.builtin.arithmetic:Arithmetic", Arithmetic]
 )
 def test_an_environment_has_an_id_a_module_and_a_class(name: Any, tokenizer: Any) -> None:
     env = make(name, tokenizer, max_turns=3)
@@ -84,7 +84,7 @@ def test_an_environment_in_a_file_is_found_with_what_lies_beside_it(
         ("gymnast/Arithmetic-v1", "mean 'gymnast/Arithmetic-v0'"),
         ("Arithmetik", "Registered: .*gymnast/Arithmetic-v0"),
         ("no_such_module:Class", "no module 'no_such_module'"),
-        ("gymnast.envs.arithmetic:Arithmetics", "mean 'Arithmetic'"),
+        ("gymnast.envs.builtin.arithmetic:Arithmetics", "mean 'Arithmetic'"),
         ("no/such/file.py:Class", "no file .*file.py"),
         ("json:JSONDecoder", "no subclass"),
         (dict, "no subclass"),

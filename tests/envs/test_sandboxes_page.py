@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gymnast.envs.shell import Shell
+from gymnast.envs.builtin.shell import Shell
 from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import load_config
 

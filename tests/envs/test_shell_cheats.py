@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.envs.shell import Shell
+from gymnast.envs.builtin.shell import Shell
 
 pytestmark = pytest.mark.attacks
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gymnast.envs import Renderer, check_env, make
-from gymnast.envs.shell import Shell
+from gymnast.envs.builtin.shell import Shell
 from gymnast.errors import DataError
 
 ROW = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from attack_fixtures import LIMITS, on_every_isolating_backend, tries
-from gymnast.envs import code_tasks
+from gymnast.envs.builtin.code import tasks as code_tasks
 from gymnast.errors import SandboxFileError
 from gymnast.sandboxes.docker.engine import engine_client, has_all_user_ids
 from gymnast.sandboxes.worker.sandbox import WorkerSandbox
@@ -74,7 +74,7 @@ def test_reading_the_environment_that_runs_this(victim: WorkerSandbox) -> None:
     """Reading the environment that runs Gymnast: packages, solutions of tasks, settings of pip"""
     solutions = Path(code_tasks.__file__)
     assert SOLUTION in solutions.read_text()
-    names = ("gymnast", "gymnast.envs.code_tasks", "torch", "numpy")
+    names = ("gymnast", "gymnast.envs.builtin.code.tasks", "torch", "numpy")
     imports = {name: f"__import__({name!r})" for name in names}
     assert set(tries(victim, imports).values()) == {"ModuleNotFoundError"}
     for path in (solutions, Path(sys.prefix) / "pip.conf", Path(sys.prefix) / "pyvenv.cfg"):

@@ -21,7 +21,7 @@ import pytest
 
 import gymnast.sandboxes.host.files as host_files
 import gymnast.sandboxes.host.plan as host_plan
-from gymnast.envs.code_tasks import tasks
+from gymnast.envs.builtin.code.tasks import tasks
 from gymnast.errors import SandboxUnavailable
 from gymnast.sandboxes import Sandbox, open_sandbox
 from sandbox_fixtures import (

@@ -16,7 +16,7 @@ import threading
 import traceback
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from gymnast.envs.judging import equality, wire
+from gymnast.envs.builtin.code.judging import equality, wire
 
 Event = Dict[str, Any]
 

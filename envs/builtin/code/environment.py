@@ -1,6 +1,6 @@
 """Code: write a Python function, which tests that cannot be seen grade in boxes.
 
-Left out: the formats of rows (`code_rows.py`), own tasks (`code_tasks.py`), how tests and code are
+Left out: the formats of rows (`rows.py`), own tasks (`tasks.py`), how tests and code are
 kept apart (`grading.py`).
 """
 
@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gymnast.envs.boxes.result_words import in_words
-from gymnast.envs.code_rows import code_task
-from gymnast.envs.code_tasks import LEVELS, WORKED, tasks
+from gymnast.envs.builtin.code.grading import TESTS, Grade, GradingLimits, grade
+from gymnast.envs.builtin.code.rows import code_task
+from gymnast.envs.builtin.code.tasks import LEVELS, WORKED, tasks
 from gymnast.envs.environment.environment import Environment
-from gymnast.envs.grading import TESTS, Grade, GradingLimits, grade
 from gymnast.envs.records.episode import Episode
 from gymnast.envs.tools.marks import tool
 from gymnast.errors import ConfigError, UserCodeError

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gymnast.envs.arithmetic import last_number
 from gymnast.envs.boxes.result_words import in_words
+from gymnast.envs.builtin.arithmetic import last_number
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.records.episode import Episode
 from gymnast.envs.tools.marks import tool

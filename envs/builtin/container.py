@@ -10,12 +10,12 @@ import numpy as np
 
 from gymnast.background import in_background
 from gymnast.envs.boxes.fresh_box import graded
+from gymnast.envs.builtin.tool_program import ToolProgram, described
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.environment.rows import pick_row
 from gymnast.envs.environment.spaces import TokenIds
 from gymnast.envs.environment.toolset import Info
 from gymnast.envs.records.episode import Episode
-from gymnast.envs.tool_program import ToolProgram, described
 from gymnast.envs.tools.definition import with_stop_tools
 from gymnast.errors import ConfigError
 from gymnast.sandboxes.contract.base import Sandbox

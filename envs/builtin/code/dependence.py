@@ -10,8 +10,8 @@ import copy
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from gymnast.envs.code_assertions import is_surely
-from gymnast.envs.code_names import bound
+from gymnast.envs.builtin.code.assertions import is_surely
+from gymnast.envs.builtin.code.names import bound
 
 # Of Python's own: what they say of a function does not depend on what it does.
 _NEVER_CALL = frozenset(

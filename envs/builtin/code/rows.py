@@ -14,10 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gymnast.envs.code_assertions import idle_assertions
-from gymnast.envs.code_dependence import Dependence
-from gymnast.envs.code_names import bound, names_function, names_of, read, standard_modules_in
-from gymnast.envs.grading import Tests
+from gymnast.envs.builtin.code.assertions import idle_assertions
+from gymnast.envs.builtin.code.dependence import Dependence
+from gymnast.envs.builtin.code.grading import Tests
+from gymnast.envs.builtin.code.names import (
+    bound,
+    names_function,
+    names_of,
+    read,
+    standard_modules_in,
+)
 from gymnast.errors import DataError
 
 _MAX_EXAMPLE_CHARACTERS = 200

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.background import in_background
-from gymnast.envs.judging import wire
+from gymnast.envs.builtin.code.judging import wire
 from gymnast.errors import SandboxBroken, SandboxDead, UserCodeError
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import ExecResult
@@ -247,7 +247,7 @@ def _no_answer(why: str) -> str:
 def _program(last: str) -> str:
     """Python that defines the modules of `judging/`, for a box that has none of Gymnast's."""
     folder = Path(__file__).parent / "judging"
-    package = "gymnast.envs.judging"
+    package = "gymnast.envs.builtin.code.judging"
     lines = ["import sys, types"]
     parts = package.split(".")
     for count in range(1, len(parts) + 1):

@@ -9,7 +9,7 @@ import sys
 import types
 from typing import Any, Sequence
 
-from gymnast.envs.judging import wire
+from gymnast.envs.builtin.code.judging import wire
 
 
 class Candidate:
