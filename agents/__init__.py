@@ -1,7 +1,7 @@
 """Who acts: the engine in this process, scripted agents, and the loading of models."""
 
 from gymnast.agents.base import Agent
-from gymnast.agents.load import load_model
+from gymnast.agents.models.load import load_model
 from gymnast.agents.scripted import ScriptedAgent
 from gymnast.agents.transformers_agent import TransformersAgent
 

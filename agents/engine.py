@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from gymnast.agents.attention import planned
 from gymnast.agents.kv_cache import KVCache, Row
+from gymnast.agents.models.attention import planned
 from gymnast.agents.sampling import Draw, sample
 from gymnast.agents.step_plan import Chunk, StepPlan, decoding_order
 from gymnast.types import Completion, Sampling

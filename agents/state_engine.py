@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from gymnast.agents.engine import WORTH_WAITING_FOR, Request
-from gymnast.agents.own_forward import Continuation, OwnForward
+from gymnast.agents.models.own_forward import Continuation, OwnForward
 from gymnast.agents.sampling import sample
 from gymnast.agents.state_store import State, StateStore, begins_with, shared_length
 from gymnast.errors import UsageError

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gymnast.agents.own_forward import nbytes
+from gymnast.agents.models.own_forward import nbytes
 
 
 @dataclass(eq=False)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gymnast.agents.attention import LayerSettings, attend, causal_mask, fold, weigh
 from gymnast.agents.kv_cache import KVCache, Prefix, Row
+from gymnast.agents.models.attention import LayerSettings, attend, causal_mask, fold, weigh
 
 # Attending in one batch spares launches, and reads rows and positions that nobody asked for: worth
 # it up to so many tokens, on a CPU.
@@ -107,7 +107,7 @@ class Run:
 
 
 class StepPlan:
-    """One engine step; a `gymnast.agents.attention.Plan`.
+    """One engine step; a `gymnast.agents.models.attention.Plan`.
 
     Args:
         cache: Holds the rows.
@@ -132,7 +132,7 @@ class StepPlan:
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
     ) -> torch.Tensor:
-        """See `gymnast.agents.attention.Plan`."""
+        """See `gymnast.agents.models.attention.Plan`."""
         keys, values = self._cache.write(settings.layer, self._rows, self.positions, key, value)
         # Fused attention keeps scores in float32 whatever the dtype; ours are what comes in.
         exact = query.dtype == torch.float32

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import torch
 
-from gymnast.agents.check_model import check_model
-from gymnast.agents.context_limits import longest_context
 from gymnast.agents.engine import Engine, Request
 from gymnast.agents.engine_thread import EngineThread
+from gymnast.agents.models.check_model import check_model
+from gymnast.agents.models.context_limits import longest_context
 from gymnast.agents.state_engine import StateEngine
 from gymnast.errors import ModelError, UsageError
 from gymnast.types import Completion, Sampling

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gymnast.agents.load import load_tokenizer, model_context_length
+from gymnast.agents.models.load import load_tokenizer, model_context_length
 from gymnast.trainers import Trainer, load_config
 from gymnast.trainers.config import RunConfig
 from gymnast.trainers.run import trainer_settings

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gymnast.agents import TransformersAgent
-from gymnast.agents.context_limits import rope_changes_beyond
+from gymnast.agents.models.context_limits import rope_changes_beyond
 from gymnast.types import Completion, Sampling
 from model_families import VOCABULARY
 

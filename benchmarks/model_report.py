@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import transformers
 
-from gymnast.agents.check_model import check_model
-from gymnast.agents.own_forward import OwnForward
+from gymnast.agents.models.check_model import check_model
+from gymnast.agents.models.own_forward import OwnForward
 from gymnast.errors import ModelError
 from gymnast.trainers.policy import Policy
 from model_contract import examine

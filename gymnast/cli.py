@@ -210,7 +210,7 @@ def check(
             f"{name} is no argument of an environment's constructor; those stand by themselves "
             "here: sandbox=local, not environment.sandbox=local"
         )
-    from gymnast.agents.load import load_tokenizer
+    from gymnast.agents.models.load import load_tokenizer
     from gymnast.envs import check_env, make
     from gymnast.trainers.row_files import load_rows
     from gymnast.trainers.task import check_rows, has_rows

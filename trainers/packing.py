@@ -22,7 +22,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from gymnast.agents.attention import LayerSettings, attend, causal_mask, fold
+from gymnast.agents.models.attention import LayerSettings, attend, causal_mask, fold
 from gymnast.trainers import tree_attention
 
 # Splitting a segment for fewer shared tokens than this costs more than it spares.
@@ -135,7 +135,7 @@ class _Siblings:
 
 
 class TreePlan:
-    """Lets every packed token attend to its ancestors; a `gymnast.agents.attention.Plan`."""
+    """Lets every packed token attend to its ancestors; a `gymnast.agents.models.attention.Plan`."""
 
     def __init__(self, packed: Packed, device: torch.device) -> None:
         self._packed, self._device = packed, device
@@ -145,7 +145,7 @@ class TreePlan:
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
     ) -> torch.Tensor:
-        """See `gymnast.agents.attention.Plan`."""
+        """See `gymnast.agents.models.attention.Plan`."""
         if tree_attention.possible(query, key, value, settings):
             return tree_attention.attend(query, key, value, self._tree, settings)
         outputs = []

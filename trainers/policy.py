@@ -21,8 +21,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from gymnast.agents.attention import planned
-from gymnast.agents.check_model import check_model
+from gymnast.agents.models.attention import planned
+from gymnast.agents.models.check_model import check_model
 from gymnast.errors import ModelError
 from gymnast.trainers.batch import MicroBatch
 from gymnast.trainers.packing import TreePlan

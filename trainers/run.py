@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gymnast.agents.load import load_model, load_tokenizer, model_context_length
+from gymnast.agents.models.load import load_model, load_tokenizer, model_context_length
 from gymnast.errors import ConfigError
 from gymnast.trainers.config import ModelSection, RunConfig, SamplingSection
 from gymnast.trainers.config_files import load_config, save_config

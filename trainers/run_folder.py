@@ -24,8 +24,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from gymnast.agents.merging import save_merged
-from gymnast.agents.quiet import no_progress_bars
+from gymnast.agents.models.merging import save_merged
+from gymnast.agents.models.quiet import no_progress_bars
 from gymnast.errors import ConfigError
 from gymnast.trainers.checkpoints import Checkpoints
 from gymnast.trainers.durable import sweep, write_text, written_aside

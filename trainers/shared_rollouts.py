@@ -15,7 +15,7 @@ from typing import Any
 from accelerate import Accelerator
 
 from gymnast.agents import TransformersAgent
-from gymnast.agents.adapters import folded
+from gymnast.agents.models.adapters import folded
 from gymnast.trainers.collect import MakeEnvironment, Rollouts, collect
 from gymnast.trainers.processes import together
 from gymnast.trainers.rewards import Reward

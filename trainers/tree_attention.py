@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from gymnast.agents.attention import LayerSettings, causal_mask
+from gymnast.agents.models.attention import LayerSettings, causal_mask
 
 # Not public, and the only kernels of PyTorch on a CPU that give the logarithm of the sum.
 _FORWARD: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gymnast.agents import load_model
-from gymnast.agents.adapters import folded
+from gymnast.agents.models.adapters import folded
 
 IDS = torch.arange(3, 20)[None]
 

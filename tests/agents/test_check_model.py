@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from gymnast.agents import TransformersAgent
-from gymnast.agents.check_model import check_model
-from gymnast.agents.double_precision import in_float64
+from gymnast.agents.models.check_model import check_model
+from gymnast.agents.models.double_precision import in_float64
 from gymnast.errors import ModelError
 from model_families import tiny
 

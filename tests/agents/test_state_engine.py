@@ -11,7 +11,7 @@ import torch
 
 from gymnast.agents import TransformersAgent
 from gymnast.agents.engine import Request
-from gymnast.agents.own_forward import Continuation, OwnForward
+from gymnast.agents.models.own_forward import Continuation, OwnForward
 from gymnast.agents.state_engine import StateEngine
 from gymnast.errors import InfrastructureError, ModelError, UsageError
 from gymnast.types import Completion, Sampling

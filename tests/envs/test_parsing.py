@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.agents.tiny import tiny_tokenizer
+from gymnast.agents.models.tiny import tiny_tokenizer
 from gymnast.envs.rendering.calls.dialect import Dialect, read_calls
 from gymnast.envs.rendering.calls.json_payloads import NameThenJson
 from gymnast.envs.rendering.calls.parameters import Parameters

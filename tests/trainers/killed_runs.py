@@ -272,7 +272,11 @@ def fork(job: Mapping[str, Any]) -> int:
 def serve() -> None:
     """Play the jobs of the standard input, one after the other."""
     warnings.simplefilter("error")
-    for lazy in ("gymnast.cli", "gymnast.agents.tiny", "transformers.models.qwen3.modeling_qwen3"):
+    for lazy in (
+        "gymnast.cli",
+        "gymnast.agents.models.tiny",
+        "transformers.models.qwen3.modeling_qwen3",
+    ):
         importlib.import_module(lazy)  # once, not in every fork
     torch.set_num_threads(1)
     for line in sys.stdin:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from gymnast.agents.tiny import tiny_model
+from gymnast.agents.models.tiny import tiny_model
 from gymnast.trainers.clocks import without_clocks
 
 Found = list[dict[str, Any]]  # of each process, by scenario

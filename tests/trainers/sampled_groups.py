@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from gymnast.agents import TransformersAgent
-from gymnast.agents.tiny import tiny_model
+from gymnast.agents.models.tiny import tiny_model
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.types import Sampling, Span, StopReason, Trajectory
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from gymnast.agents.tiny import tiny_model
+from gymnast.agents.models.tiny import tiny_model
 from gymnast.trainers import Kl, make_algorithm
 from gymnast.trainers.algorithms import names
 from gymnast.trainers.kl import Reference

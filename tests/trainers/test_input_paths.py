@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gymnast.agents.tiny import tiny_model, tiny_tokenizer
+from gymnast.agents.models.tiny import tiny_model, tiny_tokenizer
 from gymnast.errors import ConfigError
 from gymnast.trainers.config import RunConfig
 from gymnast.trainers.config_files import load_config, parse_config, save_config

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gymnast.agents import ScriptedAgent
-from gymnast.agents.tiny import tiny_model
+from gymnast.agents.models.tiny import tiny_model
 from gymnast.envs import Environment, Renderer
 from gymnast.errors import GymnastError
 from gymnast.trainers import Trainer, collect, rollout

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gymnast.agents import load_model
-from gymnast.agents.tiny import tiny_model
+from gymnast.agents.models.tiny import tiny_model
 from gymnast.trainers.batch import Sample, micro_batch
 from gymnast.trainers.kl import DIVERGENCES, Reference, k1, k2, k3
 from gymnast.trainers.policy import Policy

@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 
 from gymnast.agents import load_model
-from gymnast.agents.tiny import tiny_model
+from gymnast.agents.models.tiny import tiny_model
 from gymnast.errors import ConfigError
 from gymnast.trainers import Algorithm, make_algorithm
 from gymnast.trainers.algorithms import names

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gymnast.agents.tiny import tiny_model
+from gymnast.agents.models.tiny import tiny_model
 from gymnast.trainers.batch import Sample, micro_batch, split
 from gymnast.trainers.packing import WORTH_SHARING, pack
 from gymnast.trainers.policy import Policy

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from gymnast.agents.tiny import tiny_model
+from gymnast.agents.models.tiny import tiny_model
 from gymnast.errors import ModelError
 from gymnast.trainers.batch import MicroBatch, Sample, micro_batch
 from gymnast.trainers.policy import Policy

@@ -8,7 +8,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from gymnast.agents.tiny import tiny_model
+from gymnast.agents.models.tiny import tiny_model
 from gymnast.errors import ConfigError
 from gymnast.trainers import Trainer, make_algorithm
 from gymnast.trainers.clocks import without_clocks

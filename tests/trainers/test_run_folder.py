@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gymnast.agents import load_model
-from gymnast.agents.tiny import tiny_model
+from gymnast.agents.models.tiny import tiny_model
 from gymnast.errors import ConfigError
 from gymnast.trainers.run_folder import RunFolder, save_model
 from gymnast.types import Span, StopReason, Trajectory

@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from gymnast.agents import load_model
-from gymnast.agents.tiny import tiny_model
+from gymnast.agents.models.tiny import tiny_model
 from gymnast.envs import Environment, Renderer
 from gymnast.errors import (
     CheckpointError,

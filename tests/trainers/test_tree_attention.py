@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gymnast.agents.attention import LayerSettings
+from gymnast.agents.models.attention import LayerSettings
 from gymnast.trainers.packing import WORTH_SHARING, Packed, TreePlan, pack
 
 WIDTH, KEY_HEADS = 4, 2

@@ -8,7 +8,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from gymnast.agents.tiny import tiny_model
+from gymnast.agents.models.tiny import tiny_model
 from gymnast.trainers.advantages import grpo, rloo
 from gymnast.trainers.aggregations import AGGREGATIONS
 from gymnast.trainers.algorithms import make_algorithm

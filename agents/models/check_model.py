@@ -1,7 +1,7 @@
 """Whether a model's forward over packed sequences is the model's own forward.
 
 Two short sequences are packed into one pass and compared with one pass for each, in float64
-(agents/double_precision.py); a layer that mixes neighbours by other means shows where tokens
+(agents/models/double_precision.py); a layer that mixes neighbours by other means shows where tokens
 attend to themselves alone. What short sequences cannot show (windows, chunks, sparse attention,
 rotary frequencies that change with the length) is asked of the masks that the model makes, of what
 it hands to its attention, and of its configuration.
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from gymnast.agents.attention import (
+from gymnast.agents.models.attention import (
     LayerSettings,
     Plan,
     attend,
@@ -25,8 +25,8 @@ from gymnast.agents.attention import (
     planned,
     planned_attention,
 )
-from gymnast.agents.context_limits import longest_context, rope_changes_beyond
-from gymnast.agents.double_precision import Precision
+from gymnast.agents.models.context_limits import longest_context, rope_changes_beyond
+from gymnast.agents.models.double_precision import Precision
 from gymnast.errors import ModelError, UsageError
 
 # Attention functions like the one that is used, which also look at the mask they are given: without

@@ -7,7 +7,7 @@ the prompt of a group (`trainers/packing.py`). Everything else in the model (pro
 MLPs) sees one sequence of tokens.
 
 Left out: models whose layers do not attend through this interface (linear attention, Mamba);
-`agents/check_model.py` finds them out.
+`agents/models/check_model.py` finds them out.
 """
 
 import threading
