@@ -1,8 +1,8 @@
 """An agent that samples from a Transformers model in this process.
 
 This file is the door: it takes requests from any event loop, runs the engine on a thread of its
-own while there is work, and hands completions back. The loop itself is `agents/engine.py`, or
-`agents/state_engine.py` for models that cannot be driven with packed sequences.
+own while there is work, and hands completions back. The loop itself is `agents/engine/engine.py`, or
+`agents/engine/state_engine.py` for models that cannot be driven with packed sequences.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import torch
 
-from gymnast.agents.engine import Engine, Request
-from gymnast.agents.engine_thread import EngineThread
+from gymnast.agents.engine.engine import Engine, Request
+from gymnast.agents.engine.state_engine import StateEngine
+from gymnast.agents.engine.thread import EngineThread
 from gymnast.agents.models.check_model import check_model
 from gymnast.agents.models.context_limits import longest_context
-from gymnast.agents.state_engine import StateEngine
 from gymnast.errors import ModelError, UsageError
 from gymnast.types import Completion, Sampling
 from gymnast.visible import visible_logger

@@ -12,8 +12,9 @@ from unittest.mock import patch
 import gymnasium
 import torch
 
-from gymnast.agents import Agent, TransformersAgent, engine
-from gymnast.agents.sampling import sample
+from gymnast.agents import Agent, TransformersAgent
+from gymnast.agents.engine import engine
+from gymnast.agents.engine.sampling import sample
 from gymnast.envs import Environment, Renderer
 from gymnast.trainers import collect
 from gymnast.types import Completion, Sampling

@@ -6,7 +6,7 @@ attend to themselves alone. What short sequences cannot show (windows, chunks, s
 rotary frequencies that change with the length) is asked of the masks that the model makes, of what
 it hands to its attention, and of its configuration.
 
-Left out: how to sample from a model that fails; `agents/state_engine.py` does.
+Left out: how to sample from a model that fails; `agents/engine/state_engine.py` does.
 """
 
 from collections import Counter

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from gymnast.agents import TransformersAgent
-from gymnast.agents.engine import Request
+from gymnast.agents.engine.engine import Request
+from gymnast.agents.engine.state_engine import StateEngine
 from gymnast.agents.models.own_forward import Continuation, OwnForward
-from gymnast.agents.state_engine import StateEngine
 from gymnast.errors import InfrastructureError, ModelError, UsageError
 from gymnast.types import Completion, Sampling
 from model_contract import check_turn, tokens

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from transformers import Gemma2Config, Gemma2ForCausalLM, GptOssConfig, GptOssForCausalLM
 
 from gymnast.agents import TransformersAgent
-from gymnast.agents.kv_cache import Prefix, Row
+from gymnast.agents.engine.kv_cache import Prefix, Row
+from gymnast.agents.engine.step_plan import WASTE_TOKENS, Chunk, decoding_order, runs
 from gymnast.agents.models.tiny import tiny_model
-from gymnast.agents.step_plan import WASTE_TOKENS, Chunk, decoding_order, runs
 from gymnast.types import Completion, Sampling
 
 SHAPE = {
@@ -58,7 +58,7 @@ def test_groups_with_long_prompts_stay_exact_while_members_come_and_go(
     model = small(kind)
     agent = TransformersAgent(model)
     shared: list[int] = []
-    monkeypatch.setattr("gymnast.agents.step_plan.runs", _watched(shared))
+    monkeypatch.setattr("gymnast.agents.engine.step_plan.runs", _watched(shared))
     seen: list[tuple[list[int], Completion]] = []
 
     async def episode(group: int, member: int) -> None:

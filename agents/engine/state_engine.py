@@ -1,6 +1,6 @@
 """An engine for models whose cache cannot be cut at a token: Mamba, linear attention, hybrids.
 
-Like `agents/engine.py` it lets requests join and leave between steps, and computes of a context
+Like `agents/engine/engine.py` it lets requests join and leave between steps, and computes of a context
 only what no earlier one began with. But every sequence has a cache of its own, made by
 Transformers and kept at exactly its end, and one forward pass takes one sequence: right for every
 causal model, and slower. In a step each decoding request gets one token, and prefilling ones
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from gymnast.agents.engine import WORTH_WAITING_FOR, Request
+from gymnast.agents.engine.engine import WORTH_WAITING_FOR, Request
+from gymnast.agents.engine.sampling import sample
+from gymnast.agents.engine.state_store import State, StateStore, begins_with, shared_length
 from gymnast.agents.models.own_forward import Continuation, OwnForward
-from gymnast.agents.sampling import sample
-from gymnast.agents.state_store import State, StateStore, begins_with, shared_length
 from gymnast.errors import UsageError
 
 KV_BUDGET_BYTES = 2**32

@@ -1,15 +1,15 @@
 """The thread on which an engine runs while it has requests.
 
 Requests come from any thread and any event loop; the engine itself knows of neither. Left out:
-what an engine does (`agents/engine.py`, `agents/state_engine.py`).
+what an engine does (`agents/engine/engine.py`, `agents/engine/state_engine.py`).
 """
 
 import threading
 from collections.abc import Sequence
 
-from gymnast.agents.engine import Engine, Request
-from gymnast.agents.openmp import release_team
-from gymnast.agents.state_engine import StateEngine
+from gymnast.agents.engine.engine import Engine, Request
+from gymnast.agents.engine.openmp import release_team
+from gymnast.agents.engine.state_engine import StateEngine
 from gymnast.errors import InfrastructureError
 
 

@@ -3,7 +3,7 @@
 A state belongs to exactly its tokens: it can be continued, but not cut. So it serves a context
 that begins with all of its tokens, and no other. The least recently used go first.
 
-Left out: how states are computed (`agents/state_engine.py`).
+Left out: how states are computed (`agents/engine/state_engine.py`).
 """
 
 import copy

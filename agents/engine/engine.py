@@ -16,10 +16,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from gymnast.agents.kv_cache import KVCache, Row
+from gymnast.agents.engine.kv_cache import KVCache, Row
+from gymnast.agents.engine.sampling import Draw, sample
+from gymnast.agents.engine.step_plan import Chunk, StepPlan, decoding_order
 from gymnast.agents.models.attention import planned
-from gymnast.agents.sampling import Draw, sample
-from gymnast.agents.step_plan import Chunk, StepPlan, decoding_order
 from gymnast.types import Completion, Sampling
 
 # Waiting for a prefix that another request is computing pays from this many tokens on.

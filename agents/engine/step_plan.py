@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gymnast.agents.kv_cache import KVCache, Prefix, Row
+from gymnast.agents.engine.kv_cache import KVCache, Prefix, Row
 from gymnast.agents.models.attention import LayerSettings, attend, causal_mask, fold, weigh
 
 # Attending in one batch spares launches, and reads rows and positions that nobody asked for: worth
