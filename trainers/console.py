@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gymnast.envs.boxes.box import BROKEN
+from gymnast.trainers.base.observer import Groups
 from gymnast.trainers.evaluation_summary import aligned, headline, summary_cells, summary_table
-from gymnast.trainers.observer import Groups
 from gymnast.trainers.samples import Sample, pick_samples
 from gymnast.visible import visible_line
 

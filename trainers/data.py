@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gymnast.errors import DataError
-from gymnast.trainers.seeds import derive
+from gymnast.trainers.base.seeds import derive
 
 Row = Mapping[str, Any]
 SampleRow = Callable[[np.random.Generator], Row]

@@ -6,7 +6,7 @@
                           weights belong to no step, nor in several processes, which can no
                           longer agree
 
-Left out: how a run is stopped (`trainers/stopping.py`).
+Left out: how a run is stopped (`trainers/base/stopping.py`).
 """
 
 from collections.abc import Mapping

@@ -16,11 +16,11 @@ import gymnasium
 
 from gymnast.agents.base import Agent
 from gymnast.errors import ConfigError, InfrastructureError, PromptTooLong, UserCodeError
+from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.drivers import Driver, driver_of, max_boxes
 from gymnast.trainers.rewards import Reward, add_rewards
 from gymnast.trainers.rollout import drive
 from gymnast.trainers.rollout_metrics import Counts, LeftOut
-from gymnast.trainers.seeds import derive
 from gymnast.types import Sampling, StopReason, Trajectory
 from gymnast.visible import visible_logger
 

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from gymnast.errors import ConfigError
+from gymnast.trainers.base.settings import check_at_least
 from gymnast.trainers.collect import MakeEnvironment, Rollouts
 from gymnast.trainers.environments import environment_factory
 from gymnast.trainers.evaluation_metrics import PREFIX, check_environment_name, measure_environment
-from gymnast.trainers.settings import check_at_least
 from gymnast.trainers.shared_rollouts import SharedRollouts
 from gymnast.trainers.tags import Row, check_tags
 from gymnast.types import Sampling

@@ -18,7 +18,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from gymnast.trainers.config_errors import section_in
+from gymnast.trainers.base.config_errors import section_in
 from gymnast.trainers.row_formats import SUFFIXES
 
 

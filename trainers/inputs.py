@@ -1,7 +1,7 @@
 """Whether what Python code passes to a trainer or a rollout is of the right kind.
 
 The error about any other value says what it is and how to make the right one from it. Values in
-the wrong range are refused by `trainers/settings.py`.
+the wrong range are refused by `trainers/base/settings.py`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -145,7 +145,7 @@ def places_of(key: str) -> list[str]:
 
 
 def _dotted_keys() -> list[str]:
+    from gymnast.trainers.base.config_errors import dotted_keys
     from gymnast.trainers.config import RunConfig  # which reads algorithms, which ask here
-    from gymnast.trainers.config_errors import dotted_keys
 
     return dotted_keys(RunConfig)

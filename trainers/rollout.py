@@ -22,9 +22,9 @@ import numpy as np
 from gymnast.agents.base import Agent
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError
+from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.drivers import Driver, driver_of
 from gymnast.trainers.inputs import check_sampling_kind
-from gymnast.trainers.seeds import derive
 from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory
 from gymnast.visible import visible_line, visible_logger
 

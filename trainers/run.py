@@ -8,6 +8,8 @@ from typing import Any
 
 from gymnast.agents.models.load import load_model, load_tokenizer, model_context_length
 from gymnast.errors import ConfigError
+from gymnast.trainers.base.observer import Observer
+from gymnast.trainers.base.settings import check_sampling
 from gymnast.trainers.config import ModelSection, RunConfig, SamplingSection
 from gymnast.trainers.config_files import load_config, save_config
 from gymnast.trainers.evaluation import HeldOut
@@ -15,11 +17,9 @@ from gymnast.trainers.evaluation_environments import (
     check_evaluation_environments,
     prepare_evaluation_environments,
 )
-from gymnast.trainers.observer import Observer
 from gymnast.trainers.resuming import check_output_folder, check_same_run
 from gymnast.trainers.rewards import load_rewards
 from gymnast.trainers.run_folder import CONFIG_FILE, MODEL
-from gymnast.trainers.settings import check_sampling
 from gymnast.trainers.tags import check_tags, tag_expressions
 from gymnast.trainers.task import Task, chat_template_text, check_environment, prepare_task
 from gymnast.trainers.trackers import make_trackers

@@ -16,12 +16,12 @@ from accelerate import Accelerator
 
 from gymnast.agents import TransformersAgent
 from gymnast.agents.models.adapters import folded
+from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.collect import MakeEnvironment, Rollouts, collect
 from gymnast.trainers.processes import together
 from gymnast.trainers.rewards import Reward
 from gymnast.trainers.rollout_metrics import Counts, nothing_finished, summarise
 from gymnast.trainers.schedule import Group
-from gymnast.trainers.stopping import Stopped, Stopping
 
 Row = Mapping[str, Any]
 

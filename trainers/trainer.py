@@ -21,31 +21,31 @@ from gymnast.agents import TransformersAgent
 from gymnast.errors import ConfigError
 from gymnast.trainers.advantages import Estimator
 from gymnast.trainers.algorithms import Algorithm, as_algorithm
+from gymnast.trainers.base.generators import seeded_apart
+from gymnast.trainers.base.observer import Observer
+from gymnast.trainers.base.seeds import derive
+from gymnast.trainers.base.settings import check_at_least, check_positive, check_sampling, unusual
+from gymnast.trainers.base.stopping import Stopping
 from gymnast.trainers.collect import MakeEnvironment, Rollouts
 from gymnast.trainers.console import RunConsole
 from gymnast.trainers.data import DatasetRows, RowSource, as_row_source
 from gymnast.trainers.divergence import skip_message
 from gymnast.trainers.environments import environment_factory
 from gymnast.trainers.evaluation import Evaluation, played_by
-from gymnast.trainers.generators import seeded_apart
 from gymnast.trainers.inputs import (
     check_model_and_tokenizer,
     check_rows_kind,
     check_sampling_kind,
 )
 from gymnast.trainers.learner import Learner, check_dtypes
-from gymnast.trainers.observer import Observer
 from gymnast.trainers.processes import launched, together
 from gymnast.trainers.python_config import write_python_config
 from gymnast.trainers.rewards import Reward
 from gymnast.trainers.run_folder import RunFolder, save_model
 from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.run_state import RunState
-from gymnast.trainers.seeds import derive
-from gymnast.trainers.settings import check_at_least, check_positive, check_sampling, unusual
 from gymnast.trainers.sharding import wants_sharding
 from gymnast.trainers.shared_rollouts import SharedRollouts
-from gymnast.trainers.stopping import Stopping
 from gymnast.trainers.tags import By, tag_expressions
 from gymnast.trainers.trackers import Named, as_json, finite, make_trackers, tracking
 from gymnast.trainers.update import UpdateSettings

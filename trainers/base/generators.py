@@ -1,7 +1,7 @@
 """The global random generators of a process: Python's, NumPy's and torch's.
 
 Gymnast draws from none of them: its seeds are derived from where they are used
-(`trainers/seeds.py`). A user's environment, reward or loss may, so a run seeds them at its
+(`trainers/base/seeds.py`). A user's environment, reward or loss may, so a run seeds them at its
 beginning and keeps their states in its checkpoints.
 """
 
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from gymnast.trainers.seeds import derive
+from gymnast.trainers.base.seeds import derive
 
 
 def seed_generators(*place: int | str) -> None:
-    """Seed all of them, each for a place; see `gymnast.trainers.seeds.derive`."""
+    """Seed all of them, each for a place; see `gymnast.trainers.base.seeds.derive`."""
     random.seed(derive(*place, "python"))
     np.random.seed(derive(*place, "numpy") % 2**32)
     torch.manual_seed(derive(*place, "torch"))  # of the accelerators too

@@ -1,0 +1,1 @@
+"""What all rooms of the trainer share: checks of settings, seeds, events, and the wish to stop."""
