@@ -8,10 +8,10 @@ from gymnast.trainers import advantages, aggregations, losses
 from gymnast.trainers.algorithms import Algorithm, make_algorithm
 from gymnast.trainers.collect import Group, Rollouts, collect, stream
 from gymnast.trainers.config_files import load_config
+from gymnast.trainers.data.row_files import load_rows
 from gymnast.trainers.kl import Kl
 from gymnast.trainers.rewards import Reward
 from gymnast.trainers.rollout import rollout
-from gymnast.trainers.row_files import load_rows
 from gymnast.trainers.trainer import Trainer
 
 __all__ = [

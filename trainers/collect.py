@@ -14,8 +14,8 @@ from contextlib import aclosing
 from typing import Any
 
 from gymnast.agents.base import Agent
+from gymnast.trainers.data.inputs import check_rows_kind, check_sampling_kind
 from gymnast.trainers.episodes import Environments, Episodes, MakeEnvironment
-from gymnast.trainers.inputs import check_rows_kind, check_sampling_kind
 from gymnast.trainers.rewards import Reward
 from gymnast.trainers.rollout_metrics import Counts, summarise
 from gymnast.trainers.rounds import Rounds

@@ -41,9 +41,9 @@ from gymnast.trainers.config_base import (
     Text,
     check_expressions,
 )
+from gymnast.trainers.data.input_paths import MODEL, TEMPLATE
 from gymnast.trainers.evaluation_config import EvaluationSection
 from gymnast.trainers.evaluation_metrics import check_environment_name
-from gymnast.trainers.input_paths import MODEL, TEMPLATE
 from gymnast.trainers.kl import Kl
 from gymnast.trainers.tags import tag_expressions
 from gymnast.trainers.trackers import read_named

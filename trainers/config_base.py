@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import jmespath
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from gymnast.trainers.input_paths import CODE, ROWS
+from gymnast.trainers.data.input_paths import CODE, ROWS
 
 
 def _whole(value: Any) -> Any:

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.config_errors import sentences
 from gymnast.trainers.config import RunConfig
+from gymnast.trainers.data.input_paths import Misplaced, absolute, located, shown
 from gymnast.trainers.durable import write_text
-from gymnast.trainers.input_paths import Misplaced, absolute, located, shown
 from gymnast.trainers.yaml_reader import read_yaml, with_overrides
 
 

@@ -10,11 +10,11 @@ from gymnast.envs import Environment, make
 from gymnast.envs.registry import find
 from gymnast.errors import ConfigError, DataError, UnknownEnvironment
 from gymnast.trainers.config import RunConfig
-from gymnast.trainers.data import Row, choose, sample_distinct
+from gymnast.trainers.data.row_files import load_rows
+from gymnast.trainers.data.rows import Row, choose, sample_distinct
 from gymnast.trainers.environment_settings import check_settings, limited_settings
 from gymnast.trainers.evaluation import HeldOut
 from gymnast.trainers.evaluation_config import EvaluationEnvironmentSection, EvaluationSection
-from gymnast.trainers.row_files import load_rows
 from gymnast.trainers.task import (
     check_rows,
     has_rows,

@@ -15,8 +15,8 @@ import numpy as np
 import yaml
 
 from gymnast.trainers.config import RunConfig, SamplingSection, TrainerSection
+from gymnast.trainers.data.input_paths import located
 from gymnast.trainers.durable import write_text
-from gymnast.trainers.input_paths import located
 from gymnast.trainers.run_folder import CONFIG_FILE
 from gymnast.types import Sampling
 

@@ -23,8 +23,8 @@ from gymnast.agents.base import Agent
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.seeds import derive
+from gymnast.trainers.data.inputs import check_sampling_kind
 from gymnast.trainers.drivers import Driver, driver_of
-from gymnast.trainers.inputs import check_sampling_kind
 from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory
 from gymnast.visible import visible_line, visible_logger
 

@@ -28,15 +28,15 @@ from gymnast.trainers.base.settings import check_at_least, check_positive, check
 from gymnast.trainers.base.stopping import Stopping
 from gymnast.trainers.collect import MakeEnvironment, Rollouts
 from gymnast.trainers.console import RunConsole
-from gymnast.trainers.data import DatasetRows, RowSource, as_row_source
-from gymnast.trainers.divergence import skip_message
-from gymnast.trainers.environments import environment_factory
-from gymnast.trainers.evaluation import Evaluation, played_by
-from gymnast.trainers.inputs import (
+from gymnast.trainers.data.inputs import (
     check_model_and_tokenizer,
     check_rows_kind,
     check_sampling_kind,
 )
+from gymnast.trainers.data.rows import DatasetRows, RowSource, as_row_source
+from gymnast.trainers.divergence import skip_message
+from gymnast.trainers.environments import environment_factory
+from gymnast.trainers.evaluation import Evaluation, played_by
 from gymnast.trainers.learner import Learner, check_dtypes
 from gymnast.trainers.processes import launched, together
 from gymnast.trainers.python_config import write_python_config

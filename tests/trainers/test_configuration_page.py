@@ -17,7 +17,7 @@ from gymnast.trainers import Trainer
 from gymnast.trainers.base.config_errors import section_in
 from gymnast.trainers.config import RunConfig
 from gymnast.trainers.config_files import load_config
-from gymnast.trainers.input_paths import CODE, MODEL, ROWS, TEMPLATE
+from gymnast.trainers.data.input_paths import CODE, MODEL, ROWS, TEMPLATE
 from gymnast.types import Sampling, StopReason
 
 PAGE = Path(__file__).parents[2] / "docs/configuration.md"

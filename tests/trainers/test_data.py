@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gymnast.errors import DataError
-from gymnast.trainers.data import (
+from gymnast.trainers.data.rows import (
     DatasetRows,
     RowSource,
     SampledRows,

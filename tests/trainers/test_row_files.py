@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gymnast.errors import DataError
-from gymnast.trainers.row_files import load_rows
+from gymnast.trainers.data.row_files import load_rows
 
 ROWS = [
     {"question": {"text": "What is 1 + 1?"}, "answer": 2},
@@ -211,7 +211,7 @@ def test_a_file_that_is_not_there(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_hub_that_cannot_be_reached(tmp_path: Path) -> None:
-    code = "from gymnast.trainers.row_files import load_rows; load_rows('an-org/rows')"
+    code = "from gymnast.trainers.data.row_files import load_rows; load_rows('an-org/rows')"
     environment = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False

@@ -7,7 +7,7 @@
     rows.arrow      a table, as `datasets` and pyarrow write it
     folder/         what `datasets.Dataset.save_to_disk` writes
 
-Left out: hubs, and the mapping of columns (`trainers/row_files.py`).
+Left out: hubs, and the mapping of columns (`trainers/data/row_files.py`).
 """
 
 import csv

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from gymnast.trainers.base.config_errors import section_in
-from gymnast.trainers.row_formats import SUFFIXES
+from gymnast.trainers.data.row_formats import SUFFIXES
 
 
 @dataclass(frozen=True)

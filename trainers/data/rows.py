@@ -4,7 +4,7 @@ Training rows are an endless source that keeps no state: which rows step k gets 
 seed and k alone, so a resumed run goes on with the rows that the killed one would have had.
 Held-out rows are never trained on, nor is any row equal to one of them.
 
-Left out: reading files and hubs (`trainers/row_files.py`).
+Left out: reading files and hubs (`trainers/data/row_files.py`).
 """
 
 import json

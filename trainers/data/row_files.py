@@ -1,9 +1,9 @@
 """Rows by the name that a config gives them, and the mapping of their columns.
 
-    rows.jsonl, rows.csv, folder/    a file, or a saved dataset (`trainers/row_formats.py`)
+    rows.jsonl, rows.csv, folder/    a file, or a saved dataset (`trainers/data/row_formats.py`)
     org/name                         a dataset of a hub, through `datasets`
 
-Left out: which rows are trained on and which are held out (`trainers/data.py`), and what an
+Left out: which rows are trained on and which are held out (`trainers/data/rows.py`), and what an
 environment needs of a row, which it says itself.
 """
 
@@ -16,8 +16,8 @@ import jmespath
 
 from gymnast.errors import DataError
 from gymnast.hints import first_line, nearest, nearest_file
-from gymnast.trainers.input_paths import shown
-from gymnast.trainers.row_formats import (
+from gymnast.trainers.data.input_paths import shown
+from gymnast.trainers.data.row_formats import (
     SUFFIXES,
     Row,
     place_of,

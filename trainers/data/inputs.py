@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gymnast.errors import ConfigError, DataError, ModelError
-from gymnast.trainers.data import RowSource
+from gymnast.trainers.data.rows import RowSource
 from gymnast.types import Sampling
 
 _LOAD = "model, tokenizer = load_model({name!r}, dtype='bfloat16')"

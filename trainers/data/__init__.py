@@ -1,0 +1,1 @@
+"""Rows: read from files, mapped, put in order, and held out."""
