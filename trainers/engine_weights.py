@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gymnast.trainers.sharding import whole
+from gymnast.trainers.distributed.sharding import whole
 
 
 class EngineWeights:

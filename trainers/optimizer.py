@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gymnast.errors import CheckpointError, ModelError
-from gymnast.trainers.sharding import divided_like, whole
+from gymnast.trainers.distributed.sharding import divided_like, whole
 
 
 class Optimizer(ABC):

@@ -24,9 +24,9 @@ from accelerate import Accelerator
 
 from gymnast.errors import CheckpointError, ConfigError
 from gymnast.trainers.base.generators import generator_states, restore_generators, seed_generators
+from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.divergence import checkpoints_kept
 from gymnast.trainers.optimizer import Optimizer
-from gymnast.trainers.processes import together
 from gymnast.trainers.run_folder import OVER, RunFolder, holds_results, is_over
 from gymnast.visible import visible_logger
 

@@ -5,7 +5,7 @@ rows. Seeds derive from a row's place among all rows, so how many processes ther
 neither what is played nor what is learned from it.
 
 Left out: how episodes are played (`trainers/collect.py`), and how processes meet
-(`trainers/processes.py`).
+(`trainers/distributed/processes.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from gymnast.agents import TransformersAgent
 from gymnast.agents.models.adapters import folded
 from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.collect import MakeEnvironment, Rollouts, collect
-from gymnast.trainers.processes import together
+from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.rewards import Reward
 from gymnast.trainers.rollout_metrics import Counts, nothing_finished, summarise
 from gymnast.trainers.schedule import Group

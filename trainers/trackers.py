@@ -29,7 +29,7 @@ from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 
 from gymnast.errors import ConfigError
-from gymnast.trainers.processes import together
+from gymnast.trainers.distributed.processes import together
 from gymnast.visible import visible_logger
 
 Named = Sequence[str | GeneralTracker] | Mapping[str, Mapping[str, Any] | None]

@@ -34,22 +34,22 @@ from gymnast.trainers.data.inputs import (
     check_sampling_kind,
 )
 from gymnast.trainers.data.rows import DatasetRows, RowSource, as_row_source
+from gymnast.trainers.distributed.processes import launched, together
+from gymnast.trainers.distributed.sharding import wants_sharding
+from gymnast.trainers.distributed.zero_settings import wants_zero
 from gymnast.trainers.divergence import skip_message
 from gymnast.trainers.environments import environment_factory
 from gymnast.trainers.evaluation import Evaluation, played_by
 from gymnast.trainers.learner import Learner, check_dtypes
-from gymnast.trainers.processes import launched, together
 from gymnast.trainers.python_config import write_python_config
 from gymnast.trainers.rewards import Reward
 from gymnast.trainers.run_folder import RunFolder, save_model
 from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.run_state import RunState
-from gymnast.trainers.sharding import wants_sharding
 from gymnast.trainers.shared_rollouts import SharedRollouts
 from gymnast.trainers.tags import By, tag_expressions
 from gymnast.trainers.trackers import Named, as_json, finite, make_trackers, tracking
 from gymnast.trainers.update import UpdateSettings
-from gymnast.trainers.zero_settings import wants_zero
 from gymnast.types import Sampling
 from gymnast.visible import visible_logger
 

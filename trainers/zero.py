@@ -10,7 +10,7 @@ stage 1 sums in the weights' dtype, since DeepSpeed takes another optimizer for 
 Accelerate only joins the processes. A state is the same as that of `MasterAdamW`, with whole
 tensors, so that either goes on from the other's.
 
-Left out: what of DeepSpeed may be asked for (`trainers/zero_settings.py`).
+Left out: what of DeepSpeed may be asked for (`trainers/distributed/zero_settings.py`).
 """
 
 import logging
@@ -24,9 +24,9 @@ from torch import nn
 
 from gymnast.errors import ConfigError, ModelError
 from gymnast.trainers.batch import micro_batch
+from gymnast.trainers.distributed.zero_settings import Zero
 from gymnast.trainers.optimizer import Optimizer, check_shapes, not_finite
 from gymnast.trainers.shares import placeholder
-from gymnast.trainers.zero_settings import Zero
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -12,7 +12,7 @@ from gymnast.agents.models.tiny import tiny_model
 from gymnast.envs import Environment, Renderer
 from gymnast.errors import GymnastError
 from gymnast.trainers import Trainer, collect, rollout
-from gymnast.trainers.processes import launched
+from gymnast.trainers.distributed.processes import launched
 from gymnast.types import Sampling
 
 ROWS = [{"prompt": "Go."}]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gymnast.errors import ConfigError
-from gymnast.trainers.zero_settings import INSTEAD, Zero, wants_zero, zero_from_config
+from gymnast.trainers.distributed.zero_settings import INSTEAD, Zero, wants_zero, zero_from_config
 
 PLAIN: dict[str, Any] = {"zero_optimization": {"stage": 2}}
 

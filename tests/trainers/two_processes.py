@@ -36,10 +36,10 @@ from gymnast.envs import Environment
 from gymnast.errors import GymnastError, InfrastructureError
 from gymnast.trainers import Algorithm, Kl, Trainer, losses, make_algorithm
 from gymnast.trainers.advantages import ESTIMATORS
+from gymnast.trainers.distributed.processes import together
+from gymnast.trainers.distributed.sharding import whole
 from gymnast.trainers.losses import LOSSES, TokenLosses
 from gymnast.trainers.optimizer import MasterAdamW
-from gymnast.trainers.processes import together
-from gymnast.trainers.sharding import whole
 from gymnast.trainers.shares import largest_over_processes
 from gymnast.types import Sampling
 from sampled_groups import bfloat16_model, short_groups

@@ -23,7 +23,7 @@ from gymnast.agents import load_model
 from gymnast.agents.models.tiny import tiny_model
 from gymnast.trainers import Algorithm, Kl, Trainer, make_algorithm
 from gymnast.trainers.batch import micro_batch
-from gymnast.trainers.processes import together
+from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.shares import placeholder
 from sampled_groups import bfloat16_model, short_groups
 from two_processes import (

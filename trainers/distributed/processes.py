@@ -4,7 +4,7 @@
     each works alone (rollouts hold no collectives), however long that takes
     `together` waits for all: every process gets all results, or every process raises
 
-Left out: gradients, which accelerate sums, and what is shared out (`trainers/sharding.py`,
+Left out: gradients, which accelerate sums, and what is shared out (`trainers/distributed/sharding.py`,
 `trainers/zero.py`).
 """
 

@@ -1,0 +1,1 @@
+"""Several processes: how they are joined, and how weights are divided over them."""
