@@ -184,7 +184,7 @@ class AlgorithmSection(Section):
 
 
 class RewardSection(Section):
-    """A reward function besides the environment's own reward; see `gymnast.trainers.rewards`.
+    """A reward function besides the environment's own reward; see `gymnast.trainers.rollouts.rewards`.
 
     Attributes:
         function: "module:function" or "path/to/file.py:function".

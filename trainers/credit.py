@@ -14,7 +14,7 @@ import torch
 from gymnast.errors import ConfigError
 from gymnast.trainers.advantages import Estimator, RewardBatch
 from gymnast.trainers.batch import Sample
-from gymnast.trainers.rollout import PART
+from gymnast.trainers.rollouts.one_episode import PART
 from gymnast.types import Trajectory
 
 Groups = Sequence[Sequence[Trajectory]]

@@ -3,7 +3,7 @@
 An optimisation step without a finite loss and gradient is skipped (`trainers/update.py`), which
 leaves weights and optimizer as they were; `Optimizer` counts. Several in a row end the run, with
 a checkpoint. None is removed meanwhile: the last step that was taken may have been the bad one.
-Left out: rewards and advantages, which are checked before (`trainers/rewards.py`).
+Left out: rewards and advantages, which are checked before (`trainers/rollouts/rewards.py`).
 """
 
 import sys

@@ -16,10 +16,10 @@ import gymnasium
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.settings import check_at_least
-from gymnast.trainers.collect import MakeEnvironment, Rollouts
-from gymnast.trainers.environments import environment_factory
 from gymnast.trainers.evaluation_metrics import PREFIX, check_environment_name, measure_environment
-from gymnast.trainers.shared_rollouts import SharedRollouts
+from gymnast.trainers.rollouts.environments import environment_factory
+from gymnast.trainers.rollouts.many_episodes import MakeEnvironment, Rollouts
+from gymnast.trainers.rollouts.shared import SharedRollouts
 from gymnast.trainers.tags import Row, check_tags
 from gymnast.types import Sampling
 

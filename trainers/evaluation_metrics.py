@@ -17,7 +17,7 @@ Each of these scopes has
     rows                       rows with an episode that finished
     episodes/finished          their episodes
 
-and an environment has also everything that `trainers/rollout_metrics.py` lists. An episode passes
+and an environment has also everything that `trainers/rollouts/metrics.py` lists. An episode passes
 when its reward reaches `pass_reward`. Intervals need two rows; with fewer there are none. How each
 number is computed: `trainers/estimates.py`.
 """

@@ -14,7 +14,7 @@ from gymnast.trainers.aggregations import token_mean
 from gymnast.trainers.batch import Sample
 from gymnast.trainers.credit import Groups
 from gymnast.trainers.kl import Kl, Reference
-from gymnast.trainers.rollout import PART
+from gymnast.trainers.rollouts.one_episode import PART
 from gymnast.trainers.shares import make_share, with_logprobs
 from gymnast.types import Trajectory
 

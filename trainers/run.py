@@ -18,7 +18,7 @@ from gymnast.trainers.evaluation_environments import (
     prepare_evaluation_environments,
 )
 from gymnast.trainers.resuming import check_output_folder, check_same_run
-from gymnast.trainers.rewards import load_rewards
+from gymnast.trainers.rollouts.rewards import load_rewards
 from gymnast.trainers.run_folder import CONFIG_FILE, MODEL
 from gymnast.trainers.tags import check_tags, tag_expressions
 from gymnast.trainers.task import Task, chat_template_text, check_environment, prepare_task

@@ -2,7 +2,7 @@
 
     for step in 1..steps:
         rows     <- the next rows_per_step rows
-        groups   <- episodes of all processes                   (trainers/shared_rollouts.py)
+        groups   <- episodes of all processes                   (trainers/rollouts/shared.py)
         weights  <- update(policy, optimizer, groups)           (trainers/learner.py, update.py)
 
 Which algorithm it is, is an advantage estimator and the loss; nothing here depends on it.
@@ -26,7 +26,6 @@ from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.base.settings import check_at_least, check_positive, check_sampling, unusual
 from gymnast.trainers.base.stopping import Stopping
-from gymnast.trainers.collect import MakeEnvironment, Rollouts
 from gymnast.trainers.console import RunConsole
 from gymnast.trainers.data.inputs import (
     check_model_and_tokenizer,
@@ -38,15 +37,16 @@ from gymnast.trainers.distributed.processes import launched, together
 from gymnast.trainers.distributed.sharding import wants_sharding
 from gymnast.trainers.distributed.zero_settings import wants_zero
 from gymnast.trainers.divergence import skip_message
-from gymnast.trainers.environments import environment_factory
 from gymnast.trainers.evaluation import Evaluation, played_by
 from gymnast.trainers.learner import Learner, check_dtypes
 from gymnast.trainers.python_config import write_python_config
-from gymnast.trainers.rewards import Reward
+from gymnast.trainers.rollouts.environments import environment_factory
+from gymnast.trainers.rollouts.many_episodes import MakeEnvironment, Rollouts
+from gymnast.trainers.rollouts.rewards import Reward
+from gymnast.trainers.rollouts.shared import SharedRollouts
 from gymnast.trainers.run_folder import RunFolder, save_model
 from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.run_state import RunState
-from gymnast.trainers.shared_rollouts import SharedRollouts
 from gymnast.trainers.tags import By, tag_expressions
 from gymnast.trainers.trackers import Named, as_json, finite, make_trackers, tracking
 from gymnast.trainers.update import UpdateSettings
@@ -108,7 +108,7 @@ class Trainer:
         output_dir: Where metrics, rollouts, checkpoints and the model go; None writes nothing.
         seed: Of everything drawn; `train` seeds the global generators of Python, NumPy and torch
             too, from which environments, rewards and losses may draw.
-        deterministic: Sample in rounds (`trainers/rounds.py`), so that a seeded run repeats bit
+        deterministic: Sample in rounds (`trainers/rollouts/rounds.py`), so that a seeded run repeats bit
             for bit, unless `rollout_deadline_s` cuts it. Slower where tools are slow.
         observer: Is told what happens; by default a `RunConsole`. None shows nothing.
         trackers: What the metrics of `train` go to besides metrics.jsonl: names ("tensorboard",

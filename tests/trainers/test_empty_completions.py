@@ -13,7 +13,7 @@ from gymnast.trainers import Kl, make_algorithm
 from gymnast.trainers.algorithms import names
 from gymnast.trainers.kl import Reference
 from gymnast.trainers.policy import Policy
-from gymnast.trainers.rollout import PART
+from gymnast.trainers.rollouts.one_episode import PART
 from gymnast.trainers.update import UpdateSettings, update
 from gymnast.types import Span, Trajectory
 from sampled_groups import Groups, KeepsGradients, random_groups

@@ -17,7 +17,7 @@ from gymnast.agents.models.tiny import tiny_model
 from gymnast.envs import Environment, Renderer
 from gymnast.errors import ConfigError, InfrastructureError, TooManyFailures, UserCodeError
 from gymnast.trainers import Reward, Rollouts, Trainer, collect
-from gymnast.trainers.rewards import add_rewards, load_rewards
+from gymnast.trainers.rollouts.rewards import add_rewards, load_rewards
 from gymnast.types import Sampling, Span, StopReason, Trajectory
 
 

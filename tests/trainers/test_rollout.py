@@ -21,7 +21,7 @@ from gymnast.agents.models.tiny import tiny_model
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.errors import ConfigError
 from gymnast.trainers import rollout
-from gymnast.trainers.rollout_metrics import Counts, summarise
+from gymnast.trainers.rollouts.metrics import Counts, summarise
 from gymnast.types import Completion, Sampling, StopReason, ToolCall, Trajectory
 
 Encode = Callable[[str], list[int]]

@@ -15,7 +15,7 @@ from gymnast.envs import Environment, Renderer, tool
 from gymnast.errors import ConfigError, InfrastructureError
 from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import Group, Rollouts, collect, stream
-from gymnast.trainers.rounds import Rounds
+from gymnast.trainers.rollouts.rounds import Rounds
 from gymnast.types import Completion, Sampling
 
 Encode = Callable[[str], list[int]]

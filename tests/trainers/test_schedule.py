@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gymnast.trainers.rollout_metrics import Counts
-from gymnast.trainers.schedule import Group, Limits, Schedule
+from gymnast.trainers.rollouts.metrics import Counts
+from gymnast.trainers.rollouts.schedule import Group, Limits, Schedule
 from gymnast.types import Span, StopReason, Trajectory
 
 

@@ -17,8 +17,9 @@ from gymnast.agents import ScriptedAgent, TransformersAgent
 from gymnast.agents.models.tiny import tiny_model
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.errors import ConfigError, InfrastructureError
-from gymnast.trainers import Group, Rollouts, collect, schedule, stream
-from gymnast.trainers.collect import Counts
+from gymnast.trainers import Group, Rollouts, collect, stream
+from gymnast.trainers.rollouts import schedule
+from gymnast.trainers.rollouts.many_episodes import Counts
 from gymnast.types import Completion, Sampling
 
 Encode = Callable[[str], list[int]]

@@ -17,7 +17,7 @@ from gymnast.trainers.kl_in_reward import penalised
 from gymnast.trainers.losses import LOSSES
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.policy import Policy
-from gymnast.trainers.rollout import PART
+from gymnast.trainers.rollouts.one_episode import PART
 from gymnast.trainers.update import UpdateSettings, update
 from gymnast.types import StopReason, Trajectory
 from sampled_groups import Groups, KeepsGradients, forward_logprobs, random_groups

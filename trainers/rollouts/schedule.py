@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gymnast.trainers.base.settings import check_at_least, check_positive
-from gymnast.trainers.rollout_metrics import Counts
+from gymnast.trainers.rollouts.metrics import Counts
 from gymnast.types import Trajectory
 from gymnast.visible import visible_logger
 

@@ -1,6 +1,6 @@
 """The numbers of a collection: what was counted on the way, and what its trajectories say.
 
-`Trajectory.metrics` of one episode (`rollout.py`):
+`Trajectory.metrics` of one episode (`one_episode.py`):
 
     time/episode_s              from `reset` to the end; about the sum of the next three
     time/model_s                the agent computing

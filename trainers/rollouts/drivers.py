@@ -2,7 +2,7 @@
 
 An `Environment` is awaited. Any other `gymnasium.Env` (one inside wrappers, say) blocks, so its
 `reset` and `step` run on a worker thread, one after another. Left out: who acts in it
-(`rollout.py`), and who may use it when (`episodes.py`).
+(`one_episode.py`), and who may use it when (`episodes.py`).
 """
 
 import threading

@@ -7,7 +7,7 @@
         ids += step(action)                    mask 0
 
 What appends token ids here knows neither messages nor tools. Many episodes at once, retries and
-groups are `trainers/collect.py`; what the metrics mean is told in `trainers/rollout_metrics.py`.
+groups are `trainers/rollouts/many_episodes.py`; what the metrics mean is told in `trainers/rollouts/metrics.py`.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from gymnast.envs import Environment
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.data.inputs import check_sampling_kind
-from gymnast.trainers.drivers import Driver, driver_of
+from gymnast.trainers.rollouts.drivers import Driver, driver_of
 from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory
 from gymnast.visible import visible_line, visible_logger
 

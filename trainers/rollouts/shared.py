@@ -4,7 +4,7 @@ Each process plays every so-manyth row alone; then all of them know all groups, 
 rows. Seeds derive from a row's place among all rows, so how many processes there are changes
 neither what is played nor what is learned from it.
 
-Left out: how episodes are played (`trainers/collect.py`), and how processes meet
+Left out: how episodes are played (`trainers/rollouts/many_episodes.py`), and how processes meet
 (`trainers/distributed/processes.py`).
 """
 
@@ -17,11 +17,11 @@ from accelerate import Accelerator
 from gymnast.agents import TransformersAgent
 from gymnast.agents.models.adapters import folded
 from gymnast.trainers.base.stopping import Stopped, Stopping
-from gymnast.trainers.collect import MakeEnvironment, Rollouts, collect
 from gymnast.trainers.distributed.processes import together
-from gymnast.trainers.rewards import Reward
-from gymnast.trainers.rollout_metrics import Counts, nothing_finished, summarise
-from gymnast.trainers.schedule import Group
+from gymnast.trainers.rollouts.many_episodes import MakeEnvironment, Rollouts, collect
+from gymnast.trainers.rollouts.metrics import Counts, nothing_finished, summarise
+from gymnast.trainers.rollouts.rewards import Reward
+from gymnast.trainers.rollouts.schedule import Group
 
 Row = Mapping[str, Any]
 

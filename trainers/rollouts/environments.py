@@ -8,7 +8,7 @@ import gymnasium
 from gymnast.envs import Renderer, make
 from gymnast.envs.registry import find
 from gymnast.errors import ConfigError
-from gymnast.trainers.collect import MakeEnvironment
+from gymnast.trainers.rollouts.many_episodes import MakeEnvironment
 
 
 def environment_factory(

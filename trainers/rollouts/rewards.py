@@ -31,7 +31,7 @@ from gymnast.envs.environment.user_code import Blame, call_hook, checked_number
 from gymnast.errors import ConfigError
 from gymnast.threads import Worker
 from gymnast.trainers.registry import import_function
-from gymnast.trainers.rollout import NO_REWARD, PART
+from gymnast.trainers.rollouts.one_episode import NO_REWARD, PART
 from gymnast.types import Trajectory
 
 OWN = "environment"

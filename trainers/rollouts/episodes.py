@@ -3,7 +3,7 @@
 An episode that the infrastructure broke is tried again, then left out. One in which the user's
 own code raised, reward functions included, is left out too, and more of those than
 `max_failed_episodes` stop everything.
-Left out: when it begins (`schedule.py`) and how it goes (`rollout.py`).
+Left out: when it begins (`schedule.py`) and how it goes (`one_episode.py`).
 """
 
 import asyncio
@@ -17,10 +17,10 @@ import gymnasium
 from gymnast.agents.base import Agent
 from gymnast.errors import ConfigError, InfrastructureError, PromptTooLong, UserCodeError
 from gymnast.trainers.base.seeds import derive
-from gymnast.trainers.drivers import Driver, driver_of, max_boxes
-from gymnast.trainers.rewards import Reward, add_rewards
-from gymnast.trainers.rollout import drive
-from gymnast.trainers.rollout_metrics import Counts, LeftOut
+from gymnast.trainers.rollouts.drivers import Driver, driver_of, max_boxes
+from gymnast.trainers.rollouts.metrics import Counts, LeftOut
+from gymnast.trainers.rollouts.one_episode import drive
+from gymnast.trainers.rollouts.rewards import Reward, add_rewards
 from gymnast.types import Sampling, StopReason, Trajectory
 from gymnast.visible import visible_logger
 

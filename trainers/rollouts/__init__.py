@@ -1,0 +1,1 @@
+"""Rollouts: one episode, many at once, and their numbers."""
