@@ -19,8 +19,8 @@ from gymnast.agents import Agent, ScriptedAgent, TransformersAgent
 from gymnast.agents.models.tiny import CHAT_TEMPLATE, tiny_model, tiny_tokenizer
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.trainers import Rollouts, Trainer, collect, load_config
-from gymnast.trainers.advantages import ESTIMATORS
-from gymnast.trainers.algorithms import make_algorithm
+from gymnast.trainers.algorithms.advantages import ESTIMATORS
+from gymnast.trainers.algorithms.algorithm import make_algorithm
 from gymnast.trainers.batch import micro_batch
 from gymnast.trainers.credit import with_advantages
 from gymnast.trainers.optimizer import MasterAdamW

@@ -28,7 +28,8 @@ from pydantic import (
     model_validator,
 )
 
-from gymnast.trainers.algorithms import Algorithm, make_algorithm
+from gymnast.trainers.algorithms.algorithm import Algorithm, make_algorithm
+from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.config_base import (
     CodeSource,
     Count,
@@ -44,7 +45,6 @@ from gymnast.trainers.config_base import (
 from gymnast.trainers.data.input_paths import MODEL, TEMPLATE
 from gymnast.trainers.evaluation_config import EvaluationSection
 from gymnast.trainers.evaluation_metrics import check_environment_name
-from gymnast.trainers.kl import Kl
 from gymnast.trainers.tags import tag_expressions
 from gymnast.trainers.trackers import read_named
 from gymnast.types import StopReason
@@ -121,7 +121,7 @@ class DataSection(Section):
 
 
 class KlSection(Section):
-    """A penalty for moving away from the model before training; see `gymnast.trainers.kl`.
+    """A penalty for moving away from the model before training; see `gymnast.trainers.algorithms.kl`.
 
     Attributes:
         coefficient: What one nat at one token costs.
@@ -135,7 +135,7 @@ class KlSection(Section):
 
 
 class AlgorithmSection(Section):
-    """The algorithm; see `gymnast.trainers.algorithms`. Further keys are options of its parts.
+    """The algorithm; see `gymnast.trainers.algorithms.algorithm`. Further keys are options of its parts.
 
     Attributes:
         name: A preset, an estimator, or "module:function" of an estimator.

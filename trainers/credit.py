@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from gymnast.errors import ConfigError
-from gymnast.trainers.advantages import Estimator, RewardBatch
+from gymnast.trainers.algorithms.advantages import Estimator, RewardBatch
 from gymnast.trainers.batch import Sample
 from gymnast.trainers.rollouts.one_episode import PART
 from gymnast.types import Trajectory

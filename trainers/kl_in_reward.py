@@ -1,6 +1,6 @@
 """The divergence from the reference as a part of the reward: `kl: {place: reward}`.
 
-Left out: the estimators, and the divergence in the loss (`trainers/kl.py`).
+Left out: the estimators, and the divergence in the loss (`trainers/algorithms/kl.py`).
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from gymnast.trainers.aggregations import token_mean
+from gymnast.trainers.algorithms.aggregations import token_mean
+from gymnast.trainers.algorithms.kl import Kl, Reference
 from gymnast.trainers.batch import Sample
 from gymnast.trainers.credit import Groups
-from gymnast.trainers.kl import Kl, Reference
 from gymnast.trainers.rollouts.one_episode import PART
 from gymnast.trainers.shares import make_share, with_logprobs
 from gymnast.types import Trajectory

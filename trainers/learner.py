@@ -12,12 +12,12 @@ import torch
 from accelerate import Accelerator
 
 from gymnast.errors import ModelError
+from gymnast.trainers.algorithms.kl import Reference
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.credit import Groups
 from gymnast.trainers.distributed.sharding import shard
 from gymnast.trainers.distributed.zero_settings import Zero
 from gymnast.trainers.engine_weights import EngineWeights
-from gymnast.trainers.kl import Reference
 from gymnast.trainers.optimizer import MasterAdamW, Optimizer
 from gymnast.trainers.policy import Policy
 from gymnast.trainers.update import UpdateSettings, update

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from accelerate import Accelerator
 
-from gymnast.trainers.algorithms import Algorithm
+from gymnast.trainers.algorithms.algorithm import Algorithm
+from gymnast.trainers.algorithms.kl import k3
+from gymnast.trainers.algorithms.losses import log_ratio
 from gymnast.trainers.freed_memory import give_back_freed_memory
 from gymnast.trainers.gradient_sums import run_passes
-from gymnast.trainers.kl import k3
-from gymnast.trainers.losses import log_ratio
 from gymnast.trainers.optimizer import Optimizer, not_finite
 from gymnast.trainers.shares import Scored, Share, largest_over_processes, sum_over_processes
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from accelerate import Accelerator
 
-from gymnast.trainers.aggregations import Aggregation
+from gymnast.trainers.algorithms.aggregations import Aggregation
 from gymnast.trainers.batch import MicroBatch, Sample, micro_batch, split
 from gymnast.types import Span, StopReason, Trajectory
 

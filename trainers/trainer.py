@@ -19,8 +19,8 @@ import gymnasium
 
 from gymnast.agents import TransformersAgent
 from gymnast.errors import ConfigError
-from gymnast.trainers.advantages import Estimator
-from gymnast.trainers.algorithms import Algorithm, as_algorithm
+from gymnast.trainers.algorithms.advantages import Estimator
+from gymnast.trainers.algorithms.algorithm import Algorithm, as_algorithm
 from gymnast.trainers.base.generators import seeded_apart
 from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.seeds import derive

@@ -3,7 +3,7 @@
     rewards -> advantages                  over the batches of all processes     (credit.py)
     groups  -> minibatches -> micro-batches                                      (shares.py)
     for each epoch and minibatch:                                       (optimisation_step.py)
-        loss = sum over tokens of weight * token loss / normaliser               (algorithms.py)
+        loss = sum over tokens of weight * token loss / normaliser               (algorithms/algorithm.py)
         one step of the optimizer
 
 The normaliser is that of all micro-batches and processes. Trajectories without any advantage are
@@ -37,7 +37,7 @@ with `difference` = trainer's - engine's log-probability, without dropout:
     engine/logprob_difference, engine/logprob_difference_max     of |difference|
     engine/importance_ratio, engine/importance_ratio_max         of exp(difference)
     engine/kl                   the mean of exp(difference) - 1 - difference, which estimates
-                                KL(engine || trainer) (k3, see `kl.py`)
+                                KL(engine || trainer) (k3, see `algorithms/kl.py`)
     engine/capped               the share of tokens that `importance_cap` capped
 """
 
@@ -47,11 +47,11 @@ from dataclasses import dataclass, field
 import torch
 from accelerate import Accelerator
 
-from gymnast.trainers.algorithms import Algorithm
+from gymnast.trainers.algorithms.algorithm import Algorithm
+from gymnast.trainers.algorithms.kl import Reference
 from gymnast.trainers.batch import MicroBatch, Sample
 from gymnast.trainers.credit import Groups, advantage_metrics, with_advantages
 from gymnast.trainers.divergence import diverged
-from gymnast.trainers.kl import Reference
 from gymnast.trainers.kl_in_reward import KL_PART, penalised
 from gymnast.trainers.optimisation_step import take_step
 from gymnast.trainers.optimizer import Optimizer

@@ -3,11 +3,11 @@
 import pytest
 
 from gymnast.hints import nearest
-from gymnast.trainers.advantages import ESTIMATORS
+from gymnast.trainers.algorithms.advantages import ESTIMATORS
+from gymnast.trainers.algorithms.losses import LOSSES
 from gymnast.trainers.base.config_errors import dotted_keys
 from gymnast.trainers.config import RunConfig
 from gymnast.trainers.key_hints import OTHER_NAMES, setting_meant, unknown_key
-from gymnast.trainers.losses import LOSSES
 
 
 @pytest.mark.parametrize(

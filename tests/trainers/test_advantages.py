@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gymnast.trainers import advantages
-from gymnast.trainers.advantages import ESTIMATORS as REGISTERED
-from gymnast.trainers.advantages import RewardBatch
+from gymnast.trainers.algorithms.advantages import ESTIMATORS as REGISTERED
+from gymnast.trainers.algorithms.advantages import RewardBatch
 
 ESTIMATORS = dict(REGISTERED)  # other tests add their own
 REWARDS = torch.tensor([0.0, 0.0, 1.0, 3.0])

@@ -5,7 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.trainers.aggregations import AGGREGATIONS, constant, sequence_mean, token_mean
+from gymnast.trainers.algorithms.aggregations import (
+    AGGREGATIONS,
+    constant,
+    sequence_mean,
+    token_mean,
+)
 
 LENGTHS = torch.tensor([1, 2, 3, 4])
 

@@ -12,20 +12,20 @@ import yaml
 
 from gymnast.errors import ConfigError
 from gymnast.trainers import Kl, make_algorithm
-from gymnast.trainers.advantages import ESTIMATORS, RewardBatch
-from gymnast.trainers.aggregations import AGGREGATIONS
-from gymnast.trainers.algorithms import PRESETS, names
+from gymnast.trainers.algorithms.advantages import ESTIMATORS, RewardBatch
+from gymnast.trainers.algorithms.aggregations import AGGREGATIONS
+from gymnast.trainers.algorithms.algorithm import PRESETS, names
+from gymnast.trainers.algorithms.losses import LOSSES
+from gymnast.trainers.algorithms.registry import Part
 from gymnast.trainers.config_files import load_config
-from gymnast.trainers.losses import LOSSES
-from gymnast.trainers.registry import Part
 from gymnast.trainers.run import build_trainer
 from gymnast.types import StopReason
 
 BATCH = RewardBatch(torch.tensor([0.0, 1.0]), torch.tensor([0, 0]), [[0.0], [1.0]])
 OWN = """\
-from gymnast.trainers.advantages import per_group
-from gymnast.trainers.aggregations import Weights
-from gymnast.trainers.losses import TokenLosses, sequence_loss
+from gymnast.trainers.algorithms.advantages import per_group
+from gymnast.trainers.algorithms.aggregations import Weights
+from gymnast.trainers.algorithms.losses import TokenLosses, sequence_loss
 import torch
 
 @per_group

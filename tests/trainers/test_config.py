@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gymnast.errors import ConfigError
-from gymnast.trainers.algorithms import make_algorithm
+from gymnast.trainers.algorithms.algorithm import make_algorithm
 from gymnast.trainers.config import RunConfig
 from gymnast.trainers.config_files import load_config, save_config
 from gymnast.trainers.trainer import Trainer

@@ -16,9 +16,9 @@ from gymnast.agents.models.tiny import tiny_model
 from gymnast.envs import Environment
 from gymnast.errors import Diverged, GymnastError
 from gymnast.trainers import Trainer, make_algorithm
-from gymnast.trainers.algorithms import Algorithm
+from gymnast.trainers.algorithms.algorithm import Algorithm
+from gymnast.trainers.algorithms.losses import TokenLosses
 from gymnast.trainers.divergence import MOST_SKIPPED
-from gymnast.trainers.losses import TokenLosses
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.policy import Policy
 from gymnast.trainers.update import UpdateSettings, update

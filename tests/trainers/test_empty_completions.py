@@ -10,8 +10,8 @@ from accelerate import Accelerator
 
 from gymnast.agents.models.tiny import tiny_model
 from gymnast.trainers import Kl, make_algorithm
-from gymnast.trainers.algorithms import names
-from gymnast.trainers.kl import Reference
+from gymnast.trainers.algorithms.algorithm import names
+from gymnast.trainers.algorithms.kl import Reference
 from gymnast.trainers.policy import Policy
 from gymnast.trainers.rollouts.one_episode import PART
 from gymnast.trainers.update import UpdateSettings, update

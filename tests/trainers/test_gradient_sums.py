@@ -9,8 +9,8 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from gymnast.trainers.algorithms import make_algorithm
-from gymnast.trainers.losses import LOSSES
+from gymnast.trainers.algorithms.algorithm import make_algorithm
+from gymnast.trainers.algorithms.losses import LOSSES
 from gymnast.trainers.policy import Policy
 from gymnast.trainers.update import UpdateSettings, update
 from sampled_groups import Groups, KeepsGradients, bfloat16_model, short_groups

@@ -7,8 +7,8 @@ import torch
 
 from gymnast.agents import load_model
 from gymnast.agents.models.tiny import tiny_model
+from gymnast.trainers.algorithms.kl import DIVERGENCES, Reference, k1, k2, k3
 from gymnast.trainers.batch import Sample, micro_batch
-from gymnast.trainers.kl import DIVERGENCES, Reference, k1, k2, k3
 from gymnast.trainers.policy import Policy
 from gymnast.types import Span, StopReason, Trajectory
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from gymnast.trainers.kl import DIVERGENCES
-from gymnast.trainers.losses import (
+from gymnast.trainers.algorithms.kl import DIVERGENCES
+from gymnast.trainers.algorithms.losses import (
     LOSSES,
     TokenLosses,
     cispo,

@@ -13,8 +13,8 @@ from gymnast.agents import load_model
 from gymnast.agents.models.tiny import tiny_model
 from gymnast.errors import ConfigError
 from gymnast.trainers import Algorithm, make_algorithm
-from gymnast.trainers.algorithms import names
-from gymnast.trainers.losses import LOSSES, TokenLosses
+from gymnast.trainers.algorithms.algorithm import names
+from gymnast.trainers.algorithms.losses import LOSSES, TokenLosses
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.policy import Policy
 from gymnast.trainers.update import UpdateSettings, update

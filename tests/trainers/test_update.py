@@ -9,12 +9,12 @@ import torch
 from accelerate import Accelerator
 
 from gymnast.agents.models.tiny import tiny_model
-from gymnast.trainers.advantages import grpo, rloo
-from gymnast.trainers.aggregations import AGGREGATIONS
-from gymnast.trainers.algorithms import make_algorithm
-from gymnast.trainers.kl import Kl, Reference
+from gymnast.trainers.algorithms.advantages import grpo, rloo
+from gymnast.trainers.algorithms.aggregations import AGGREGATIONS
+from gymnast.trainers.algorithms.algorithm import make_algorithm
+from gymnast.trainers.algorithms.kl import Kl, Reference
+from gymnast.trainers.algorithms.losses import LOSSES
 from gymnast.trainers.kl_in_reward import penalised
-from gymnast.trainers.losses import LOSSES
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.policy import Policy
 from gymnast.trainers.rollouts.one_episode import PART

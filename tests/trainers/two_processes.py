@@ -35,10 +35,10 @@ from gymnast.agents.models.tiny import tiny_model, tiny_tokenizer
 from gymnast.envs import Environment
 from gymnast.errors import GymnastError, InfrastructureError
 from gymnast.trainers import Algorithm, Kl, Trainer, losses, make_algorithm
-from gymnast.trainers.advantages import ESTIMATORS
+from gymnast.trainers.algorithms.advantages import ESTIMATORS
+from gymnast.trainers.algorithms.losses import LOSSES, TokenLosses
 from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.distributed.sharding import whole
-from gymnast.trainers.losses import LOSSES, TokenLosses
 from gymnast.trainers.optimizer import MasterAdamW
 from gymnast.trainers.shares import largest_over_processes
 from gymnast.types import Sampling

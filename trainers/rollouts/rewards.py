@@ -30,7 +30,7 @@ from gymnast.envs.boxes.box import BROKEN
 from gymnast.envs.environment.user_code import Blame, call_hook, checked_number
 from gymnast.errors import ConfigError
 from gymnast.threads import Worker
-from gymnast.trainers.registry import import_function
+from gymnast.trainers.algorithms.registry import import_function
 from gymnast.trainers.rollouts.one_episode import NO_REWARD, PART
 from gymnast.types import Trajectory
 

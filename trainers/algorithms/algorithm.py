@@ -16,14 +16,14 @@ from typing import Any, Literal, get_args
 from pydantic import ConfigDict, ValidationError, create_model
 
 from gymnast.errors import ConfigError
-from gymnast.trainers.advantages import ESTIMATORS, Estimator
-from gymnast.trainers.aggregations import AGGREGATIONS, Aggregation
+from gymnast.trainers.algorithms.advantages import ESTIMATORS, Estimator
+from gymnast.trainers.algorithms.aggregations import AGGREGATIONS, Aggregation
+from gymnast.trainers.algorithms.kl import Kl
+from gymnast.trainers.algorithms.losses import LOSSES, Loss
+from gymnast.trainers.algorithms.registry import Part
 from gymnast.trainers.base.config_errors import sentences
 from gymnast.trainers.base.settings import check_at_least, check_one_of, check_positive
 from gymnast.trainers.key_hints import unknown_key
-from gymnast.trainers.kl import Kl
-from gymnast.trainers.losses import LOSSES, Loss
-from gymnast.trainers.registry import Part
 from gymnast.types import StopReason
 
 OldLogprobs = Literal["trainer", "engine"]

@@ -1,7 +1,7 @@
 """Policy-gradient losses over action tokens: pure functions of log-probabilities and advantages.
 
 A loss returns one value per action token; how these are summed is an aggregation
-(`trainers/aggregations.py`). Tool tokens appear nowhere: they are neither summed nor counted.
+(`trainers/algorithms/aggregations.py`). Tool tokens appear nowhere: they are neither summed nor counted.
 
 A new loss is one decorated function: `@token_loss` with the signature of `clipped`, or
 `@sequence_loss` with that of `gspo`, which is told the trajectory of each token. Keyword-only
@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 import torch
 from pydantic import Field
 
-from gymnast.trainers.registry import Registry
+from gymnast.trainers.algorithms.registry import Registry
 
 # Bounds every log-ratio: exp(20) is still far from overflow, in float32 and as a gradient.
 LARGEST_LOG_RATIO = 20.0

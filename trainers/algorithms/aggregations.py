@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import torch
 from pydantic import Field
 
-from gymnast.trainers.registry import Registry
+from gymnast.trainers.algorithms.registry import Registry
 
 Aggregation = Callable[..., "Weights"]
 F = TypeVar("F", bound=Callable[..., Any])

@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 import torch
 
+from gymnast.trainers.algorithms.losses import log_ratio
 from gymnast.trainers.base.settings import check_one_of, check_positive
 from gymnast.trainers.batch import MicroBatch
-from gymnast.trainers.losses import log_ratio
 from gymnast.trainers.policy import Policy
 
 Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

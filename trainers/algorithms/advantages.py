@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 import torch
 from pydantic import Field
 
-from gymnast.trainers.registry import Registry
+from gymnast.trainers.algorithms.registry import Registry
 from gymnast.visible import visible_logger
 
 EPSILON = 1e-4
