@@ -16,7 +16,7 @@ import transformers
 from gymnast.agents.models.check_model import check_model
 from gymnast.agents.models.own_forward import OwnForward
 from gymnast.errors import ModelError
-from gymnast.trainers.policy import Policy
+from gymnast.trainers.learner.policy.policy import Policy
 from model_contract import examine
 from model_families import FAMILIES, tiny
 

@@ -8,11 +8,11 @@ from accelerate import Accelerator
 
 from gymnast.agents import load_model
 from gymnast.trainers import make_algorithm
-from gymnast.trainers.batch import Sample, micro_batch, split
-from gymnast.trainers.credit import with_advantages
-from gymnast.trainers.optimizer import MasterAdamW
-from gymnast.trainers.policy import Policy
-from gymnast.trainers.update import UpdateSettings, update
+from gymnast.trainers.learner.credit import with_advantages
+from gymnast.trainers.learner.optimizer import MasterAdamW
+from gymnast.trainers.learner.policy.micro_batches import Sample, micro_batch, split
+from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.types import Trajectory
 from train_step_batch import Group
 from train_step_measure import Result, first_gradients, measured, warm_up

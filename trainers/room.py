@@ -12,7 +12,7 @@ from typing import Any
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.full_disk import shown
-from gymnast.trainers.optimizer import Optimizer
+from gymnast.trainers.learner.optimizer import Optimizer
 from gymnast.trainers.run_folder import MODEL, RunFolder
 from gymnast.visible import visible_logger
 

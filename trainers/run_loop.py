@@ -16,8 +16,8 @@ from accelerate import Accelerator
 from gymnast.errors import CheckpointError, ConfigError
 from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.distributed.processes import together
-from gymnast.trainers.divergence import diverged, raise_if_diverged
 from gymnast.trainers.ending import Ending
+from gymnast.trainers.learner.divergence import diverged, raise_if_diverged
 from gymnast.trainers.room import check_room, need_of
 from gymnast.trainers.run_folder import RunFolder
 from gymnast.trainers.run_state import RunState

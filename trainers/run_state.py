@@ -25,8 +25,8 @@ from accelerate import Accelerator
 from gymnast.errors import CheckpointError, ConfigError
 from gymnast.trainers.base.generators import generator_states, restore_generators, seed_generators
 from gymnast.trainers.distributed.processes import together
-from gymnast.trainers.divergence import checkpoints_kept
-from gymnast.trainers.optimizer import Optimizer
+from gymnast.trainers.learner.divergence import checkpoints_kept
+from gymnast.trainers.learner.optimizer import Optimizer
 from gymnast.trainers.run_folder import OVER, RunFolder, holds_results, is_over
 from gymnast.visible import visible_logger
 

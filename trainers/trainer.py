@@ -3,7 +3,7 @@
     for step in 1..steps:
         rows     <- the next rows_per_step rows
         groups   <- episodes of all processes                   (trainers/rollouts/shared.py)
-        weights  <- update(policy, optimizer, groups)           (trainers/learner.py, update.py)
+        weights  <- update(policy, optimizer, groups)           (trainers/learner/learner.py, learner/update.py)
 
 Which algorithm it is, is an advantage estimator and the loss; nothing here depends on it.
 """
@@ -36,9 +36,10 @@ from gymnast.trainers.data.rows import DatasetRows, RowSource, as_row_source
 from gymnast.trainers.distributed.processes import launched, together
 from gymnast.trainers.distributed.sharding import wants_sharding
 from gymnast.trainers.distributed.zero_settings import wants_zero
-from gymnast.trainers.divergence import skip_message
 from gymnast.trainers.evaluation import Evaluation, played_by
-from gymnast.trainers.learner import Learner, check_dtypes
+from gymnast.trainers.learner.divergence import skip_message
+from gymnast.trainers.learner.learner import Learner, check_dtypes
+from gymnast.trainers.learner.update import UpdateSettings
 from gymnast.trainers.python_config import write_python_config
 from gymnast.trainers.rollouts.environments import environment_factory
 from gymnast.trainers.rollouts.many_episodes import MakeEnvironment, Rollouts
@@ -49,7 +50,6 @@ from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.run_state import RunState
 from gymnast.trainers.tags import By, tag_expressions
 from gymnast.trainers.trackers import Named, as_json, finite, make_trackers, tracking
-from gymnast.trainers.update import UpdateSettings
 from gymnast.types import Sampling
 from gymnast.visible import visible_logger
 

@@ -28,7 +28,7 @@ import torch
 
 from gymnast.envs import Environment, tool
 from gymnast.trainers import checkpoints, losses, run, run_folder
-from gymnast.trainers.optimizer import MasterAdamW
+from gymnast.trainers.learner.optimizer import MasterAdamW
 from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.trainer import Trainer
 

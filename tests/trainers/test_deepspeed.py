@@ -10,8 +10,8 @@ from accelerate import Accelerator
 
 from gymnast.trainers import make_algorithm
 from gymnast.trainers.clocks import without_clocks
-from gymnast.trainers.policy import Policy
-from gymnast.trainers.update import UpdateSettings, update
+from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.update import UpdateSettings, update
 from process_runs import Found, assert_same_run, difference, in_two_processes, sampled
 from sampled_groups import KeepsGradients, bfloat16_model, short_groups
 from two_processes import TWO_STEPS, make_trainer, train

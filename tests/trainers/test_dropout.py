@@ -8,8 +8,8 @@ import torch
 from accelerate import Accelerator
 
 from gymnast.trainers import make_algorithm
-from gymnast.trainers.policy import Policy
-from gymnast.trainers.update import UpdateSettings, update
+from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.update import UpdateSettings, update
 from model_families import tiny
 from sampled_groups import KeepsGradients, forward_logprobs, just_sampled
 

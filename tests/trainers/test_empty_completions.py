@@ -12,9 +12,9 @@ from gymnast.agents.models.tiny import tiny_model
 from gymnast.trainers import Kl, make_algorithm
 from gymnast.trainers.algorithms.algorithm import names
 from gymnast.trainers.algorithms.kl import Reference
-from gymnast.trainers.policy import Policy
+from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.trainers.rollouts.one_episode import PART
-from gymnast.trainers.update import UpdateSettings, update
 from gymnast.types import Span, Trajectory
 from sampled_groups import Groups, KeepsGradients, random_groups
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gymnast.trainers.freed_memory import give_back_freed_memory
+from gymnast.trainers.learner.freed_memory import give_back_freed_memory
 
 MIB = 1 << 20
 CPU = torch.device("cpu")

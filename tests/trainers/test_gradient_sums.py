@@ -11,8 +11,8 @@ from accelerate import Accelerator
 
 from gymnast.trainers.algorithms.algorithm import make_algorithm
 from gymnast.trainers.algorithms.losses import LOSSES
-from gymnast.trainers.policy import Policy
-from gymnast.trainers.update import UpdateSettings, update
+from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.update import UpdateSettings, update
 from sampled_groups import Groups, KeepsGradients, bfloat16_model, short_groups
 
 

@@ -15,9 +15,9 @@ from gymnast.errors import ConfigError
 from gymnast.trainers import Algorithm, make_algorithm
 from gymnast.trainers.algorithms.algorithm import names
 from gymnast.trainers.algorithms.losses import LOSSES, TokenLosses
-from gymnast.trainers.optimizer import MasterAdamW
-from gymnast.trainers.policy import Policy
-from gymnast.trainers.update import UpdateSettings, update
+from gymnast.trainers.learner.optimizer import MasterAdamW
+from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.update import UpdateSettings, update
 from sampled_groups import Groups, forward_logprobs, just_sampled, random_groups
 
 

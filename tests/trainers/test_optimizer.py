@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gymnast.errors import ModelError
-from gymnast.trainers.optimizer import MasterAdamW
+from gymnast.trainers.learner.optimizer import MasterAdamW
 
 
 def parameter(value: Any, dtype: torch.dtype = torch.float32) -> torch.nn.Parameter:

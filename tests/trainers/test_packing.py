@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gymnast.agents.models.tiny import tiny_model
-from gymnast.trainers.batch import Sample, micro_batch, split
-from gymnast.trainers.packing import WORTH_SHARING, pack
-from gymnast.trainers.policy import Policy
+from gymnast.trainers.learner.policy.micro_batches import Sample, micro_batch, split
+from gymnast.trainers.learner.policy.packing import WORTH_SHARING, pack
+from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.types import Span, StopReason, Trajectory
 
 PREFIX = list(range(10, 10 + WORTH_SHARING))

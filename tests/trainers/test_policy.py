@@ -8,8 +8,8 @@ from torch import nn
 
 from gymnast.agents.models.tiny import tiny_model
 from gymnast.errors import ModelError
-from gymnast.trainers.batch import MicroBatch, Sample, micro_batch
-from gymnast.trainers.policy import Policy
+from gymnast.trainers.learner.policy.micro_batches import MicroBatch, Sample, micro_batch
+from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.types import Span, StopReason, Trajectory
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gymnast.trainers.token_logprobs import token_logprobs
+from gymnast.trainers.learner.policy.token_logprobs import token_logprobs
 
 WIDTH, VOCABULARY = 5, 11
 

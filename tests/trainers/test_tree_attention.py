@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gymnast.agents.models.attention import LayerSettings
-from gymnast.trainers.packing import WORTH_SHARING, Packed, TreePlan, pack
+from gymnast.trainers.learner.policy.packing import WORTH_SHARING, Packed, TreePlan, pack
 
 WIDTH, KEY_HEADS = 4, 2
 

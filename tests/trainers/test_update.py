@@ -14,11 +14,11 @@ from gymnast.trainers.algorithms.aggregations import AGGREGATIONS
 from gymnast.trainers.algorithms.algorithm import make_algorithm
 from gymnast.trainers.algorithms.kl import Kl, Reference
 from gymnast.trainers.algorithms.losses import LOSSES
-from gymnast.trainers.kl_in_reward import penalised
-from gymnast.trainers.optimizer import MasterAdamW
-from gymnast.trainers.policy import Policy
+from gymnast.trainers.learner.kl_in_reward import penalised
+from gymnast.trainers.learner.optimizer import MasterAdamW
+from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.trainers.rollouts.one_episode import PART
-from gymnast.trainers.update import UpdateSettings, update
 from gymnast.types import StopReason, Trajectory
 from sampled_groups import Groups, KeepsGradients, forward_logprobs, random_groups
 

@@ -22,9 +22,9 @@ from accelerate import Accelerator
 from gymnast.agents import load_model
 from gymnast.agents.models.tiny import tiny_model
 from gymnast.trainers import Algorithm, Kl, Trainer, make_algorithm
-from gymnast.trainers.batch import micro_batch
 from gymnast.trainers.distributed.processes import together
-from gymnast.trainers.shares import placeholder
+from gymnast.trainers.learner.policy.micro_batches import micro_batch
+from gymnast.trainers.learner.policy.shares import placeholder
 from sampled_groups import bfloat16_model, short_groups
 from two_processes import (
     PROCESS,

@@ -21,8 +21,8 @@ import torch
 
 from gymnast.trainers.algorithms.losses import log_ratio
 from gymnast.trainers.base.settings import check_one_of, check_positive
-from gymnast.trainers.batch import MicroBatch
-from gymnast.trainers.policy import Policy
+from gymnast.trainers.learner.policy.micro_batches import MicroBatch
+from gymnast.trainers.learner.policy.policy import Policy
 
 Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

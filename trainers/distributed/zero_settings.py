@@ -4,7 +4,7 @@ A DeepSpeed config may hold a whole recipe of training. The recipe here is the r
 launcher's only the section `zero_optimization` and what is printed are taken; what would change
 the numbers, or what Gymnast does itself, is refused by name.
 
-Left out: what is done with it (`trainers/zero.py`).
+Left out: what is done with it (`trainers/learner/zero.py`).
 """
 
 import json

@@ -2,9 +2,9 @@
 
 A bfloat16 weight has 8 significant bits: an update of a thousandth of its size is lost. So the
 optimizer keeps float32 copies, updates those, and writes them back rounded. It also counts the
-steps that were skipped; how many of them end a run is `trainers/divergence.py`.
+steps that were skipped; how many of them end a run is `trainers/learner/divergence.py`.
 
-Left out: the same in DeepSpeed's hands (`trainers/zero.py`).
+Left out: the same in DeepSpeed's hands (`trainers/learner/zero.py`).
 """
 
 import math

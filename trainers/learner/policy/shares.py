@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 
 from gymnast.trainers.algorithms.aggregations import Aggregation
-from gymnast.trainers.batch import MicroBatch, Sample, micro_batch, split
+from gymnast.trainers.learner.policy.micro_batches import MicroBatch, Sample, micro_batch, split
 from gymnast.types import Span, StopReason, Trajectory
 
 Scorer = Callable[[MicroBatch], torch.Tensor]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gymnast.trainers.packing import Packed, pack
+from gymnast.trainers.learner.policy.packing import Packed, pack
 from gymnast.types import Trajectory
 
 

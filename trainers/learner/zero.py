@@ -23,10 +23,10 @@ import torch
 from torch import nn
 
 from gymnast.errors import ConfigError, ModelError
-from gymnast.trainers.batch import micro_batch
 from gymnast.trainers.distributed.zero_settings import Zero
-from gymnast.trainers.optimizer import Optimizer, check_shapes, not_finite
-from gymnast.trainers.shares import placeholder
+from gymnast.trainers.learner.optimizer import Optimizer, check_shapes, not_finite
+from gymnast.trainers.learner.policy.micro_batches import micro_batch
+from gymnast.trainers.learner.policy.shares import placeholder
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

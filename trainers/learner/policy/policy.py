@@ -24,9 +24,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from gymnast.agents.models.attention import planned
 from gymnast.agents.models.check_model import check_model
 from gymnast.errors import ModelError
-from gymnast.trainers.batch import MicroBatch
-from gymnast.trainers.packing import TreePlan
-from gymnast.trainers.token_logprobs import token_logprobs
+from gymnast.trainers.learner.policy.micro_batches import MicroBatch
+from gymnast.trainers.learner.policy.packing import TreePlan
+from gymnast.trainers.learner.policy.token_logprobs import token_logprobs
 
 # Bytes of logits at once: enough rows for a fast matrix product, and little beside the rest.
 CPU_LOGITS_BYTES = 2**25

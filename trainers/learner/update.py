@@ -1,7 +1,7 @@
 """One batch of trajectories: from groups to new weights, in one or several optimisation steps.
 
     rewards -> advantages                  over the batches of all processes     (credit.py)
-    groups  -> minibatches -> micro-batches                                      (shares.py)
+    groups  -> minibatches -> micro-batches                                      (learner/policy/shares.py)
     for each epoch and minibatch:                                       (optimisation_step.py)
         loss = sum over tokens of weight * token loss / normaliser               (algorithms/algorithm.py)
         one step of the optimizer
@@ -49,14 +49,19 @@ from accelerate import Accelerator
 
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.algorithms.kl import Reference
-from gymnast.trainers.batch import MicroBatch, Sample
-from gymnast.trainers.credit import Groups, advantage_metrics, with_advantages
-from gymnast.trainers.divergence import diverged
-from gymnast.trainers.kl_in_reward import KL_PART, penalised
-from gymnast.trainers.optimisation_step import take_step
-from gymnast.trainers.optimizer import Optimizer
-from gymnast.trainers.policy import has_dropout
-from gymnast.trainers.shares import Share, make_share, with_logprobs, with_old_logprobs
+from gymnast.trainers.learner.credit import Groups, advantage_metrics, with_advantages
+from gymnast.trainers.learner.divergence import diverged
+from gymnast.trainers.learner.kl_in_reward import KL_PART, penalised
+from gymnast.trainers.learner.optimisation_step import take_step
+from gymnast.trainers.learner.optimizer import Optimizer
+from gymnast.trainers.learner.policy.micro_batches import MicroBatch, Sample
+from gymnast.trainers.learner.policy.policy import has_dropout
+from gymnast.trainers.learner.policy.shares import (
+    Share,
+    make_share,
+    with_logprobs,
+    with_old_logprobs,
+)
 
 
 @dataclass(frozen=True)

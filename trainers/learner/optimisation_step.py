@@ -1,6 +1,6 @@
 """One optimisation step: the passes of a share, their loss, and what is reported of them.
 
-`trainers/update.py` says which share is learned from when, and what the numbers mean.
+`trainers/learner/update.py` says which share is learned from when, and what the numbers mean.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,15 @@ from accelerate import Accelerator
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.algorithms.kl import k3
 from gymnast.trainers.algorithms.losses import log_ratio
-from gymnast.trainers.freed_memory import give_back_freed_memory
-from gymnast.trainers.gradient_sums import run_passes
-from gymnast.trainers.optimizer import Optimizer, not_finite
-from gymnast.trainers.shares import Scored, Share, largest_over_processes, sum_over_processes
+from gymnast.trainers.learner.freed_memory import give_back_freed_memory
+from gymnast.trainers.learner.gradient_sums import run_passes
+from gymnast.trainers.learner.optimizer import Optimizer, not_finite
+from gymnast.trainers.learner.policy.shares import (
+    Scored,
+    Share,
+    largest_over_processes,
+    sum_over_processes,
+)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """When losses or gradients are no longer finite: what is said of it, and when a run ends.
 
-An optimisation step without a finite loss and gradient is skipped (`trainers/update.py`), which
+An optimisation step without a finite loss and gradient is skipped (`trainers/learner/update.py`), which
 leaves weights and optimizer as they were; `Optimizer` counts. Several in a row end the run, with
 a checkpoint. None is removed meanwhile: the last step that was taken may have been the bad one.
 Left out: rewards and advantages, which are checked before (`trainers/rollouts/rewards.py`).
@@ -9,7 +9,7 @@ Left out: rewards and advantages, which are checked before (`trainers/rollouts/r
 import sys
 
 from gymnast.errors import Diverged
-from gymnast.trainers.optimizer import Optimizer
+from gymnast.trainers.learner.optimizer import Optimizer
 
 # Chance skips a step now and then; ten in a row are none.
 MOST_SKIPPED = 10

@@ -1,6 +1,6 @@
 """What learns: the policy with its optimizer, the reference, and the weights that the engine has.
 
-Left out: what one update does (`trainers/update.py`), and what it is of (`trainers/trainer.py`).
+Left out: what one update does (`trainers/learner/update.py`), and what it is of (`trainers/trainer.py`).
 """
 
 import copy
@@ -14,14 +14,14 @@ from accelerate import Accelerator
 from gymnast.errors import ModelError
 from gymnast.trainers.algorithms.kl import Reference
 from gymnast.trainers.base.seeds import derive
-from gymnast.trainers.credit import Groups
 from gymnast.trainers.distributed.sharding import shard
 from gymnast.trainers.distributed.zero_settings import Zero
-from gymnast.trainers.engine_weights import EngineWeights
-from gymnast.trainers.optimizer import MasterAdamW, Optimizer
-from gymnast.trainers.policy import Policy
-from gymnast.trainers.update import UpdateSettings, update
-from gymnast.trainers.zero import ZeroAdamW
+from gymnast.trainers.learner.credit import Groups
+from gymnast.trainers.learner.engine_weights import EngineWeights
+from gymnast.trainers.learner.optimizer import MasterAdamW, Optimizer
+from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.update import UpdateSettings, update
+from gymnast.trainers.learner.zero import ZeroAdamW
 
 
 def check_dtypes(model: Any) -> None:

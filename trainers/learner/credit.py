@@ -13,7 +13,7 @@ import torch
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.advantages import Estimator, RewardBatch
-from gymnast.trainers.batch import Sample
+from gymnast.trainers.learner.policy.micro_batches import Sample
 from gymnast.trainers.rollouts.one_episode import PART
 from gymnast.types import Trajectory
 

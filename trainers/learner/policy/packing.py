@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from gymnast.agents.models.attention import LayerSettings, attend, causal_mask, fold
-from gymnast.trainers import tree_attention
+from gymnast.trainers.learner.policy import tree_attention
 
 # Splitting a segment for fewer shared tokens than this costs more than it spares.
 WORTH_SHARING = 16

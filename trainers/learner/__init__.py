@@ -1,0 +1,1 @@
+"""What learns: from groups of trajectories to an optimizer step."""
