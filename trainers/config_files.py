@@ -14,7 +14,7 @@ from gymnast.errors import ConfigError
 from gymnast.trainers.base.config_errors import sentences
 from gymnast.trainers.config import RunConfig
 from gymnast.trainers.data.input_paths import Misplaced, absolute, located, shown
-from gymnast.trainers.durable import write_text
+from gymnast.trainers.saving.durable import write_text
 from gymnast.trainers.yaml_reader import read_yaml, with_overrides
 
 

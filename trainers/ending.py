@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymnast.errors import DiskFull
-from gymnast.trainers.run_folder import ADAPTERS, MODEL, RunFolder, save_adapters, save_model
-from gymnast.trainers.run_state import RunState
+from gymnast.trainers.saving.run_folder import ADAPTERS, MODEL, RunFolder, save_adapters, save_model
+from gymnast.trainers.saving.run_state import RunState
 from gymnast.visible import visible
 
 

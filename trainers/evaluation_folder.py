@@ -4,7 +4,7 @@
     metrics.jsonl             one line
     rollouts/eval_00000.jsonl the episodes; rollouts/eval_00000_NAME.jsonl those of a further one
 
-It is a run's folder in which nothing is trained (`trainers/run_folder.py`).
+It is a run's folder in which nothing is trained (`trainers/saving/run_folder.py`).
 """
 
 import os
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gymnast.errors import ConfigError
-from gymnast.trainers.run_folder import METRICS
+from gymnast.trainers.saving.run_folder import METRICS
 
 EVALUATIONS = "evaluations"
 

@@ -16,8 +16,8 @@ import yaml
 
 from gymnast.trainers.config import RunConfig, SamplingSection, TrainerSection
 from gymnast.trainers.data.input_paths import located
-from gymnast.trainers.durable import write_text
-from gymnast.trainers.run_folder import CONFIG_FILE
+from gymnast.trainers.saving.durable import write_text
+from gymnast.trainers.saving.run_folder import CONFIG_FILE
 from gymnast.types import Sampling
 
 MOST_ROWS = 10_000  # more are left where they are

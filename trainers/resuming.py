@@ -3,7 +3,7 @@
 A run may be resumed with another config: most settings take effect from then on, and each that
 differs is said. Those that make the saved weights meaningless are refused.
 
-Left out: the state itself (`trainers/run_state.py`).
+Left out: the state itself (`trainers/saving/run_state.py`).
 """
 
 import os
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.errors import ConfigError
-from gymnast.trainers.checkpoints import Checkpoints
 from gymnast.trainers.config import RunConfig
 from gymnast.trainers.config_files import load_config
-from gymnast.trainers.run_folder import CONFIG_FILE, OVER, holds_results, is_over
+from gymnast.trainers.saving.checkpoints import Checkpoints
+from gymnast.trainers.saving.run_folder import CONFIG_FILE, OVER, holds_results, is_over
 from gymnast.visible import visible_logger
 
 # What the saved weights are weights of.

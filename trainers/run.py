@@ -19,7 +19,7 @@ from gymnast.trainers.evaluation_environments import (
 )
 from gymnast.trainers.resuming import check_output_folder, check_same_run
 from gymnast.trainers.rollouts.rewards import load_rewards
-from gymnast.trainers.run_folder import CONFIG_FILE, MODEL
+from gymnast.trainers.saving.run_folder import CONFIG_FILE, MODEL
 from gymnast.trainers.tags import check_tags, tag_expressions
 from gymnast.trainers.task import Task, chat_template_text, check_environment, prepare_task
 from gymnast.trainers.trackers import make_trackers

@@ -18,9 +18,9 @@ from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.ending import Ending
 from gymnast.trainers.learner.divergence import diverged, raise_if_diverged
-from gymnast.trainers.room import check_room, need_of
-from gymnast.trainers.run_folder import RunFolder
-from gymnast.trainers.run_state import RunState
+from gymnast.trainers.saving.room import check_room, need_of
+from gymnast.trainers.saving.run_folder import RunFolder
+from gymnast.trainers.saving.run_state import RunState
 from gymnast.visible import visible_logger
 
 logger = visible_logger(__name__)

@@ -45,9 +45,9 @@ from gymnast.trainers.rollouts.environments import environment_factory
 from gymnast.trainers.rollouts.many_episodes import MakeEnvironment, Rollouts
 from gymnast.trainers.rollouts.rewards import Reward
 from gymnast.trainers.rollouts.shared import SharedRollouts
-from gymnast.trainers.run_folder import RunFolder, save_model
 from gymnast.trainers.run_loop import RunLoop
-from gymnast.trainers.run_state import RunState
+from gymnast.trainers.saving.run_folder import RunFolder, save_model
+from gymnast.trainers.saving.run_state import RunState
 from gymnast.trainers.tags import By, tag_expressions
 from gymnast.trainers.trackers import Named, as_json, finite, make_trackers, tracking
 from gymnast.types import Sampling

@@ -27,9 +27,10 @@ import numpy as np
 import torch
 
 from gymnast.envs import Environment, tool
-from gymnast.trainers import checkpoints, losses, run, run_folder
+from gymnast.trainers import losses, run
 from gymnast.trainers.learner.optimizer import MasterAdamW
 from gymnast.trainers.run_loop import RunLoop
+from gymnast.trainers.saving import checkpoints, run_folder
 from gymnast.trainers.trainer import Trainer
 
 visits: Counter[str] = Counter()

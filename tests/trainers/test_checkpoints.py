@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gymnast.errors import CheckpointError
-from gymnast.trainers.checkpoints import Checkpoints
+from gymnast.trainers.saving.checkpoints import Checkpoints
 
 
 @pytest.fixture

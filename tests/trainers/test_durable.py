@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gymnast.trainers.durable import remove, sweep, write_text, written_aside
+from gymnast.trainers.saving.durable import remove, sweep, write_text, written_aside
 
 
 def names(folder: Path) -> list[str]:

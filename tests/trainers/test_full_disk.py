@@ -14,9 +14,9 @@ from gymnast.agents.models.tiny import tiny_model
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError, DiskFull
 from gymnast.trainers import Trainer
-from gymnast.trainers.checkpoints import Checkpoints
-from gymnast.trainers.full_disk import shown
-from gymnast.trainers.run_folder import RunFolder, save_model
+from gymnast.trainers.saving.checkpoints import Checkpoints
+from gymnast.trainers.saving.full_disk import shown
+from gymnast.trainers.saving.run_folder import RunFolder, save_model
 from gymnast.types import Sampling
 
 STATE = {"weights": [torch.zeros(50_000) for _ in range(4)]}

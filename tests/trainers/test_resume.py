@@ -21,8 +21,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from gymnast.trainers.checkpoints import Checkpoints
 from gymnast.trainers.clocks import without_clocks
+from gymnast.trainers.saving.checkpoints import Checkpoints
 
 SCRIPT = Path(__file__).parent / "killed_runs.py"
 KILLED = -signal.SIGKILL

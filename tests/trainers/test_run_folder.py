@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from gymnast.agents import load_model
 from gymnast.agents.models.tiny import tiny_model
 from gymnast.errors import ConfigError
-from gymnast.trainers.run_folder import RunFolder, save_model
+from gymnast.trainers.saving.run_folder import RunFolder, save_model
 from gymnast.types import Span, StopReason, Trajectory
 
 
@@ -89,7 +89,7 @@ def test_before_the_first_checkpoint_everything_is_dropped(folder: RunFolder) ->
 HOLDING = """
 import sys, time
 from pathlib import Path
-from gymnast.trainers.run_folder import RunFolder
+from gymnast.trainers.saving.run_folder import RunFolder
 with RunFolder(sys.argv[1]).claimed():
     Path(sys.argv[1], "held").touch()
     time.sleep(600)

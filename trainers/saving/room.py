@@ -3,7 +3,7 @@
 A checkpoint holds a float32 weight and two moments of each trained weight, 12 bytes in all. It is
 written beside the older ones before one of them is removed, and so is the model.
 
-Left out: a disk that fills up later (`trainers/full_disk.py`).
+Left out: a disk that fills up later (`trainers/saving/full_disk.py`).
 """
 
 import shutil
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymnast.errors import ConfigError
-from gymnast.trainers.full_disk import shown
 from gymnast.trainers.learner.optimizer import Optimizer
-from gymnast.trainers.run_folder import MODEL, RunFolder
+from gymnast.trainers.saving.full_disk import shown
+from gymnast.trainers.saving.run_folder import MODEL, RunFolder
 from gymnast.visible import visible_logger
 
 BYTES_A_WEIGHT = 12

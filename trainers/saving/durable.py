@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gymnast.trainers.full_disk import naming_full_disk
+from gymnast.trainers.saving.full_disk import naming_full_disk
 
 
 @contextmanager

@@ -11,7 +11,7 @@ Nothing else is needed: which rows a step has, and the seeds of episodes, enviro
 are derived from the run's seed and the step. The model's weights are the master weights; those that
 are not trained come from the model that the config names.
 
-Left out: how a checkpoint is written and found (`trainers/checkpoints.py`), and whether a config
+Left out: how a checkpoint is written and found (`trainers/saving/checkpoints.py`), and whether a config
 goes with it (`trainers/resuming.py`).
 """
 
@@ -27,7 +27,7 @@ from gymnast.trainers.base.generators import generator_states, restore_generator
 from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.learner.divergence import checkpoints_kept
 from gymnast.trainers.learner.optimizer import Optimizer
-from gymnast.trainers.run_folder import OVER, RunFolder, holds_results, is_over
+from gymnast.trainers.saving.run_folder import OVER, RunFolder, holds_results, is_over
 from gymnast.visible import visible_logger
 
 T = TypeVar("T")

@@ -1,12 +1,12 @@
 """Checkpoints: how one is written, how a torn one is told from a whole one, which is the newest.
 
-    checkpoints/step_00004/state.pt   what `gymnast.trainers.run_state` puts in, by torch.save
+    checkpoints/step_00004/state.pt   what `gymnast.trainers.saving.run_state` puts in, by torch.save
     checkpoints/step_00004/complete   size and SHA-256 of state.pt, as JSON
 
 A checkpoint gets its name when all of it is on the disk, and only then are older ones removed. So
 there is no moment at which a kill would cost the newest good one.
 
-Left out: what a checkpoint holds (`trainers/run_state.py`).
+Left out: what a checkpoint holds (`trainers/saving/run_state.py`).
 """
 
 import hashlib
@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from gymnast.errors import CheckpointError
-from gymnast.trainers.durable import remove, sweep, written_aside
-from gymnast.trainers.full_disk import naming_full_disk
+from gymnast.trainers.saving.durable import remove, sweep, written_aside
+from gymnast.trainers.saving.full_disk import naming_full_disk
 from gymnast.visible import visible_logger
 
 STATE = "state.pt"

@@ -3,7 +3,7 @@
     config.yaml              what was run; of a `Trainer` in Python, with rows.jsonl beside it
     metrics.jsonl            one line a step, one an evaluation
     rollouts/step_00001.jsonl  the trajectories of a step; rollouts/eval_00000.jsonl likewise
-    checkpoints/step_00004/  what `train(resume=True)` goes on from (`trainers/checkpoints.py`)
+    checkpoints/step_00004/  what `train(resume=True)` goes on from (`trainers/saving/checkpoints.py`)
     adapters/                LoRA adapters alone, loadable by peft
     model/                   the trained model, adapters merged, loadable by plain Transformers
     run.lock                 held by the process that writes here
@@ -27,9 +27,9 @@ from filelock import FileLock, Timeout
 from gymnast.agents.models.merging import save_merged
 from gymnast.agents.models.quiet import no_progress_bars
 from gymnast.errors import ConfigError
-from gymnast.trainers.checkpoints import Checkpoints
-from gymnast.trainers.durable import sweep, write_text, written_aside
-from gymnast.trainers.full_disk import naming_full_disk
+from gymnast.trainers.saving.checkpoints import Checkpoints
+from gymnast.trainers.saving.durable import sweep, write_text, written_aside
+from gymnast.trainers.saving.full_disk import naming_full_disk
 from gymnast.types import Trajectory
 
 CONFIG_FILE = "config.yaml"
