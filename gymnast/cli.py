@@ -146,7 +146,7 @@ def evaluate(
     close_boxes_on_sigterm()
     with ExitStack() as kept:
         with waiting(f"loading {run}"):
-            from gymnast.trainers.evaluation_folder import evaluation_folder
+            from gymnast.trainers.evaluation.folder import evaluation_folder
             from gymnast.trainers.evaluation_summary import headline
             from gymnast.trainers.run import build_trainer, evaluation_config
 

@@ -43,9 +43,9 @@ from gymnast.trainers.config_base import (
     check_expressions,
 )
 from gymnast.trainers.data.input_paths import MODEL, TEMPLATE
+from gymnast.trainers.evaluation.metrics import check_environment_name
+from gymnast.trainers.evaluation.tags import tag_expressions
 from gymnast.trainers.evaluation_config import EvaluationSection
-from gymnast.trainers.evaluation_metrics import check_environment_name
-from gymnast.trainers.tags import tag_expressions
 from gymnast.trainers.trackers import read_named
 from gymnast.types import StopReason
 

@@ -60,7 +60,7 @@ class EvaluationSection(Section):
         every_steps: Evaluate every so many steps besides before the first and after the last.
         group_size: Episodes a row.
         pass_reward: An episode passes when its reward reaches this.
-        by: Columns of the rows, or jmespath expressions by name; see `trainers/tags.py`.
+        by: Columns of the rows, or jmespath expressions by name; see `trainers/evaluation/tags.py`.
         environments: Further environments, by name.
         seed: Of the choice of rows. It is not the run's, so that runs of other seeds compare.
         temperature: 0 is greedy.

@@ -13,7 +13,7 @@ from gymnast.trainers.config import RunConfig
 from gymnast.trainers.data.row_files import load_rows
 from gymnast.trainers.data.rows import Row, choose, sample_distinct
 from gymnast.trainers.environment_settings import check_settings, limited_settings
-from gymnast.trainers.evaluation import HeldOut
+from gymnast.trainers.evaluation.evaluation import HeldOut
 from gymnast.trainers.evaluation_config import EvaluationEnvironmentSection, EvaluationSection
 from gymnast.trainers.task import (
     check_rows,

@@ -1,6 +1,6 @@
 """An evaluation for people to read: one line, and a table of its environments and divisions.
 
-Both are made of metrics alone; `trainers/evaluation_metrics.py` says what those mean.
+Both are made of metrics alone; `trainers/evaluation/metrics.py` says what those mean.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from gymnast.trainers.estimates import Estimate
-from gymnast.trainers.evaluation_metrics import PREFIX, Scope, scopes
+from gymnast.trainers.evaluation.estimates import Estimate
+from gymnast.trainers.evaluation.metrics import PREFIX, Scope, scopes
 from gymnast.visible import visible_line
 
 _OWN = "all rows"

@@ -36,7 +36,8 @@ from gymnast.trainers.data.rows import DatasetRows, RowSource, as_row_source
 from gymnast.trainers.distributed.processes import launched, together
 from gymnast.trainers.distributed.sharding import wants_sharding
 from gymnast.trainers.distributed.zero_settings import wants_zero
-from gymnast.trainers.evaluation import Evaluation, played_by
+from gymnast.trainers.evaluation.evaluation import Evaluation, played_by
+from gymnast.trainers.evaluation.tags import By, tag_expressions
 from gymnast.trainers.learner.divergence import skip_message
 from gymnast.trainers.learner.learner import Learner, check_dtypes
 from gymnast.trainers.learner.update import UpdateSettings
@@ -48,7 +49,6 @@ from gymnast.trainers.rollouts.shared import SharedRollouts
 from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.saving.run_folder import RunFolder, save_model
 from gymnast.trainers.saving.run_state import RunState
-from gymnast.trainers.tags import By, tag_expressions
 from gymnast.trainers.trackers import Named, as_json, finite, make_trackers, tracking
 from gymnast.types import Sampling
 from gymnast.visible import visible_logger
@@ -99,7 +99,7 @@ class Trainer:
         eval_sampling: Of evaluation episodes; by default as in training.
         eval_group_size: Evaluation episodes a row.
         eval_pass_reward: An evaluation episode passes when its reward reaches this.
-        eval_by: Columns of the rows, or jmespath expressions by name; see `trainers/tags.py`.
+        eval_by: Columns of the rows, or jmespath expressions by name; see `trainers/evaluation/tags.py`.
         eval_environments: Further environments to evaluate in, by name, each with its rows.
         checkpoint_every_s: Save a checkpoint after the first step that ends so many seconds after
             the last one; 0 does not look at the clock. One is saved at the end in any case.
@@ -306,7 +306,7 @@ class Trainer:
         return summary
 
     def evaluate(self, rows: Sequence[Row] | None = None) -> dict[str, float]:
-        """Run evaluation episodes; `trainers/evaluation_metrics.py` lists what is returned.
+        """Run evaluation episodes; `trainers/evaluation/metrics.py` lists what is returned.
 
         Args:
             rows: Instead of the trainer's `eval_rows`; `eval_environments` are left out then.

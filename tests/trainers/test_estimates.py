@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.trainers.estimates import Estimate, clustered_mean, mean_share, pass_at_k, student_t
+from gymnast.trainers.evaluation.estimates import (
+    Estimate,
+    clustered_mean,
+    mean_share,
+    pass_at_k,
+    student_t,
+)
 
 # pass@k
 

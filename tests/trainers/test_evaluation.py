@@ -11,7 +11,7 @@ from gymnast.agents.models.tiny import tiny_model
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError, InfrastructureError, TooManyFailures
 from gymnast.trainers import Trainer
-from gymnast.trainers.evaluation_metrics import measure_environment
+from gymnast.trainers.evaluation.metrics import measure_environment
 from gymnast.types import Sampling
 
 ROWS = [{"prompt": f"{word}.", "kind": kind} for word, kind in zip("abcdef", "xxxyyy", strict=True)]

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.console import RunConsole
-from gymnast.trainers.evaluation_metrics import (
+from gymnast.trainers.evaluation.metrics import (
     check_environment_name,
     ks,
     measure,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gymnast.errors import ConfigError
-from gymnast.trainers.tags import check_tags, divide, tag_expressions
+from gymnast.trainers.evaluation.tags import check_tags, divide, tag_expressions
 
 ROWS: list[dict[str, Any]] = [
     {"a": 7, "operation": "add", "the topic": "x/y", "hard": True},

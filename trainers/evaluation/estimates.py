@@ -4,7 +4,7 @@ Rows are the units: another evaluation would draw other rows, and the episodes o
 one another. So each interval comes from how rows differ (the rows are clusters), and with fewer
 than two rows there is none. Everything here is a pure function of numbers.
 
-Left out: which numbers are taken, and their names (`trainers/evaluation_metrics.py`).
+Left out: which numbers are taken, and their names (`trainers/evaluation/metrics.py`).
 """
 
 import math

@@ -1,7 +1,7 @@
 """The numbers of an evaluation, and their names.
 
     eval/                                    the run's own environment
-    eval/by/<tag>=<value>/                   its rows with this value; see `trainers/tags.py`
+    eval/by/<tag>=<value>/                   its rows with this value; see `trainers/evaluation/tags.py`
     eval/<environment>/                      a further environment
     eval/<environment>/by/<tag>=<value>/     and its rows with this value
 
@@ -19,7 +19,7 @@ Each of these scopes has
 
 and an environment has also everything that `trainers/rollouts/metrics.py` lists. An episode passes
 when its reward reaches `pass_reward`. Intervals need two rows; with fewer there are none. How each
-number is computed: `trainers/estimates.py`.
+number is computed: `trainers/evaluation/estimates.py`.
 """
 
 import re
@@ -28,8 +28,8 @@ from statistics import pstdev
 from typing import NamedTuple
 
 from gymnast.errors import ConfigError
-from gymnast.trainers.estimates import Estimate, clustered_mean, mean_share, pass_at_k
-from gymnast.trainers.tags import Row, divide
+from gymnast.trainers.evaluation.estimates import Estimate, clustered_mean, mean_share, pass_at_k
+from gymnast.trainers.evaluation.tags import Row, divide
 from gymnast.types import Trajectory
 
 PREFIX = "eval/"

@@ -1,7 +1,7 @@
 """An evaluation: the episodes of held-out rows, in the run's own environment and in further ones.
 
 Training and `gymnast eval` come here alike, through `Trainer.evaluate`. What is measured, and
-under which names, is in `trainers/evaluation_metrics.py`.
+under which names, is in `trainers/evaluation/metrics.py`.
 
 Left out: when a run evaluates (`trainers/trainer.py`), and what the environments of a config stand
 for (`trainers/evaluation_environments.py`).
@@ -16,11 +16,11 @@ import gymnasium
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.settings import check_at_least
-from gymnast.trainers.evaluation_metrics import PREFIX, check_environment_name, measure_environment
+from gymnast.trainers.evaluation.metrics import PREFIX, check_environment_name, measure_environment
+from gymnast.trainers.evaluation.tags import Row, check_tags
 from gymnast.trainers.rollouts.environments import environment_factory
 from gymnast.trainers.rollouts.many_episodes import MakeEnvironment, Rollouts
 from gymnast.trainers.rollouts.shared import SharedRollouts
-from gymnast.trainers.tags import Row, check_tags
 from gymnast.types import Sampling
 
 

@@ -1,0 +1,1 @@
+"""Evaluations: held-out episodes, and how far their numbers may be off."""
