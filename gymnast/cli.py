@@ -44,7 +44,7 @@ from gymnast.errors import GymnastError, UsageError, UserCodeError
 from gymnast.sandboxes.pool.signals import close_boxes_on_sigterm
 
 if TYPE_CHECKING:
-    from gymnast.trainers.console import RunConsole
+    from gymnast.trainers.reporting.console import RunConsole
 
 app = typer.Typer(
     add_completion=False,
@@ -147,7 +147,7 @@ def evaluate(
     with ExitStack() as kept:
         with waiting(f"loading {run}"):
             from gymnast.trainers.evaluation.folder import evaluation_folder
-            from gymnast.trainers.evaluation_summary import headline
+            from gymnast.trainers.reporting.table import headline
             from gymnast.trainers.run import build_trainer, evaluation_config
 
             config = evaluation_config(run, overrides or [])
@@ -261,7 +261,7 @@ def _begin(arguments: list[str], options: list[str], *, verbose: bool, quiet: bo
 
 
 def _console(*, verbose: bool, quiet: bool) -> "RunConsole | None":
-    from gymnast.trainers.console import DetailedConsole, RunConsole
+    from gymnast.trainers.reporting.console import DetailedConsole, RunConsole
 
     if quiet:
         return None

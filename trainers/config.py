@@ -46,7 +46,7 @@ from gymnast.trainers.data.input_paths import MODEL, TEMPLATE
 from gymnast.trainers.evaluation.metrics import check_environment_name
 from gymnast.trainers.evaluation.tags import tag_expressions
 from gymnast.trainers.evaluation_config import EvaluationSection
-from gymnast.trainers.trackers import read_named
+from gymnast.trainers.reporting.trackers import read_named
 from gymnast.types import StopReason
 
 
@@ -242,7 +242,7 @@ class RunConfig(Section):
         deterministic: Sample in rounds, so that a seeded run repeats bit for bit; slower.
         output_dir: The run's folder; `load_config` puts runs/NAME for NAME.yaml.
         trackers: What metrics go to besides metrics.jsonl: names, or `{name: settings}`; see
-            `gymnast.trainers.trackers`.
+            `gymnast.trainers.reporting.trackers`.
     """
 
     model: ModelSection

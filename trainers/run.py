@@ -18,11 +18,11 @@ from gymnast.trainers.evaluation_environments import (
     check_evaluation_environments,
     prepare_evaluation_environments,
 )
+from gymnast.trainers.reporting.trackers import make_trackers
 from gymnast.trainers.resuming import check_output_folder, check_same_run
 from gymnast.trainers.rollouts.rewards import load_rewards
 from gymnast.trainers.saving.run_folder import CONFIG_FILE, MODEL
 from gymnast.trainers.task import Task, chat_template_text, check_environment, prepare_task
-from gymnast.trainers.trackers import make_trackers
 from gymnast.trainers.trainer import Trainer
 from gymnast.types import Sampling
 

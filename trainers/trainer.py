@@ -26,7 +26,6 @@ from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.base.settings import check_at_least, check_positive, check_sampling, unusual
 from gymnast.trainers.base.stopping import Stopping
-from gymnast.trainers.console import RunConsole
 from gymnast.trainers.data.inputs import (
     check_model_and_tokenizer,
     check_rows_kind,
@@ -42,6 +41,8 @@ from gymnast.trainers.learner.divergence import skip_message
 from gymnast.trainers.learner.learner import Learner, check_dtypes
 from gymnast.trainers.learner.update import UpdateSettings
 from gymnast.trainers.python_config import write_python_config
+from gymnast.trainers.reporting.console import RunConsole
+from gymnast.trainers.reporting.trackers import Named, as_json, finite, make_trackers, tracking
 from gymnast.trainers.rollouts.environments import environment_factory
 from gymnast.trainers.rollouts.many_episodes import MakeEnvironment, Rollouts
 from gymnast.trainers.rollouts.rewards import Reward
@@ -49,7 +50,6 @@ from gymnast.trainers.rollouts.shared import SharedRollouts
 from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.saving.run_folder import RunFolder, save_model
 from gymnast.trainers.saving.run_state import RunState
-from gymnast.trainers.trackers import Named, as_json, finite, make_trackers, tracking
 from gymnast.types import Sampling
 from gymnast.visible import visible_logger
 

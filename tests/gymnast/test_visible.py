@@ -23,7 +23,7 @@ from gymnast.agents.models.tiny import tiny_tokenizer
 from gymnast.envs import Environment, Renderer, check_env, tool
 from gymnast.envs.records.episode import CallRecord, Episode
 from gymnast.sandboxes import LocalSandbox
-from gymnast.trainers.console import DetailedConsole, RunConsole
+from gymnast.trainers.reporting.console import DetailedConsole, RunConsole
 from gymnast.types import Message, Span, StopReason, ToolCall, Trajectory
 from gymnast.visible import visible, visible_line, visible_logger
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gymnast.trainers.console import RunConsole, duration, sample_table, step_line
-from gymnast.trainers.samples import as_sample, pick_samples
+from gymnast.trainers.reporting.console import RunConsole, duration, sample_table, step_line
+from gymnast.trainers.reporting.samples import as_sample, pick_samples
 from gymnast.types import Message, Span, StopReason, Trajectory
 
 METRICS = {"reward/mean": 0.5, "tokens/per_s": 812.4, "time/step_s": 21.3, "tools/errors": 2.0}

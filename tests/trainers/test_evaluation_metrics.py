@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from gymnast.errors import ConfigError
-from gymnast.trainers.console import RunConsole
 from gymnast.trainers.evaluation.metrics import (
     check_environment_name,
     ks,
@@ -17,7 +16,8 @@ from gymnast.trainers.evaluation.metrics import (
     measure_environment,
     scopes,
 )
-from gymnast.trainers.evaluation_summary import aligned, headline, summary_cells
+from gymnast.trainers.reporting.console import RunConsole
+from gymnast.trainers.reporting.table import aligned, headline, summary_cells
 from gymnast.types import Span, StopReason, Trajectory
 
 

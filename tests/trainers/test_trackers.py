@@ -19,10 +19,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from gymnast.agents.models.tiny import tiny_model
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError, UserCodeError
-from gymnast.trainers import Trainer, trackers
+from gymnast.trainers import Trainer
 from gymnast.trainers.config_files import parse_config
+from gymnast.trainers.reporting import trackers
+from gymnast.trainers.reporting.trackers import as_json, finite, flattened, make_trackers
 from gymnast.trainers.run import build_trainer, evaluation_config
-from gymnast.trainers.trackers import as_json, finite, flattened, make_trackers
 from gymnast.types import Sampling
 
 ROWS = [{"prompt": word} for word in ("Go.", "Say.")]

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from gymnast.envs.boxes.box import BROKEN
 from gymnast.trainers.base.observer import Groups
-from gymnast.trainers.evaluation_summary import aligned, headline, summary_cells, summary_table
-from gymnast.trainers.samples import Sample, pick_samples
+from gymnast.trainers.reporting.samples import Sample, pick_samples
+from gymnast.trainers.reporting.table import aligned, headline, summary_cells, summary_table
 from gymnast.visible import visible_line
 
 _LONGEST_PROMPT = 120

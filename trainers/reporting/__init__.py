@@ -1,0 +1,1 @@
+"""What people see of a run: the console, tables, samples, trackers."""
