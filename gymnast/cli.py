@@ -97,7 +97,7 @@ def train(
     _begin([run, *(overrides or [])], ["--resume", *_OUTPUT], verbose=verbose, quiet=quiet)
     close_boxes_on_sigterm()
     with waiting(f"loading {run}"):
-        from gymnast.trainers.config_files import load_config
+        from gymnast.trainers.config.files import load_config
         from gymnast.trainers.run import build_trainer
 
         config = load_config(run, overrides or [])
@@ -199,7 +199,7 @@ def check(
     ] = "tiny:",
 ) -> None:
     """Check an environment: call its tools, show its prompt, drive a few episodes."""
-    from gymnast.trainers.yaml_reader import with_overrides
+    from gymnast.trainers.config.yaml_reader import with_overrides
 
     refuse_options(
         [environment, *(settings or [])], ["--rows", "--model"], lambda name: name.strip("-")
@@ -212,8 +212,8 @@ def check(
         )
     from gymnast.agents.models.load import load_tokenizer
     from gymnast.envs import check_env, make
+    from gymnast.trainers.config.task import check_rows, has_rows
     from gymnast.trainers.data.row_files import load_rows
-    from gymnast.trainers.task import check_rows, has_rows
 
     if rows is not None:
         given["rows"] = load_rows(rows)
@@ -251,7 +251,9 @@ def _begin(arguments: list[str], options: list[str], *, verbose: bool, quiet: bo
     """Refuse unknown options, and log as much as is wanted."""
 
     def setting(name: str) -> str | None:
-        from gymnast.trainers.key_hints import setting_meant  # imports what `--help` does without
+        from gymnast.trainers.config.key_hints import (
+            setting_meant,  # imports what `--help` does without
+        )
 
         return setting_meant(name)
 

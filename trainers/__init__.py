@@ -7,7 +7,7 @@ Where to begin reading: `rollouts/one_episode.py` (one episode), `rollouts/many_
 from gymnast.trainers import advantages, aggregations, losses
 from gymnast.trainers.algorithms.algorithm import Algorithm, make_algorithm
 from gymnast.trainers.algorithms.kl import Kl
-from gymnast.trainers.config_files import load_config
+from gymnast.trainers.config.files import load_config
 from gymnast.trainers.data.row_files import load_rows
 from gymnast.trainers.rollouts.many_episodes import Group, Rollouts, collect, stream
 from gymnast.trainers.rollouts.one_episode import rollout

@@ -10,19 +10,19 @@ from gymnast.agents.models.load import load_model, load_tokenizer, model_context
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.settings import check_sampling
-from gymnast.trainers.config import ModelSection, RunConfig, SamplingSection
-from gymnast.trainers.config_files import load_config, save_config
-from gymnast.trainers.evaluation.evaluation import HeldOut
-from gymnast.trainers.evaluation.tags import check_tags, tag_expressions
-from gymnast.trainers.evaluation_environments import (
+from gymnast.trainers.config.evaluation_environments import (
     check_evaluation_environments,
     prepare_evaluation_environments,
 )
+from gymnast.trainers.config.files import load_config, save_config
+from gymnast.trainers.config.resuming import check_output_folder, check_same_run
+from gymnast.trainers.config.sections import ModelSection, RunConfig, SamplingSection
+from gymnast.trainers.config.task import Task, chat_template_text, check_environment, prepare_task
+from gymnast.trainers.evaluation.evaluation import HeldOut
+from gymnast.trainers.evaluation.tags import check_tags, tag_expressions
 from gymnast.trainers.reporting.trackers import make_trackers
-from gymnast.trainers.resuming import check_output_folder, check_same_run
 from gymnast.trainers.rollouts.rewards import load_rewards
 from gymnast.trainers.saving.run_folder import CONFIG_FILE, MODEL
-from gymnast.trainers.task import Task, chat_template_text, check_environment, prepare_task
 from gymnast.trainers.trainer import Trainer
 from gymnast.types import Sampling
 

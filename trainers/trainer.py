@@ -26,6 +26,7 @@ from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.base.settings import check_at_least, check_positive, check_sampling, unusual
 from gymnast.trainers.base.stopping import Stopping
+from gymnast.trainers.config.python_config import write_python_config
 from gymnast.trainers.data.inputs import (
     check_model_and_tokenizer,
     check_rows_kind,
@@ -40,7 +41,6 @@ from gymnast.trainers.evaluation.tags import By, tag_expressions
 from gymnast.trainers.learner.divergence import skip_message
 from gymnast.trainers.learner.learner import Learner, check_dtypes
 from gymnast.trainers.learner.update import UpdateSettings
-from gymnast.trainers.python_config import write_python_config
 from gymnast.trainers.reporting.console import RunConsole
 from gymnast.trainers.reporting.trackers import Named, as_json, finite, make_trackers, tracking
 from gymnast.trainers.rollouts.environments import environment_factory

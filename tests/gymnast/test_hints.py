@@ -6,8 +6,8 @@ from gymnast.hints import nearest
 from gymnast.trainers.algorithms.advantages import ESTIMATORS
 from gymnast.trainers.algorithms.losses import LOSSES
 from gymnast.trainers.base.config_errors import dotted_keys
-from gymnast.trainers.config import RunConfig
-from gymnast.trainers.key_hints import OTHER_NAMES, setting_meant, unknown_key
+from gymnast.trainers.config.key_hints import OTHER_NAMES, setting_meant, unknown_key
+from gymnast.trainers.config.sections import RunConfig
 
 
 @pytest.mark.parametrize(

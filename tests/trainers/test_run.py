@@ -9,7 +9,7 @@ import torch
 
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError, DataError, UsageError, UserCodeError
-from gymnast.trainers.config_files import parse_config
+from gymnast.trainers.config.files import parse_config
 from gymnast.trainers.run import build_trainer, evaluation_config
 from gymnast.types import Sampling
 
@@ -128,7 +128,7 @@ def test_a_row_generator_that_is_wrong_is_named() -> None:
 
 
 def test_the_config_is_kept_in_the_runs_folder(tmp_path: Path) -> None:
-    from gymnast.trainers.config_files import load_config
+    from gymnast.trainers.config.files import load_config
 
     trainer = build(output_dir=str(tmp_path / "out"))
     assert trainer.folder.path == tmp_path / "out"

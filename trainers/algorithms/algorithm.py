@@ -23,7 +23,7 @@ from gymnast.trainers.algorithms.losses import LOSSES, Loss
 from gymnast.trainers.algorithms.registry import Part
 from gymnast.trainers.base.config_errors import sentences
 from gymnast.trainers.base.settings import check_at_least, check_one_of, check_positive
-from gymnast.trainers.key_hints import unknown_key
+from gymnast.trainers.config.key_hints import unknown_key
 from gymnast.types import StopReason
 
 OldLogprobs = Literal["trainer", "engine"]

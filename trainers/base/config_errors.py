@@ -8,7 +8,7 @@ from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from gymnast.trainers.key_hints import unknown_key
+from gymnast.trainers.config.key_hints import unknown_key
 
 # By pydantic's error type; {names} are filled from the error's context.
 _RULES = {

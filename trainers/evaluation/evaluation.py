@@ -4,7 +4,7 @@ Training and `gymnast eval` come here alike, through `Trainer.evaluate`. What is
 under which names, is in `trainers/evaluation/metrics.py`.
 
 Left out: when a run evaluates (`trainers/trainer.py`), and what the environments of a config stand
-for (`trainers/evaluation_environments.py`).
+for (`trainers/config/evaluation_environments.py`).
 """
 
 from collections.abc import Mapping, Sequence

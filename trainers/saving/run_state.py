@@ -12,7 +12,7 @@ are derived from the run's seed and the step. The model's weights are the master
 are not trained come from the model that the config names.
 
 Left out: how a checkpoint is written and found (`trainers/saving/checkpoints.py`), and whether a config
-goes with it (`trainers/resuming.py`).
+goes with it (`trainers/config/resuming.py`).
 """
 
 from collections.abc import Callable, Mapping

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from gymnast.trainers.config_base import (
+from gymnast.trainers.config.values import (
     Count,
     EnvironmentSection,
     Integer,

@@ -7,8 +7,8 @@ from gymnast.envs import Environment
 from gymnast.envs.registry import check_constructor, check_names, setting_names
 from gymnast.errors import ConfigError
 from gymnast.hints import nearest
-from gymnast.trainers.config_base import EnvironmentSection
-from gymnast.trainers.key_hints import meant_elsewhere
+from gymnast.trainers.config.key_hints import meant_elsewhere
+from gymnast.trainers.config.values import EnvironmentSection
 
 
 def check_settings(cls: type[Environment], settings: Iterable[str], place: str) -> None:

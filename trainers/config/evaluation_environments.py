@@ -9,19 +9,22 @@ from typing import Any
 from gymnast.envs import Environment, make
 from gymnast.envs.registry import find
 from gymnast.errors import ConfigError, DataError, UnknownEnvironment
-from gymnast.trainers.config import RunConfig
-from gymnast.trainers.data.row_files import load_rows
-from gymnast.trainers.data.rows import Row, choose, sample_distinct
-from gymnast.trainers.environment_settings import check_settings, limited_settings
-from gymnast.trainers.evaluation.evaluation import HeldOut
-from gymnast.trainers.evaluation_config import EvaluationEnvironmentSection, EvaluationSection
-from gymnast.trainers.task import (
+from gymnast.trainers.config.environment_settings import check_settings, limited_settings
+from gymnast.trainers.config.evaluation_section import (
+    EvaluationEnvironmentSection,
+    EvaluationSection,
+)
+from gymnast.trainers.config.sections import RunConfig
+from gymnast.trainers.config.task import (
     check_rows,
     has_rows,
     make_renderer,
     row_sampler,
     try_an_episode,
 )
+from gymnast.trainers.data.row_files import load_rows
+from gymnast.trainers.data.rows import Row, choose, sample_distinct
+from gymnast.trainers.evaluation.evaluation import HeldOut
 
 
 def check_evaluation_environments(config: RunConfig) -> None:

@@ -146,6 +146,6 @@ def places_of(key: str) -> list[str]:
 
 def _dotted_keys() -> list[str]:
     from gymnast.trainers.base.config_errors import dotted_keys
-    from gymnast.trainers.config import RunConfig  # which reads algorithms, which ask here
+    from gymnast.trainers.config.sections import RunConfig  # which reads algorithms, which ask here
 
     return dotted_keys(RunConfig)

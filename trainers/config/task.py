@@ -28,13 +28,13 @@ from gymnast.errors import (
     TemplateError,
     UserCodeError,
 )
-from gymnast.trainers.config import DataSection, ModelSection, RunConfig
+from gymnast.trainers.config.environment_settings import check_settings, limited_settings
+from gymnast.trainers.config.evaluation_section import EvaluationSection
+from gymnast.trainers.config.sections import DataSection, ModelSection, RunConfig
 from gymnast.trainers.data.input_paths import shown
 from gymnast.trainers.data.row_files import load_rows
 from gymnast.trainers.data.row_formats import place_of
 from gymnast.trainers.data.rows import DatasetRows, Row, Split, choose, split_dataset, split_sampled
-from gymnast.trainers.environment_settings import check_settings, limited_settings
-from gymnast.trainers.evaluation_config import EvaluationSection
 
 # How many rows are tried for one whose prompt fits.
 ROWS_TRIED = 20

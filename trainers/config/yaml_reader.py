@@ -3,7 +3,7 @@
 Two habits of YAML 1.1 are put right: `1e-3` is a number (YAML 1.1 wants `1.0e-3`), and a key that
 is written twice is an error (the last one would win without a word).
 
-Left out: what the keys mean (`trainers/config.py`).
+Left out: what the keys mean (`trainers/config/sections.py`).
 """
 
 import re

@@ -13,9 +13,9 @@
     trackers:     [tensorboard]
 
 Only `model.name` and `environment.id` are required. The tables of docs/configuration.md are made of
-what stands here. Left out: reading and writing it (`trainers/config_files.py`), whether what a
+what stands here. Left out: reading and writing it (`trainers/config/files.py`), whether what a
 config names is there (the model, the environment, the data), which `trainers/run.py` checks, and
-the section `evaluation` (`trainers/evaluation_config.py`).
+the section `evaluation` (`trainers/config/evaluation_section.py`).
 """
 
 from typing import Annotated, Any, Literal
@@ -30,7 +30,8 @@ from pydantic import (
 
 from gymnast.trainers.algorithms.algorithm import Algorithm, make_algorithm
 from gymnast.trainers.algorithms.kl import Kl
-from gymnast.trainers.config_base import (
+from gymnast.trainers.config.evaluation_section import EvaluationSection
+from gymnast.trainers.config.values import (
     CodeSource,
     Count,
     EnvironmentSection,
@@ -45,7 +46,6 @@ from gymnast.trainers.config_base import (
 from gymnast.trainers.data.input_paths import MODEL, TEMPLATE
 from gymnast.trainers.evaluation.metrics import check_environment_name
 from gymnast.trainers.evaluation.tags import tag_expressions
-from gymnast.trainers.evaluation_config import EvaluationSection
 from gymnast.trainers.reporting.trackers import read_named
 from gymnast.types import StopReason
 

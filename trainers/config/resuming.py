@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.errors import ConfigError
-from gymnast.trainers.config import RunConfig
-from gymnast.trainers.config_files import load_config
+from gymnast.trainers.config.files import load_config
+from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.saving.checkpoints import Checkpoints
 from gymnast.trainers.saving.run_folder import CONFIG_FILE, OVER, holds_results, is_over
 from gymnast.visible import visible_logger

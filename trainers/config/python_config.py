@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from gymnast.trainers.config import RunConfig, SamplingSection, TrainerSection
+from gymnast.trainers.config.sections import RunConfig, SamplingSection, TrainerSection
 from gymnast.trainers.data.input_paths import located
 from gymnast.trainers.saving.durable import write_text
 from gymnast.trainers.saving.run_folder import CONFIG_FILE

@@ -1,6 +1,6 @@
 """A run's YAML read, with overrides from the command line, and written into the run's folder.
 
-Left out: what the keys mean (`trainers/config.py`), and YAML itself (`trainers/yaml_reader.py`).
+Left out: what the keys mean (`trainers/config/sections.py`), and YAML itself (`trainers/config/yaml_reader.py`).
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.config_errors import sentences
-from gymnast.trainers.config import RunConfig
+from gymnast.trainers.config.sections import RunConfig
+from gymnast.trainers.config.yaml_reader import read_yaml, with_overrides
 from gymnast.trainers.data.input_paths import Misplaced, absolute, located, shown
 from gymnast.trainers.saving.durable import write_text
-from gymnast.trainers.yaml_reader import read_yaml, with_overrides
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
