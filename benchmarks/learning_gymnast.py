@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gymnast.trainers import Trainer
-from gymnast.trainers.run import build_trainer
+from gymnast.trainers.build import build_trainer
 from learning_job import Curve, Job, Step
 from rollout_measure import cpu_seconds
 

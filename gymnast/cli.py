@@ -98,7 +98,7 @@ def train(
     close_boxes_on_sigterm()
     with waiting(f"loading {run}"):
         from gymnast.trainers.config.files import load_config
-        from gymnast.trainers.run import build_trainer
+        from gymnast.trainers.build import build_trainer
 
         config = load_config(run, overrides or [])
         console = _console(verbose=verbose, quiet=quiet)
@@ -148,7 +148,7 @@ def evaluate(
         with waiting(f"loading {run}"):
             from gymnast.trainers.evaluation.folder import evaluation_folder
             from gymnast.trainers.reporting.table import headline
-            from gymnast.trainers.run import build_trainer, evaluation_config
+            from gymnast.trainers.build import build_trainer, evaluation_config
 
             config = evaluation_config(run, overrides or [])
             folder = kept.enter_context(evaluation_folder(config.output_dir or "."))

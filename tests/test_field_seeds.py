@@ -26,7 +26,7 @@ from gymnast.trainers.learner.optimizer import MasterAdamW
 from gymnast.trainers.learner.policy.micro_batches import micro_batch
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.update import UpdateSettings, update
-from gymnast.trainers.run import build_trainer
+from gymnast.trainers.build import build_trainer
 from gymnast.types import Completion, Sampling, StopReason, Trajectory
 
 Encode = Callable[[str], list[int]]

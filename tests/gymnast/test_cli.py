@@ -290,7 +290,7 @@ def test_an_interrupted_run_ends_with_one_line(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"gymnast.trainers.run.{place}", interrupted)
+    monkeypatch.setattr(f"gymnast.trainers.build.{place}", interrupted)
     ended = gymnast("train", "run.yaml")
     assert (ended.code, ended.errors) == (130, "interrupted\n")
 

@@ -18,7 +18,7 @@ from gymnast.trainers.algorithms.algorithm import PRESETS, names
 from gymnast.trainers.algorithms.losses import LOSSES
 from gymnast.trainers.algorithms.registry import Part
 from gymnast.trainers.config.files import load_config
-from gymnast.trainers.run import build_trainer
+from gymnast.trainers.build import build_trainer
 from gymnast.types import StopReason
 
 BATCH = RewardBatch(torch.tensor([0.0, 1.0]), torch.tensor([0, 0]), [[0.0], [1.0]])

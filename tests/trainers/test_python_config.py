@@ -11,7 +11,7 @@ from gymnast.agents.models.tiny import tiny_model
 from gymnast.envs import Environment, Renderer
 from gymnast.errors import ConfigError
 from gymnast.trainers import Trainer
-from gymnast.trainers.run import build_trainer, evaluation_config
+from gymnast.trainers.build import build_trainer, evaluation_config
 from gymnast.types import Sampling
 
 ROWS = [{"prompt": f"Write {n} letters.", "n": n} for n in range(5)]

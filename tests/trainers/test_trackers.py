@@ -23,7 +23,7 @@ from gymnast.trainers import Trainer
 from gymnast.trainers.config.files import parse_config
 from gymnast.trainers.reporting import trackers
 from gymnast.trainers.reporting.trackers import as_json, finite, flattened, make_trackers
-from gymnast.trainers.run import build_trainer, evaluation_config
+from gymnast.trainers.build import build_trainer, evaluation_config
 from gymnast.types import Sampling
 
 ROWS = [{"prompt": word} for word in ("Go.", "Say.")]

@@ -14,7 +14,7 @@
 
 Only `model.name` and `environment.id` are required. The tables of docs/configuration.md are made of
 what stands here. Left out: reading and writing it (`trainers/config/files.py`), whether what a
-config names is there (the model, the environment, the data), which `trainers/run.py` checks, and
+config names is there (the model, the environment, the data), which `trainers/build.py` checks, and
 the section `evaluation` (`trainers/config/evaluation_section.py`).
 """
 
