@@ -1,7 +1,7 @@
 """An agent that samples from a Transformers model in this process.
 
-This file is the door: it takes requests from any event loop, runs the engine on a thread of its
-own while there is work, and hands completions back. The loop itself is `agents/engine/engine.py`, or
+This file is the door: it takes requests from any event loop, runs the engine on a thread of its own
+while there is work, and hands completions back. The loop itself is `agents/engine/engine.py`, or
 `agents/engine/state_engine.py` for models that cannot be driven with packed sequences.
 """
 

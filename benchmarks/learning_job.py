@@ -8,9 +8,9 @@ from typing import Any
 
 from gymnast.agents.models.load import load_tokenizer, model_context_length
 from gymnast.trainers import Trainer, load_config
+from gymnast.trainers.build import trainer_settings
 from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.config.task import Task, prepare_task
-from gymnast.trainers.build import trainer_settings
 
 CONFIG = Path(__file__).parent.parent / "examples" / "arithmetic.yaml"
 WINDOW = 3  # steps that a level is averaged over

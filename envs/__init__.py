@@ -1,8 +1,9 @@
 """Environments: toolsets as `gymnasium.Env`s whose actions and observations are token ids.
 
-Where to begin reading: `builtin/arithmetic.py` (a whole environment), `environment/hooks.py` (what a subclass
-overrides), `environment/toolset.py` (one turn in messages), `environment/environment.py` (the same in tokens), `rendering/renderer.py`
-(messages to tokens and back). The rest, by what it serves:
+Where to begin reading: `builtin/arithmetic.py` (a whole environment), `environment/hooks.py` (what
+a subclass overrides), `environment/toolset.py` (one turn in messages), `environment/environment.py`
+(the same in tokens), `rendering/renderer.py` (messages to tokens and back). The rest, by what it
+serves:
 
     tokens      base, ending (the limits), spaces, blocking (sync over async)
     messages    toolset, hooks, user_code (calls them), rows, state, episode, messages, metrics

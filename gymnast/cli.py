@@ -97,8 +97,8 @@ def train(
     _begin([run, *(overrides or [])], ["--resume", *_OUTPUT], verbose=verbose, quiet=quiet)
     close_boxes_on_sigterm()
     with waiting(f"loading {run}"):
-        from gymnast.trainers.config.files import load_config
         from gymnast.trainers.build import build_trainer
+        from gymnast.trainers.config.files import load_config
 
         config = load_config(run, overrides or [])
         console = _console(verbose=verbose, quiet=quiet)
@@ -146,9 +146,9 @@ def evaluate(
     close_boxes_on_sigterm()
     with ExitStack() as kept:
         with waiting(f"loading {run}"):
+            from gymnast.trainers.build import build_trainer, evaluation_config
             from gymnast.trainers.evaluation.folder import evaluation_folder
             from gymnast.trainers.reporting.table import headline
-            from gymnast.trainers.build import build_trainer, evaluation_config
 
             config = evaluation_config(run, overrides or [])
             folder = kept.enter_context(evaluation_folder(config.output_dir or "."))

@@ -1,9 +1,9 @@
 """Where untrusted code runs: the contract, one file a backend, and the worker inside the box.
 
 `docs/sandboxes.md` says how environments use boxes, `docs/isolation.md` which attacks each backend
-stops. To read the code: `contract/base.py` (the contract), `contract/spec.py` (the limits), then the docstring of a
-backend, which says what it protects from and what not; `pool/pool.py` (boxes kept ready), `backends/sweep.py`
-(what killed runs leave). `guest/` runs in the box.
+stops. To read the code: `contract/base.py` (the contract), `contract/spec.py` (the limits), then
+the docstring of a backend, which says what it protects from and what not; `pool/pool.py` (boxes
+kept ready), `backends/sweep.py` (what killed runs leave). `guest/` runs in the box.
 """
 
 from importlib import import_module

@@ -1,7 +1,8 @@
 """Training: rollouts, advantages, losses, the trainer, and the configuration of runs.
 
-Where to begin reading: `rollouts/one_episode.py` (one episode), `rollouts/many_episodes.py` (many), `algorithms/advantages.py` and
-`algorithms/losses.py` (the algorithm), `learner/update.py` (learning from one batch), `trainer.py` (all of it).
+Where to begin reading: `rollouts/one_episode.py` (one episode), `rollouts/many_episodes.py` (many),
+`algorithms/advantages.py` and `algorithms/losses.py` (the algorithm), `learner/update.py` (learning
+from one batch), `trainer.py` (all of it).
 """
 
 from gymnast.trainers import advantages, aggregations, losses

@@ -2,8 +2,8 @@
 
     for step in 1..steps:
         rows     <- the next rows_per_step rows
-        groups   <- episodes of all processes                   (trainers/rollouts/shared.py)
-        weights  <- update(policy, optimizer, groups)           (trainers/learner/learner.py, learner/update.py)
+        groups   <- episodes of all processes             (rollouts/shared.py)
+        weights  <- update(policy, optimizer, groups)     (learner/update.py)
 
 Which algorithm it is, is an advantage estimator and the loss; nothing here depends on it.
 """
@@ -99,7 +99,7 @@ class Trainer:
         eval_sampling: Of evaluation episodes; by default as in training.
         eval_group_size: Evaluation episodes a row.
         eval_pass_reward: An evaluation episode passes when its reward reaches this.
-        eval_by: Columns of the rows, or jmespath expressions by name; see `trainers/evaluation/tags.py`.
+        eval_by: Columns of the rows, or jmespath expressions by name; see `evaluation/tags.py`.
         eval_environments: Further environments to evaluate in, by name, each with its rows.
         checkpoint_every_s: Save a checkpoint after the first step that ends so many seconds after
             the last one; 0 does not look at the clock. One is saved at the end in any case.
@@ -108,7 +108,7 @@ class Trainer:
         output_dir: Where metrics, rollouts, checkpoints and the model go; None writes nothing.
         seed: Of everything drawn; `train` seeds the global generators of Python, NumPy and torch
             too, from which environments, rewards and losses may draw.
-        deterministic: Sample in rounds (`trainers/rollouts/rounds.py`), so that a seeded run repeats bit
+        deterministic: Sample in rounds (`rollouts/rounds.py`), so that a seeded run repeats bit
             for bit, unless `rollout_deadline_s` cuts it. Slower where tools are slow.
         observer: Is told what happens; by default a `RunConsole`. None shows nothing.
         trackers: What the metrics of `train` go to besides metrics.jsonl: names ("tensorboard",

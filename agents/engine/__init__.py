@@ -1,1 +1,1 @@
-"""The engine that samples in this process: what it does in a step, and what it keeps between steps."""
+"""The engine that samples in this process: its steps, and what it keeps between them."""

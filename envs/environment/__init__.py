@@ -1,1 +1,1 @@
-"""`Environment`: one turn in messages, the tokens around it, and the hooks that a subclass overrides."""
+"""`Environment`: a turn in messages, the tokens around it, and the hooks of a subclass."""

@@ -6,8 +6,9 @@
     observe   context ids, new messages    -> only the ids to append
 
 Sampled ids are never decoded and encoded again: `observe` looks at the last of them and gives what
-comes after. How the template writes turns and calls is read from its own renderings (`rendering/template/turns.py`,
-`rendering/template/derivation.py`), once; a template without tools gets the plain protocol (`plain_protocol.py`).
+comes after. How the template writes turns and calls is read from its own renderings
+(`rendering/template/turns.py`, `rendering/template/derivation.py`), once; a template without tools
+gets the plain protocol (`plain_protocol.py`).
 """
 
 import json
@@ -49,8 +50,8 @@ class Renderer:
         chat_template_kwargs: Passed to every rendering, for example `{"enable_thinking": False}`.
         parser: Reads calls instead of the dialect found in the template: a function, or
             "module:function", that gets a completion's text (its contract is at
-            `gymnast.envs.rendering.user_parser.run_parser`). Prompts stay as the template, or the plain
-            protocol, writes them.
+            `gymnast.envs.rendering.user_parser.run_parser`). Prompts stay as the template, or the
+            plain protocol, writes them.
 
     Raises:
         TemplateError: If there is no chat template, or it does not write what the assistant says.

@@ -1,1 +1,1 @@
-"""Tools: how a function becomes one, what the policy is shown of it, and how a call is checked and run."""
+"""Tools: what the policy is shown of a function, and how its calls are checked and run."""

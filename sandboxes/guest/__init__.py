@@ -1,7 +1,7 @@
 """What runs inside a box: one worker process, started once, which answers the host's requests.
 
-These files are sent into the box as text (`sandboxes/worker/program.py`) and run there by whatever Python
-it has, from 3.8 on. So they import nothing but the standard library and each other.
+These files are sent into the box as text (`sandboxes/worker/program.py`) and run there by whatever
+Python it has, from 3.8 on. So they import nothing but the standard library and each other.
 
     protocol      frames between the host and the worker; the host uses it too
     worker        the loop: one request in, one answer out

@@ -1,6 +1,7 @@
 """Ending what a box on this machine has, wholly or half made: its process, groups, folder.
 
-Left out: which processes outlive the worker (`lifetime/marked.py`, `lifetime/users.py`); containers.
+Left out: which processes outlive the worker (`lifetime/marked.py`, `lifetime/users.py`);
+containers.
 """
 
 import contextlib

@@ -1,7 +1,8 @@
 """Who a box belongs to, written on it before it starts, so that it can be found once that is gone.
 
 A container carries it as labels. A folder of the host's carries it in its name, which is also the
-mark that the box's processes have in their environment. Left out: the sweeping (`backends/sweep.py`).
+mark that the box's processes have in their environment. Left out: the sweeping
+(`backends/sweep.py`).
 """
 
 import hashlib

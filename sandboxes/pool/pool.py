@@ -1,7 +1,8 @@
 """Boxes that are ready before they are needed, and never used twice.
 
 Left out: how the stock is kept (`stock.py`), who is served when (`line.py`), when to try again
-after a failure (`breaker.py`), and what removes the boxes of runs that were killed (`backends/sweep.py`).
+after a failure (`breaker.py`), and what removes the boxes of runs that were killed
+(`backends/sweep.py`).
 """
 
 import asyncio

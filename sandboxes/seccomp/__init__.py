@@ -1,1 +1,1 @@
-"""Which system calls a box may make: one table, as a filter for the kernel and as a profile for engines."""
+"""Which system calls a box may make: one table, for the kernel and for container engines."""

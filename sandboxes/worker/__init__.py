@@ -1,1 +1,1 @@
-"""The host's side of a box in which a worker answers: the program that is sent, and the talk with it."""
+"""The host's side of the worker in a box: the program that is sent, and talking to it."""

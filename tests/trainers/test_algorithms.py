@@ -17,8 +17,8 @@ from gymnast.trainers.algorithms.aggregations import AGGREGATIONS
 from gymnast.trainers.algorithms.algorithm import PRESETS, names
 from gymnast.trainers.algorithms.losses import LOSSES
 from gymnast.trainers.algorithms.registry import Part
-from gymnast.trainers.config.files import load_config
 from gymnast.trainers.build import build_trainer
+from gymnast.trainers.config.files import load_config
 from gymnast.types import StopReason
 
 BATCH = RewardBatch(torch.tensor([0.0, 1.0]), torch.tensor([0, 0]), [[0.0], [1.0]])

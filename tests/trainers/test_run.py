@@ -9,8 +9,8 @@ import torch
 
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError, DataError, UsageError, UserCodeError
-from gymnast.trainers.config.files import parse_config
 from gymnast.trainers.build import build_trainer, evaluation_config
+from gymnast.trainers.config.files import parse_config
 from gymnast.types import Sampling
 
 SETTINGS: dict[str, Any] = {

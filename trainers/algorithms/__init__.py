@@ -1,1 +1,1 @@
-"""Algorithms as pure functions: advantages, losses, aggregations, and the divergence from a reference."""
+"""Algorithms: advantages, losses, aggregations, and the divergence from a reference."""

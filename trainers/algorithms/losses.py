@@ -1,7 +1,8 @@
 """Policy-gradient losses over action tokens: pure functions of log-probabilities and advantages.
 
 A loss returns one value per action token; how these are summed is an aggregation
-(`trainers/algorithms/aggregations.py`). Tool tokens appear nowhere: they are neither summed nor counted.
+(`trainers/algorithms/aggregations.py`). Tool tokens appear nowhere: they are neither summed nor
+counted.
 
 A new loss is one decorated function: `@token_loss` with the signature of `clipped`, or
 `@sequence_loss` with that of `gspo`, which is told the trajectory of each token. Keyword-only

@@ -1,6 +1,7 @@
 """A run's YAML read, with overrides from the command line, and written into the run's folder.
 
-Left out: what the keys mean (`trainers/config/sections.py`), and YAML itself (`trainers/config/yaml_reader.py`).
+Left out: what the keys mean (`trainers/config/sections.py`), and YAML itself
+(`trainers/config/yaml_reader.py`).
 """
 
 from collections.abc import Sequence

@@ -121,7 +121,7 @@ class DataSection(Section):
 
 
 class KlSection(Section):
-    """A penalty for moving away from the model before training; see `gymnast.trainers.algorithms.kl`.
+    """A penalty for moving away from the model before training; see `gymnast.trainers.Kl`.
 
     Attributes:
         coefficient: What one nat at one token costs.
@@ -135,7 +135,7 @@ class KlSection(Section):
 
 
 class AlgorithmSection(Section):
-    """The algorithm; see `gymnast.trainers.algorithms.algorithm`. Further keys are options of its parts.
+    """The algorithm; see `gymnast.trainers.Algorithm`. Further keys are options of its parts.
 
     Attributes:
         name: A preset, an estimator, or "module:function" of an estimator.
@@ -184,7 +184,7 @@ class AlgorithmSection(Section):
 
 
 class RewardSection(Section):
-    """A reward function besides the environment's own reward; see `gymnast.trainers.rollouts.rewards`.
+    """A reward function besides the environment's own reward; see `gymnast.trainers.Reward`.
 
     Attributes:
         function: "module:function" or "path/to/file.py:function".

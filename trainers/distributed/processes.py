@@ -4,8 +4,8 @@
     each works alone (rollouts hold no collectives), however long that takes
     `together` waits for all: every process gets all results, or every process raises
 
-Left out: gradients, which accelerate sums, and what is shared out (`trainers/distributed/sharding.py`,
-`trainers/learner/zero.py`).
+Left out: gradients, which accelerate sums, and what is shared out (`sharding.py`,
+`learner/zero.py`).
 """
 
 import os
@@ -79,7 +79,7 @@ def launched(trackers: Sequence[GeneralTracker] = ()) -> Accelerator:
         given = os.environ.get(name, value)
         if given.lower() != value:
             raise ConfigError(f"accelerate launch: {name} must be {value}, got {given}: {reason}")
-    # DeepSpeed is called by `trainers/learner/zero.py`; accelerate would want to make optimizer and steps.
+    # DeepSpeed is called by `learner/zero.py`; accelerate would want to make optimizer and steps.
     with patch_environment(ACCELERATE_USE_DEEPSPEED="false"):
         _check_device(os.environ.get("ACCELERATE_TORCH_DEVICE", "cpu"))
         return Accelerator(

@@ -1,7 +1,7 @@
 """The numbers of an evaluation, and their names.
 
     eval/                                    the run's own environment
-    eval/by/<tag>=<value>/                   its rows with this value; see `trainers/evaluation/tags.py`
+    eval/by/<tag>=<value>/                   its rows with this value; see `tags.py`
     eval/<environment>/                      a further environment
     eval/<environment>/by/<tag>=<value>/     and its rows with this value
 

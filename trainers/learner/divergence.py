@@ -1,9 +1,9 @@
 """When losses or gradients are no longer finite: what is said of it, and when a run ends.
 
-An optimisation step without a finite loss and gradient is skipped (`trainers/learner/update.py`), which
-leaves weights and optimizer as they were; `Optimizer` counts. Several in a row end the run, with
-a checkpoint. None is removed meanwhile: the last step that was taken may have been the bad one.
-Left out: rewards and advantages, which are checked before (`trainers/rollouts/rewards.py`).
+An optimisation step without a finite loss and gradient is skipped (`trainers/learner/update.py`),
+which leaves weights and optimizer as they were; `Optimizer` counts. Several in a row end the run,
+with a checkpoint. None is removed meanwhile: the last step that was taken may have been the bad
+one. Left out: rewards and advantages, which are checked before (`trainers/rollouts/rewards.py`).
 """
 
 import sys

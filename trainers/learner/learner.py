@@ -1,6 +1,7 @@
 """What learns: the policy with its optimizer, the reference, and the weights that the engine has.
 
-Left out: what one update does (`trainers/learner/update.py`), and what it is of (`trainers/trainer.py`).
+Left out: what one update does (`trainers/learner/update.py`), and what it is of
+(`trainers/trainer.py`).
 """
 
 import copy

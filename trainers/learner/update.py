@@ -1,9 +1,9 @@
 """One batch of trajectories: from groups to new weights, in one or several optimisation steps.
 
-    rewards -> advantages                  over the batches of all processes     (credit.py)
-    groups  -> minibatches -> micro-batches                                      (learner/policy/shares.py)
+    rewards -> advantages                  over the batches of all processes            (credit.py)
+    groups  -> minibatches -> micro-batches                                      (policy/shares.py)
     for each epoch and minibatch:                                       (optimisation_step.py)
-        loss = sum over tokens of weight * token loss / normaliser               (algorithms/algorithm.py)
+        loss = sum over tokens of weight * token loss / normaliser   (algorithms/algorithm.py)
         one step of the optimizer
 
 The normaliser is that of all micro-batches and processes. Trajectories without any advantage are

@@ -1,9 +1,9 @@
 """Many episodes at once: groups of trajectories for a list of rows.
 
 Every episode is a task of its own, so neither a slow tool nor a long answer makes another wait.
-Which runs when is `trainers/rollouts/schedule.py`; one with its attempts, `trainers/rollouts/episodes.py`; how it
-goes, `trainers/rollouts/one_episode.py`; what is counted, `trainers/rollouts/metrics.py`; what `deterministic`
-does, `trainers/rollouts/rounds.py`.
+Which runs when is `schedule.py`; one with its attempts, `episodes.py`; how it
+goes, `one_episode.py`; what is counted, `metrics.py`; what `deterministic`
+does, `rounds.py`.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Rollouts(list[Group]):
     """Groups, entry i for row i.
 
     Attributes:
-        metrics: Means and counts over all episodes; see `trainers/rollouts/metrics.py`.
+        metrics: Means and counts over all episodes; see `metrics.py`.
     """
 
     def __init__(self, groups: Sequence[Group], metrics: dict[str, float]) -> None:
@@ -98,7 +98,7 @@ async def stream(
             bit, however long tools take, where the agent starts in an equal state (after
             `weights_changed`, say). Slower: each round waits for the slowest tool. A deadline
             is timing: what it leaves out may differ between runs.
-        rewards: Reward functions besides the environment's own reward; see `trainers/rollouts/rewards.py`.
+        rewards: Reward functions besides the environment's own reward; see `rewards.py`.
         counts: Where to count what was retried, left out, skipped and finished.
         row_numbers: What the seeds of each row derive from in place of its index: where `rows` is
             a share of more rows, their places among all of them.

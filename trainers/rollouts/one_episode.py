@@ -7,7 +7,8 @@
         ids += step(action)                    mask 0
 
 What appends token ids here knows neither messages nor tools. Many episodes at once, retries and
-groups are `trainers/rollouts/many_episodes.py`; what the metrics mean is told in `trainers/rollouts/metrics.py`.
+groups are `trainers/rollouts/many_episodes.py`; what the metrics mean is told in
+`trainers/rollouts/metrics.py`.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Checkpoints: how one is written, how a torn one is told from a whole one, which is the newest.
 
-    checkpoints/step_00004/state.pt   what `gymnast.trainers.saving.run_state` puts in, by torch.save
+    checkpoints/step_00004/state.pt   what `run_state.py` puts in, by torch.save
     checkpoints/step_00004/complete   size and SHA-256 of state.pt, as JSON
 
 A checkpoint gets its name when all of it is on the disk, and only then are older ones removed. So

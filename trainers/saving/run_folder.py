@@ -3,7 +3,8 @@
     config.yaml              what was run; of a `Trainer` in Python, with rows.jsonl beside it
     metrics.jsonl            one line a step, one an evaluation
     rollouts/step_00001.jsonl  the trajectories of a step; rollouts/eval_00000.jsonl likewise
-    checkpoints/step_00004/  what `train(resume=True)` goes on from (`trainers/saving/checkpoints.py`)
+    checkpoints/step_00004/  what `train(resume=True)` goes on from
+    (`trainers/saving/checkpoints.py`)
     adapters/                LoRA adapters alone, loadable by peft
     model/                   the trained model, adapters merged, loadable by plain Transformers
     run.lock                 held by the process that writes here

@@ -11,8 +11,8 @@ Nothing else is needed: which rows a step has, and the seeds of episodes, enviro
 are derived from the run's seed and the step. The model's weights are the master weights; those that
 are not trained come from the model that the config names.
 
-Left out: how a checkpoint is written and found (`trainers/saving/checkpoints.py`), and whether a config
-goes with it (`trainers/config/resuming.py`).
+Left out: how a checkpoint is written and found (`trainers/saving/checkpoints.py`), and whether a
+config goes with it (`trainers/config/resuming.py`).
 """
 
 from collections.abc import Callable, Mapping

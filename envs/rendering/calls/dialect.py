@@ -1,9 +1,9 @@
 """From a completion's text to what the assistant said and the calls in it.
 
-A `Dialect` is how one chat template writes calls; `rendering/template/derivation.py` reads it from the template.
-`read_calls` raises for nothing that a model can write: a call that cannot be read is a `ToolCall`
-whose `error` says where, which rule, and what would be right. So is what is nearly a call
-(`near_misses.py`). Left out: a user's own parser (`rendering/user_parser.py`).
+A `Dialect` is how one chat template writes calls; `rendering/template/derivation.py` reads it from
+the template. `read_calls` raises for nothing that a model can write: a call that cannot be read is
+a `ToolCall` whose `error` says where, which rule, and what would be right. So is what is nearly a
+call (`near_misses.py`). Left out: a user's own parser (`rendering/user_parser.py`).
 """
 
 import re

@@ -8,8 +8,8 @@ Some templates write what nobody could read back: strings without quotes, quotes
 escapes, no comma between arguments. What a model would rightly write is read there, and of the
 template's own way what can be read in one way only.
 
-Left out: markup around the payload, `call:` before a name included (`rendering/template/derivation.py`), and how
-values are read (`literals.py`).
+Left out: markup around the payload, `call:` before a name included
+(`rendering/template/derivation.py`), and how values are read (`literals.py`).
 """
 
 import re

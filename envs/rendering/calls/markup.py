@@ -6,7 +6,8 @@ written or not: a model's tokens often merge it with what follows. Only two word
 
     functions.NAME:0<|args|>   ->   "functions." NAME ":" NUMBER "<|args|>"
 
-Left out: how markup is found (`rendering/template/derivation.py`) and what it encloses (`payloads.py`).
+Left out: how markup is found (`rendering/template/derivation.py`) and what it encloses
+(`payloads.py`).
 """
 
 import re

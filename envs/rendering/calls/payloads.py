@@ -9,8 +9,8 @@ wrote (`read`). The kinds have files of their own:
     parameters.py      <function=f><parameter=x>1</parameter>   each argument in its own markup
     keyword_calls.py   [f(x=1)]   f{x:1}                        keywords in one pair of brackets
 
-`rendering/template/derivation.py` tries them in turn; a new kind is added to its `KINDS`. Here is also how JSON is
-read, which most kinds need.
+`rendering/template/derivation.py` tries them in turn; a new kind is added to its `KINDS`. Here is
+also how JSON is read, which most kinds need.
 """
 
 import json

@@ -7,8 +7,8 @@ of one after some text are laid side by side (here for the template of a Hermes 
     <|im_start|>...\n <tool_call>\n{"name": "zqfirst", "arguments": ...}\n</tool_call> <|im_end|>\n
 
 What was read is tried at once: the rendering must parse back into the marked calls, or else the
-template is refused. `rendering/calls/payloads.py` says what can stand between the delimiters, `rendering/calls/dialect.py` reads
-a completion by the dialect.
+template is refused. `rendering/calls/payloads.py` says what can stand between the delimiters,
+`rendering/calls/dialect.py` reads a completion by the dialect.
 """
 
 from collections.abc import Callable, Mapping

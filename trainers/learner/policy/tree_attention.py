@@ -11,7 +11,8 @@ The backward pass calls the fused kernels again with the *joined* output and sum
 their formula, p = exp(score - logsumexp) and ds = p * (dp - <do, o>), then holds of each part by
 itself, so the gradients are those of one attention.
 
-Left out: other devices, bounded scores and sinks, for which `trainers/learner/policy/packing.py` has another way.
+Left out: other devices, bounded scores and sinks, for which `trainers/learner/policy/packing.py`
+has another way.
 """
 
 from collections.abc import Sequence

@@ -13,5 +13,6 @@ To grade a folder, its files go from the policy's box to a fresh one:
 
     folder       reads the one, and writes the other
 
-Left out: the host's side, which is `gymnast.envs.builtin.code.grading` and `gymnast.envs.boxes.carried`.
+Left out: the host's side, which is `gymnast.envs.builtin.code.grading` and
+`gymnast.envs.boxes.carried`.
 """
