@@ -36,7 +36,7 @@ generated, and a test fails when it is out of date:
 <!-- commands: long -->
 ```sh
 python benchmarks/model_report.py
-pytest -m "slow or not slow" tests/agents/test_model_families.py
+pytest -m "slow or not slow" tests/agents/models/test_model_families.py
 ```
 
 The columns:

@@ -1,7 +1,7 @@
 """The contract of every sandbox: what code that is not trusted can be asked to do, and where.
 
 Left out: how a box is made and what it protects from, which each backend says in its docstring.
-`tests/sandboxes/test_contract_*.py` are the contract as tests, run on every backend.
+`tests/sandboxes/contract/test_contract_*.py` are the contract as tests, run on every backend.
 """
 
 from abc import ABC, abstractmethod

@@ -14,7 +14,7 @@ PAGE = FOLDER.parents[1] / "docs" / "isolation.md"
 def attacks() -> dict[str, list[str]]:
     """The attacks by their names, and the backends that do not contain each, by its marks."""
     found = {}
-    for path in sorted(FOLDER.glob("test_attacks_*.py")):
+    for path in sorted(FOLDER.glob("attacks/test_attacks_*.py")):
         for node in ast.parse(path.read_text("utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 name = (ast.get_docstring(node) or node.name).splitlines()[0]

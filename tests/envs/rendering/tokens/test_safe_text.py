@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from gymnast.agents.models.tiny import CHAT_TEMPLATE, tiny_tokenizer
 from gymnast.envs.rendering.renderer import Renderer
 
-TEMPLATES = Path(__file__).parent / "chat_templates"
+TEMPLATES = Path(__file__).parents[1] / "chat_templates"
 TOKENS = ["<s>", "</s>", "<unk>", "<|im_start|>", "<|im_end|>"]
 CORPUS = [
     "system user assistant What is three plus four?",

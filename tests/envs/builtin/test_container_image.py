@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from gymnast.cli import app
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.mark.docker

@@ -16,7 +16,7 @@ from gymnast.envs.rendering.template.turns import Turns
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.errors import TemplateError
 
-FILES = Path(__file__).parent / "chat_templates"
+FILES = Path(__file__).parents[1] / "chat_templates"
 TOKENS = ["<|turn|>", "<|end|>", "<|more|>", "<|call|>", "<|calls|>", "<|/calls|>", "<|/call|>"]
 TOKENS += ["<|args|>", "<|result|>"]
 CHATML = "<|im_start|>{{ m.role }}\n{{ m.content or '' }}"

@@ -1,6 +1,6 @@
 """docs/configuration.md has every key of a YAML as it is declared: its type, default and meaning.
 
-`python tests/trainers/test_configuration_page.py` writes the tables anew.
+`python tests/trainers/config/test_configuration_page.py` writes the tables anew.
 """
 
 import inspect
@@ -20,7 +20,7 @@ from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.data.input_paths import CODE, MODEL, ROWS, TEMPLATE
 from gymnast.types import Sampling, StopReason
 
-PAGE = Path(__file__).parents[2] / "docs/configuration.md"
+PAGE = Path(__file__).parents[3] / "docs/configuration.md"
 # Sections whose keys are those of something in Python, which says what they mean.
 MEANT_BY = {"trainer": Trainer, "sampling": Sampling}
 INPUTS = {

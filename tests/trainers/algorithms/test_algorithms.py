@@ -150,7 +150,7 @@ def test_a_function_of_the_users_does_not_take_a_name_that_there_is(tmp_path: Pa
 
 
 def test_the_documented_example_is_an_algorithm(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (code,) = [block for block in blocks if "def ranks" in block]
     file = tmp_path / "documented.py"
@@ -161,7 +161,7 @@ def test_the_documented_example_is_an_algorithm(tmp_path: Path) -> None:
 
 
 def test_every_name_is_documented() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text()
     parts: list[Part[Any]] = [*ESTIMATORS.values(), *LOSSES.values(), *AGGREGATIONS.values()]
     own = [p.function for p in parts if p.function.__module__.startswith("gymnast.trainers")]
     for name in [*PRESETS, *(function.__name__ for function in own)]:

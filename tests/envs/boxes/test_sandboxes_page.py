@@ -16,7 +16,7 @@ from gymnast.envs.builtin.shell import Shell
 from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import load_config
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/sandboxes.md").read_text()
 
 

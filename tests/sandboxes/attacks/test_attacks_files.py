@@ -22,7 +22,7 @@ pytestmark = on_every_isolating_backend
 
 SECRET = secrets.token_hex(16)
 SOLUTION = "sum(letter in 'aeiou' for letter in text)"
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from gymnast.trainers.clocks import without_clocks
 from gymnast.trainers.saving.checkpoints import Checkpoints
 
-SCRIPT = Path(__file__).parent / "killed_runs.py"
+SCRIPT = Path(__file__).parents[1] / "killed_runs.py"
 KILLED = -signal.SIGKILL
 STEPS = [2, 4, 4, 6]  # as in killed_runs.py
 Kill = tuple[str, int]

@@ -9,7 +9,7 @@ import pytest
 from gymnast.envs.records.episode import ErrorKind
 from gymnast.envs.tools.bugs import KINDS
 
-PAGE = (Path(__file__).parents[2] / "docs/environments.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/environments.md").read_text()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Gymnasium's way to start them

@@ -14,7 +14,7 @@ from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import Kl, Reward, Trainer, make_algorithm
 from gymnast.types import Completion, Sampling
 
-PAGE = Path(__file__).parents[2] / "docs/metrics.md"
+PAGE = Path(__file__).parents[3] / "docs/metrics.md"
 
 
 def described() -> list[re.Pattern[str]]:

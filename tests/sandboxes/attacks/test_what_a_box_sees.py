@@ -31,7 +31,7 @@ from sandbox_fixtures import (
     without_namespaces,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SOLUTION = "sum(letter in 'aeiou' for letter in text)"
 SECRET = "https://someone:a-secret-of-pip@packages.example/simple"
 ANOTHER_USER = 54321

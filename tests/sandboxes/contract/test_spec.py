@@ -9,7 +9,7 @@ import pytest
 from gymnast.errors import UsageError
 from gymnast.sandboxes import SandboxSpec, open_sandbox
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(

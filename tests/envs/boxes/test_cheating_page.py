@@ -7,7 +7,7 @@ from typing import Any
 from gymnast.envs.boxes.box import BROKEN
 from sandbox_fixtures import skip_without_landlock
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/cheating.md").read_text()
 
 
@@ -21,5 +21,5 @@ def test_the_example_pays_the_work_and_no_cheat() -> None:
 def test_the_suites_and_counts_that_it_names_are_there() -> None:
     suites = set(re.findall(r"test_\w+\.py", PAGE))
     assert "test_shell_cheats.py" in suites
-    assert all((ROOT / "tests/envs" / suite).exists() for suite in suites)
+    assert suites <= {path.name for path in (ROOT / "tests/envs").rglob("test_*.py")}
     assert f"`{BROKEN}`" in PAGE and "`environment/grading_failed`" in PAGE

@@ -13,7 +13,7 @@ from gymnast.envs.rendering.calls.parameters import Parameters
 from gymnast.envs.rendering.renderer import Renderer
 from gymnast.errors import ConfigError, UserCodeError
 
-XML = (Path(__file__).parent / "chat_templates" / "xml.jinja").read_text()
+XML = (Path(__file__).parents[1] / "chat_templates" / "xml.jinja").read_text()
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "", "parameters": {}}}]
 
 

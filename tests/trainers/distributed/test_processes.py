@@ -25,7 +25,7 @@ from process_runs import (
 )
 from sampled_groups import KeepsGradients, bfloat16_model, short_groups
 
-SCRIPT = Path(__file__).parent / "two_processes.py"
+SCRIPT = Path(__file__).parents[1] / "two_processes.py"
 LONGEST_S = 300  # for all scenarios; one that hangs fails here
 
 

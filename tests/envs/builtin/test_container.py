@@ -13,7 +13,7 @@ from gymnast.agents.models.tiny import tiny_tokenizer
 from gymnast.envs import Environment, Outcome, Renderer, check_env, make
 from gymnast.errors import ConfigError, GymnastError, ToolDefinitionError, UserCodeError
 
-STOREROOM = Path(__file__).parents[2] / "examples/container/tools.py"
+STOREROOM = Path(__file__).parents[3] / "examples/container/tools.py"
 ROW = {"prompt": "Make sure that there are 12 eggs.", "item": "eggs", "wanted": 12}
 
 
