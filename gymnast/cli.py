@@ -251,11 +251,10 @@ def _begin(arguments: list[str], options: list[str], *, verbose: bool, quiet: bo
     """Refuse unknown options, and log as much as is wanted."""
 
     def setting(name: str) -> str | None:
-        from gymnast.trainers.config.key_hints import (
-            setting_meant,  # imports what `--help` does without
-        )
+        from gymnast.trainers.base.key_hints import setting_meant
+        from gymnast.trainers.config.sections import run_keys  # imports what `--help` does without
 
-        return setting_meant(name)
+        return setting_meant(name, run_keys())
 
     refuse_options(arguments, options, setting)
     refuse_both(verbose, quiet)

@@ -1,50 +1,165 @@
-"""Imports point down: trainers -> agents, envs -> sandboxes -> types, errors, hints, visible."""
+"""Who may import whom: every room, and the rooms that it knows.
+
+A room is a folder. `gymnast.envs` and its like, the folders that hold rooms, are rooms as well:
+what lies in them imports the rooms below, and their `__init__.py` is what users import.
+"""
 
 import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MAY_IMPORT: dict[str, set[str]] = {
-    "sandboxes": set(),
-    "envs": {"sandboxes"},
-    "agents": set(),
-    "trainers": {"agents", "envs"},
-}
-EVERYONE = {"types", "errors", "hints", "visible"}
-OF_THE_FACE = {"envs": {"gymnasium_ids"}}  # which ids there are
+PACKAGES = ("gymnast", "sandboxes", "envs", "agents", "trainers")
+
+# Modules of `gymnast` itself that every room may import. They import nothing but each other.
+BOTTOM = {"background", "blocking", "errors", "hints", "lookup", "threads", "types", "visible"}
+
+# From the bottom up: a room, and what it imports beside its own modules.
+ROOMS = {
+    "sandboxes.contract": "",
+    "sandboxes.lifetime": "",
+    "sandboxes.seccomp": "",
+    "sandboxes.guest": "",
+    "sandboxes.worker": "sandboxes.contract sandboxes.guest sandboxes.lifetime",
+    "sandboxes.docker": "sandboxes.contract sandboxes.lifetime sandboxes.seccomp sandboxes.worker",
+    "sandboxes.host": (
+        "sandboxes.contract sandboxes.guest sandboxes.lifetime sandboxes.seccomp sandboxes.worker"
+    ),
+    "sandboxes.backends": (
+        "sandboxes.contract sandboxes.docker sandboxes.host sandboxes.lifetime"
+    ),
+    "sandboxes.pool": "sandboxes.backends sandboxes.contract sandboxes.lifetime",
+    "envs.records": "",
+    "envs.tools": "envs.records",
+    "envs.rendering.calls": "",
+    "envs.rendering.tokens": "envs.rendering.calls",
+    "envs.rendering.template": "envs.rendering.calls envs.rendering.tokens",
+    "envs.rendering": (
+        "envs.records envs.rendering.calls envs.rendering.template envs.rendering.tokens"
+    ),
+    "envs.boxes": "sandboxes.backends sandboxes.contract sandboxes.pool",
+    "envs.environment": "envs.boxes envs.records envs.rendering envs.tools sandboxes.contract",
+    "envs": "envs.environment envs.rendering",
+    "envs.checking": "envs.environment envs.records envs.tools",
+    "envs.builtin": "envs.boxes envs.environment envs.records envs.tools sandboxes.contract",
+    "envs.builtin.code.judging": "",
+    "envs.builtin.code": (
+        "envs.boxes envs.builtin.code.judging envs.environment envs.records envs.tools "
+        "sandboxes.contract"
+    ),
+    "agents.models": "",
+    "agents.engine": "agents.models",
+    "agents": "agents.engine agents.models",
+    "trainers.base": "",
+    "trainers.data": "trainers.base",
+    "trainers.algorithms": "trainers.base",
+    "trainers.distributed": "",
+    "trainers.rollouts": (
+        "agents agents.models envs envs.boxes envs.environment trainers.algorithms trainers.base "
+        "trainers.data trainers.distributed"
+    ),
+    "trainers.learner.policy": "agents.models trainers.algorithms",
+    "trainers.learner": (
+        "trainers.algorithms trainers.base trainers.distributed trainers.learner.policy "
+        "trainers.rollouts"
+    ),
+    "trainers.saving": (
+        "agents.models trainers.base trainers.distributed trainers.learner"
+    ),
+    "trainers.evaluation": "trainers.base trainers.rollouts trainers.saving",
+    "trainers.reporting": (
+        "envs.boxes trainers.base trainers.distributed trainers.evaluation"
+    ),
+    "trainers.config": (
+        "envs envs.environment trainers.algorithms trainers.base trainers.data "
+        "trainers.evaluation trainers.reporting trainers.saving"
+    ),
+    "trainers": (
+        "agents agents.models trainers.algorithms trainers.base trainers.config trainers.data "
+        "trainers.distributed trainers.evaluation trainers.learner trainers.reporting "
+        "trainers.rollouts trainers.saving"
+    ),
+    "commands": "envs sandboxes.backends trainers",
+}  # fmt: skip
 
 
-def imported(path: Path) -> list[tuple[int, str]]:
-    """Every (line, second part of `gymnast.x`) that a file imports."""
-    found = []
+def room_of(path: Path) -> str:
+    """The room that a file lies in: "envs.tools", or "" for the modules of `gymnast` itself."""
+    return ".".join(path.relative_to(ROOT).parent.parts).removeprefix("gymnast").removeprefix(".")
+
+
+def modules(room: str) -> list[Path]:
+    """The files of a room, its `__init__.py` left out: it re-exports, which is no dependency."""
+    folder = ROOT.joinpath(*room.split("."))
+    if not folder.is_dir():
+        folder = ROOT.joinpath("gymnast", *room.split("."))
+    return sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Every (line, room) that a file imports, in a function or for type checkers as well.
+
+    A module of `gymnast` itself is its own name in place of a room.
+    """
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
+        if isinstance(node, ast.ImportFrom) and node.module and node.module != "gymnast":
+            names = [node.module]
+        elif isinstance(node, ast.ImportFrom) and node.module == "gymnast":
+            names = [f"gymnast.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         else:
             continue
-        found += [
-            (node.lineno, name.split(".")[1]) for name in names if name.startswith("gymnast.")
-        ]
-    return found
+        for name in names:
+            if name.startswith("gymnast."):
+                yield node.lineno, _room_named(name.removeprefix("gymnast."))
 
 
-@pytest.mark.parametrize("folder", MAY_IMPORT)
-def test_imports_point_down(folder: str) -> None:
-    for path in (ROOT / folder).rglob("*.py"):
-        for line, target in imported(path):
-            assert target in MAY_IMPORT[folder] | EVERYONE | OF_THE_FACE.get(folder, set()) | {
-                folder
-            }, f"{path}:{line}"
+def _room_named(dotted: str) -> str:
+    """The room of "envs.tools.definition"; that of "envs.tools", a room, is itself."""
+    return dotted if dotted in ROOMS or "." not in dotted else dotted.rpartition(".")[0]
 
 
-def test_only_the_rollout_driver_knows_both_agents_and_environments() -> None:
-    both = {
-        path.name
-        for path in (ROOT / "trainers").rglob("*.py")
-        if {"agents", "envs"} <= {target for _, target in imported(path)}
+def test_every_folder_is_a_room_of_the_table() -> None:
+    folders = {
+        room_of(path)
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if path.name != "__init__.py"
     }
-    assert both <= {"rollout.py"}
+    assert folders - {""} == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_the_rooms_of_its_line_and_no_others(room: str) -> None:
+    known = dict.fromkeys(ROOMS[room].split(), "")
+    for path in modules(room):
+        for line, other in imported(path):
+            if other != room and other not in BOTTOM:
+                assert other in known, f"{path}:{line} imports {other}"
+                known[other] = str(path)
+    assert [other for other, path in known.items() if not path] == []  # as long as it must be
+
+
+def test_no_room_imports_itself_by_way_of_others() -> None:
+    TopologicalSorter({room: known.split() for room, known in ROOMS.items()}).prepare()
+
+
+def test_the_bottom_imports_nothing_above_it() -> None:
+    for name in BOTTOM:
+        assert {other for _, other in imported(ROOT / f"gymnast/{name}.py")} <= BOTTOM, name
+
+
+def test_agents_and_environments_do_not_know_each_other() -> None:
+    for room, known in ROOMS.items():
+        packages = {other.partition(".")[0] for other in known.split()}
+        assert not (room.startswith("envs") and packages & {"agents", "trainers"}), room
+        assert not (room.startswith("agents") and packages & {"envs", "trainers"}), room
+
+
+def test_no_folder_holds_more_than_twelve_modules() -> None:
+    for room in ["", *ROOMS]:
+        assert len(modules(room) if room else list((ROOT / "gymnast").glob("*.py"))) <= 12, room

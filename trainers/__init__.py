@@ -5,7 +5,7 @@ Where to begin reading: `rollouts/one_episode.py` (one episode), `rollouts/many_
 from one batch), `trainer.py` (all of it).
 """
 
-from gymnast.trainers import advantages, aggregations, losses
+from gymnast.trainers.algorithms import advantages, aggregations, losses
 from gymnast.trainers.algorithms.algorithm import Algorithm, make_algorithm
 from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.config.files import load_config

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gymnast.envs.tools.validation import BadArguments, decode_arguments
+from gymnast.envs.records.arguments import BadArguments, decode_arguments
 from gymnast.errors import DataError
 from gymnast.types import Message, ToolCall
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Any
 
+from gymnast.envs.records.arguments import BadArguments
 from gymnast.envs.records.episode import CallRecord, ErrorKind, ToolError
 from gymnast.envs.records.messages import encodable
 from gymnast.envs.tools.bugs import is_bug, own_traceback
 from gymnast.envs.tools.definition import Tool, no_such_tool
 from gymnast.envs.tools.results import Written, cut_middle, shortened, written
-from gymnast.envs.tools.validation import BadArguments, bind_arguments
+from gymnast.envs.tools.validation import bind_arguments
 from gymnast.errors import InfrastructureError, UserCodeError
 from gymnast.threads import Overrun, Worker
 from gymnast.types import Message, ToolCall

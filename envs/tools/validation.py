@@ -2,44 +2,18 @@
 
 A policy writes JSON, often with one layer too much or too little of quoting. So a value that does
 not fit is given a second chance as what its text decodes to (`"3"` for an int, `"[1, 2]"` for a
-list, `5` for a str), and the whole arguments may be a string of JSON.
+list, `5` for a str).
 """
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
+from gymnast.envs.records.arguments import BadArguments, decode_arguments, shown
 from gymnast.envs.tools.definition import Parameter, Tool
 
-_MAX_SHOWN = 80
 _MAX_FAULTS = 3
-
-
-class BadArguments(Exception):
-    """The arguments do not fit the tool; the message says what was wrong and what is right."""
-
-
-def decode_arguments(raw: Any) -> dict[str, Any]:
-    """The arguments of a call as an object, from an object or from a string of JSON.
-
-    Raises:
-        BadArguments: They are neither.
-    """
-    value = raw
-    for _ in range(2):  # some models quote twice
-        if not isinstance(value, str):
-            break
-        try:
-            value = json.loads(value) if value.strip() else {}
-        except (ValueError, RecursionError) as error:
-            raise BadArguments(f"the arguments are not valid JSON ({error})") from error
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise BadArguments(f"the arguments must be a JSON object, got {shown(value)}")
-    return {str(name): argument for name, argument in value.items()}
 
 
 def bind_arguments(tool: Tool, arguments: Any) -> dict[str, Any]:
@@ -109,12 +83,3 @@ def _fault(name: str, error: ValidationError) -> str:
         message = detail["msg"][:1].lower() + detail["msg"][1:]
         faults.append(f'argument "{name}"{path}: {message} (got {shown(detail["input"])})')
     return "; ".join(faults)
-
-
-def shown(value: Any) -> str:
-    """A value as short JSON, for a message."""
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):
-        text = type(value).__name__
-    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."

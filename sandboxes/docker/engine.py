@@ -15,11 +15,11 @@ import time
 from functools import cache
 from typing import Any
 
-import docker
 import docker.errors
 import docker.utils
 import requests.exceptions
 
+import docker
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.lifetime.users import all_ids_are_here
 

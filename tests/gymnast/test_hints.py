@@ -6,7 +6,7 @@ from gymnast.hints import nearest
 from gymnast.trainers.algorithms.advantages import ESTIMATORS
 from gymnast.trainers.algorithms.losses import LOSSES
 from gymnast.trainers.base.config_errors import dotted_keys
-from gymnast.trainers.config.key_hints import OTHER_NAMES, setting_meant, unknown_key
+from gymnast.trainers.base.key_hints import OTHER_NAMES, setting_meant, unknown_key
 from gymnast.trainers.config.sections import RunConfig
 
 
@@ -46,12 +46,12 @@ def test_only_a_close_name_is_suggested(given: str, known: list[str], meant: str
     ],
 )
 def test_an_unknown_key_is_told_where_its_thing_is_set(section: str, key: str, said: str) -> None:
-    assert unknown_key(section, key, ["steps", "rows_per_step"]) == said
+    assert unknown_key(section, key, ["steps", "rows_per_step"], dotted_keys(RunConfig)) == said
 
 
 @pytest.mark.parametrize("name", list(OTHER_NAMES))
 def test_every_name_of_another_framework_leads_to_a_key_that_there_is(name: str) -> None:
-    meant = setting_meant(name)
+    meant = setting_meant(name, dotted_keys(RunConfig))
     parts = [part for parts in (ESTIMATORS, LOSSES) for part in parts.values()]
     options = {f"algorithm.{option}" for part in parts for option in part.options}
     assert meant in {*dotted_keys(RunConfig), *options}
@@ -76,4 +76,4 @@ def test_every_name_of_another_framework_leads_to_a_key_that_there_is(name: str)
     ],
 )
 def test_an_option_that_is_a_setting(option: str, setting: str | None) -> None:
-    assert setting_meant(option) == setting
+    assert setting_meant(option, dotted_keys(RunConfig)) == setting

@@ -22,11 +22,25 @@ from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.algorithms.losses import LOSSES, Loss
 from gymnast.trainers.algorithms.registry import Part
 from gymnast.trainers.base.config_errors import sentences
+from gymnast.trainers.base.key_hints import unknown_key
 from gymnast.trainers.base.settings import check_at_least, check_one_of, check_positive
-from gymnast.trainers.config.key_hints import unknown_key
 from gymnast.types import StopReason
 
 OldLogprobs = Literal["trainer", "engine"]
+
+
+class UnknownOptions(ConfigError):
+    """Options that no part of an algorithm takes.
+
+    Args:
+        names: Theirs.
+        options: What its parts take.
+    """
+
+    def __init__(self, names: Sequence[str], options: Sequence[str]) -> None:
+        keys = list(signature(make_algorithm).parameters)[:-1]  # the last is **options
+        self.names, self.known = names, [*options, "group_size", *keys]
+        super().__init__("\n".join(unknown_key("algorithm", name, self.known) for name in names))
 
 
 @dataclass(frozen=True)
@@ -238,7 +252,7 @@ def _checked_options(parts: Sequence[Part[Any]], given: Mapping[str, Any]) -> di
     """
     fields: dict[str, Any] = {name: kind for part in parts for name, kind in part.options.items()}
     if unknown := [name for name in given if name not in fields]:
-        raise ConfigError("\n".join(_unknown(name, list(fields)) for name in unknown))
+        raise UnknownOptions(unknown, list(fields))
     config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
     model = create_model("Options", __config__=config, **fields)
     try:
@@ -247,8 +261,3 @@ def _checked_options(parts: Sequence[Part[Any]], given: Mapping[str, Any]) -> di
         lines = [f"algorithm.{line}" for line in sentences(error, model)]
         raise ConfigError("\n".join(lines)) from error
     return {name: getattr(found, name) for name in fields}
-
-
-def _unknown(name: str, options: Sequence[str]) -> str:
-    keys = [*options, "group_size", *list(signature(make_algorithm).parameters)[:-1]]
-    return unknown_key("algorithm", name, keys)

@@ -11,18 +11,14 @@ http://joschu.net/blog/kl-approx.html). What is right depends on the place:
 Differences of log-probabilities are bounded as those of the losses are (`losses.log_ratio`).
 """
 
-import copy
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from gymnast.trainers.algorithms.losses import log_ratio
 from gymnast.trainers.base.settings import check_one_of, check_positive
-from gymnast.trainers.learner.policy.micro_batches import MicroBatch
-from gymnast.trainers.learner.policy.policy import Policy
 
 Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -89,25 +85,3 @@ class Kl:
     def __call__(self, logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor:
         """The divergence at each token, [A]; not yet multiplied by the coefficient."""
         return DIVERGENCES[self.estimator](logprobs, reference_logprobs)
-
-
-class Reference:
-    """The policy as it was before training: the base under its adapters, or a frozen copy.
-
-    Args:
-        model: Of Transformers, or of peft around one, before its first update.
-        temperature: At which the actions are sampled.
-    """
-
-    def __init__(self, model: Any, *, temperature: float = 1.0) -> None:
-        self._adapted = hasattr(model, "disable_adapter")
-        if not self._adapted:
-            model = copy.deepcopy(model).eval().requires_grad_(False)
-        self._model = model
-        self._policy = Policy(model, temperature=temperature)
-
-    @torch.no_grad()
-    def logprobs(self, batch: MicroBatch) -> torch.Tensor:
-        """Log-probabilities of the action tokens, [A], float32."""
-        with self._model.disable_adapter() if self._adapted else nullcontext():
-            return self._policy(batch)

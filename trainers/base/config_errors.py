@@ -8,7 +8,7 @@ from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from gymnast.trainers.config.key_hints import unknown_key
+from gymnast.trainers.base.key_hints import unknown_key
 
 # By pydantic's error type; {names} are filled from the error's context.
 _RULES = {
@@ -60,7 +60,7 @@ def _sentence(problem: Mapping[str, Any], model: type[BaseModel]) -> str:
 def _unknown_key(loc: Sequence[int | str], model: type[BaseModel]) -> str:
     *place, key = loc
     known = list(_model_at(place, model).model_fields)
-    return unknown_key(".".join(map(str, place)), key, known)
+    return unknown_key(".".join(map(str, place)), key, known, dotted_keys(model))
 
 
 def _model_at(place: Sequence[int | str], model: type[BaseModel]) -> type[BaseModel]:

@@ -7,7 +7,8 @@ from gymnast.envs import Environment
 from gymnast.envs.registry import check_constructor, check_names, setting_names
 from gymnast.errors import ConfigError
 from gymnast.hints import nearest
-from gymnast.trainers.config.key_hints import meant_elsewhere
+from gymnast.trainers.base.key_hints import meant_elsewhere
+from gymnast.trainers.config.sections import run_keys
 from gymnast.trainers.config.values import EnvironmentSection
 
 
@@ -26,7 +27,7 @@ def check_settings(cls: type[Environment], settings: Iterable[str], place: str) 
     check_constructor(cls)
     known = setting_names(cls) or [*settings]
     for name in settings:
-        meant = "" if name in known or nearest(name, known) else meant_elsewhere(name)
+        meant = "" if name in known or nearest(name, known) else meant_elsewhere(name, run_keys())
         if meant:
             raise ConfigError(f"{place}: {cls.__name__} has no setting {name!r}; {meant}")
     try:

@@ -28,8 +28,11 @@ from pydantic import (
     model_validator,
 )
 
-from gymnast.trainers.algorithms.algorithm import Algorithm, make_algorithm
+from gymnast.errors import ConfigError
+from gymnast.trainers.algorithms.algorithm import Algorithm, UnknownOptions, make_algorithm
 from gymnast.trainers.algorithms.kl import Kl
+from gymnast.trainers.base.config_errors import dotted_keys
+from gymnast.trainers.base.key_hints import unknown_key
 from gymnast.trainers.config.evaluation_section import EvaluationSection
 from gymnast.trainers.config.values import (
     CodeSource,
@@ -178,7 +181,13 @@ class AlgorithmSection(Section):
         """
         settings = self.model_dump(exclude={"group_size", "kl"})
         kl = Kl(**self.kl.model_dump()) if self.kl is not None else None
-        algorithm = make_algorithm(kl=kl, **settings)
+        try:
+            algorithm = make_algorithm(kl=kl, **settings)
+        except UnknownOptions as error:  # perhaps keys of another section
+            lines = [
+                unknown_key("algorithm", name, error.known, run_keys()) for name in error.names
+            ]
+            raise ConfigError("\n".join(lines)) from error
         algorithm.check_group_size(self.group_size, "algorithm.group_size")
         return algorithm
 
@@ -301,3 +310,8 @@ class RunConfig(Section):
         for name in self.evaluation.environments:
             check_environment_name(name, "evaluation.environments")
         return self
+
+
+def run_keys() -> list[str]:
+    """Every key of a run's YAML, dotted."""
+    return dotted_keys(RunConfig)

@@ -11,9 +11,10 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from gymnast.trainers.algorithms.aggregations import token_mean
-from gymnast.trainers.algorithms.kl import Kl, Reference
+from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.learner.credit import Groups
 from gymnast.trainers.learner.policy.micro_batches import Sample
+from gymnast.trainers.learner.policy.policy import Reference
 from gymnast.trainers.learner.policy.shares import make_share, with_logprobs
 from gymnast.trainers.rollouts.one_episode import PART
 from gymnast.types import Trajectory

@@ -13,14 +13,13 @@ import torch
 from accelerate import Accelerator
 
 from gymnast.errors import ModelError
-from gymnast.trainers.algorithms.kl import Reference
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.distributed.sharding import shard
 from gymnast.trainers.distributed.zero_settings import Zero
 from gymnast.trainers.learner.credit import Groups
 from gymnast.trainers.learner.engine_weights import EngineWeights
 from gymnast.trainers.learner.optimizer import MasterAdamW, Optimizer
-from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.policy.policy import Policy, Reference
 from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.trainers.learner.zero import ZeroAdamW
 

@@ -48,14 +48,13 @@ import torch
 from accelerate import Accelerator
 
 from gymnast.trainers.algorithms.algorithm import Algorithm
-from gymnast.trainers.algorithms.kl import Reference
 from gymnast.trainers.learner.credit import Groups, advantage_metrics, with_advantages
 from gymnast.trainers.learner.divergence import diverged
 from gymnast.trainers.learner.kl_in_reward import KL_PART, penalised
 from gymnast.trainers.learner.optimisation_step import take_step
 from gymnast.trainers.learner.optimizer import Optimizer
 from gymnast.trainers.learner.policy.micro_batches import MicroBatch, Sample
-from gymnast.trainers.learner.policy.policy import has_dropout
+from gymnast.trainers.learner.policy.policy import Reference, has_dropout
 from gymnast.trainers.learner.policy.shares import (
     Share,
     make_share,

@@ -103,7 +103,8 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["number", "many", "table", "point", "x"]), JSON) | JSON)
 def test_no_arguments_raise(arguments: Any) -> None:
-    from gymnast.envs.tools.validation import BadArguments, bind_arguments
+    from gymnast.envs.records.arguments import BadArguments
+    from gymnast.envs.tools.validation import bind_arguments
 
     try:
         bound = bind_arguments(Echo._class_tools["take"], arguments)

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gymnast.envs.records.arguments import BadArguments
 from gymnast.envs.tools.json_schema import tool_of_schema
-from gymnast.envs.tools.validation import BadArguments, bind_arguments
+from gymnast.envs.tools.validation import bind_arguments
 
 
 def described(properties: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -7,9 +7,9 @@ import torch
 
 from gymnast.agents import load_model
 from gymnast.agents.models.tiny import tiny_model
-from gymnast.trainers.algorithms.kl import DIVERGENCES, Reference, k1, k2, k3
+from gymnast.trainers.algorithms.kl import DIVERGENCES, k1, k2, k3
 from gymnast.trainers.learner.policy.micro_batches import Sample, micro_batch
-from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.policy.policy import Policy, Reference
 from gymnast.types import Span, StopReason, Trajectory
 
 P = torch.tensor([0.5, 0.25, 0.5, 0.1])

@@ -12,11 +12,11 @@ from gymnast.agents.models.tiny import tiny_model
 from gymnast.trainers.algorithms.advantages import grpo, rloo
 from gymnast.trainers.algorithms.aggregations import AGGREGATIONS
 from gymnast.trainers.algorithms.algorithm import make_algorithm
-from gymnast.trainers.algorithms.kl import Kl, Reference
+from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.algorithms.losses import LOSSES
 from gymnast.trainers.learner.kl_in_reward import penalised
 from gymnast.trainers.learner.optimizer import MasterAdamW
-from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.policy.policy import Policy, Reference
 from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.trainers.rollouts.one_episode import PART
 from gymnast.types import StopReason, Trajectory

@@ -11,8 +11,7 @@ from accelerate import Accelerator
 from gymnast.agents.models.tiny import tiny_model
 from gymnast.trainers import Kl, make_algorithm
 from gymnast.trainers.algorithms.algorithm import names
-from gymnast.trainers.algorithms.kl import Reference
-from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.policy.policy import Policy, Reference
 from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.trainers.rollouts.one_episode import PART
 from gymnast.types import Span, Trajectory

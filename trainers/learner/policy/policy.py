@@ -9,6 +9,7 @@ when it samples: in evaluation mode. Dropout, router noise and whatever else its
 for training stay off. Only the dropout of adapters (`lora.dropout`) acts in training mode.
 """
 
+import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -254,3 +255,25 @@ def _checkpointed(
             layer.training = True
 
     return checkpoint(evaluated, *inputs)
+
+
+class Reference:
+    """The policy as it was before training: the base under its adapters, or a frozen copy.
+
+    Args:
+        model: Of Transformers, or of peft around one, before its first update.
+        temperature: At which the actions are sampled.
+    """
+
+    def __init__(self, model: Any, *, temperature: float = 1.0) -> None:
+        self._adapted = hasattr(model, "disable_adapter")
+        if not self._adapted:
+            model = copy.deepcopy(model).eval().requires_grad_(False)
+        self._model = model
+        self._policy = Policy(model, temperature=temperature)
+
+    @torch.no_grad()
+    def logprobs(self, batch: MicroBatch) -> torch.Tensor:
+        """Log-probabilities of the action tokens, [A], float32."""
+        with self._model.disable_adapter() if self._adapted else nullcontext():
+            return self._policy(batch)

@@ -1,7 +1,8 @@
 """What to say about an unknown key of a run's YAML: the key that was meant, if that is plain.
 
 A key is looked for among other frameworks' names for the same thing, then among the keys beside it
-by likeness, then in the other sections.
+by likeness, then in the other sections, whose keys the caller knows: they are made of the settings
+of rooms above this one.
 """
 
 from collections.abc import Sequence
@@ -91,61 +92,56 @@ OTHER_NAMES = {
 }
 
 
-def unknown_key(section: str, key: object, known: Sequence[str]) -> str:
+def unknown_key(
+    section: str, key: object, known: Sequence[str], run_keys: Sequence[str] = ()
+) -> str:
     """The sentence about a key that a section does not have.
 
     Args:
         section: Its dotted name; "" for the whole YAML.
         key: What was written.
         known: The keys that the section has.
+        run_keys: Every dotted key of a run's YAML, where they are known.
     """
     dotted = f"{section}.{key}" if section else str(key)
     if str(key) in OTHER_NAMES:
-        hint = meant_elsewhere(str(key))
+        hint = meant_elsewhere(str(key), run_keys)
     elif near := nearest(key, known):
         hint = f"did you mean {near}?"
     else:
-        hint = meant_elsewhere(str(key)) or f"the keys are {', '.join(known)}"
+        hint = meant_elsewhere(str(key), run_keys) or f"the keys are {', '.join(known)}"
     return f"{dotted}: unknown key; {hint}"
 
 
-def meant_elsewhere(key: str) -> str:
+def meant_elsewhere(key: str, run_keys: Sequence[str]) -> str:
     """The clause about a key of another framework or of another section; "" for any other."""
     if key in OTHER_NAMES:
         return f"Gymnast calls it {OTHER_NAMES[key]}"
-    places = places_of(key)
+    places = places_of(key, run_keys)
     return f"did you mean {' or '.join(places)}?" if places else ""
 
 
-def setting_meant(name: str) -> str | None:
+def setting_meant(name: str, run_keys: Sequence[str]) -> str | None:
     """The dotted key that an option such as `--steps` or `--learning-rate` stands for, if any."""
     key = name.lstrip("-").replace("-", "_")
     if key in OTHER_NAMES:
         return OTHER_NAMES[key].split()[0]
-    dotted = _dotted_keys()
-    if key in dotted:
+    if key in run_keys:
         return key
     firsts: dict[str, str] = {}  # a section stands for its first key: model for model.name
-    for other in dotted:
+    for other in run_keys:
         for section in other.split(".")[:-1]:
             firsts.setdefault(section, other)
-    if key not in firsts and (places := places_of(key)):
+    if key not in firsts and (places := places_of(key, run_keys)):
         return places[0]
     names = dict(firsts)
-    for other in dotted:
+    for other in run_keys:
         names.setdefault(other.rpartition(".")[2], other)
     near = nearest(key, names)
     return names[near] if near is not None else None
 
 
-def places_of(key: str) -> list[str]:
+def places_of(key: str, run_keys: Sequence[str]) -> list[str]:
     """The dotted keys of this name in a run's YAML, those of training before `evaluation`."""
-    found = [dotted for dotted in _dotted_keys() if dotted.rpartition(".")[2] == key]
+    found = [dotted for dotted in run_keys if dotted.rpartition(".")[2] == key]
     return sorted(found, key=lambda dotted: dotted.startswith("evaluation."))[:2]
-
-
-def _dotted_keys() -> list[str]:
-    from gymnast.trainers.base.config_errors import dotted_keys
-    from gymnast.trainers.config.sections import RunConfig  # which reads algorithms, which ask here
-
-    return dotted_keys(RunConfig)
