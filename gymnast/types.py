@@ -153,6 +153,10 @@ class Trajectory:
         terminated: Whether the task was over.
         truncated: Whether a limit cut it off.
         messages: The conversation in OpenAI's shape, JSON-serialisable.
+        reward_parts: The named parts of the reward, before they are weighted; empty where it has
+            none.
+        no_reward: Whether the environment's `reward` returned None: no number says how good the
+            episode was, and it is left out of training and evaluations.
         metrics: Numbers about this episode: seconds by kind, calls, errors.
         row: The dataset row it began with.
         seed: The environment's seed.
@@ -168,6 +172,8 @@ class Trajectory:
     terminated: bool
     truncated: bool
     messages: list[Message] = field(default_factory=list)
+    reward_parts: Mapping[str, float] = field(default_factory=dict)
+    no_reward: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
     row: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None

@@ -63,8 +63,7 @@ ROOMS = {
     ),
     "trainers.learner.policy": "agents.models trainers.algorithms",
     "trainers.learner": (
-        "trainers.algorithms trainers.base trainers.distributed trainers.learner.policy "
-        "trainers.rollouts"
+        "trainers.algorithms trainers.base trainers.distributed trainers.learner.policy"
     ),
     "trainers.saving": (
         "agents.models trainers.base trainers.distributed trainers.learner"

@@ -14,7 +14,6 @@ import torch
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.advantages import Estimator, RewardBatch
 from gymnast.trainers.learner.policy.micro_batches import Sample
-from gymnast.trainers.rollouts.one_episode import PART
 from gymnast.types import Trajectory
 
 Groups = Sequence[Sequence[Trajectory]]
@@ -35,8 +34,7 @@ def with_advantages(
     Raises:
         ConfigError: The estimator gave another number of advantages.
     """
-    rewards = [[_rewards(trajectory) for trajectory in group] for group in groups]
-    batch = _reward_batch(rewards, weights or {})
+    batch = _reward_batch(groups, weights or {})
     found = estimator(batch) if len(batch.rewards) else []
     if len(found) != len(batch.rewards):
         raise ConfigError(
@@ -71,21 +69,16 @@ def advantage_metrics(samples: Sequence[Sequence[Sample]]) -> dict[str, float]:
     return metrics
 
 
-def _rewards(trajectory: Trajectory) -> tuple[list[float], dict[str, float]]:
-    """The rewards of its turns, and their named parts."""
-    named = {k.removeprefix(PART): v for k, v in trajectory.metrics.items() if k.startswith(PART)}
-    return list(trajectory.turn_rewards), named
-
-
-def _reward_batch(
-    groups: Sequence[Sequence[tuple[list[float], dict[str, float]]]], weights: Mapping[str, float]
-) -> RewardBatch:
-    episodes = [episode for group in groups for episode in group]
-    names = sorted({name for _, parts in episodes for name in parts})
+def _reward_batch(groups: Groups, weights: Mapping[str, float]) -> RewardBatch:
+    episodes = [trajectory for group in groups for trajectory in group]
+    names = sorted({name for episode in episodes for name in episode.reward_parts})
     return RewardBatch(
-        rewards=torch.tensor([float(sum(turns)) for turns, _ in episodes]),
+        rewards=torch.tensor([episode.reward for episode in episodes]),
         group=torch.tensor([number for number, group in enumerate(groups) for _ in group]),
-        turn_rewards=[turns for turns, _ in episodes],
-        parts={n: torch.tensor([parts.get(n, 0.0) for _, parts in episodes]) for n in names},
+        turn_rewards=[list(episode.turn_rewards) for episode in episodes],
+        parts={
+            name: torch.tensor([episode.reward_parts.get(name, 0.0) for episode in episodes])
+            for name in names
+        },
         weights=weights,
     )

@@ -16,7 +16,6 @@ from gymnast.trainers.learner.credit import Groups
 from gymnast.trainers.learner.policy.micro_batches import Sample
 from gymnast.trainers.learner.policy.policy import Reference
 from gymnast.trainers.learner.policy.shares import make_share, with_logprobs
-from gymnast.trainers.rollouts.one_episode import PART
 from gymnast.types import Trajectory
 
 # The part of the reward that a divergence in it becomes.
@@ -78,7 +77,7 @@ def _with_costs(trajectory: Trajectory, apart: torch.Tensor, coefficient: float)
     by_turn = [part.sum().item() for part in apart.split([b - a for a, b in trajectory.turns])]
     pairs = zip(trajectory.turn_rewards, by_turn, strict=True)
     rewards = [reward - coefficient * divergence for reward, divergence in pairs]
-    metrics = dict(trajectory.metrics)
-    if any(name.startswith(PART) for name in metrics):
-        metrics[PART + KL_PART] = -sum(by_turn)
-    return replace(trajectory, turn_rewards=rewards, metrics=metrics)
+    parts = trajectory.reward_parts
+    if parts:
+        parts = {**parts, KL_PART: -sum(by_turn)}
+    return replace(trajectory, turn_rewards=rewards, reward_parts=parts)

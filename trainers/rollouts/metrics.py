@@ -13,8 +13,6 @@
     tools/calls, tools/errors, tools/errors/<kind>, tools/abandoned_threads
     sandbox/broken              1 where the policy broke its box, which is reward 0
     sandbox/unusable            1 where a hook that scores could not use what the policy left
-    reward_parts/<name>         where `reward` returned several, or there are reward functions
-    no_reward                   1 where the environment's `reward` returned None
     anything else               what the environment's `metrics` returned
 
 Whatever a clock measured begins with `time/`; the rest repeats where a run does. An episode begins
@@ -23,6 +21,7 @@ episodes of each of these (the environment's own begin with `environment/`) and 
 that begin with `tools/`; besides
 
     reward/mean, reward/std, tokens/sampled, tokens/observed
+    reward_parts/<name>         the mean of a part of the reward (`Trajectory.reward_parts`)
     time/tool_call/<tool>_s     the mean over all calls of a tool
     episodes/finished           those with a trajectory
     episodes/turns              the mean
@@ -96,14 +95,21 @@ def summarise(trajectories: Sequence[Trajectory], counts: Counts) -> dict[str, f
     )
     for reason, number in Counter(t.stop_reason for t in trajectories).items():
         metrics[f"episodes/stop/{reason}"] = number / total
-    for name in sorted({name for t in trajectories for name in t.metrics}):
-        values = [t.metrics.get(name, 0.0) for t in trajectories]
+    episodes = [_numbers(trajectory) for trajectory in trajectories]
+    for name in sorted({name for numbers in episodes for name in numbers}):
+        values = [numbers.get(name, 0.0) for numbers in episodes]
         if name.startswith("tools/"):
             metrics[name] = sum(values)
         else:
             area = "" if "/" in name else "environment/"  # the environment's own
             metrics[area + name] = sum(values) / total
     return metrics | _latencies(metrics, total)
+
+
+def _numbers(trajectory: Trajectory) -> dict[str, float]:
+    """The metrics of an episode, and the parts of its reward."""
+    parts = {f"reward_parts/{name}": value for name, value in trajectory.reward_parts.items()}
+    return {**trajectory.metrics, **parts}
 
 
 def _latencies(metrics: Mapping[str, float], episodes: int) -> dict[str, float]:

@@ -29,11 +29,6 @@ from gymnast.trainers.rollouts.drivers import Driver, driver_of
 from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory
 from gymnast.visible import visible_line, visible_logger
 
-# Begins the names of `Trajectory.metrics` that are parts of the reward.
-PART = "reward_parts/"
-# In `Trajectory.metrics` where the environment's `reward` returned None: no number says how good
-# the episode was, and whoever trains leaves it out.
-NO_REWARD = "no_reward"
 logger = visible_logger(__name__)
 
 
@@ -46,6 +41,8 @@ class _Record:
     logprobs: list[float] = field(default_factory=list)
     turns: list[Span] = field(default_factory=list)
     turn_rewards: list[float] = field(default_factory=list)
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    no_reward: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
 
     def given(self, ids: np.ndarray) -> None:
@@ -72,10 +69,8 @@ class _Record:
             self.add(f"time/{name}_s", part)
         for name, value in info.get("metrics", {}).items():
             self.metrics[name] = value
-        for name, value in info.get("reward_parts", {}).items():
-            self.metrics[f"{PART}{name}"] = value
-        if info.get("no_reward"):
-            self.metrics[NO_REWARD] = 1.0
+        self.reward_parts |= info.get("reward_parts", {})
+        self.no_reward = self.no_reward or bool(info.get("no_reward"))
 
     def add(self, name: str, value: float) -> None:
         """Add to a metric."""
@@ -160,6 +155,8 @@ async def drive(
         terminated=bool(terminated),
         truncated=bool(truncated),
         messages=inner.messages if isinstance(inner, Environment) else [],
+        reward_parts=record.reward_parts,
+        no_reward=record.no_reward,
         metrics=record.metrics,
         row=dict(inner.row if isinstance(inner, Environment) else row or {}),
         seed=seed,

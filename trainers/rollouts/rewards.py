@@ -15,7 +15,7 @@
 A function gets the whole `Trajectory`: messages, row, stop reason, token ids, turns. All functions
 of an episode run at once, as soon as it has ended and while others go on; sync ones may run on
 several threads at the same time. The weighted sum is added to the last turn's reward, and each
-value is kept, unweighted, in `Trajectory.metrics` as "reward_parts/<name>" beside what the
+value is kept, unweighted, in `Trajectory.reward_parts` by the function's name, beside what the
 environment gave ("environment", where it named no parts). None is called for an episode whose box
 the policy broke: its reward is 0.
 """
@@ -31,7 +31,6 @@ from gymnast.envs.environment.user_code import Blame, call_hook, checked_number
 from gymnast.errors import ConfigError
 from gymnast.threads import Worker
 from gymnast.trainers.algorithms.registry import import_function
-from gymnast.trainers.rollouts.one_episode import NO_REWARD, PART
 from gymnast.types import Trajectory
 
 OWN = "environment"
@@ -83,7 +82,7 @@ async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Traj
             environment. `hook` is then the function's name, or "environment".
         InfrastructureError: A function raised one.
     """
-    if NO_REWARD in trajectory.metrics:
+    if trajectory.no_reward:
         return None
     own = trajectory.reward
     if not math.isfinite(own):
@@ -102,19 +101,15 @@ async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Traj
         return None
     values = {reward.name: value for reward, value in zip(rewards, outcomes, strict=True)}
     added = sum(reward.weight * values[reward.name] for reward in rewards)
-    metrics = dict(trajectory.metrics)
-    if not any(name.startswith(PART) for name in metrics):
-        metrics[PART + OWN] = own
-    metrics |= {PART + name: value for name, value in values.items()}
+    parts = {**(trajectory.reward_parts or {OWN: own}), **values}
     turn_rewards = list(trajectory.turn_rewards)
     turn_rewards[-1] += added
-    return replace(trajectory, turn_rewards=turn_rewards, metrics=metrics)
+    return replace(trajectory, turn_rewards=turn_rewards, reward_parts=parts)
 
 
 def _check_names(trajectory: Trajectory, rewards: Sequence[Reward]) -> None:
     """Check that no reward function is called like another, or like a part of the environment's."""
-    parts = {name.removeprefix(PART) for name in trajectory.metrics if name.startswith(PART)}
-    taken = parts or {OWN}
+    taken = set(trajectory.reward_parts) or {OWN}
     for reward in rewards:
         if reward.name in taken:
             raise ConfigError(

@@ -18,7 +18,6 @@ from gymnast.trainers.learner.kl_in_reward import penalised
 from gymnast.trainers.learner.optimizer import MasterAdamW
 from gymnast.trainers.learner.policy.policy import Policy, Reference
 from gymnast.trainers.learner.update import UpdateSettings, update
-from gymnast.trainers.rollouts.one_episode import PART
 from gymnast.types import StopReason, Trajectory
 from sampled_groups import Groups, KeepsGradients, forward_logprobs, random_groups
 
@@ -428,7 +427,7 @@ def test_the_coefficient_of_a_divergence_in_the_reward_counts_where_parts_are_st
     """gdpo divides each part by its standard deviation, and with it what multiplies the part."""
 
     def with_parts(trajectory: Trajectory) -> Trajectory:
-        return replace(trajectory, metrics={f"{PART}environment": trajectory.reward})
+        return replace(trajectory, reward_parts={"environment": trajectory.reward})
 
     groups = [[with_parts(t) for t in group] for group in two_groups()]
     other = tiny_model()

@@ -13,7 +13,6 @@ from gymnast.trainers import Kl, make_algorithm
 from gymnast.trainers.algorithms.algorithm import names
 from gymnast.trainers.learner.policy.policy import Policy, Reference
 from gymnast.trainers.learner.update import UpdateSettings, update
-from gymnast.trainers.rollouts.one_episode import PART
 from gymnast.types import Span, Trajectory
 from sampled_groups import Groups, KeepsGradients, random_groups
 
@@ -48,7 +47,7 @@ def silent(trajectory: Trajectory, *, turns: int = 2) -> Trajectory:
         logprobs=[0.0] * (start + 2),
         turns=[Span(start, start)] * turns,
         turn_rewards=rewards,
-        metrics={PART + "own": trajectory.reward},
+        reward_parts={"own": trajectory.reward},
     )
 
 

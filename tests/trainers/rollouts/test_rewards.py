@@ -54,17 +54,14 @@ def test_weighted_functions_add_to_the_last_turn_and_are_kept_as_parts() -> None
     found = scored(trajectory(0.5, 1.0), Reward("two", two, 0.25), Reward("length", length, -1.0))
     assert found is not None
     assert found.turn_rewards == [0.5, 1.0 + 0.25 * 2 - 3]
-    assert found.metrics == {
-        "reward_parts/environment": 1.5,
-        "reward_parts/two": 2.0,
-        "reward_parts/length": 3.0,
-    }
+    assert found.reward_parts == {"environment": 1.5, "two": 2.0, "length": 3.0}
+    assert found.metrics == {}
 
 
 def test_parts_that_the_environment_named_stay() -> None:
-    found = scored(trajectory(1.0, metrics={"reward_parts/format": 1.0}), Reward("two", two))
+    found = scored(trajectory(1.0, reward_parts={"format": 1.0}), Reward("two", two))
     assert found is not None
-    assert found.metrics == {"reward_parts/format": 1.0, "reward_parts/two": 2.0}
+    assert found.reward_parts == {"format": 1.0, "two": 2.0}
 
 
 def test_nothing_is_added_where_the_policy_broke_its_box() -> None:
@@ -76,7 +73,7 @@ def test_nothing_is_added_where_the_policy_broke_its_box() -> None:
 
 def test_no_part_of_the_reward_takes_the_place_of_another_of_its_name() -> None:
     """The environment's own would be missing in what trains by parts, and one counted twice."""
-    named = trajectory(1.0, metrics={"reward_parts/length": 1.0})
+    named = trajectory(1.0, reward_parts={"length": 1.0})
     for given, rewards in [
         (named, [Reward("length", length)]),
         (trajectory(1.0), [Reward("two", two), Reward("two", length)]),
@@ -277,7 +274,7 @@ def test_an_environment_that_gives_none_leaves_the_episode_out(
         ]
         assert rollouts.metrics["episodes/left_out/no_reward"] == 2
         assert rollouts.metrics["episodes/left_out"] == 2
-        assert not any("no_reward" in t.metrics for t in rollouts.trajectories)
+        assert not any(t.no_reward for t in rollouts.trajectories)
     assert "two" not in called
 
 

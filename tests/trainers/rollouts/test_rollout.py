@@ -124,7 +124,18 @@ def test_the_context_is_prompt_action_observation_and_so_on(
     assert trajectory.stop_reason is StopReason.answered
     assert (trajectory.row, trajectory.seed) == (ROW, 3)
     assert trajectory.metrics["tools/calls"] == 1.0
-    assert trajectory.metrics["reward_parts/calls"] == 0.5
+    assert trajectory.reward_parts == {"base": 1.0, "calls": 0.5}
+    assert not trajectory.no_reward
+
+
+def test_an_episode_that_no_number_describes_says_so(renderer: Renderer, encode: Encode) -> None:
+    class Undecided(Desk):
+        def reward(self, episode: Any) -> Any:
+            return None
+
+    trajectory = play(Undecided(renderer), ScriptedAgent([encode("Done." + END)]))
+    assert trajectory.no_reward
+    assert (trajectory.reward, trajectory.reward_parts) == (0.25, {})
 
 
 def test_the_context_only_grows_with_a_real_model(tokenizer: Any) -> None:
