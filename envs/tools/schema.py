@@ -1,7 +1,7 @@
 """What a policy is told of a function: its docstring, and the JSON schemas of its parameters.
 
-Of a Google-style docstring the summary and the `Args:` section are read; the other sections are
-left out, since a policy never sees what a call returns before it has made it.
+Of a docstring the description and the parameters are read, in Google, NumPy or Sphinx style; the
+policy does not need the rest, since it sees what a call returns once it has made it.
 
 Pydantic derives the schema of a type hint. Chat templates walk schemas by hand, so what they
 cannot follow is rewritten here: `$ref` is replaced by what it refers to, `Optional[X]` becomes X
@@ -9,13 +9,16 @@ with `nullable` (the convention of `transformers.utils.get_json_schema`), a one-
 becomes an `enum`, and titles are dropped.
 """
 
+import contextlib
 import inspect
-import itertools
 import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
+import docstring_parser
+from docstring_parser import DocstringMeta, DocstringStyle, ParseError, numpydoc, rest
+from docstring_parser.google import GoogleParser, Section, SectionType
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
@@ -56,8 +59,8 @@ def simplified(schema: Schema) -> Schema:
         KeyError: It refers to what it does not define.
     """
     definitions = schema.get("definitions", {}) | schema.get("$defs", {})
-    found: Schema = _simplify(schema, definitions, ())
-    return found
+    result: Schema = _simplify(schema, definitions, ())
+    return result
 
 
 def _simplify(schema: Any, definitions: Schema, inside: tuple[str, ...]) -> Any:
@@ -128,20 +131,26 @@ def _bare_type_name(schema: Schema) -> str:
     return _SIMPLE.get(str(kind), "any")
 
 
-_SECTION = re.compile(
-    r"^(Args|Arguments|Parameters|Returns?|Yields?|Raises|Examples?|Notes?|Attributes|See Also):$"
+# Google style. Only the entries of parameters are read; the other sections end a description.
+_READ = ("Args", "Arguments", "Parameters", "Params")
+_SKIPPED = (
+    *("Return", "Returns", "Yield", "Yields", "Raises", "Attributes"),
+    *("Example", "Examples", "Note", "Notes", "See Also"),
 )
-_ARGUMENTS = ("Args:", "Arguments:", "Parameters:")
-_ENTRY = re.compile(r"^\*{0,2}(?P<name>\w+)\s*(\([^)]*\))?:\s*(?P<text>.*)$")
+_GOOGLE = GoogleParser(
+    [Section(title, "param", SectionType.MULTIPLE) for title in _READ]
+    + [Section(title, title, SectionType.SINGULAR) for title in _SKIPPED]
+)
+_WITHOUT_COLON = re.compile(r"^( +)(?=[^\s:][^:\n]*$)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Docstring:
-    """What a docstring says.
+    """What a docstring says of a function.
 
     Attributes:
-        description: The text before the first section.
-        arguments: The text of each entry under `Args:`, by name.
+        description: The text before the first section or field.
+        arguments: The description of each parameter, by name.
     """
 
     description: str
@@ -149,27 +158,32 @@ class Docstring:
 
 
 def parse_docstring(text: str | None) -> Docstring:
-    """Read a Google-style docstring; an absent one reads as empty."""
-    lines = inspect.cleandoc(text or "").splitlines()
-    starts = [i for i, line in enumerate(lines) if _SECTION.match(line.rstrip())]
-    description = "\n".join(lines[: starts[0]] if starts else lines).strip()
-    arguments: dict[str, str] = {}
-    for start, end in itertools.pairwise([*starts, len(lines)]):
-        if lines[start].rstrip() in _ARGUMENTS:
-            arguments.update(_entries(lines[start + 1 : end]))
-    return Docstring(description, arguments)
+    """Read a docstring in Google, NumPy or Sphinx style; an absent one reads as empty."""
+    text = "\n" + inspect.cleandoc(text or "")  # parsers clean again: this keeps indentation
+    readings = [_parse_google(text), numpydoc.parse(text)]
+    with contextlib.suppress(ParseError, IndexError):  # the latter for a field without a name
+        readings.append(rest.parse(text))
+    # The style in which most is found is the one it is written in, Google's where nothing is.
+    best = max(readings, key=lambda read: (len(read.params), len(_sections(read))))
+    arguments = {
+        name.strip().lstrip("*"): " ".join((parameter.description or "").split())
+        for parameter in best.params
+        if parameter.args[0] != "attribute"
+        for name in parameter.arg_name.split(",")
+    }
+    return Docstring((best.description or "").strip(), arguments)
 
 
-def _entries(lines: list[str]) -> dict[str, str]:
-    """The entries of an `Args:` section; deeper indented lines continue the entry above."""
-    lines = inspect.cleandoc("\n" + "\n".join(lines)).splitlines()
-    entries: dict[str, str] = {}
-    name = None
-    for line in lines:
-        entry = _ENTRY.match(line)
-        if entry:
-            name = entry["name"]
-            entries[name] = entry["text"].strip()
-        elif name is not None:
-            entries[name] = f"{entries[name]} {line.strip()}".strip()
-    return entries
+def _parse_google(text: str) -> docstring_parser.Docstring:
+    """Read Google style; where a section breaks its rules, without some of it."""
+    # A line of an entry may stand where entries do, if it has no colon.
+    for source in (text, _WITHOUT_COLON.sub(r"\1    ", text)):
+        with contextlib.suppress(ParseError):
+            return _GOOGLE.parse(source)
+    return _GOOGLE.parse(_GOOGLE.titles_re.split(text, maxsplit=1)[0])
+
+
+def _sections(read: docstring_parser.Docstring) -> list[DocstringMeta]:
+    """The sections or fields; of Sphinx' only those with a known name: `:x:` may be text."""
+    sphinx = read.style is DocstringStyle.REST
+    return [meta for meta in read.meta if not sphinx or type(meta) is not DocstringMeta]
