@@ -6,7 +6,6 @@ goes, `one_episode.py`; what is counted, `metrics.py`; what `deterministic`
 does, `rounds.py`.
 """
 
-import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from contextlib import aclosing
 from typing import Any
 
 from gymnast.agents.base import Agent
+from gymnast.threads import in_background
 from gymnast.trainers.data.inputs import check_rows_kind, check_sampling_kind
 from gymnast.trainers.rollouts.episodes import Environments, Episodes, MakeEnvironment
 from gymnast.trainers.rollouts.metrics import Counts, summarise
@@ -135,7 +135,7 @@ async def stream(
         await schedule.stop()
         if rounds is not None:
             await rounds.close()
-        await asyncio.to_thread(environments.close)
+        await in_background(environments.close)
 
 
 async def collect(
