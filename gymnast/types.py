@@ -11,10 +11,14 @@ How one episode of two turns lies in a `Trajectory` (P prompt, A sampled action,
 data only; what makes and uses it lives in `envs`, `agents` and `trainers`.
 """
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, Required, TypedDict
+from functools import cache
+from typing import Annotated, Any, Literal, NamedTuple, Required, TypedDict, get_type_hints
+
+from annotated_types import Ge, Gt, Le
 
 from gymnast.errors import UsageError
 
@@ -88,27 +92,38 @@ class Sampling:
         UsageError: A value is out of its range.
     """
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    max_new_tokens: int = 512
+    temperature: Annotated[float, Ge(0)] = 1.0
+    top_p: Annotated[float, Gt(0), Le(1)] = 1.0
+    top_k: Annotated[int, Ge(0)] = 0
+    min_p: Annotated[float, Ge(0), Le(1)] = 0.0
+    repetition_penalty: Annotated[float, Gt(0)] = 1.0
+    max_new_tokens: Annotated[int, Ge(1)] = 512
     stop_ids: Sequence[int] = ()
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        rules = (
-            ("temperature", self.temperature >= 0, "must be >= 0"),
-            ("top_p", 0 < self.top_p <= 1, "must be in (0, 1]"),
-            ("top_k", self.top_k >= 0, "must be >= 0 (0 keeps all tokens)"),
-            ("min_p", 0 <= self.min_p <= 1, "must be in [0, 1]"),
-            ("repetition_penalty", self.repetition_penalty > 0, "must be > 0 (1 is none)"),
-            ("max_new_tokens", self.max_new_tokens >= 1, "must be >= 1"),
-        )
-        for name, holds, rule in rules:
-            if not holds:
-                raise UsageError(f"Sampling.{name}: {rule}, got {getattr(self, name)}")
+        for name, sign, bound in _sampling_bounds():
+            if not _COMPARES[sign](value := getattr(self, name), bound):
+                raise UsageError(f"Sampling.{name}: must be {sign} {bound}, got {value}")
+
+
+_COMPARES = {">=": operator.ge, ">": operator.gt, "<=": operator.le}
+
+
+@cache
+def _sampling_bounds() -> list[tuple[str, str, Any]]:
+    """The (name, sign, bound) of every range that the fields of `Sampling` declare."""
+    bounds: list[tuple[str, str, Any]] = []
+    for name, hint in get_type_hints(Sampling, include_extras=True).items():
+        for mark in getattr(hint, "__metadata__", ()):
+            match mark:
+                case Ge(bound):
+                    bounds.append((name, ">=", bound))
+                case Gt(bound):
+                    bounds.append((name, ">", bound))
+                case Le(bound):
+                    bounds.append((name, "<=", bound))
+    return bounds
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ ROOMS = {
     ),
     "trainers.config": (
         "envs envs.environment trainers.algorithms trainers.base trainers.data "
-        "trainers.evaluation trainers.reporting trainers.saving"
+        "trainers.evaluation trainers.learner trainers.reporting trainers.rollouts trainers.saving"
     ),
     "trainers": (
         "agents agents.models trainers.algorithms trainers.base trainers.config trainers.data "

@@ -1,10 +1,115 @@
-"""What the trainer's settings must be, said before any training time is spent."""
+"""Settings: each is declared once, in the class of its room, for Python and for YAML alike.
 
-from collections.abc import Sequence
+`LearnerSettings` (`trainers/learner/settings.py`) is such a class. It declares a setting's name,
+type, range and default in one line, and what it means in the docstring below that line. `Trainer`
+collects its keywords into these classes, the sections of a run's YAML inherit from them
+(`trainers/config/sections.py`), and the docstring of `Trainer` and the tables of
+docs/configuration.md are made of them. They are pydantic models, frozen like dataclasses, because
+then a section needs nothing but to inherit.
+
+To add a setting, declare it in the class of its room and add the keyword to `Trainer`, under the
+same name after the class's `prefix`: `every_steps` of `EvaluationSettings` is `eval_every_steps`.
+tests/trainers/test_settings.py compares the two, and
+`python tests/trainers/config/test_configuration_page.py` writes the page.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
 from numbers import Real
+from typing import Annotated, Any, ClassVar, Self
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from gymnast.errors import ConfigError
+from gymnast.trainers.base.config_errors import sentences
 from gymnast.types import Sampling
+
+
+def _whole(value: Any) -> Any:
+    """1e3 is a float in YAML, and a whole number all the same."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _path_text(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+Integer = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[Integer, Field(ge=0)]
+Positive = Annotated[Integer, Field(ge=1)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+PositiveNumber = Annotated[Number, Field(gt=0)]
+Limit = Annotated[float, Field(gt=0)]  # infinity is none
+Text = Annotated[str, Field(min_length=1)]
+Folder = Annotated[Text, BeforeValidator(_path_text)]
+
+
+class Settings(BaseModel):
+    """Settings that belong together: no unknown names, no value taken for another type."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True
+    )
+
+    prefix: ClassVar[str] = ""
+    """What precedes these names among the keywords of `Trainer`."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numpy_as_python(cls, value: Any) -> Any:
+        return value.item() if isinstance(value, np.generic) else value
+
+    @classmethod
+    def collect(cls, keywords: Mapping[str, Any]) -> Self:
+        """The settings of this class among keywords of `Trainer`.
+
+        Raises:
+            ConfigError: A value does not hold; one line each.
+        """
+        names = {name: cls.prefix + name for name in cls.model_fields}
+        given = {name: keywords[flat] for name, flat in names.items() if flat in keywords}
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            lines = [cls.prefix + line for line in sentences(error, cls)]
+            raise ConfigError("\n".join(lines)) from error
+
+    @classmethod
+    def keywords(cls, section: "Settings") -> dict[str, Any]:
+        """Keywords of `Trainer` from a YAML's section: the reverse of `collect`."""
+        return {cls.prefix + name: getattr(section, name) for name in cls.model_fields}
+
+
+class StepSettings(Settings):
+    """How far a run goes, and in what steps."""
+
+    steps: Positive = 100
+    """How many optimisation steps the run takes."""
+    rows_per_step: Positive = 8
+    """Rows per step, over all processes."""
+
+
+class GroupSettings(Settings):
+    """The group: the episodes of one row."""
+
+    group_size: Positive = 8
+    """Episodes per row; at least 2 where the estimator compares them with one another."""
+
+
+class RunSettings(Settings):
+    """What holds for the whole run."""
+
+    seed: Integer = 0
+    """Seeds everything drawn at random. `train` seeds the global generators of Python, NumPy and
+    torch too, from which environments, rewards and losses may draw."""
+    deterministic: bool = False
+    """Sample in rounds (`trainers/rollouts/rounds.py`), so that a seeded run repeats bit for bit,
+    unless `rollout_deadline_s` cuts it. Slower where tools are slow."""
+    output_dir: Folder | None = None
+    """The run's folder, for metrics, rollouts, checkpoints and the model. Without one nothing is
+    written; a YAML without one, NAME.yaml, gets runs/NAME."""
+
 
 # Above this, a few of AdamW's steps are longer than most weights.
 HIGHEST_LEARNING_RATE = 0.01

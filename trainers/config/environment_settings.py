@@ -9,7 +9,7 @@ from gymnast.errors import ConfigError
 from gymnast.hints import nearest
 from gymnast.trainers.base.key_hints import meant_elsewhere
 from gymnast.trainers.config.sections import run_keys
-from gymnast.trainers.config.values import EnvironmentSection
+from gymnast.trainers.config.task_sections import EnvironmentSection
 
 
 def check_settings(cls: type[Environment], settings: Iterable[str], place: str) -> None:

@@ -10,10 +10,6 @@ from gymnast.envs import Environment, make
 from gymnast.envs.registry import find
 from gymnast.errors import ConfigError, DataError, UnknownEnvironment
 from gymnast.trainers.config.environment_settings import check_settings, limited_settings
-from gymnast.trainers.config.evaluation_section import (
-    EvaluationEnvironmentSection,
-    EvaluationSection,
-)
 from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.config.task import (
     check_rows,
@@ -21,6 +17,10 @@ from gymnast.trainers.config.task import (
     make_renderer,
     row_sampler,
     try_an_episode,
+)
+from gymnast.trainers.config.task_sections import (
+    EvaluationEnvironmentSection,
+    EvaluationSection,
 )
 from gymnast.trainers.data.row_files import load_rows
 from gymnast.trainers.data.rows import Row, choose, sample_distinct

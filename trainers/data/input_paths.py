@@ -13,8 +13,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
+from annotated_types import MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -62,6 +63,9 @@ CODE = Input(_before_the_name, lambda _: True)
 TEMPLATE = Input(_template_file, lambda _: True)
 MODEL = Input(_whole, _is_path)
 ROWS = Input(_whole, _is_row_file)
+
+CodeName = Annotated[str, MinLen(1), CODE]  # "module:name" or "path/to/file.py:name"
+RowsName = Annotated[str, MinLen(1), ROWS]  # a file or a hub dataset
 
 Misplaced = dict[str, tuple[str, str]]
 

@@ -13,7 +13,6 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from gymnast.trainers import Trainer
 from gymnast.trainers.base.config_errors import section_in
 from gymnast.trainers.config.files import load_config
 from gymnast.trainers.config.sections import RunConfig
@@ -21,8 +20,6 @@ from gymnast.trainers.data.input_paths import CODE, MODEL, ROWS, TEMPLATE
 from gymnast.types import Sampling, StopReason
 
 PAGE = Path(__file__).parents[3] / "docs/configuration.md"
-# Sections whose keys are those of something in Python, which says what they mean.
-MEANT_BY = {"trainer": Trainer, "sampling": Sampling}
 INPUTS = {
     id(CODE): "name, `module:name` or `file.py:name`",
     id(ROWS): "file, folder or hub name",
@@ -51,16 +48,13 @@ def sections(model: type[BaseModel] = RunConfig, place: str = "") -> dict[str, t
     return found
 
 
-def meanings(owner: Any) -> dict[str, str]:
-    """What a docstring says of each attribute or argument, those of parents included."""
-    found: dict[str, str] = {}
-    for cls in reversed(owner.__mro__):
-        text = inspect.cleandoc(cls.__dict__.get("__doc__") or "")
-        listed = re.search(r"^(?:Attributes|Args):\n((?: +.*\n?|\n)+)", text, re.M)
-        for entry in re.split(r"\n    (?=\w+: )", "\n" + listed[1]) if listed else ():
-            name, _, meaning = entry.strip().partition(": ")
-            found[name] = " ".join(meaning.split())
-    return found
+def meanings(owner: type) -> dict[str, str]:
+    """What a class's docstring says of each attribute."""
+    text = inspect.cleandoc(owner.__doc__ or "")
+    listed = re.search(r"^Attributes:\n((?: +.*\n?|\n)+)", text, re.M)
+    assert listed, owner
+    entries = (e.strip().partition(": ") for e in re.split(r"\n    (?=\w+: )", "\n" + listed[1]))
+    return {name: " ".join(meaning.split()) for name, _, meaning in entries}
 
 
 def kind(annotation: Any, metadata: Any = ()) -> str:
@@ -107,12 +101,12 @@ def default(field: FieldInfo) -> str:
     return f"`{yaml.safe_dump(value, default_flow_style=True).splitlines()[0]}`"
 
 
-def table(place: str, model: type[BaseModel]) -> str:
+def table(model: type[BaseModel]) -> str:
     """The table of a section."""
-    said = meanings(MEANT_BY.get(place, model))
     lines = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
     for name, field in model.model_fields.items():
-        words = kind(field.annotation, field.metadata), default(field), said[name]
+        meaning = " ".join((field.description or meanings(Sampling)[name]).split())
+        words = kind(field.annotation, field.metadata), default(field), meaning
         lines.append(f"| `{name}` | {' | '.join(word.replace('|', '/') for word in words)} |")
     return "\n".join(lines)
 
@@ -125,7 +119,7 @@ def heading(place: str) -> str:
 def test_the_page_has_each_section_as_it_is_declared(place: str) -> None:
     after = PAGE.read_text(encoding="utf-8").partition(f"\n{heading(place)}\n")[2]
     assert after, f"{heading(place)} is missing"
-    assert table(place, sections()[place]) in after.partition("\n### ")[0], f"run {__file__}"
+    assert table(sections()[place]) in after.partition("\n### ")[0], f"run {__file__}"
 
 
 def test_the_pages_example_is_a_run(tmp_path: Path) -> None:
@@ -139,5 +133,5 @@ def test_the_pages_example_is_a_run(tmp_path: Path) -> None:
 if __name__ == "__main__":
     text = PAGE.read_text(encoding="utf-8").partition("\n### The whole\n")[0]
     for place, model in sections().items():
-        text += f"\n{heading(place)}\n\n{table(place, model)}\n"
+        text += f"\n{heading(place)}\n\n{table(model)}\n"
     PAGE.write_text(text, encoding="utf-8")

@@ -1,0 +1,154 @@
+"""The sections of a run's YAML that say what is played: `environment`, `data` and `evaluation`.
+
+environment: {id: gymnast/Arithmetic-v0, max_turns: 4, context_length: 1024}
+data: {train: rows.jsonl, columns: {prompt: question.text, answer: answer}}
+evaluation:
+  rows: 128
+  every_steps: 4
+  group_size: 4
+  temperature: 0.7
+  by: {operation: operation, large: "a > `50`"}
+  environments:
+    hundreds: {id: gymnast/Arithmetic-v0, min_operand: 100, max_operand: 999}
+    exam: {id: "exam.py:Exam", max_turns: 4, data: exam.jsonl}
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any, get_args, get_type_hints
+
+import jmespath
+from pydantic import AfterValidator, ConfigDict, Field, create_model
+
+from gymnast.trainers.base.settings import (
+    Count,
+    Integer,
+    Number,
+    Positive,
+    PositiveNumber,
+    Settings,
+    Text,
+)
+from gymnast.trainers.data.input_paths import CodeName, RowsName
+from gymnast.trainers.evaluation.settings import EvaluationSettings
+from gymnast.types import Sampling
+
+
+def _expressions(columns: dict[str, str]) -> dict[str, str]:
+    for name, expression in columns.items():
+        try:
+            jmespath.compile(expression)
+        except jmespath.exceptions.JMESPathError as error:
+            reason = str(error).splitlines()[0].rstrip(":")
+            raise ValueError(f"{name} must be a jmespath expression ({reason})") from error
+    return columns
+
+
+Columns = Annotated[dict[str, str], AfterValidator(_expressions)]
+
+
+class EnvironmentSection(Settings):
+    """The environment. Further keys go to its constructor."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: CodeName
+    """A registered id, "module:Class" or "path/to/file.py:Class"."""
+    max_turns: Positive | None = None
+    """Actions in an episode; the environment's own default when left out."""
+    max_tokens: Positive | None = None
+    """Sampled and observed tokens after the prompt."""
+    context_length: Positive | None = None
+    """All tokens of an episode; the model's context when left out."""
+    episode_timeout_s: PositiveNumber | None = None
+    """Seconds that an episode may take."""
+    system_prompt: str | None = None
+    """Put before messages that have none."""
+    stop_tools: list[str] | None = None
+    """Names of tools that end the episode."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the environment's constructor gets: every key that was given but the id."""
+        return {k: v for k, v in self.model_dump(exclude={"id"}).items() if v is not None}
+
+
+class DataSection(Settings):
+    """Rows from files or a hub; without the section the environment makes its own."""
+
+    train: RowsName
+    """A .jsonl, .json, .csv, .parquet or .arrow file, a folder that `save_to_disk` of `datasets`
+    wrote, or a hub dataset's name. All values of a .csv file are text."""
+    evaluation: RowsName | None = None
+    """The same, for evaluation rows; without it they are taken from `train`."""
+    columns: Columns | None = None
+    """Columns to add to the rows, each a jmespath expression over a dataset's row."""
+    keep_columns: bool = True
+    """Whether the dataset's other columns stay; else rows have `columns` alone."""
+    split: Text = "train"
+    """The split of a hub dataset or a folder; `evaluation` may have another in
+    `evaluation_split`."""
+    evaluation_split: Text = "test"
+    """The split of `evaluation`."""
+    subset: Text | None = None
+    """The subset of a hub dataset that has several."""
+
+
+class EvaluationEnvironmentSection(EnvironmentSection):
+    """A further environment to evaluate in: the keys of `environment`, and these."""
+
+    rows: Positive | None = None
+    """How many evaluation rows; when left out, all of `data`, or `evaluation.rows` where the
+    environment makes its own."""
+    data: RowsName | None = None
+    """A file or hub dataset of rows; the environment's own rows when left out."""
+    columns: Columns | None = None
+    """Columns to add to the rows of `data`, as in the section `data`."""
+    keep_columns: bool = True
+    """Whether the other columns of `data` stay; else rows have `columns` alone."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the environment's constructor gets."""
+        ours = {"id", *EvaluationEnvironmentSection.__annotations__}
+        return {k: v for k, v in self.model_dump(exclude=ours).items() if v is not None}
+
+
+def sampling_keys(*, optional: bool) -> Any:
+    """The fields of `Sampling` as keys of a section, but for those that `rollout` fills.
+
+    Args:
+        optional: Whether a key that is left out is None, in place of the field's default.
+    """
+    hints = get_type_hints(Sampling, include_extras=True)
+    kinds: dict[Any, Any] = {int: Integer, float: Number}
+    keys: dict[str, Any] = {}
+    for field in fields(Sampling):
+        if field.name not in ("stop_ids", "seed"):
+            number, *bounds = get_args(hints[field.name])
+            kind: Any = Annotated[(kinds[number], *bounds)]
+            keys[field.name] = (kind | None, None) if optional else (kind, field.default)
+    return create_model("SamplingKeys", __base__=Settings, **keys)
+
+
+class EvaluationRows(Settings):
+    """What is played in the evaluations of a run."""
+
+    rows: Count | None = None
+    """How many evaluation rows; when left out, all of `data.evaluation`, or none without that."""
+    environments: dict[str, EvaluationEnvironmentSection] = Field(default_factory=dict)
+    """Further environments to evaluate in, by name."""
+    seed: Integer = 0
+    """Seeds the choice of rows. It is not the run's, so that runs of other seeds compare."""
+
+
+_Sampling: Any = sampling_keys(optional=True)
+
+
+class EvaluationSection(_Sampling, EvaluationSettings, EvaluationRows):
+    """The evaluations of a run. The keys of `sampling` are as in training when left out."""
+
+    def sampling(self, training: Mapping[str, Any]) -> dict[str, Any]:
+        """How evaluation episodes are sampled, by the names of `Sampling`, as is `training`."""
+        own = {name: getattr(self, name) for name in training}
+        return {**training, **{name: value for name, value in own.items() if value is not None}}

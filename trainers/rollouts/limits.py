@@ -1,0 +1,19 @@
+"""The settings of a run's rollouts: how much at once, for how long, and how many may fail."""
+
+from gymnast.trainers.base.settings import Count, Limit, Positive, Settings
+
+
+class RolloutLimits(Settings):
+    """What bounds the episodes of a step."""
+
+    concurrency: Positive = 64
+    """Episodes that run at once, in each process."""
+    rollout_deadline_s: Limit | None = None
+    """Seconds that a step's episodes have; those unfinished by then are left out and counted.
+    Evaluations wait for all. None waits for all."""
+    kv_budget_bytes: Positive | None = None
+    """What the keys and values of all contexts may take while episodes are sampled; see
+    `gymnast.agents.TransformersAgent`. In between they take nothing."""
+    max_failed_episodes: Count | None = None
+    """In how many episodes of a step the user's code may raise; by default 0 in the first step and
+    a tenth of the step's episodes after it."""
