@@ -39,7 +39,8 @@ class Code(Environment):
     is a test; where `check` cannot be parted, it is a single one. A statement between tests that
     fails makes those after it fail. What a test compares by is never the code's own: a helper comes
     from the row's `code`, its `test_setup_code` or Python's library. `==` is of type and value, but
-    for numbers. Rows with a test that no code can fail are refused.
+    for numbers. Rows with a test that no code can fail are refused, and so are those with a test
+    that no code can pass, as it passes a lambda to the function, say, or wants a date from it.
 
     `metrics` gives `solved` (1 where all tests passed), `loaded` (1 where the code ran and defines
     the function) and `submitted` (1 where there was any code).

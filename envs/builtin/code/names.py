@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Where to look for functions that tests call without importing them.
-_MODULES = (
+STANDARD_MODULES = (
     "math", "cmath", "collections", "itertools", "functools", "operator", "re", "json", "string",
     "copy", "statistics", "decimal", "fractions", "datetime", "heapq", "bisect",
 )  # fmt: skip
@@ -116,7 +116,9 @@ def _called_by_all(tests: Sequence[ast.Module]) -> list[str]:
 
 def _standard_module(name: str) -> str | None:
     """The module of Python's that offers a function of this name."""
-    found = (module for module in _MODULES if hasattr(importlib.import_module(module), name))
+    found = (
+        module for module in STANDARD_MODULES if hasattr(importlib.import_module(module), name)
+    )
     return next(found, None)
 
 

@@ -24,6 +24,7 @@ from gymnast.envs.builtin.code.names import (
     read,
     standard_modules_in,
 )
+from gymnast.envs.builtin.code.sendable import Sendable
 from gymnast.errors import DataError
 
 _MAX_EXAMPLE_CHARACTERS = 200
@@ -79,6 +80,10 @@ def _of_asserts(row: Mapping[str, Any]) -> CodeTask:
         question += f"\nThe function is called `{names[0]}`"
         question += f", as in `{example}`." if example else "."
     context = "\n".join(part for part in (imports, setup, helpers) if part)
+    beside = [*ast.parse(context).body, *(node for tree in tests for node in tree.body)]
+    sendable = Sendable(beside, names)
+    for tree in tests:
+        _check_values(row, "test_list", tree, sendable)
     steps = tuple((text, True) for text in listed)
     return CodeTask(question, imports, names[0], Tests(context, names, steps))
 
@@ -140,6 +145,8 @@ def _of_check(row: Mapping[str, Any]) -> CodeTask:
     parts = _parts(check, depends) if _can_be_parted(check) else []
     steps += parts or [(ast.unparse(check), False), (f"{check.name}({name})", True)]
     context = "\n".join([prompt, *map(ast.unparse, rest[:first])])
+    before = [*ast.parse(context).body, *rest[first:], *check.body]
+    _check_values(row, "test", check, Sendable(before, (argument, name)))
     question = f"Complete this function.\n```python\n{prompt.rstrip()}\n```"
     return CodeTask(question, prompt, name, Tests(context, (name,), tuple(steps)))
 
@@ -219,6 +226,17 @@ def _check_test(row: Mapping[str, Any], field: str, tree: Any, depends: Dependen
             f"{field!r} has no assertion that runs and depends on what the code returns, in "
             f"{ast.unparse(tree)!r:.200}",
         )
+
+
+def _check_values(row: Mapping[str, Any], field: str, tree: Any, sendable: Sendable) -> None:
+    """Refuse a test that no code can pass, as it needs more than plain values."""
+    for statement in tree.body:
+        if why := sendable.why_never_passes(statement):
+            raise _error(
+                row,
+                f"{field!r} has `{ast.unparse(statement)!s:.100}`, which no code can pass: {why}, "
+                "and only plain values (numbers, texts, lists, ...) pass between tests and code",
+            )
 
 
 def _says_nothing(node: ast.AST) -> bool:

@@ -41,6 +41,9 @@ MBPP = {
     "test_setup_code": "",
 }
 
+# What MBPP's tests may use without importing it.
+IMPORTS = "from datetime import date\nfrom decimal import Decimal\nfrom fractions import Fraction"
+
 
 def of_candidate(test: str) -> str:
     """A test of MBPP's kind as one of HumanEval's."""
@@ -288,6 +291,66 @@ check(up)
     ],
 )
 def test_an_assertion_that_may_fail_is_taken(test: str) -> None:
+    assert code_task({"prompt": "Write f(n).", "test_list": [test]}).tests.total == 1
+
+
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [
+        ("assert f(lambda n: n, 1) == 2", r"it passes `lambda n: n` to f"),
+        ("assert f([1, lambda n: n]) == 2", r"it passes `\[1, lambda n: n\]` to f"),
+        ("assert f(key=len) == 2", r"it passes `len` to f"),
+        ("import math\nassert f(math.sqrt) == 2", r"it passes `math.sqrt` to f"),
+        ("def g(n):\n    return n\nassert f(g) == 2", r"it passes `g` to f"),
+        ("import datetime\nassert f(datetime.date(2020, 1, 1)) == 2", r"it passes `datetime.date"),
+        ("from datetime import datetime as d\nassert f(d.now()) == 2", r"it passes `d.now\(\)`"),
+        ("assert f(Decimal(1)) == 2", r"it passes `Decimal\(1\)` to f"),
+        ("x = {'a': Fraction(1, 2)}\nassert f(x) == 2", r"it passes `x` to f"),
+        ("class Node:\n    pass\nassert f(Node()) == 2", r"it passes `Node\(\)` to f"),
+        ("found = f(lambda: 1)\nassert found == 2", r"it passes `lambda: 1` to f"),
+        ("assert f(1) == date(2020, 1, 1)", r"it wants `date\(2020, 1, 1\)` from f"),
+        ("assert f(1) and [date(2020, 1, 1)] == f(1)", r"it wants `\[date\(2020, 1, 1\)\]` from f"),
+        ("assert f(1) == Decimal('0.1')", r"it wants `Decimal\('0.1'\)` from f"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("form", ["MBPP", "HumanEval"])
+def test_a_test_that_no_code_can_pass_is_refused_with_its_row(
+    test: str, words: str, form: str
+) -> None:
+    """It would give every code reward 0, as neither such a value nor its equal can be sent."""
+    row: dict[str, Any] = {"prompt": "Write f(n).", "test_list": ["assert f(0) == 0", test]}
+    if form == "HumanEval":
+        lines = f"{IMPORTS}\n{of_candidate(test)}".replace("\n", "\n    ")
+        check = f"def check(candidate):\n    assert candidate(0) == 0\n    {lines}"
+        row = {"prompt": "def f(n):\n    'It.'\n", "entry_point": "f", "test": check}
+        words = re.sub(r"\bf$", "candidate", words)
+    with pytest.raises(DataError, match=f"no code can pass: .*{words}") as raised:
+        code_task(row)
+    assert "only plain values" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "assert f(1) == Decimal('0.5')",
+        "assert f(2) == Fraction(4, 2)",
+        "assert f(1) != date(2020, 1, 1)",
+        "assert date.fromisoformat(f(1)) == date(2020, 1, 1)",
+        "assert f(date(2020, 1, 1).year) == 2020",
+        "assert f(1) or f(lambda: 1)",
+        "assert f(int, iter([1]), range(3)) == 2",
+        "import math\nassert f(math.pi) == 2",
+        "class Pair(tuple):\n    pass\nassert f(Pair((1, 2))) == 2",
+        "class Near:\n    def __eq__(self, other):\n        return True\nassert f(1) == Near()",
+        "x = x1 = lambda: 1\nx = 1\nassert f(x) == 2",
+        "try:\n    f(lambda: 1)\nexcept ValueError:\n    pass\nassert f(1) == 2",
+        "assert sorted([1], key=lambda n: f(n)) == [1]",
+        "assert callable(lambda: f(len)) and f(1)",
+        "a = b\nb = a\nassert f(a) == 1",
+        "@vars\nclass Names:\n    pass\nassert f(Names) == 1",
+    ],
+)
+def test_a_test_that_some_code_may_pass_is_taken(test: str) -> None:
     assert code_task({"prompt": "Write f(n).", "test_list": [test]}).tests.total == 1
 
 
