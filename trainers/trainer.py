@@ -11,6 +11,7 @@ Which algorithm it is, is an advantage estimator and the loss; nothing here depe
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -43,9 +44,10 @@ from gymnast.trainers.learner.learner import Learner, check_dtypes
 from gymnast.trainers.learner.update import UpdateSettings
 from gymnast.trainers.reporting.console import RunConsole
 from gymnast.trainers.reporting.trackers import Named, as_json, finite, make_trackers, tracking
-from gymnast.trainers.rollouts.environments import environment_factory
-from gymnast.trainers.rollouts.many_episodes import MakeEnvironment, Rollouts
+from gymnast.trainers.rollouts.environments import MakeEnvironment, environment_factory
+from gymnast.trainers.rollouts.many_episodes import Rollouts
 from gymnast.trainers.rollouts.rewards import Reward
+from gymnast.trainers.rollouts.settings import RolloutSettings
 from gymnast.trainers.rollouts.shared import SharedRollouts
 from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.saving.run_folder import RunFolder, save_model
@@ -175,6 +177,7 @@ class Trainer:
             rows_per_step=rows_per_step,
             tokens_per_microbatch=tokens_per_microbatch,
             concurrency=concurrency,
+            eval_group_size=eval_group_size,
             keep_checkpoints=keep_checkpoints,
         )
         check_at_least(
@@ -227,15 +230,25 @@ class Trainer:
         )
         self._make_env = environment_factory(environment, tokenizer, self.agent.context_length)
         self._rollouts = SharedRollouts(
-            *(self.accelerator, self.agent, self._make_env, self.concurrency, deterministic),
+            self.accelerator, self.agent, self._make_env, self._stopping
+        )
+        self._rollout_settings = RolloutSettings(
+            group_size=group_size,
+            sampling=self.sampling,
+            concurrency=concurrency,
+            deadline_s=rollout_deadline_s,
+            deterministic=deterministic,
             rewards=rewards,
-            stopping=self._stopping,
         )
         self._evaluation = Evaluation(
             self._rollouts,
-            eval_group_size,
-            self.eval_sampling,
-            seed=derive(seed, "evaluation"),
+            replace(
+                self._rollout_settings,
+                group_size=eval_group_size,
+                sampling=self.eval_sampling,
+                seed=derive(seed, "evaluation"),
+                deadline_s=None,  # evaluations wait for all
+            ),
             pass_reward=eval_pass_reward,
             tags=tag_expressions(eval_by),
             others=played_by(self._rollouts, eval_environments or {}, tokenizer),
@@ -321,7 +334,7 @@ class Trainer:
         check_rows_kind(rows)
         # Whether there is an evaluation changes nothing of what training draws, nor the reverse.
         with seeded_apart(self.seed, "evaluation", self.accelerator.process_index):
-            found = self._evaluation.of(rows, f"evaluation after step {self.step}", alone=alone)
+            found = self._evaluation.run(rows, f"evaluation after step {self.step}", alone=alone)
         name = f"eval_{self.step:05d}"
         self._record(self.step, name, found.metrics, found.rollouts)
         if self.folder is not None and self.accelerator.is_main_process:
@@ -338,7 +351,13 @@ class Trainer:
     def train_step(self) -> None:
         """Take the next step: play, learn, record."""
         started = time.perf_counter()
-        rollouts = self._collect(self._rows.batch(self.step, self.rows_per_step))
+        rows, number = self._rows.batch(self.step, self.rows_per_step), self.step + 1
+        rollouts = self._rollouts.collect(
+            rows,
+            self._settings_of_step(number, len(rows)),
+            f"step {number}",
+            on_progress=lambda done, total: self.tell("on_rollouts", number, done, total),
+        )
         collected = time.perf_counter()
         metrics = self._learner.update(rollouts, self.step)
         self.step += 1
@@ -354,20 +373,17 @@ class Trainer:
         self._record(self.step, f"step_{self.step:05d}", metrics, rollouts)
         self.tell("on_step", self.step, metrics, rollouts)
 
-    def _collect(self, rows: Sequence[Row]) -> Rollouts:
+    def _settings_of_step(self, step: int, rows: int) -> RolloutSettings:
         most = self.max_failed_episodes
         if most is None:
-            most = 0 if self.step == 0 else len(rows) * self.group_size // 10
-        number = self.step + 1
-        return self._rollouts.of(
-            rows,
-            f"step {number}",
+            most = 0 if step == 1 else rows * self.group_size // 10
+        return replace(
+            self._rollout_settings,
             group_size=self.group_size,
             sampling=self.sampling,
-            seed=derive(self.seed, "step", number),
+            seed=derive(self.seed, "step", step),
             max_failed_episodes=most,
             deadline_s=self.rollout_deadline_s,
-            on_progress=lambda done, total: self.tell("on_rollouts", number, done, total),
         )
 
     def _record(

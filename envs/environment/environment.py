@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 
+from gymnast.blocking import run_blocking
 from gymnast.envs.boxes.fresh_box import run_grader
 from gymnast.envs.environment.spaces import TokenIds, TokenSpace
 from gymnast.envs.environment.toolset import Info, Toolset
@@ -22,7 +23,6 @@ from gymnast.envs.records.metrics import Timings
 from gymnast.envs.rendering.renderer import Renderer
 from gymnast.errors import ConfigError, PromptTooLong, UsageError
 from gymnast.sandboxes.contract.spec import ExecResult
-from gymnast.threads import run_blocking
 from gymnast.types import Message
 from gymnast.visible import visible
 
@@ -127,11 +127,11 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         return run_blocking(self.astep(action))
 
     def close(self) -> None:
-        """End the episode, if one is running, and let its thread go."""
+        """End the episode, if one is running, and let the worker thread go."""
         if self._needs_cleanup or self._box is not None:
             run_blocking(self.aclose())
         else:
-            self._thread.stop()
+            self._worker.stop()
 
     async def run_grader(
         self,
@@ -180,7 +180,7 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         try:
             await self._clean_up()
         finally:
-            self._thread.stop()
+            self._worker.stop()
 
     def render(self) -> str | None:
         """The conversation so far as text, for people; None (and a warning) without `render_mode`.

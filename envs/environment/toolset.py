@@ -41,7 +41,7 @@ from gymnast.errors import (
 )
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import SandboxSpec
-from gymnast.threads import EpisodeThread
+from gymnast.threads import Worker
 from gymnast.types import Message, StopReason
 from gymnast.visible import visible_logger
 
@@ -86,7 +86,7 @@ class Toolset(Hooks):
         self._boxes = box_settings(type(self).__name__, self.sandbox_spec, sandbox)
         self._box: EpisodeBox | None = None
         self._all_tools = with_stop_tools(self._class_tools, stop_tools)
-        self._thread = EpisodeThread(f"gymnast-{type(self).__name__}")
+        self._worker = Worker(f"gymnast-{type(self).__name__}")
         self._forget_episode()
         self._running = False
         self._needs_cleanup = False
@@ -199,7 +199,7 @@ class Toolset(Hooks):
             row,
             offered_tools(row, self._all_tools),
             None if timeout_s is None else time.monotonic() + timeout_s,
-            abandoned_before=self._thread.abandoned,
+            abandoned_before=self._worker.abandoned,
         )
         self._require_methods()
         if self._boxes is not None:
@@ -259,7 +259,7 @@ class Toolset(Hooks):
                 state.stop_reason = StopReason.error
             elif state.broke_box:  # what the turns were paid is taken back
                 reward, extra = min(0.0, -state.paid), {}
-            given_up = self._thread.abandoned - state.abandoned_before
+            given_up = self._worker.abandoned - state.abandoned_before
             counts = state.counts(abandoned=given_up, boxed=self._box is not None)
             extra["metrics"] = counts | extra.get("metrics", {})
             self._running = False
@@ -327,7 +327,7 @@ class Toolset(Hooks):
         return CallRunner(
             state.tools,
             self._function,
-            self._thread,
+            self._worker,
             state.deadline,
             self._encode,
         )
@@ -350,13 +350,13 @@ class Toolset(Hooks):
         hook = getattr(self, name)
         if getattr(hook, "__func__", None) is vars(Hooks)[name]:
             return hook(*arguments)
-        return await call_hook(hook, *arguments, thread=self._thread, blame=self._blame(name))
+        return await call_hook(hook, *arguments, worker=self._worker, blame=self._blame(name))
 
     def _blame(self, hook: str) -> Blame:
         return Blame(type(self).__name__, hook, self._state.row or None)
 
     def _require_construction(self) -> None:
-        if "_thread" not in vars(self):
+        if "_worker" not in vars(self):
             raise UsageError(
                 f"{type(self).__name__}.__init__ does not call super().__init__. {CONSTRUCTOR}"
             )

@@ -23,7 +23,7 @@ from gymnast.errors import (
     SandboxTextError,
     UserCodeError,
 )
-from gymnast.threads import EpisodeThread
+from gymnast.threads import Worker
 from gymnast.types import Message
 
 # Where an episode is scored, these say something of what the policy has left in its box, or said.
@@ -77,7 +77,7 @@ class Blame:
 
 
 async def call_hook(
-    function: Callable[..., Any], *arguments: Any, thread: EpisodeThread, blame: Blame
+    function: Callable[..., Any], *arguments: Any, worker: Worker, blame: Blame
 ) -> Any:
     """Call a hook and await it where it is async.
 
@@ -87,7 +87,7 @@ async def call_hook(
     with blame.of_what_raises():
         if inspect.iscoroutinefunction(function):
             return await function(*arguments)
-        result = await thread.run(functools.partial(function, *arguments))
+        result = await worker.run(functools.partial(function, *arguments))
         return await result if inspect.isawaitable(result) else result
 
 

@@ -22,7 +22,7 @@ from gymnast.envs.tools.definition import Tool, no_such_tool
 from gymnast.envs.tools.results import Written, cut_middle, shortened, written
 from gymnast.envs.tools.validation import bind_arguments
 from gymnast.errors import InfrastructureError, UserCodeError
-from gymnast.threads import EpisodeThread, Overrun
+from gymnast.threads import Overrun, Worker
 from gymnast.types import Message, ToolCall
 from gymnast.visible import visible_logger
 
@@ -61,14 +61,14 @@ class CallRunner:
     Attributes:
         tools: Those offered in this episode, by name.
         function: Gives the function of a tool by its name.
-        thread: Runs the sync ones.
+        worker: Runs the sync ones.
         deadline: When the episode's time is up, on `time.monotonic`; None is never.
         encode: Tokenizes a text, to measure results.
     """
 
     tools: Mapping[str, Tool]
     function: Callable[[str], Callable[..., Any]]
-    thread: EpisodeThread
+    worker: Worker
     deadline: float | None = None
     encode: Callable[[str], Sized] = field(default=approximate_tokens)
 
@@ -136,7 +136,7 @@ class CallRunner:
         try:
             if inspect.iscoroutinefunction(function):
                 return await _within(function(**arguments), timeout_s)
-            result = await self.thread.run(
+            result = await self.worker.run(
                 lambda: _whole(function(**arguments)), timeout_s=timeout_s
             )
             return await _within(result, timeout_s) if inspect.isawaitable(result) else result

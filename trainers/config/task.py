@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gymnast.blocking import run_blocking
 from gymnast.envs import Environment, Renderer, make
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.rows import offered_tools, prompt_of
@@ -27,7 +28,6 @@ from gymnast.errors import (
     TemplateError,
     UserCodeError,
 )
-from gymnast.threads import run_blocking
 from gymnast.trainers.config.environment_settings import check_settings, limited_settings
 from gymnast.trainers.config.sections import ModelSection, RunConfig
 from gymnast.trainers.config.task_sections import DataSection, EvaluationSection

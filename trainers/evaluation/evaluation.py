@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from gymnast.errors import ConfigError
-from gymnast.trainers.base.settings import check_at_least
 from gymnast.trainers.evaluation.metrics import PREFIX, check_environment_name, measure_environment
 from gymnast.trainers.evaluation.tags import Row, check_tags
-from gymnast.trainers.rollouts.environments import environment_factory
-from gymnast.trainers.rollouts.many_episodes import MakeEnvironment, Rollouts
+from gymnast.trainers.rollouts.environments import MakeEnvironment, environment_factory
+from gymnast.trainers.rollouts.many_episodes import Rollouts
+from gymnast.trainers.rollouts.settings import RolloutSettings
 from gymnast.trainers.rollouts.shared import SharedRollouts
-from gymnast.types import Sampling
 
 
 class HeldOut(NamedTuple):
@@ -56,9 +55,8 @@ class Evaluation:
 
     Attributes:
         rollouts: Plays rows in the run's own environment.
-        group_size: Episodes a row.
-        sampling: Of the episodes.
-        seed: Of the episodes; the same at every evaluation, so that they compare.
+        settings: How they are played; the seed is the same at every evaluation, so that
+            evaluations can be compared.
         pass_reward: An episode passes when its reward reaches it.
         tags: What rows are divided by: `tag_expressions`.
         others: Plays the rows of each further environment.
@@ -68,15 +66,12 @@ class Evaluation:
     """
 
     rollouts: SharedRollouts
-    group_size: int
-    sampling: Sampling
-    seed: int
+    settings: RolloutSettings
     pass_reward: float = 1.0
     tags: Mapping[str, str] = field(default_factory=dict)
     others: Mapping[str, tuple[SharedRollouts, Sequence[Row]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_at_least(1, eval_group_size=self.group_size)
         if not (isinstance(self.pass_reward, int | float) and isfinite(self.pass_reward)):
             raise ConfigError(
                 f"eval_pass_reward: must be a finite number, got {self.pass_reward!r}; name the "
@@ -99,32 +94,33 @@ class Evaluation:
         if rows is not None and len(rows):
             check_tags([rows, *(own for _, own in self.others.values())], self.tags)
 
-    def of(self, rows: Sequence[Row], what: str, *, alone: bool = False) -> Evaluated:
+    def run(self, rows: Sequence[Row], purpose: str, *, alone: bool = False) -> Evaluated:
         """Evaluate; a collective call, which every process makes with the same rows.
 
         Args:
             rows: Of the run's own environment.
-            what: What it is for, in words.
+            purpose: What the episodes are for, in words, for errors.
             alone: Leave the further environments out.
 
         Raises:
             TooManyFailures: No episode of an environment could be finished.
             UserCodeError: The environment's own code raised.
         """
-        rollouts, metrics = self._play(self.rollouts, rows, what)
-        found = {f"{PREFIX}{name}": value for name, value in metrics.items()}
+        rollouts, own_metrics = self._play(self.rollouts, rows, purpose)
+        metrics = {f"{PREFIX}{name}": value for name, value in own_metrics.items()}
         others: dict[str, Rollouts] = {}
-        for name, (shared, own) in self.others.items() if not alone else ():
-            others[name], metrics = self._play(shared, own, f"{what} in {name}")
-            found |= {f"{PREFIX}{name}/{metric}": value for metric, value in metrics.items()}
-        return Evaluated(found, rollouts, others)
+        for name, (shared, other_rows) in self.others.items() if not alone else ():
+            others[name], measured = self._play(shared, other_rows, f"{purpose} in {name}")
+            metrics |= {f"{PREFIX}{name}/{metric}": value for metric, value in measured.items()}
+        return Evaluated(metrics, rollouts, others)
 
     def _play(
-        self, shared: SharedRollouts, rows: Sequence[Row], what: str
+        self, shared: SharedRollouts, rows: Sequence[Row], purpose: str
     ) -> tuple[Rollouts, dict[str, float]]:
-        size = self.group_size
-        rollouts = shared.of(rows, what, group_size=size, sampling=self.sampling, seed=self.seed)
-        measured = measure_environment(rows, rollouts, size, self.pass_reward, self.tags)
+        rollouts = shared.collect(rows, self.settings, purpose)
+        measured = measure_environment(
+            rows, rollouts, self.settings.group_size, self.pass_reward, self.tags
+        )
         return rollouts, rollouts.metrics | measured
 
 

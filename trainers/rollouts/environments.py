@@ -1,6 +1,7 @@
-"""From what names an environment to a function that makes one, for `collect` to call."""
+"""The environments of a collection: a function that makes them, and a pool that reuses them."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import gymnasium
@@ -8,14 +9,16 @@ import gymnasium
 from gymnast.envs import Renderer, make
 from gymnast.envs.registry import find
 from gymnast.errors import ConfigError
-from gymnast.trainers.rollouts.many_episodes import MakeEnvironment
+from gymnast.trainers.rollouts.drivers import Driver, driver_of, max_boxes
+
+MakeEnvironment = Callable[[], gymnasium.Env[Any, Any]]
 
 
 def environment_factory(
     environment: str | type[gymnasium.Env[Any, Any]] | MakeEnvironment,
     tokenizer: Any,
     context_length: int,
-) -> Callable[[], gymnasium.Env[Any, Any]]:
+) -> MakeEnvironment:
     """A function that makes environments, all with one renderer.
 
     Args:
@@ -37,6 +40,58 @@ def environment_factory(
                 "needed"
             )
         return environment
-    named = find(environment)
+    environment_class = find(environment)
     renderer = Renderer(tokenizer)
-    return lambda: make(named, renderer, context_length=context_length)
+    return lambda: make(environment_class, renderer, context_length=context_length)
+
+
+class Environments:
+    """A pool of environments: a free one is taken; a new one is made when none is free.
+
+    An environment whose episode was cancelled is not given back: one of its threads may still be
+    at work.
+
+    Args:
+        make_env: Makes an environment.
+        waiting_together: How many episodes wait for one another, each in a box if it has one.
+    """
+
+    def __init__(self, make_env: MakeEnvironment, waiting_together: int = 1) -> None:
+        self._make_env = make_env
+        self._waiting_together = waiting_together
+        self._free: list[Driver] = []
+        self._all: list[Driver] = []
+
+    def take(self) -> Driver:
+        """A free environment, or a new one.
+
+        Raises:
+            ConfigError: It has fewer boxes than there are episodes that wait for one another.
+        """
+        if not self._free:
+            driver = driver_of(self._make_env())
+            self._all.append(driver)
+            _check_boxes(driver.env, self._waiting_together)
+            return driver
+        return self._free.pop()
+
+    def give_back(self, driver: Driver) -> None:
+        """Put an environment back whose episode is over."""
+        self._free.append(driver)
+
+    def close(self) -> None:
+        """Close all environments, and only then raise what one of them raised."""
+        with ExitStack() as stack:
+            for driver in self._all:
+                stack.callback(driver.close)
+
+
+def _check_boxes(env: gymnasium.Env[Any, Any], waiting_together: int) -> None:
+    """An episode with a box must not wait for one that waits for a box."""
+    most = max_boxes(env)
+    if most is not None and most < waiting_together:
+        raise ConfigError(
+            f"deterministic: a round waits for all {waiting_together} episodes, but the sandbox of "
+            f"{type(env.unwrapped).__name__} has max_boxes: {most}: the others never get theirs. "
+            f"Lower concurrency to {most}, or raise its max_boxes to {waiting_together}."
+        )

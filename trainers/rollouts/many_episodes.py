@@ -1,11 +1,16 @@
 """Many episodes at once: groups of trajectories for a list of rows.
 
 Every episode is a task of its own, so neither a slow tool nor a long answer makes another wait.
-Which runs when is `schedule.py`; one with its attempts, `episodes.py`; how it
-goes, `one_episode.py`; what is counted, `metrics.py`; what `deterministic`
-does, `rounds.py`.
+
+    settings.py      what can be set
+    environments.py  the pool of environments
+    episodes.py      one member of one group, with its attempts
+    schedule.py      which of them runs when
+    rounds.py        what `deterministic` changes
+    metrics.py       what is counted
 """
 
+import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -13,13 +18,14 @@ from contextlib import aclosing
 from typing import Any
 
 from gymnast.agents.base import Agent
-from gymnast.threads import in_background
-from gymnast.trainers.data.inputs import check_rows_kind, check_sampling_kind
-from gymnast.trainers.rollouts.episodes import Environments, Episodes, MakeEnvironment
+from gymnast.trainers.data.inputs import check_rows_kind
+from gymnast.trainers.rollouts.environments import Environments, MakeEnvironment
+from gymnast.trainers.rollouts.episodes import Episodes
 from gymnast.trainers.rollouts.metrics import Counts, summarise
 from gymnast.trainers.rollouts.rewards import Reward
 from gymnast.trainers.rollouts.rounds import Rounds
-from gymnast.trainers.rollouts.schedule import Group, Limits, Schedule
+from gymnast.trainers.rollouts.schedule import Group, Schedule
+from gymnast.trainers.rollouts.settings import RolloutSettings
 from gymnast.types import Sampling, Trajectory
 
 __all__ = ["Counts", "Group", "MakeEnvironment", "Rollouts", "collect", "stream"]
@@ -38,7 +44,7 @@ class Rollouts(list[Group]):
 
     @property
     def trajectories(self) -> list[Trajectory]:
-        """All of them, group by group."""
+        """All trajectories, group by group."""
         return [trajectory for group in self for trajectory in group]
 
     def __repr__(self) -> str:
@@ -52,7 +58,7 @@ class Rollouts(list[Group]):
         )
 
 
-async def stream(
+def stream(
     make_env: MakeEnvironment,
     agent: Agent,
     rows: Sequence[Mapping[str, Any]],
@@ -71,37 +77,30 @@ async def stream(
 ) -> AsyncGenerator[Group, None]:
     """Run `group_size` episodes of every row; yield each group when its last one ends.
 
-    Whoever stops before the last group closes the stream (`contextlib.aclosing`), which cancels
-    the episodes under way. A cancelled episode frees its place in the agent at once and cleans up;
-    its environment is not used again. One that has not cleaned up after 10 s is left behind, with
-    a warning.
+    A consumer that stops before the last group closes the stream (`contextlib.aclosing`), which
+    cancels the episodes under way. A cancelled episode frees its place in the agent at once and
+    cleans up; its environment is not used again. One that has not cleaned up after 10 s is left
+    behind, with a warning.
 
-    Sampling seeds derive from (seed, row index, member, attempt, turn), the environment's from
-    (seed, row index): members of a group differ in sampling, never in the start.
+    `RolloutSettings` says more about the keywords from `group_size` to `rewards`.
 
     Args:
         make_env: Makes an environment; called at most `concurrency` times. They are reused
             through `reset`, and closed at the end.
         agent: Who acts.
         rows: The dataset rows; there may be many, and each is looked up when it begins.
-        group_size: Episodes a row.
+        group_size: Episodes per row.
         sampling: How to sample; its own seed is not used.
         concurrency: How many episodes run at once.
-        seed: Of this collection.
+        seed: All seeds derive from it.
         max_failed_episodes: In how many episodes the user's code may raise.
-        max_waiting_groups: No row begins while this many finished groups wait for the consumer;
-            those that have begun go on.
-        deadline_s: Seconds, from when the first group is asked for, after which what has not
-            finished is cancelled, left out and counted. Groups that had begun come as they are,
-            short or empty; rows that had not begun give none. None waits for all.
-        deterministic: Sample in rounds, so that equal arguments give equal trajectories bit for
-            bit, however long tools take, where the agent starts in an equal state (after
-            `weights_changed`, say). Slower: each round waits for the slowest tool. A deadline
-            is timing: what it leaves out may differ between runs.
-        rewards: Reward functions besides the environment's own reward; see `rewards.py`.
+        max_waiting_groups: No row begins while this many finished groups wait for the consumer.
+        deadline_s: Seconds after which unfinished episodes are cancelled; None waits for all.
+        deterministic: Sample in rounds, so that equal arguments give equal trajectories.
+        rewards: Reward functions besides the environment's own reward.
         counts: Where to count what was retried, left out, skipped and finished.
-        row_numbers: What the seeds of each row derive from in place of its index: where `rows` is
-            a share of more rows, their places among all of them.
+        row_numbers: For each row, the row index that its seeds derive from. If `rows` is a share
+            of more rows: their indices among all of them.
 
     Raises:
         UserCodeError: The first one, when there are more than `max_failed_episodes`.
@@ -109,33 +108,19 @@ async def stream(
             has episodes.
     """
     check_rows_kind(rows)
-    check_sampling_kind(sampling)
-    counts = counts if counts is not None else Counts()
-    limits = Limits(len(rows), group_size, concurrency, max_waiting_groups, deadline_s)
-    together = min(concurrency, limits.episodes) if deterministic else 1
-    environments = Environments(make_env, together)
-    rounds = Rounds(agent) if deterministic else None
-    episodes = Episodes(
-        environments=environments,
-        agent=rounds or agent,
-        rows=rows,
-        row_numbers=range(len(rows)) if row_numbers is None else row_numbers,
+    settings = RolloutSettings(
+        group_size=group_size,
         sampling=sampling,
+        concurrency=concurrency,
         seed=seed,
         max_failed_episodes=max_failed_episodes,
-        counts=counts,
+        max_waiting_groups=max_waiting_groups,
+        deadline_s=deadline_s,
+        deterministic=deterministic,
         rewards=rewards,
     )
-    schedule = Schedule(episodes.play, limits, counts, rounds.expect if rounds else None)
-    schedule.start()
-    try:
-        while (group := await schedule.next_group()) is not None:
-            yield group
-    finally:
-        await schedule.stop()
-        if rounds is not None:
-            await rounds.close()
-        await in_background(environments.close)
+    counts = Counts() if counts is None else counts
+    return stream_groups(make_env, agent, rows, settings, counts, row_numbers)
 
 
 async def collect(
@@ -161,12 +146,7 @@ async def collect(
     groups, episodes in all) after every group.
     """
     check_rows_kind(rows)
-    counts = counts if counts is not None else Counts()
-    groups = [Group(index) for index in range(len(rows))]
-    arriving = stream(
-        make_env,
-        agent,
-        rows,
+    settings = RolloutSettings(
         group_size=group_size,
         sampling=sampling,
         concurrency=concurrency,
@@ -175,15 +155,77 @@ async def collect(
         deadline_s=deadline_s,
         deterministic=deterministic,
         rewards=rewards,
-        counts=counts,
-        row_numbers=row_numbers,
     )
+    counts = Counts() if counts is None else counts
+    groups = stream_groups(make_env, agent, rows, settings, counts, row_numbers)
+    return await gather_groups(groups, len(rows), settings, counts, on_progress)
+
+
+async def gather_groups(
+    stream: AsyncGenerator[Group, None],
+    rows: int,
+    settings: RolloutSettings,
+    counts: Counts,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Rollouts:
+    """Take all groups of a stream; entry i for row i.
+
+    Args:
+        stream: Yields the groups; closed at the end.
+        rows: How many rows there are; one without a group gets an empty one.
+        settings: Of the collection.
+        counts: Of the collection.
+        on_progress: See `collect`.
+    """
+    groups = [Group(row_index) for row_index in range(rows)]
     done = 0
-    async with aclosing(arriving):
-        async for group in arriving:
+    async with aclosing(stream):
+        async for group in stream:
             groups[group.row_index] = group
-            done += group_size
+            done += settings.group_size
             if on_progress is not None:
-                on_progress(done, len(rows) * group_size)
+                on_progress(done, rows * settings.group_size)
     trajectories = [trajectory for group in groups for trajectory in group]
     return Rollouts(groups, summarise(trajectories, counts))
+
+
+async def stream_groups(
+    make_env: MakeEnvironment,
+    agent: Agent,
+    rows: Sequence[Mapping[str, Any]],
+    settings: RolloutSettings,
+    counts: Counts,
+    seed_indices: Sequence[int] | None = None,
+) -> AsyncGenerator[Group, None]:
+    """What `stream` does, with its settings as one value.
+
+    Args:
+        make_env: Makes an environment.
+        agent: Who acts.
+        rows: The dataset rows.
+        settings: How to play them.
+        counts: Where to count.
+        seed_indices: For each row, the row index that its seeds derive from; None: its own.
+    """
+    rounds = Rounds(agent) if settings.deterministic else None
+    in_a_round = min(settings.concurrency, len(rows) * settings.group_size)
+    environments = Environments(make_env, in_a_round if rounds else 1)
+    episodes = Episodes(
+        environments,
+        rounds or agent,
+        rows,
+        range(len(rows)) if seed_indices is None else seed_indices,
+        settings,
+        counts,
+    )
+    on_live = rounds.expect if rounds else None
+    schedule = Schedule(episodes.play, len(rows), settings, counts, on_live)
+    schedule.start()
+    try:
+        while (group := await schedule.next_group()) is not None:
+            yield group
+    finally:
+        await schedule.stop()
+        if rounds is not None:
+            await rounds.close()
+        await asyncio.to_thread(environments.close)

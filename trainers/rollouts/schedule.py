@@ -1,8 +1,8 @@
-"""Which episode runs when: row by row, so many at once, never far ahead of who takes the groups.
+"""Which episode runs when: row by row, a fixed number at once, never far ahead of the consumer.
 
-Episodes start lazily, when a place is free. A new row is held back while enough finished groups
-wait to be taken. A deadline cancels what is under way. Everything is driven by the ends of tasks:
-there is no polling, and no work that grows with the number of rows or of running tasks.
+An episode begins when another one ends. A new row is held back while enough finished groups wait
+to be taken. A deadline cancels what is under way. Everything is driven by tasks that end: there is
+no polling, and no work that grows with the number of rows or of running tasks.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gymnast.trainers.base.settings import check_at_least, check_positive
 from gymnast.trainers.rollouts.metrics import Counts
+from gymnast.trainers.rollouts.settings import RolloutSettings
 from gymnast.types import Trajectory
 from gymnast.visible import visible_logger
 
-# Seconds that a cancelled episode has to clean up, before nobody waits for it any longer.
+# Seconds that a cancelled episode has to clean up before it is left behind.
 CLEANUP_S = 10.0
 logger = visible_logger(__name__)
 
@@ -41,46 +41,9 @@ class Group(list[Trajectory]):
         return f"<Group row_index={self.row_index} episodes={len(self)} rewards=[{rewards}{more}]>"
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How many episodes there are and may be under way.
-
-    Attributes:
-        rows: How many rows.
-        group_size: Episodes a row.
-        concurrency: Episodes at once.
-        max_waiting_groups: No row begins while this many finished groups wait to be taken.
-        deadline_s: Seconds after which what is not finished is cancelled; None is never.
-
-    Raises:
-        ConfigError: One is out of its range.
-    """
-
-    rows: int
-    group_size: int
-    concurrency: int
-    max_waiting_groups: int
-    deadline_s: float | None
-
-    def __post_init__(self) -> None:
-        check_at_least(
-            1,
-            group_size=self.group_size,
-            concurrency=self.concurrency,
-            max_waiting_groups=self.max_waiting_groups,
-        )
-        if self.deadline_s is not None:
-            check_positive(deadline_s=self.deadline_s)
-
-    @property
-    def episodes(self) -> int:
-        """How many there are in all."""
-        return self.rows * self.group_size
-
-
 @dataclass
 class _OpenGroup:
-    """A group with members that are not over."""
+    """A group some of whose episodes are not over."""
 
     missing: int
     members: dict[int, Trajectory] = field(default_factory=dict)
@@ -89,16 +52,17 @@ class _OpenGroup:
 class Schedule:
     """Runs episodes and puts their groups together.
 
-        schedule = Schedule(play, limits, counts)
+        schedule = Schedule(play, rows, settings, counts)
         schedule.start()
         while (group := await schedule.next_group()) is not None:
             ...
         await schedule.stop()
 
     Args:
-        play: Plays a member of a row, given the indices of both.
-        limits: See there.
-        counts: Where to count what is over, and what the deadline left out.
+        play: Plays an episode, given its row index and member.
+        rows: How many rows there are.
+        settings: How many episodes there are and may be under way, and the deadline.
+        counts: Where to count finished episodes, and those that the deadline left out.
         on_live: Is told how many episodes are live whenever that changes: those under way and
             those about to begin, min(concurrency, episodes that are not over).
     """
@@ -106,13 +70,15 @@ class Schedule:
     def __init__(
         self,
         play: Play,
-        limits: Limits,
+        rows: int,
+        settings: RolloutSettings,
         counts: Counts,
         on_live: Callable[[int], None] | None = None,
     ) -> None:
-        self._play, self._limits, self._counts = play, limits, counts
+        self._play, self._settings, self._counts = play, settings, counts
         self._on_live = on_live
-        self._begun = self._over = 0  # episodes
+        self._episodes = rows * settings.group_size
+        self._begun = self._over = 0  # of these
         self._running: dict[_Task, tuple[int, int]] = {}
         self._open: dict[int, _OpenGroup] = {}
         self._waiting: deque[Group] = deque()
@@ -123,13 +89,13 @@ class Schedule:
 
     def start(self) -> None:
         """Begin the first episodes; the deadline counts from here."""
-        if self._limits.deadline_s is not None:
+        if self._settings.deadline_s is not None:
             loop = asyncio.get_running_loop()
-            self._timers.append(loop.call_later(self._limits.deadline_s, self._expire))
+            self._timers.append(loop.call_later(self._settings.deadline_s, self._expire))
         self._fill()
 
     async def next_group(self) -> Group | None:
-        """The group that was finished next, or None after the last one.
+        """The next finished group, or None after the last one.
 
         Raises:
             Exception: What an episode raised; the others are cancelled.
@@ -156,51 +122,51 @@ class Schedule:
 
     @property
     def _finished(self) -> bool:
-        return not self._running and (self._stopped or self._begun == self._limits.episodes)
+        return not self._running and (self._stopped or self._begun == self._episodes)
 
     def _fill(self) -> None:
-        """Begin as many episodes as there are places for."""
-        limits = self._limits
+        """Begin as many episodes as may run."""
+        settings = self._settings
         while (
             not self._stopped
-            and self._begun < limits.episodes
-            and len(self._running) < limits.concurrency
+            and self._begun < self._episodes
+            and len(self._running) < settings.concurrency
         ):
-            index, member = divmod(self._begun, limits.group_size)
+            row_index, member = divmod(self._begun, settings.group_size)
             if member == 0:
-                if len(self._waiting) >= limits.max_waiting_groups:
+                if len(self._waiting) >= settings.max_waiting_groups:
                     break
-                self._open[index] = _OpenGroup(limits.group_size)
-            task = asyncio.create_task(self._play(index, member))
+                self._open[row_index] = _OpenGroup(settings.group_size)
+            task = asyncio.create_task(self._play(row_index, member))
             task.add_done_callback(self._ended)
-            self._running[task] = (index, member)
+            self._running[task] = (row_index, member)
             self._begun += 1
         if self._on_live is not None:
-            self._on_live(min(limits.concurrency, limits.episodes - self._over))
+            self._on_live(min(settings.concurrency, self._episodes - self._over))
 
     def _ended(self, task: _Task) -> None:
-        """Count an episode, hand its group over if it was the last, and begin another."""
-        place = self._running.pop(task, None)
-        if place is None:  # given up before
+        """Count an episode, hand its group over if that is complete, and begin another."""
+        episode = self._running.pop(task, None)
+        if episode is None:  # given up before
             return
         trajectory = self._result(task)
-        index, member = place
-        group = self._open[index]
+        row_index, member = episode
+        group = self._open[row_index]
         group.missing -= 1
         self._over += 1
         self._counts.finished += 1
         if trajectory is not None:
             group.members[member] = trajectory
-        self._hand_over_if_complete(index)
+        self._hand_over_if_complete(row_index)
         self._changed.set()
         self._fill()
 
-    def _hand_over_if_complete(self, index: int) -> None:
-        group = self._open[index]
+    def _hand_over_if_complete(self, row_index: int) -> None:
+        group = self._open[row_index]
         if group.missing == 0:
-            del self._open[index]
+            del self._open[row_index]
             members = [group.members[member] for member in sorted(group.members)]
-            self._waiting.append(Group(index, members))
+            self._waiting.append(Group(row_index, members))
 
     def _result(self, task: _Task) -> Trajectory | None:
         if task.cancelled() or not task.done():
@@ -219,20 +185,22 @@ class Schedule:
         """The deadline: what is under way is cancelled, and what has not begun is left out."""
         if self._stopped:
             return
-        limits = self._limits
-        unbegun = limits.episodes - self._begun
+        unbegun = self._episodes - self._begun
         self._counts.left_out_for["deadline"] += unbegun
         self._counts.finished += unbegun
         self._too_late = True
         self._halt()
-        index, begun = divmod(self._begun, limits.group_size)
+        row_index, begun = divmod(self._begun, self._settings.group_size)
         if begun:  # the rest of this group does not come
-            self._open[index].missing -= limits.group_size - begun
-            self._hand_over_if_complete(index)
+            self._open[row_index].missing -= self._settings.group_size - begun
+            self._hand_over_if_complete(row_index)
         self._changed.set()
 
     def _halt(self) -> None:
-        """Begin nothing more, and cancel what is under way; once, or cleanups would be cut off."""
+        """Begin nothing more, and cancel what is under way.
+
+        Only once: a second cancellation would cut cleanups off.
+        """
         if self._stopped:
             return
         self._stopped = True
@@ -242,7 +210,7 @@ class Schedule:
 
     def _give_up(self) -> None:
         """Cancel once more, for a `cleanup` that hangs, and wait no longer."""
-        for task, place in list(self._running.items()):
-            logger.warning("row %d, member %d: cancelled, and did not end", *place)
+        for task, (row_index, member) in list(self._running.items()):
+            logger.warning("row %d, member %d: cancelled, and did not end", row_index, member)
             task.cancel()
             self._ended(task)

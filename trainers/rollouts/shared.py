@@ -1,14 +1,11 @@
-"""A step's rollouts: divided over processes by rows, played by the current weights, put together.
+"""A step's rollouts: rows divided over processes, played by the current weights, put together.
 
-Each process plays every so-manyth row alone; then all of them know all groups, in the order of the
-rows. Seeds derive from a row's place among all rows, so how many processes there are changes
-neither what is played nor what is learned from it.
-
-Left out: how episodes are played (`trainers/rollouts/many_episodes.py`), and how processes meet
-(`trainers/distributed/processes.py`).
+Of n processes, each plays every n-th row by itself; then every process gets all groups, in the
+order of the rows. Seeds derive from the row index among all rows, so the number of processes
+changes neither what is played nor what is learned from it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +15,11 @@ from gymnast.agents import TransformersAgent
 from gymnast.agents.models.adapters import folded
 from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.distributed.processes import together
-from gymnast.trainers.rollouts.many_episodes import MakeEnvironment, Rollouts, collect
+from gymnast.trainers.rollouts.environments import MakeEnvironment
+from gymnast.trainers.rollouts.many_episodes import Rollouts, gather_groups, stream_groups
 from gymnast.trainers.rollouts.metrics import Counts, nothing_finished, summarise
-from gymnast.trainers.rollouts.rewards import Reward
 from gymnast.trainers.rollouts.schedule import Group
+from gymnast.trainers.rollouts.settings import RolloutSettings
 
 Row = Mapping[str, Any]
 
@@ -30,7 +28,7 @@ Row = Mapping[str, Any]
 class _Share:
     """What one process played."""
 
-    groups: list[Group]  # row_index is the place among all rows
+    groups: list[Group]  # each with its row_index among all rows
     counts: Counts
 
 
@@ -42,22 +40,21 @@ class SharedRollouts:
         accelerator: Of this process.
         agent: Who acts; adapters of its model are folded into the weights meanwhile.
         make_env: Makes an environment.
-        concurrency: Episodes at once, in each process.
-        deterministic: Sample in rounds.
-        rewards: Reward functions besides the environment's own reward.
-        stopping: Whether the run is to stop: then what is being played is given up.
+        stopping: Whether the run is to stop: then the episodes under way are given up.
     """
 
     accelerator: Accelerator
     agent: TransformersAgent
     make_env: MakeEnvironment
-    concurrency: int
-    deterministic: bool
-    rewards: Sequence[Reward] = ()
     stopping: Stopping = field(default_factory=Stopping)
 
-    def of(
-        self, rows: Sequence[Row], what: str, *, max_failed_episodes: int = 0, **settings: Any
+    def collect(
+        self,
+        rows: Sequence[Row],
+        settings: RolloutSettings,
+        purpose: str,
+        *,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> Rollouts:
         """Play this process's share of some rows; returns the rollouts of all processes.
 
@@ -65,64 +62,59 @@ class SharedRollouts:
 
         Args:
             rows: Of all processes.
-            what: What they are for, in words.
-            max_failed_episodes: In how many episodes of all processes the user's code may raise.
-            **settings: Of `collect`.
+            settings: How to play them. `concurrency` holds in each process; `max_failed_episodes`
+                counts the episodes of all processes.
+            purpose: What the rollouts are for, in words, for errors.
+            on_progress: Called after every group of this process; see `collect`.
 
         Raises:
-            UserCodeError: It raised in more.
-            TooManyFailures: No episode was finished.
+            UserCodeError: It was raised in more than `max_failed_episodes`.
+            TooManyFailures: No episode finished.
             Stopped: The run is to stop, in any of the processes.
             Exception: What another process raised.
         """
-        most = max_failed_episodes
-        found = together(self.accelerator, lambda: self._unless_stopped(rows, most, settings))
-        shares = [share for share in found if share is not None]
-        if len(shares) < len(found):
+        played = together(self.accelerator, lambda: self._play_share(rows, settings, on_progress))
+        shares = [share for share in played if share is not None]
+        if len(shares) < len(played):
             raise Stopped
         groups = sorted((g for share in shares for g in share.groups), key=lambda g: g.row_index)
         counts = _sum([share.counts for share in shares])
-        if len(counts.user_errors) > most:
+        if len(counts.user_errors) > settings.max_failed_episodes:
             raise counts.user_errors[0]
         trajectories = [trajectory for group in groups for trajectory in group]
         rollouts = Rollouts(groups, summarise(trajectories, counts))
         if rows and not trajectories:
-            raise nothing_finished(what, len(rows) * settings["group_size"], rollouts.metrics)
+            raise nothing_finished(purpose, len(rows) * settings.group_size, rollouts.metrics)
         return rollouts
 
-    def _unless_stopped(
-        self, rows: Sequence[Row], most: int, settings: Mapping[str, Any]
+    def _play_share(
+        self,
+        rows: Sequence[Row],
+        settings: RolloutSettings,
+        on_progress: Callable[[int, int], None] | None,
     ) -> _Share | None:
-        try:
-            return self._share(rows, most, settings)
-        except Stopped:
-            return None
-
-    def _share(self, rows: Sequence[Row], most: int, settings: Mapping[str, Any]) -> _Share:
-        """Play every so-manyth row here; the other processes are not waited for."""
+        """Play every n-th row, n being the number of processes; None if the run is to stop."""
+        process, processes = self.accelerator.process_index, self.accelerator.num_processes
+        row_indices = range(process, len(rows), processes)
+        own_rows = [rows[row_index] for row_index in row_indices]  # a dataset's slice is no list
         counts = Counts()
-        places = range(self.accelerator.process_index, len(rows), self.accelerator.num_processes)
         with folded(self.agent.model):
             self.agent.weights_changed()
-            playing = collect(
-                self.make_env,
-                self.agent,
-                [rows[place] for place in places],  # a dataset's slice is no list
-                row_numbers=places,
-                counts=counts,
-                concurrency=self.concurrency,
-                deterministic=self.deterministic,
-                rewards=self.rewards,
-                max_failed_episodes=most,
-                **settings,
+            stream = stream_groups(
+                self.make_env, self.agent, own_rows, settings, counts, row_indices
             )
             try:
-                played = self.stopping.run(playing)
+                groups = self.stopping.run(
+                    gather_groups(stream, len(own_rows), settings, counts, on_progress)
+                )
+            except Stopped:
+                return None
             finally:
                 self.agent.wait_idle()  # a deadline, say, cancels amid a forward pass
                 self.agent.weights_changed()  # they are about to, and the memory is training's
-        counts.rows_skipped = {places[index] for index in counts.rows_skipped}
-        return _Share([Group(p, group) for p, group in zip(places, played, strict=True)], counts)
+        counts.rows_skipped = {row_indices[index] for index in counts.rows_skipped}
+        placed = zip(row_indices, groups, strict=True)
+        return _Share([Group(row_index, group) for row_index, group in placed], counts)
 
 
 def _sum(parts: Sequence[Counts]) -> Counts:

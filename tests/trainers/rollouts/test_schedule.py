@@ -1,4 +1,4 @@
-"""Whatever episodes do: in order, so many at once, each row's group once, everything counted."""
+"""The schedule keeps order and limits, hands over each group once, and counts every episode."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,14 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gymnast.trainers.rollouts.metrics import Counts
-from gymnast.trainers.rollouts.schedule import Group, Limits, Schedule
-from gymnast.types import Span, StopReason, Trajectory
+from gymnast.trainers.rollouts.schedule import Group, Schedule
+from gymnast.trainers.rollouts.settings import RolloutSettings
+from gymnast.types import Sampling, Span, StopReason, Trajectory
 
 
-def trajectory(index: int, member: int) -> Trajectory:
+def trajectory(row_index: int, member: int) -> Trajectory:
     """One whose ids say whose it is."""
     return Trajectory(
-        ids=[index, member],
+        ids=[row_index, member],
         action_mask=[0, 1],
         logprobs=[0.0, 0.0],
         prompt_length=1,
@@ -38,15 +39,15 @@ class Players:
     running: int = 0
     most_running: int = 0
 
-    async def play(self, index: int, member: int) -> Trajectory | None:
-        turns = self.plan[index * self.group_size + member]
-        self.begun.append((index, member))
+    async def play(self, row_index: int, member: int) -> Trajectory | None:
+        turns = self.plan[row_index * self.group_size + member]
+        self.begun.append((row_index, member))
         self.running += 1
         self.most_running = max(self.running, self.most_running)
         for _ in range(turns):
             await asyncio.sleep(0)
         self.running -= 1
-        return trajectory(index, member) if turns else None
+        return trajectory(row_index, member) if turns else None
 
 
 @settings(max_examples=150, deadline=None)
@@ -59,18 +60,25 @@ def test_every_row_has_its_group_once_and_no_limit_is_passed(data: st.DataObject
     )
     pauses = data.draw(st.lists(st.integers(0, 9), min_size=rows, max_size=rows))
     players, counts = Players(plan, group_size), Counts()
-    limits = Limits(rows, group_size, concurrency, most, None)
+    limits = RolloutSettings(
+        group_size=group_size,
+        sampling=Sampling(),
+        concurrency=concurrency,
+        max_waiting_groups=most,
+    )
     live: list[int] = []
 
     async def run() -> list[Group]:
-        schedule = Schedule(players.play, limits, counts, live.append)
+        schedule = Schedule(players.play, rows, limits, counts, live.append)
         schedule.start()
         groups: list[Group] = []
         while (group := await schedule.next_group()) is not None:
             groups.append(group)
             for _ in range(pauses[len(groups) - 1]):
                 await asyncio.sleep(0)
-            open_rows = {index for index, _ in players.begun} - {g.row_index for g in groups}
+            open_rows = {row_index for row_index, _ in players.begun} - {
+                g.row_index for g in groups
+            }
             assert len(open_rows) <= most + concurrency  # waiting, and under way
         await schedule.stop()
         return groups
@@ -95,13 +103,20 @@ def test_a_deadline_leaves_out_exactly_what_has_no_trajectory(
     """The first `quick` episodes end at once; all others never do."""
     counts = Counts()
 
-    async def play(index: int, member: int) -> Trajectory | None:
-        if index * group_size + member >= quick:
+    async def play(row_index: int, member: int) -> Trajectory | None:
+        if row_index * group_size + member >= quick:
             await asyncio.Event().wait()
-        return trajectory(index, member)
+        return trajectory(row_index, member)
 
     async def run() -> list[Group]:
-        schedule = Schedule(play, Limits(rows, group_size, concurrency, 2, 0.005), counts)
+        limits = RolloutSettings(
+            group_size=group_size,
+            sampling=Sampling(),
+            concurrency=concurrency,
+            max_waiting_groups=2,
+            deadline_s=0.005,
+        )
+        schedule = Schedule(play, rows, limits, counts)
         schedule.start()
         groups = []
         while (group := await schedule.next_group()) is not None:
@@ -119,18 +134,19 @@ def test_a_deadline_leaves_out_exactly_what_has_no_trajectory(
 def test_what_an_episode_raises_stops_the_others_at_once() -> None:
     cancelled = []
 
-    async def play(index: int, member: int) -> Trajectory | None:
-        if index == 1:
+    async def play(row_index: int, member: int) -> Trajectory | None:
+        if row_index == 1:
             raise ZeroDivisionError
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            cancelled.append(index)
+            cancelled.append(row_index)
             raise
         return None
 
     async def run() -> None:
-        schedule = Schedule(play, Limits(100, 1, 3, 4, None), Counts())
+        limits = RolloutSettings(group_size=1, sampling=Sampling(), concurrency=3)
+        schedule = Schedule(play, 100, limits, Counts())
         schedule.start()
         for _ in range(5):
             await asyncio.sleep(0)

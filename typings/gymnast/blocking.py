@@ -1,0 +1,1 @@
+../../gymnast/blocking.py
