@@ -378,12 +378,7 @@ class Trainer:
         if most is None:
             most = 0 if step == 1 else rows * self.group_size // 10
         return replace(
-            self._rollout_settings,
-            group_size=self.group_size,
-            sampling=self.sampling,
-            seed=derive(self.seed, "step", step),
-            max_failed_episodes=most,
-            deadline_s=self.rollout_deadline_s,
+            self._rollout_settings, seed=derive(self.seed, "step", step), max_failed_episodes=most
         )
 
     def _record(
