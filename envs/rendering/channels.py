@@ -15,7 +15,6 @@ from functools import cached_property
 
 from gymnast.envs.rendering.calls import markup
 from gymnast.envs.rendering.calls.dialect import Dialect
-from gymnast.envs.rendering.calls.json_payloads import NameThenJson
 from gymnast.envs.rendering.template.reasoning import Reasoning
 
 _WORD = re.compile(r"\w+")
@@ -41,7 +40,7 @@ class Channels:
     call: str
 
     @classmethod
-    def derive(
+    def of(
         cls,
         reasoning: Reasoning | None,
         before_text: Sequence[str],
@@ -117,5 +116,4 @@ class Channels:
 
 def _head(dialect: Dialect) -> str:
     """The markup of a call before its arguments."""
-    payload = dialect.payload
-    return dialect.open + (payload.separator if isinstance(payload, NameThenJson) else "")
+    return dialect.open + dialect.payload.markup.after_name

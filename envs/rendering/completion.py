@@ -6,6 +6,7 @@ write raises; a call that cannot be read is in the message, with an `error`.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,13 +16,15 @@ from gymnast.envs.rendering.calls.dialect import Dialect, read_calls, read_near_
 from gymnast.envs.rendering.channels import Channels
 from gymnast.envs.rendering.response_template import ResponseTemplate
 from gymnast.envs.rendering.template.reasoning import Reasoning
-from gymnast.envs.rendering.template.turns import Turns
+from gymnast.envs.rendering.template.turns import TurnMarkup
+from gymnast.envs.rendering.tokens.markers import change_strings
 from gymnast.envs.rendering.tokens.safe_text import SafeText
-from gymnast.envs.rendering.tokens.spelled import decode_apart, without_marker
 from gymnast.envs.rendering.user_parser import Parser, run_parser
 from gymnast.types import Message, ToolCall
 
 Tools = Sequence[Mapping[str, Any]] | None
+
+_MARKER = "\ue0ff"
 
 STRICT_ID = re.compile(r"[A-Za-z0-9]{9}")
 """A call's id as the strictest template wants it."""
@@ -44,7 +47,7 @@ class Reader:
     """
 
     text: SafeText
-    turns: Turns
+    turns: TurnMarkup
     dialect: Dialect
     reasoning: Reasoning | None
     stop_ids: tuple[int, ...]
@@ -81,7 +84,7 @@ class Reader:
     def _by_dialect(
         self, completion_ids: Sequence[int], context_ids: Sequence[int], tools: Tools
     ) -> tuple[str, str, list[ToolCall]]:
-        text, marker = decode_apart(self._without_stop(completion_ids), self.text)
+        text, marker = decode_with_marker(self._without_stop(completion_ids), self.text)
         thought, said, dialect = "", "", self.dialect
         if self.channels is not None:
             thought, said, text = self.channels.split(text)
@@ -130,6 +133,39 @@ class Reader:
             seen.add(own)
             numbered.append(replace(call, id=own))
         return numbered
+
+
+def decode_with_marker(ids: Sequence[Any], text: SafeText) -> tuple[str, str]:
+    """Decode a completion; give its text, and the marker in what only spells a token, or ""."""
+    decoded = text.decode(ids)
+    tokens = Counter(token for token in map(text.token_of, ids) if token)
+    if all(decoded.count(token) <= count for token, count in tokens.items()):
+        return decoded, ""
+    if _MARKER in decoded:
+        return decoded, ""
+    parts: list[str] = []
+    stretch: list[Any] = []  # a token that is markup, and what follows it up to the next
+    for number in [*ids, None]:
+        token = text.token_of(number) if number is not None else ""
+        if number is None or token in tokens:
+            # Decoded with the token before it, for a decoder may strip a text's first space.
+            written = text.decode(stretch)
+            before = text.token_of(stretch[0]) if stretch else ""
+            before = before if written.startswith(before) else ""
+            written = written.removeprefix(before)
+            for spelled in tokens:
+                written = written.replace(spelled, spelled[0] + _MARKER + spelled[1:])
+            parts += [before, written]
+            stretch = []
+        stretch.append(number)
+    return "".join(parts), _MARKER
+
+
+def without_marker(value: Any, marker: str) -> Any:
+    """A copy of what was read, without the marker in any of its strings."""
+    if not marker:
+        return value
+    return change_strings(value, lambda string: string.replace(marker, ""), "data")
 
 
 def _own_id(number: int) -> str:

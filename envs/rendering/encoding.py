@@ -25,8 +25,7 @@ from gymnast.envs.rendering.calls.markup import common_start, shared_length
 from gymnast.envs.rendering.completion import STRICT_ID
 from gymnast.envs.rendering.template.following import Following
 from gymnast.envs.rendering.template.reasoning import Reasoning
-from gymnast.envs.rendering.template.turn_ends import after_cut
-from gymnast.envs.rendering.template.turns import Turns
+from gymnast.envs.rendering.template.turns import TurnMarkup, after_cut
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.errors import TemplateError, UsageError
 from gymnast.types import Message, ToolCall
@@ -49,7 +48,7 @@ class Encoder:
     """
 
     text: SafeText
-    turns: Turns
+    turns: TurnMarkup
     following: Following
     reasoning: Reasoning | None
     stop_ids: tuple[int, ...]

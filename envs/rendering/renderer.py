@@ -26,11 +26,10 @@ from gymnast.envs.rendering.completion import Reader
 from gymnast.envs.rendering.encoding import Encoder, check_sayable, difference
 from gymnast.envs.rendering.response_template import ResponseTemplate
 from gymnast.envs.rendering.template.chat_template import ChatTemplate
-from gymnast.envs.rendering.template.derivation import derive
+from gymnast.envs.rendering.template.derivation import derive_dialect
 from gymnast.envs.rendering.template.following import Following, with_ends_of_calls
 from gymnast.envs.rendering.template.reasoning import Reasoning
-from gymnast.envs.rendering.template.turn_ends import after_cut, after_stop, end_of_turn
-from gymnast.envs.rendering.template.turns import Turns
+from gymnast.envs.rendering.template.turns import TurnMarkup, after_cut, after_stop, end_of_turn
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.envs.rendering.user_parser import Parser, load_parser
 from gymnast.errors import TemplateError
@@ -92,7 +91,7 @@ class Renderer:
         self._text = SafeText(tokenizer, self._template.replaced)
         eos_id = None if tokenizer.eos_token_id is None else int(tokenizer.eos_token_id)
         response = self._find_response() if chat_template is None else None
-        turns = Turns.of(self._template, self._text, eos_id)
+        turns = TurnMarkup.of(self._template, self._text, eos_id)
         # Whoever reads calls in their own way knows what we may not understand.
         self._read_elsewhere = parser is not None or response is not None
         self._unread = False
@@ -104,14 +103,14 @@ class Renderer:
         eos = () if eos_id is None else (eos_id,)
         ends = (*sorted(self._turns.closing), *eos, *sorted(self._turns.opening))
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(ends))
-        reasoning = Reasoning.derive(self._template, turns.header, self._text.added, self.dialect)
+        reasoning = Reasoning.of(self._template, turns.header, self._text.added, self.dialect)
         self._reader = Reader(
             self._text,
             self._turns,
             self.dialect or plain_protocol.DIALECT,
             reasoning,
             self.stop_ids,
-            Channels.derive(reasoning, turns.before_text, self.dialect, self._text.added),
+            Channels.of(reasoning, turns.before_text, self.dialect, self._text.added),
             strict_ids=self._following.takes_strict_ids_only,
             parser=load_parser(parser) if parser is not None else None,
             response=None if self._plain else response,
@@ -248,9 +247,9 @@ class Renderer:
         """Whether calls, results and schemas are written by the plain protocol."""
         return self.dialect is None and not self._unread
 
-    def _find_dialect(self, turns: Turns) -> Dialect | None:
+    def _find_dialect(self, turns: TurnMarkup) -> Dialect | None:
         try:
-            found = derive(self._template, turns, self._text)
+            found = derive_dialect(self._template, turns, self._text)
             if found is None or not found.prewritten:
                 return found
             return replace(found, answer=next(iter(turns.before_text), ""))
@@ -260,7 +259,7 @@ class Renderer:
             self._unread = True
             return None
 
-    def _with_ends_of_calls(self, turns: Turns) -> Turns:
+    def _with_ends_of_calls(self, turns: TurnMarkup) -> TurnMarkup:
         try:
             return with_ends_of_calls(self._following)
         except TemplateError:

@@ -40,7 +40,7 @@ class Dialect:
         needs_system: Whether it does so in a system message only.
         prewritten: Whether the generation prompt ends with `open`.
         answer: What stands after `open` where text comes instead of a call.
-        asked_for: A word before calls that the template asks for, and does not write; "" for none.
+        leading_word: A word before calls that the template asks for, but leaves out; or "".
         example: A right call of `TOOL` with `KEY` and `VALUE`, to show to a model.
     """
 
@@ -58,7 +58,7 @@ class Dialect:
     prewritten: bool = False
     answer: str = ""
     beside: tuple[str, ...] = ()
-    asked_for: str = ""
+    leading_word: str = ""
     example: str = ""
 
 
@@ -120,7 +120,7 @@ class _Part:
 def _with_near_miss(part: _Part, dialect: Dialect, schemas: Schemas, *, alone: bool) -> _Part:
     """A part whose text ends where something begins that is nearly a call."""
     text = part.text if alone else _without_markup(part.text, dialect)
-    miss = near_misses.find(text, _marks(dialect), schemas, alone=alone)
+    miss = near_misses.find(text, _markup_of(dialect), schemas, alone=alone)
     if miss is None:
         return part
     position = part.start + max(part.text.find(text[miss.start :]), 0)
@@ -129,9 +129,9 @@ def _with_near_miss(part: _Part, dialect: Dialect, schemas: Schemas, *, alone: b
 
 
 @lru_cache(maxsize=256)
-def _marks(dialect: Dialect) -> near_misses.Marks:
-    return near_misses.Marks(
-        dialect.payload,
+def _markup_of(dialect: Dialect) -> near_misses.DialectMarkup:
+    return near_misses.DialectMarkup(
+        dialect.payload.markup,
         opening=(dialect.section_open, dialect.open),
         closing=(dialect.close, dialect.section_close),
         other=(*dialect.beside, dialect.answer),
@@ -183,10 +183,10 @@ def _read_bare(text: str, dialect: Dialect, schemas: Schemas) -> list[_Part]:
     parts: list[_Part] = []
     start, end = skip_space(text, 0), 0
     begins = dialect.payload.begins(text, start)
-    if begins and not _marks(dialect).loose.is_data(text, start, schemas):
+    if begins and not _markup_of(dialect).loose.is_data(text, start, schemas):
         calls, end = _read_block(text, start, dialect, schemas)
         parts.append(_Part(0, "", calls))
-    for word in re.finditer(re.escape(dialect.asked_for), text) if dialect.asked_for else ():
+    for word in re.finditer(re.escape(dialect.leading_word), text) if dialect.leading_word else ():
         start = skip_space(text, word.end())
         if word.start() >= end and dialect.payload.begins(text, start):
             said, begin = text[end : word.start()], end

@@ -3,16 +3,18 @@
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jmespath
 
 from gymnast.envs.rendering.calls import markup, probes
 from gymnast.envs.rendering.calls.literals import skip_space
 from gymnast.envs.rendering.calls.payloads import (
-    Found,
     Malformed,
-    Sample,
+    MarkedCall,
+    Payload,
+    PayloadMarkup,
+    PayloadMatch,
     Schemas,
     read_arguments,
     read_json,
@@ -64,7 +66,7 @@ _TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 
 
 @dataclass(frozen=True)
-class JsonCalls:
+class JsonCalls(Payload):
     """JSON objects, alone or in a list, each with the tool's name and arguments somewhere in it.
 
     Attributes:
@@ -75,18 +77,20 @@ class JsonCalls:
         listed: Whether the template writes a list.
     """
 
+    label: ClassVar[str] = "a JSON object"
+
     name: tuple[str, ...]
     arguments: tuple[str, ...]
     call_id: tuple[str, ...] = ()
     listed: bool = False
 
     @classmethod
-    def derive(cls, sample: Sample) -> Found | None:
-        """Recognise it in a rendering of the first marked call."""
-        found = find_json(sample.region, next(iter(probes.ARGUMENTS[0].values())))
-        if found is None:
+    def recognise(cls, call: MarkedCall) -> PayloadMatch | None:
+        """Find the outermost JSON around the marked arguments."""
+        json_around = find_json(call.text, next(iter(probes.ARGUMENTS[0].values())))
+        if json_around is None:
             return None
-        value, start, end = found
+        value, start, end = json_around
         item = value[0] if isinstance(value, list) and value else value
         arguments = find_path(item, probes.ARGUMENTS[0])
         if arguments is None:
@@ -96,7 +100,7 @@ class JsonCalls:
             return None
         call_id = find_path(item, probes.IDS[0]) or ()
         path = arguments if name else arguments[:-1]
-        return Found(cls(name, path, call_id, isinstance(value, list)), start, end)
+        return PayloadMatch(cls(name, path, call_id, isinstance(value, list)), start, end)
 
     def read(
         self, text: str, start: int, schemas: Schemas, close: str
@@ -144,35 +148,39 @@ class JsonCalls:
         either = "|".join(re.escape(json.dumps(key)) for key in keys)
         return bool(keys and re.compile(rf"\[?\s*{{\s*(?:{either})\s*:").match(text, start))
 
-    def continues(self, text: str, start: int) -> bool:
-        """Whether another one begins here."""
-        return self.begins(text, start)
+    @property
+    def markup(self) -> PayloadMarkup:
+        """The last keys on the way to the name and the arguments."""
+        return PayloadMarkup(
+            name_key="".join(self.name[-1:]), arguments_key="".join(self.arguments[-1:])
+        )
 
 
 @dataclass(frozen=True)
-class NameThenJson:
+class NameThenJson(Payload):
     """The tool's name, a separator, and the arguments as a JSON object.
 
     Attributes:
         separator: The markup between them; it may hold the call's id or number.
     """
 
+    label: ClassVar[str] = "a name and a JSON object"
+
     separator: str
 
     @classmethod
-    def derive(cls, sample: Sample) -> Found | None:
-        """Recognise it in a rendering of the first marked call."""
-        region = sample.region
-        found = find_json(region, next(iter(probes.ARGUMENTS[0].values())))
-        if found is None or found[0] != probes.ARGUMENTS[0]:
+    def recognise(cls, call: MarkedCall) -> PayloadMatch | None:
+        """Find the marked name, and the marked arguments as JSON after it."""
+        json_around = find_json(call.text, next(iter(probes.ARGUMENTS[0].values())))
+        if json_around is None or json_around[0] != probes.ARGUMENTS[0]:
             return None
-        _, json_start, end = found
-        start = region.rfind(probes.NAMES[0], 0, json_start)
-        separator = region[start + len(probes.NAMES[0]) : json_start]
+        _, json_start, end = json_around
+        start = call.text.rfind(probes.NAMES[0], 0, json_start)
+        separator = call.text[start + len(probes.NAMES[0]) : json_start]
         if start < 0 or not separator:
             return None
         payload = cls(markup.generalised(separator.strip()))
-        return Found(payload, start, end, payload.header)
+        return PayloadMatch(payload, start, end, payload.header)
 
     def read(
         self, text: str, start: int, schemas: Schemas, close: str
@@ -216,10 +224,7 @@ class NameThenJson:
         header = rf"[^{{}}\n]{{0,80}}?{re.escape(tags[-1])}(?=\s*{{)"
         return re.compile(header).match(text, name.end()) if name else None
 
-    def begins(self, text: str, start: int) -> bool:
-        """Never: a bare name is ordinary text."""
-        return False
-
-    def continues(self, text: str, start: int) -> bool:
-        """Never, for the same reason."""
-        return False
+    @property
+    def markup(self) -> PayloadMarkup:
+        """The separator."""
+        return PayloadMarkup(after_name=self.separator)

@@ -15,7 +15,7 @@ Left out: markup around the payload, `call:` before a name included
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.calls.argument_types import of_items, of_property, typed, types
@@ -27,7 +27,13 @@ from gymnast.envs.rendering.calls.literals import (
     next_item,
     skip_space,
 )
-from gymnast.envs.rendering.calls.payloads import Found, Malformed, Sample, Schemas
+from gymnast.envs.rendering.calls.payloads import (
+    Malformed,
+    MarkedCall,
+    Payload,
+    PayloadMatch,
+    Schemas,
+)
 from gymnast.types import ToolCall
 
 _QUOTES = ("'", '"')
@@ -53,14 +59,14 @@ def _marked_call() -> re.Pattern[str]:
     )
 
 
-def _escapes(sample: Sample, quote: str) -> bool:
+def _escapes(call: MarkedCall, quote: str) -> bool:
     text = f"Zq{quote}one"
-    rendered = sample.write({next(iter(probes.ARGUMENTS[0])): text})
+    rendered = call.write({next(iter(probes.ARGUMENTS[0])): text})
     return rendered is None or f"{quote}{text}{quote}" not in rendered
 
 
 @dataclass(frozen=True)
-class KeywordCalls:
+class KeywordCalls(Payload):
     """Calls of the form name, bracket, keywords with values, bracket.
 
     Attributes:
@@ -73,6 +79,8 @@ class KeywordCalls:
         listed: Whether the template writes a list.
     """
 
+    label: ClassVar[str] = "keywords in brackets"
+
     opening: str
     assign: str
     notation: Notation
@@ -82,9 +90,9 @@ class KeywordCalls:
     listed: bool = False
 
     @classmethod
-    def derive(cls, sample: Sample) -> Found | None:
-        """Recognise it in a rendering of the first marked call."""
-        match = _marked_call().search(sample.region)
+    def recognise(cls, call: MarkedCall) -> PayloadMatch | None:
+        """Find the marked name, and the marked arguments in brackets after it."""
+        match = _marked_call().search(call.text)
         if match is None:
             return None
         quote = match["quote"]
@@ -92,18 +100,18 @@ class KeywordCalls:
             opening=match["opening"],
             assign=match["assign"],
             notation=Notation("" if quote in _QUOTES else quote, bare=not quote),
-            escaped=quote not in _QUOTES or _escapes(sample, quote),
+            escaped=quote not in _QUOTES or _escapes(call, quote),
             quoted=bool(quote and match["of_number"]),
             comma=bool(match["comma"]),
         )
-        before = sample.region[: match.start()].rstrip()
+        before = call.text[: match.start()].rstrip()
         if before.endswith("["):
             listed, start = replace(payload, listed=True), len(before) - 1
             try:
-                return Found(listed, start, listed.read(sample.region, start, {}, "")[1])
+                return PayloadMatch(listed, start, listed.read(call.text, start, {}, "")[1])
             except Malformed:  # a bracket of the template's markup
                 pass
-        return Found(payload, match.start(), match.end())
+        return PayloadMatch(payload, match.start(), match.end())
 
     def read(
         self, text: str, start: int, schemas: Schemas, close: str

@@ -67,13 +67,13 @@ class Loose:
 
     Attributes:
         words: Which words may stand beside a tool's name and its parameters' names.
-        names: The dialect's own key of a tool's name, if it has one.
-        arguments: Its own key of the arguments, if it has one.
+        name_key: The dialect's own key of a tool's name; "" where it has none.
+        arguments_key: Its own key of the arguments; "" where it has none.
     """
 
     words: frozenset[str]
-    names: tuple[str, ...] = ()
-    arguments: tuple[str, ...] = ()
+    name_key: str = ""
+    arguments_key: str = ""
 
     def find(self, text: str, schemas: Schemas) -> Iterator[NearMiss]:
         """The first named tool, and the first object, that mean a call."""
@@ -126,11 +126,11 @@ class Loose:
 
     @property
     def _name_keys(self) -> tuple[str, ...]:
-        return (*self.names, *_NAME_KEYS)
+        return (self.name_key, *_NAME_KEYS) if self.name_key else _NAME_KEYS
 
     @property
     def _argument_keys(self) -> tuple[str, ...]:
-        return (*self.arguments, *_ARGUMENT_KEYS)
+        return (self.arguments_key, *_ARGUMENT_KEYS) if self.arguments_key else _ARGUMENT_KEYS
 
     def _stands_alone(self, text: str, start: int, end: int, value: Any) -> bool:
         line = _beginning(text, start)

@@ -24,7 +24,7 @@ from itertools import islice
 
 from gymnast.envs.rendering.calls import markup
 from gymnast.envs.rendering.calls.loose_calls import Loose, NearMiss, words_of
-from gymnast.envs.rendering.calls.payloads import Payload, Schemas
+from gymnast.envs.rendering.calls.payloads import PayloadMarkup, Schemas
 
 _TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 _LIKE_A_TAG = re.compile(
@@ -41,31 +41,31 @@ _LONGEST = 60  # characters of a tag
 
 
 @dataclass(frozen=True)
-class Marks:
-    """What calls of a dialect look like from outside.
+class DialectMarkup:
+    """The markup by which a dialect's calls are known.
 
     Attributes:
-        payload: The kind of payload.
+        payload: What stands inside a payload.
         opening: The markup before all calls, and before each.
         closing: The markup after each call, and after all.
         other: Markup that turns without calls have too.
     """
 
-    payload: Payload
+    payload: PayloadMarkup
     opening: tuple[str, str]
     closing: tuple[str, str]
     other: tuple[str, ...] = ()
 
     @cached_property
     def openers(self) -> tuple[str, ...]:
-        """The tags before a payload, and those inside of it."""
-        inside = (self._part(part) for part in ("after_name", "open", "assign", "separator"))
-        return self._tags([*self.opening, *inside])
+        """The tags before a payload, and those inside it."""
+        inside = self.payload
+        return self._tags([*self.opening, inside.after_name, inside.open, inside.assign])
 
     @cached_property
     def closers(self) -> tuple[str, ...]:
         """The tags after a payload."""
-        tags = self._tags([self._part("close"), *self.closing])
+        tags = self._tags([self.payload.close, *self.closing])
         return tuple(tag for tag in tags if tag not in self.openers)
 
     @cached_property
@@ -77,14 +77,14 @@ class Marks:
     @cached_property
     def loose(self) -> Loose:
         """How calls are found that have none of this markup."""
-        written = [*self.opening, self._part("separator"), self._part("open"), self._part("assign")]
-        keys = (self._keys("name"), self._keys("arguments"))
-        return Loose(words_of(" ".join(written)), *keys)
+        inside = self.payload
+        written = [*self.opening, inside.after_name, inside.open, inside.assign]
+        return Loose(words_of(" ".join(written)), inside.name_key, inside.arguments_key)
 
     @cached_property
     def parameter(self) -> re.Pattern[str] | None:
         """An argument's markup with a key in it; None where it could be of ordinary XML."""
-        opening, assign = self._part("open"), self._part("assign")
+        opening, assign = self.payload.open, self.payload.assign
         if not re.match(r"<\W?\w", opening) or opening.endswith('"'):
             return None
         parts = markup.pattern(opening).pattern, markup.pattern(assign).pattern
@@ -95,16 +95,8 @@ class Marks:
         """A tool's name in `head`; None where there is none."""
         if not self.head:
             return None
-        after = markup.pattern(self._part("after_name")).pattern
+        after = markup.pattern(self.payload.after_name).pattern
         return re.compile(rf"{markup.pattern(self.head).pattern}\s*+([\w.\-]++)\s*+{after}")
-
-    def _part(self, name: str) -> str:
-        part = getattr(self.payload, name, "")
-        return part if isinstance(part, str) else ""
-
-    def _keys(self, name: str) -> tuple[str, ...]:
-        path = getattr(self.payload, name, ())
-        return path[-1:] if isinstance(path, tuple) else ()
 
     def _tags(self, written: list[str]) -> tuple[str, ...]:
         ordinary = "".join(self.other)
@@ -112,19 +104,19 @@ class Marks:
         return tuple(dict.fromkeys(found))
 
 
-def find(text: str, marks: Marks, schemas: Schemas, *, alone: bool = True) -> NearMiss | None:
+def find(text: str, own: DialectMarkup, schemas: Schemas, *, alone: bool = True) -> NearMiss | None:
     """The first near miss in a text, or None; where no tool is offered, nothing is one.
 
     Args:
         text: What is outside of the calls that were read.
-        marks: Of the dialect.
+        own: The markup of the dialect.
         schemas: The parameters' schemas by the offered tools' names.
         alone: Whether no call was read in the turn: else a tag that closes one says nothing.
     """
     if not schemas or not _SIGN.search(text):
         return None
-    found = [*_left(text, marks, alone), *marks.loose.find(text, schemas)]
-    found += [*_unbegun(text, marks), *islice(_nearly(text, marks, schemas, alone), 1)]
+    found = [*_left(text, own, alone), *own.loose.find(text, schemas)]
+    found += [*_unbegun(text, own), *islice(_nearly(text, own, schemas, alone), 1)]
     first = min(found, key=lambda miss: miss.start, default=None)
     if first is None:
         return None
@@ -132,14 +124,14 @@ def find(text: str, marks: Marks, schemas: Schemas, *, alone: bool = True) -> Ne
     return replace(first, start=before.start()) if before else first
 
 
-def _left(text: str, marks: Marks, alone: bool) -> Iterator[NearMiss]:
+def _left(text: str, own: DialectMarkup, alone: bool) -> Iterator[NearMiss]:
     """Markup of the dialect's, to the letter, that belongs to no call."""
-    places = [(text.find(tag), tag) for tag in marks.openers]
-    places += [(_behind_payload(text, tag), tag) for tag in marks.closers] if alone else []
+    places = [(text.find(tag), tag) for tag in own.openers]
+    places += [(_behind_payload(text, tag), tag) for tag in own.closers] if alone else []
     for start, tag in places:
         if start >= 0:
             yield NearMiss(start, f"{tag!r} belongs to a call, but no call could be read")
-    if marks.parameter is not None and (argument := marks.parameter.search(text)):
+    if own.parameter is not None and (argument := own.parameter.search(text)):
         yield NearMiss(argument.start(), f"the argument {argument[0]!r} is outside a call")
 
 
@@ -149,19 +141,19 @@ def _behind_payload(text: str, tag: str) -> int:
     return start if text[: max(start, 0)].rstrip()[-1:] in ("}", "]", ")", ">") else -1
 
 
-def _unbegun(text: str, marks: Marks) -> Iterator[NearMiss]:
+def _unbegun(text: str, own: DialectMarkup) -> Iterator[NearMiss]:
     """A call whose first tag was left out."""
-    if marks.begun is not None and (found := marks.begun.search(text)):
-        first = markup.shown(marks.opening[1].removesuffix(marks.head).strip())
+    if own.begun is not None and (found := own.begun.search(text)):
+        first = markup.shown(own.opening[1].removesuffix(own.head).strip())
         yield NearMiss(found.start(), f"{found[0]!r} must come after {first!r}", found[1])
 
 
-def _nearly(text: str, marks: Marks, schemas: Schemas, alone: bool) -> Iterator[NearMiss]:
+def _nearly(text: str, own: DialectMarkup, schemas: Schemas, alone: bool) -> Iterator[NearMiss]:
     """Tags with nearly the letters of one that opens a call, before what could be a payload."""
     payload = _payload(tuple(schemas), alone)
-    for found in _LIKE_A_TAG.finditer(text) if marks.openers else ():
+    for found in _LIKE_A_TAG.finditer(text) if own.openers else ():
         letters = _letters(next(filter(None, found.groups())))
-        alike = [tag for tag in marks.openers if _alike(letters, _letters(tag))]
+        alike = [tag for tag in own.openers if _alike(letters, _letters(tag))]
         if alike and payload.match(text, found.end()):
             right = next((tag for tag in alike if _letters(tag) == letters), alike[0])
             yield NearMiss(found.start(), f"{found[0]!r} does not begin a call; {right!r} does")

@@ -14,12 +14,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from gymnast.envs.rendering.calls import markup, probes
 from gymnast.envs.rendering.calls.argument_types import of_items, of_property, typed, types
 from gymnast.envs.rendering.calls.literals import DEPTH, skip_space
-from gymnast.envs.rendering.calls.payloads import Found, Malformed, Sample, Schemas
+from gymnast.envs.rendering.calls.payloads import (
+    Malformed,
+    MarkedCall,
+    Payload,
+    PayloadMarkup,
+    PayloadMatch,
+    Schemas,
+)
 from gymnast.types import ToolCall
 
 _ATTRIBUTE = "\ue0f4"  # in `assign`: the word that says what type the value has
@@ -31,7 +38,7 @@ _LONGEST_NAME = 256  # of a tool; so far the end of a name is looked for, markup
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Payload):
     """A tool's name, and each argument in markup.
 
     Attributes:
@@ -46,6 +53,8 @@ class Parameters:
         entities: Whether names and keys are written with XML's entities.
     """
 
+    label: ClassVar[str] = "parameters in markup"
+
     after_name: str
     open: str
     assign: str
@@ -58,13 +67,13 @@ class Parameters:
     entities: bool = False
 
     @classmethod
-    def derive(cls, sample: Sample) -> Found | None:
-        """Recognise it in a rendering of the first marked call."""
-        parts = _split(sample.region)
+    def recognise(cls, call: MarkedCall) -> PayloadMatch | None:
+        """Cut the marked call at its name, keys and values; what is left is markup."""
+        parts = _split(call.text)
         if parts is None:
             return None
         start, header, assign, between, assign_number, last, end_text = parts
-        open_ = markup.common_end(header, between, sample.added)
+        open_ = markup.common_end(header, between, call.added)
         close = between.removesuffix(open_).rstrip()
         if not (close.strip() and open_.strip() and end_text.startswith(close)):
             return None
@@ -84,11 +93,11 @@ class Parameters:
         )
         payload = replace(
             payload,
-            enclosure=_enclosure(sample, payload),
-            item=_item(sample, payload),
-            entities="Zq&amp;one" in (sample.write({"Zq&one": "Zq"}) or ""),
+            enclosure=_enclosure(call, payload),
+            item=_item(call, payload),
+            entities="Zq&amp;one" in (call.write({"Zq&one": "Zq"}) or ""),
         )
-        return Found(payload, start, last + len(close.replace(markup.KEY, _KEYS[1])))
+        return PayloadMatch(payload, start, last + len(close.replace(markup.KEY, _KEYS[1])))
 
     def read(
         self, text: str, start: int, schemas: Schemas, close: str
@@ -108,13 +117,10 @@ class Parameters:
             raise Malformed(error.position, str(error), name) from error
         return [ToolCall("", name, arguments)], position
 
-    def begins(self, text: str, start: int) -> bool:
-        """Never: a bare name is ordinary text."""
-        return False
-
-    def continues(self, text: str, start: int) -> bool:
-        """Never, for the same reason."""
-        return False
+    @property
+    def markup(self) -> PayloadMarkup:
+        """What stands around names, keys and values."""
+        return PayloadMarkup(self.after_name, self.open, self.assign, self.close)
 
     def _read_name(self, text: str, start: int, close: str) -> tuple[str, int]:
         limit = min(start + _LONGEST_NAME, len(text))
@@ -255,10 +261,10 @@ class Parameters:
         return Malformed(position, f"the argument {key!r} is not closed by {shown!r}")
 
 
-def _enclosure(sample: Sample, payload: Parameters) -> tuple[str, str]:
+def _enclosure(call: MarkedCall, payload: Parameters) -> tuple[str, str]:
     """What the template puts around a text with markup and lines in it."""
     text = 'Zq <b> & "q"\nZq'
-    region = sample.write({_KEYS[0]: text}) or ""
+    region = call.write({_KEYS[0]: text}) or ""
     found = region.find(text)
     if found < 0:
         return "", ""
@@ -270,9 +276,9 @@ def _enclosure(sample: Sample, payload: Parameters) -> tuple[str, str]:
     return (before.strip(), after.strip()) if before.strip() and after.strip() else ("", "")
 
 
-def _item(sample: Sample, payload: Parameters) -> str:
+def _item(call: MarkedCall, payload: Parameters) -> str:
     """The key under which a list's items are written, where they have markup of their own."""
-    region = sample.write({_KEYS[0]: ["Zqone", "Zqtwo"]}) or ""
+    region = call.write({_KEYS[0]: ["Zqone", "Zqtwo"]}) or ""
     found = region.find("Zqone")
     key = _key_before(region, found, payload)
     return key[1] if key is not None and key.end() == found and key[1] != _KEYS[0] else ""

@@ -1,23 +1,18 @@
 r"""What can stand between the delimiters of a call: the contract of a payload kind.
 
 A payload is what a dialect's `open` and `close` enclose. A kind is a small frozen class that
-recognises itself in a template's rendering of a marked call (`derive`) and then reads what a model
-wrote (`read`). The kinds have files of their own:
+recognises itself in a template's rendering of a marked call, and then reads what a model writes.
+Each kind has a file of its own, and a line in the table of `kinds.py`; nothing else knows it.
 
-    json_payloads.py   {"name": "f", "arguments": {"x": 1}}     any keys, nested or in a list
-                       f<sep>{"x": 1}                           a name, a separator, JSON
-    parameters.py      <function=f><parameter=x>1</parameter>   each argument in its own markup
-    keyword_calls.py   [f(x=1)]   f{x:1}                        keywords in one pair of brackets
-
-`rendering/template/derivation.py` tries them in turn; a new kind is added to its `KINDS`. Here is
-also how JSON is read, which most kinds need.
+How JSON is read, which most kinds need, is here as well.
 """
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from gymnast.types import ToolCall
 
@@ -39,9 +34,97 @@ class Malformed(ValueError):
         self.name = name
 
 
-class Payload(Protocol):
-    """One kind of payload."""
+@dataclass(frozen=True)
+class MarkedCall:
+    """A template's rendering of the first marked call, for a kind to recognise itself in.
 
+    Attributes:
+        text: From the assistant's header on. It holds the call of `probes.NAMES[0]` with
+            `probes.ARGUMENTS[0]`, and perhaps more after it.
+        write: Renders the same call with other arguments; None where the template refuses them.
+        added: The contents of the tokenizer's added tokens, none of which may be cut in two.
+    """
+
+    text: str
+    write: Callable[[Mapping[str, Any]], str | None]
+    added: Collection[str] = ()
+
+
+@dataclass(frozen=True)
+class PayloadMatch:
+    """A payload that was recognised in a rendering, and where it stands.
+
+    Attributes:
+        payload: The payload.
+        start: Where it begins, in characters.
+        end: Where it ends.
+        header: Markup that a model may also write before it; "" where there is none.
+    """
+
+    payload: "Payload"
+    start: int
+    end: int
+    header: str = ""
+
+
+@dataclass(frozen=True)
+class PayloadMarkup:
+    """The markup and keys inside a payload: outside of a call, they betray a call gone wrong.
+
+    Attributes:
+        after_name: What comes right after the tool's name.
+        open: What comes before an argument's key.
+        assign: What stands between a key and its value.
+        close: What follows a value.
+        name_key: The JSON key of the tool's name.
+        arguments_key: The JSON key of the arguments.
+    """
+
+    after_name: str = ""
+    open: str = ""
+    assign: str = ""
+    close: str = ""
+    name_key: str = ""
+    arguments_key: str = ""
+
+
+class Payload(ABC):
+    """One kind of payload: a frozen dataclass that holds what differs between templates.
+
+    Attributes:
+        label: What calls of this kind look like, in a few words for an error message.
+        markup: What betrays a call outside of its delimiters; nothing, unless a kind says more.
+
+    Example:
+        A name, a bar and the arguments as JSON: `add|{"a": 1}`.
+
+        >>> @dataclass(frozen=True)
+        ... class BarCalls(Payload):
+        ...     label: ClassVar[str] = "a name, a bar and JSON"
+        ...
+        ...     @classmethod
+        ...     def recognise(cls, call):
+        ...         start = call.text.find(f"{probes.NAMES[0]}|{{")
+        ...         if start < 0:
+        ...             return None
+        ...         return PayloadMatch(cls(), start, read_json(call.text, start + 8)[1])
+        ...
+        ...     def read(self, text, start, schemas, close):
+        ...         bar = text.find("|", start)
+        ...         if bar < 0:
+        ...             raise Malformed(start, "a bar must follow the tool's name")
+        ...         arguments, end = read_json(text, bar + 1)
+        ...         return [ToolCall("", text[start:bar], arguments)], end
+    """
+
+    label: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def recognise(cls, call: MarkedCall) -> PayloadMatch | None:
+        """Find a payload of this kind in a rendering of the first marked call, or None."""
+
+    @abstractmethod
     def read(
         self, text: str, start: int, schemas: Schemas, close: str
     ) -> tuple[list[ToolCall], int]:
@@ -50,52 +133,26 @@ class Payload(Protocol):
         Args:
             text: The whole completion.
             start: Where the payload begins; white space is skipped.
-            schemas: What types the arguments have, as far as that is known.
+            schemas: The types of the arguments, as far as they are known.
             close: The markup that comes right after a payload; "" where there is none.
 
         Raises:
-            Malformed: If it breaks a rule. A call in it that can be told from the others carries
-                its own error instead.
+            Malformed: If it breaks a rule. Where several calls can be told from each other, a
+                broken one carries its own error instead.
         """
 
     def begins(self, text: str, start: int) -> bool:
-        """Whether what begins at `start` means to be such a payload, without any delimiter."""
+        """Whether such a payload begins at `start`, though no delimiter says so."""
+        return False
 
     def continues(self, text: str, start: int) -> bool:
-        """Whether one more begins at `start`, behind another in the same pair of delimiters."""
+        """Whether one more begins at `start`, after another between the same delimiters."""
+        return self.begins(text, start)
 
-
-@dataclass(frozen=True)
-class Sample:
-    """A template's rendering of the first marked call, for a kind to recognise itself in.
-
-    Attributes:
-        region: From the assistant's header on. It holds the call of `probes.NAMES[0]` with
-            `probes.ARGUMENTS[0]`, and perhaps more after it.
-        write: Renders the same call with other arguments; None where the template refuses.
-        added: The contents of the tokenizer's added tokens, which nothing may be cut inside of.
-    """
-
-    region: str
-    write: Callable[[Mapping[str, Any]], str | None]
-    added: Collection[str] = ()
-
-
-@dataclass(frozen=True)
-class Found:
-    """A payload that was recognised in a rendering: its kind, and where it lies.
-
-    Attributes:
-        payload: The payload's kind.
-        start: Where it begins.
-        end: Where it ends.
-        header: Markup of its own that a model may also write before it; "" where there is none.
-    """
-
-    payload: Payload
-    start: int
-    end: int
-    header: str = ""
+    @property
+    def markup(self) -> PayloadMarkup:
+        """The markup inside of it."""
+        return PayloadMarkup()
 
 
 def _reject_constant(name: str) -> Any:

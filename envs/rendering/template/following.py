@@ -18,7 +18,7 @@ from gymnast.envs.rendering.calls.dialect import Dialect
 from gymnast.envs.rendering.calls.markup import common_start
 from gymnast.envs.rendering.template.chat_template import ChatTemplate
 from gymnast.envs.rendering.template.skeletons import Skeleton, shape_of
-from gymnast.envs.rendering.template.turns import Turns, call_end, first_token
+from gymnast.envs.rendering.template.turns import TurnMarkup, call_end, first_token
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.errors import TemplateError
 
@@ -39,7 +39,7 @@ class Following:
     """
 
     template: ChatTemplate
-    turns: Turns
+    turns: TurnMarkup
     text: SafeText
     writes_calls: bool
     dialect: Dialect | None = None
@@ -180,7 +180,7 @@ class Following:
         return turn
 
 
-def with_ends_of_calls(following: Following) -> Turns:
+def with_ends_of_calls(following: Following) -> TurnMarkup:
     """The turns, with the tokens that end a turn of calls where they are other ones.
 
     Args:

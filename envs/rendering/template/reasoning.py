@@ -48,7 +48,7 @@ class Reasoning:
     written: bool = True
 
     @classmethod
-    def derive(
+    def of(
         cls,
         template: ChatTemplate,
         header: str,

@@ -1,9 +1,12 @@
-"""Where an assistant's turn ends, read from a chat template's own rendering of marked turns.
+"""How a chat template brackets an assistant's turn, read from its rendering of marked turns.
 
 A turn can end in a *closing* token (`<|im_end|>`), in ordinary text, or in nothing: then the next
 turn's first token, which the model samples before it is stopped, ends it (an *opening* token).
 
-What a template writes after a turn is `following.py`.
+`after_stop` and `after_cut` say how much of a turn's end is still to be written after an action.
+One that ended by itself has a stop token that the template writes too, or that stands in its
+place; one cut by its length may stop in the middle of the end. What a template writes after a
+turn is `following.py`.
 """
 
 import contextlib
@@ -18,11 +21,13 @@ from gymnast.envs.rendering.template.chat_template import ChatTemplate
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.errors import TemplateError
 
+_MARGIN = 8  # tokens: as many as a model may have written in place of one of ours
+
 Messages = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Turns:
+class TurnMarkup:
     """How a template brackets an assistant's turn.
 
     Attributes:
@@ -49,7 +54,7 @@ class Turns:
     after_text: str = ""
 
     @classmethod
-    def of(cls, template: ChatTemplate, text: SafeText, eos_id: int | None) -> "Turns":
+    def of(cls, template: ChatTemplate, text: SafeText, eos_id: int | None) -> "TurnMarkup":
         """Read them from a template.
 
         Raises:
@@ -167,7 +172,7 @@ def first_token(text: SafeText, after: str) -> frozenset[int]:
     return frozenset()
 
 
-def call_end(rendered: str, turns: Turns, text: SafeText, close: str = "") -> int:
+def call_end(rendered: str, turns: TurnMarkup, text: SafeText, close: str = "") -> int:
     """Where the calls end in a rendering whose last message is an assistant's with marked calls.
 
     Some templates end such a turn with a token of its own (`<|call|>`, `<|eom_id|>`).
@@ -197,10 +202,50 @@ def call_end(rendered: str, turns: Turns, text: SafeText, close: str = "") -> in
     return match.start() if match and not ends_call else len(rendered)
 
 
-def _after_end(turns: Turns, text: SafeText) -> str:
+def _after_end(turns: TurnMarkup, text: SafeText) -> str:
     """What some templates write at a conversation's end, after the last turn's."""
     for number in turns.closing:
         _, end, after = turns.after_last.partition(text.decode([number]))
         if end:
             return after
     return ""
+
+
+def after_stop(ids: list[int], sampled: int, turns: TurnMarkup, text: SafeText) -> list[int]:
+    """What is left of `ids`, which begin with a turn's end, after a sampled stop token."""
+    added = turns.end_tokens(text, ids)
+    for index, number in added.items():
+        if number in turns.closing | turns.historic:
+            return ids[index + 1 :]
+    first = next(iter(added), None)
+    return ids[first + 1 :] if first is not None and ids[first] == sampled else ids
+
+
+def after_cut(
+    ids: list[int], context_ids: Sequence[int], turns: TurnMarkup, text: SafeText
+) -> list[int]:
+    """What is left of `ids`, which begin with a turn's end, after a turn that was cut."""
+    ends = turns.closing | turns.opening
+    added = turns.end_tokens(text, ids)
+    reach = next((index for index, number in added.items() if number in ends), 0)
+    # As text, for a model's own tokens can have merged it with what comes before.
+    written = text.decode(context_ids[-reach - _MARGIN :]) if reach else ""
+    for count in range(reach, 0, -1):
+        before, begun = text.decode(ids[: count - 1]), text.decode(ids[:count])
+        if begun and written.endswith(begun):  # "": a lone space, in SentencePiece's manner
+            return ids[count:]
+        cuts = range(len(begun) - 1, len(before), -1) if not text.is_added(ids[count - 1]) else ()
+        for cut in cuts:  # inside of a token of ours
+            if written.endswith(begun[:cut]):
+                return [*text.encode(begun[cut:], inside=True), *ids[count:]]
+    return ids
+
+
+def end_of_turn(turns: TurnMarkup, text: SafeText) -> list[int]:
+    """The end of a turn, and nothing after the token that ends it."""
+    ids = text.encode(turns.after_last, inside=True)
+    ends = [index for index, number in enumerate(ids) if number in turns.closing]
+    if ends:
+        return ids[: ends[0] + 1]
+    opening = turns.next_opening
+    return ids if opening is None or opening in ids else [*ids, opening]

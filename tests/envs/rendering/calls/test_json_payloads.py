@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.calls.json_payloads import JsonCalls, NameThenJson, find_json, find_path
-from gymnast.envs.rendering.calls.payloads import Found, Malformed, Sample
+from gymnast.envs.rendering.calls.payloads import Malformed, MarkedCall, PayloadMatch
 
 NAME, ID, ARGUMENTS = probes.NAMES[0], probes.IDS[0], probes.ARGUMENTS[0]
 INSIDE = json.dumps(ARGUMENTS)
@@ -29,8 +29,8 @@ OBJECTS = st.dictionaries(st.text(), VALUES, max_size=3)
 TOOLS = st.from_regex(r"[\w.\-]{1,12}", fullmatch=True)
 
 
-def sample(region: str) -> Sample:
-    return Sample(region, lambda arguments: None)
+def sample(region: str) -> MarkedCall:
+    return MarkedCall(region, lambda arguments: None)
 
 
 # --- Recognised
@@ -51,8 +51,8 @@ def sample(region: str) -> Sample:
 def test_objects_are_recognised_by_what_is_in_them(written: str, payload: JsonCalls) -> None:
     before = "<h>{not: json} [TOOL] "
     region = f"{before}{written}<e> {{}}"
-    found = Found(payload, len(before), len(before + written))
-    assert JsonCalls.derive(sample(region)) == found
+    found = PayloadMatch(payload, len(before), len(before + written))
+    assert JsonCalls.recognise(sample(region)) == found
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_objects_are_recognised_by_what_is_in_them(written: str, payload: JsonCa
 )
 def test_a_name_before_its_arguments_is_recognised(between: str, separator: str) -> None:
     region = f"<h>{NAME}{between}{INSIDE}<e>"
-    expected = Found(NameThenJson(separator), 3, len(region) - 3)
-    assert NameThenJson.derive(sample(region)) == expected
-    assert JsonCalls.derive(sample(region)) is None
+    expected = PayloadMatch(NameThenJson(separator), 3, len(region) - 3)
+    assert NameThenJson.recognise(sample(region)) == expected
+    assert JsonCalls.recognise(sample(region)) is None
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_a_name_before_its_arguments_is_recognised(between: str, separator: str)
     ],
 )
 def test_anything_else_is_not(region: str) -> None:
-    assert JsonCalls.derive(sample(region)) is None
-    assert NameThenJson.derive(sample(region)) is None
+    assert JsonCalls.recognise(sample(region)) is None
+    assert NameThenJson.recognise(sample(region)) is None
 
 
 def test_a_path_leads_to_a_value_or_to_the_text_of_one() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.calls.keyword_calls import KeywordCalls
 from gymnast.envs.rendering.calls.literals import DEPTH, Notation
-from gymnast.envs.rendering.calls.payloads import Found, Malformed, Sample
+from gymnast.envs.rendering.calls.payloads import Malformed, MarkedCall, PayloadMatch
 
 Write = Callable[[str, Mapping[str, Any]], str]
 MARK, ESCAPE = '<|"|>', "<escape>"
@@ -75,12 +75,12 @@ def escaped_braces(name: str, arguments: Mapping[str, Any]) -> str:
     return name + "{" + ",".join(f"{k}:{ESCAPE}{v}{ESCAPE}" for k, v in arguments.items()) + "}"
 
 
-def found_in(before: str, write: Write, after: str) -> tuple[Found | None, str]:
+def found_in(before: str, write: Write, after: str) -> tuple[PayloadMatch | None, str]:
     def render(arguments: Mapping[str, Any]) -> str:
         return before + write(probes.NAMES[0], arguments) + after
 
     region = render(probes.ARGUMENTS[0])
-    return KeywordCalls.derive(Sample(region, render)), region
+    return KeywordCalls.recognise(MarkedCall(region, render)), region
 
 
 def derived(before: str, write: Write, after: str) -> KeywordCalls:
@@ -146,7 +146,7 @@ def test_a_call_without_a_list_is_recognised_from_its_name_on(
     before: str, write: Write, after: str, payload: KeywordCalls
 ) -> None:
     found, region = found_in(before, write, after)
-    assert found == Found(payload, len(before), len(region) - len(after))
+    assert found == PayloadMatch(payload, len(before), len(region) - len(after))
 
 
 def test_whether_a_template_escapes_and_quotes_numbers_is_learnt() -> None:
@@ -165,7 +165,7 @@ def test_whether_a_template_escapes_and_quotes_numbers_is_learnt() -> None:
     ],
 )
 def test_other_syntaxes_are_not(region: str) -> None:
-    assert KeywordCalls.derive(Sample(region, lambda arguments: None)) is None
+    assert KeywordCalls.recognise(MarkedCall(region, lambda arguments: None)) is None
 
 
 @given(CALLS, st.sampled_from([PYTHON, BARE, JOINED, UNESCAPED]))

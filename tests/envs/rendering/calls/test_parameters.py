@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.calls.parameters import Parameters
-from gymnast.envs.rendering.calls.payloads import Found, Malformed, Sample
+from gymnast.envs.rendering.calls.payloads import Malformed, MarkedCall, PayloadMatch
 
 Write = Callable[[str, Mapping[str, Any]], str]
 LARGE = 100_000  # characters: reading that takes their square would not end within a test's time
@@ -57,12 +57,14 @@ def nested(name: str, arguments: Mapping[str, Any]) -> str:
     return f'[<f name="{name}">{"".join(element(k, v) for k, v in arguments.items())}[</f>'
 
 
-def found_in(write: Write, before: str = "<h>", after: str = "<e>") -> tuple[Found | None, str]:
+def found_in(
+    write: Write, before: str = "<h>", after: str = "<e>"
+) -> tuple[PayloadMatch | None, str]:
     def render(arguments: Mapping[str, Any]) -> str:
         return before + write(probes.NAMES[0], arguments) + after
 
     region = render(probes.ARGUMENTS[0])
-    return Parameters.derive(Sample(region, render)), region
+    return Parameters.recognise(MarkedCall(region, render)), region
 
 
 def derived(write: Write) -> Parameters:
@@ -142,7 +144,7 @@ def test_the_call_is_found_from_its_name_to_the_last_arguments_end() -> None:
     ],
 )
 def test_other_syntaxes_are_not(region: str) -> None:
-    assert Parameters.derive(Sample(region, lambda arguments: None)) is None
+    assert Parameters.recognise(MarkedCall(region, lambda arguments: None)) is None
 
 
 # --- Read

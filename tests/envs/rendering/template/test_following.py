@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from gymnast.agents.models.tiny import tiny_tokenizer
 from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.template.chat_template import ChatTemplate
-from gymnast.envs.rendering.template.derivation import derive
+from gymnast.envs.rendering.template.derivation import derive_dialect
 from gymnast.envs.rendering.template.following import Following, with_ends_of_calls
-from gymnast.envs.rendering.template.turns import Turns
+from gymnast.envs.rendering.template.turns import TurnMarkup
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.errors import TemplateError
 
@@ -41,8 +41,8 @@ def tokenizer() -> Any:
 def following(tokenizer: Any, source: str) -> Following:
     template = ChatTemplate.of(tokenizer, source, None)
     text = SafeText(tokenizer)
-    turns = Turns.of(template, text, tokenizer.eos_token_id)
-    dialect = derive(template, turns, text)
+    turns = TurnMarkup.of(template, text, tokenizer.eos_token_id)
+    dialect = derive_dialect(template, turns, text)
     return Following(template, turns, text, dialect is not None, dialect)
 
 

@@ -7,8 +7,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from gymnast.agents.models.tiny import tiny_tokenizer
-from gymnast.envs.rendering.template.turn_ends import after_cut, after_stop, end_of_turn
-from gymnast.envs.rendering.template.turns import Turns
+from gymnast.envs.rendering.template.turns import TurnMarkup, after_cut, after_stop, end_of_turn
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 
 AFTER = "\n</s>\n<|im_start|>user\nSure?<|im_end|>\n"
@@ -26,15 +25,15 @@ def text(tokenizer: Any) -> SafeText:
     return SafeText(tokenizer)
 
 
-def turns(tokenizer: Any, **known: Any) -> Turns:
+def turns(tokenizer: Any, **known: Any) -> TurnMarkup:
     """How a template brackets a turn, its tokens given by their contents."""
     for key in ("closing", "opening", "historic"):
         tokens = known.get(key, [])
         known[key] = frozenset(tokenizer.convert_tokens_to_ids(token) for token in tokens)
-    return Turns(**{"header": "", "after_last": "", **known})
+    return TurnMarkup(**{"header": "", "after_last": "", **known})
 
 
-def after_a_cut(text: SafeText, end: Turns, written: str, after: str) -> str:
+def after_a_cut(text: SafeText, end: TurnMarkup, written: str, after: str) -> str:
     context = text.encode(written)
     return text.decode(after_cut(text.encode(after, inside=True), context, end, text))
 
@@ -100,7 +99,7 @@ def test_the_space_that_a_decoder_drops_is_still_written() -> None:
 # --- After a stop token
 
 
-def after_a_stop(tokenizer: Any, text: SafeText, end: Turns, sampled: str, after: str) -> str:
+def after_a_stop(tokenizer: Any, text: SafeText, end: TurnMarkup, sampled: str, after: str) -> str:
     number = tokenizer.convert_tokens_to_ids(sampled)
     return text.decode(after_stop(text.encode(after, inside=True), number, end, text))
 

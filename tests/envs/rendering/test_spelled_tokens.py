@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
+from gymnast.envs.rendering.completion import decode_with_marker, without_marker
 from gymnast.envs.rendering.tokens.safe_text import SafeText
-from gymnast.envs.rendering.tokens.spelled import decode_apart, without_marker
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +27,14 @@ def test_a_token_in_letters_is_marked_where_the_token_itself_is_there(
 ) -> None:
     token = tokenizer.convert_tokens_to_ids("<tool_call>")
     ids = [token, *spelled(tokenizer, "say <tool_call>"), token]
-    decoded, marker = decode_apart(ids, text)
+    decoded, marker = decode_with_marker(ids, text)
     assert decoded == f"<tool_call>say <{marker}tool_call><tool_call>"
     assert marker and without_marker(decoded, marker) == tokenizer.decode(ids)
 
 
 def test_letters_alone_are_taken_for_the_token(tokenizer: Any, text: SafeText) -> None:
     ids = spelled(tokenizer, "<tool_call>{}</tool_call>")
-    assert decode_apart(ids, text) == ("<tool_call>{}</tool_call>", "")
+    assert decode_with_marker(ids, text) == ("<tool_call>{}</tool_call>", "")
 
 
 def test_an_argument_may_spell_what_closes_the_call(tokenizer: Any, renderer: Any) -> None:
@@ -53,7 +53,7 @@ def test_an_argument_may_spell_what_closes_the_call(tokenizer: Any, renderer: An
     ids=st.lists(st.integers(0, 1030) | st.sampled_from([None, -1, 2**70, "x", [1]]), max_size=30)
 )
 def test_nothing_is_lost_whatever_the_ids_are(text: SafeText, ids: list[Any]) -> None:
-    decoded, marker = decode_apart(ids, text)
+    decoded, marker = decode_with_marker(ids, text)
     assert without_marker(decoded, marker).count("<tool_call>") == text.decode(
         [number for number in ids if number is not None]
     ).count("<tool_call>")
@@ -64,5 +64,5 @@ def test_no_space_is_lost_where_decoders_strip_the_first() -> None:
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens(["<end>"])
     text = SafeText(PreTrainedTokenizerFast(tokenizer_object=tokenizer))
-    decoded, marker = decode_apart([0, 3, 0, 1, 2, 3, 0], text)
+    decoded, marker = decode_with_marker([0, 3, 0, 1, 2, 3, 0], text)
     assert decoded == f"a<end> a <{marker}end><end> a"
