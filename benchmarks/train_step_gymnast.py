@@ -10,7 +10,7 @@ from gymnast.agents import load_model
 from gymnast.trainers import make_algorithm
 from gymnast.trainers.learner.credit import with_advantages
 from gymnast.trainers.learner.optimizer import MasterAdamW
-from gymnast.trainers.learner.policy.micro_batches import Sample, micro_batch, split
+from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, micro_batch, split
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.types import Trajectory
@@ -64,7 +64,7 @@ def with_own_logprobs(policy: Policy, groups: list[Group]) -> list[list[Trajecto
         members = []
         for member, episode in enumerate(group.episodes):
             blank = group.trajectory(member, [0.0] * sum(episode.mask))
-            sample = Sample(blank, torch.zeros(len(blank.turns)))
+            sample = CreditedTrajectory(blank, torch.zeros(len(blank.turns)))
             with torch.no_grad():
                 logprobs = policy(micro_batch([sample], torch.device("cpu")))
             values = iter(logprobs.tolist())

@@ -12,7 +12,7 @@ data only; what makes and uses it lives in `envs`, `agents` and `trainers`.
 """
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -126,6 +126,14 @@ def _sampling_bounds() -> list[tuple[str, str, Any]]:
     return bounds
 
 
+class VersionSpan(NamedTuple):
+    """Tokens that one version of the weights sampled: `ids[start:end]`."""
+
+    start: int
+    end: int
+    version: int
+
+
 @dataclass(frozen=True)
 class Completion:
     """What an agent sampled for one context.
@@ -135,12 +143,15 @@ class Completion:
         logprobs: The log-probability of each id under the distribution it was sampled from.
         stop: "stop" after a stop id, "length" when `max_new_tokens` was reached.
         waited_s: Seconds the request waited before the model first computed for it.
+        versions: Which weights sampled which of `ids`, in order; empty where the agent does not
+            say. Several spans where the weights changed meanwhile.
     """
 
     ids: list[int]
     logprobs: list[float]
     stop: Literal["stop", "length"]
     waited_s: float = 0.0
+    versions: Sequence[VersionSpan] = ()
 
     def __repr__(self) -> str:
         return f"<Completion tokens={len(self.ids)} stop={self.stop}>"
@@ -168,6 +179,12 @@ class Trajectory:
         terminated: Whether the task was over.
         truncated: Whether a limit cut it off.
         messages: The conversation in OpenAI's shape, JSON-serialisable.
+        versions: Which weights sampled which of `ids`, in order; each span lies within one turn.
+            Empty where the agent does not say.
+        token_rewards: How the reward of each turn is divided among its action tokens, 0.0 where
+            the mask is 0; as long as `ids`, or empty where rewards are known by turn only.
+        states: What each turn acted in, for estimators that compare turns with equal states; one
+            a turn, or empty.
         reward_parts: The named parts of the reward, before they are weighted; empty where it has
             none.
         no_reward: Whether the environment's `reward` returned None: no number says how good the
@@ -187,6 +204,9 @@ class Trajectory:
     terminated: bool
     truncated: bool
     messages: list[Message] = field(default_factory=list)
+    versions: Sequence[VersionSpan] = ()
+    token_rewards: Sequence[float] = ()
+    states: Sequence[Hashable] = ()
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     no_reward: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -197,6 +217,8 @@ class Trajectory:
         lengths = (len(self.ids), len(self.action_mask), len(self.logprobs))
         assert len(set(lengths)) == 1, f"ids, action_mask, logprobs differ in length: {lengths}"
         assert len(self.turns) == len(self.turn_rewards), "every turn has one reward"
+        assert len(self.token_rewards) in (0, len(self.ids)), "every token has one reward, or none"
+        assert len(self.states) in (0, len(self.turns)), "every turn has one state, or none"
 
     @property
     def reward(self) -> float:

@@ -6,6 +6,7 @@ from one batch), `trainer.py` (all of it).
 """
 
 from gymnast.trainers.algorithms import advantages, aggregations, losses
+from gymnast.trainers.algorithms.advantages import RewardBatch
 from gymnast.trainers.algorithms.algorithm import Algorithm, make_algorithm
 from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.config.files import load_config
@@ -20,6 +21,7 @@ __all__ = [
     "Group",
     "Kl",
     "Reward",
+    "RewardBatch",
     "Rollouts",
     "Trainer",
     "advantages",

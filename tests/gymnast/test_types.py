@@ -1,6 +1,7 @@
 """The nouns hold what they promise."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_three_reasons_terminate_and_the_others_truncate() -> None:
 
 
 def test_a_trajectory_cannot_be_misaligned() -> None:
-    def made(mask: list[int]) -> Trajectory:
+    def made(mask: list[int], **more: Any) -> Trajectory:
         return Trajectory(
             ids=[1, 2, 3],
             action_mask=mask,
@@ -49,11 +50,17 @@ def test_a_trajectory_cannot_be_misaligned() -> None:
             stop_reason=StopReason.answered,
             terminated=True,
             truncated=False,
+            **more,
         )
 
     assert (made([0, 1, 1]).reward, made([0, 1, 1]).action_tokens) == (0.5, 2)
     with pytest.raises(AssertionError, match="differ in length"):
         made([0, 1])
+    assert made([0, 1, 1], token_rewards=[0.0, 0.25, 0.25], states=["start"]).reward == 0.5
+    with pytest.raises(AssertionError, match="every token has one reward"):
+        made([0, 1, 1], token_rewards=[0.25, 0.25])
+    with pytest.raises(AssertionError, match="every turn has one state"):
+        made([0, 1, 1], states=["start", "end"])
 
 
 def test_long_records_are_shown_to_people_in_a_line() -> None:

@@ -1,17 +1,22 @@
 """Advantages: how much better each turn was than what its group, or the batch, did otherwise.
 
-An estimator maps a `RewardBatch` to one advantage per turn, which then holds for that turn's
-tokens. A new one is one decorated function: `@per_group` on a kernel that sees the rewards of one
-group, `@estimator` on one that sees the whole batch. Keyword-only arguments are options of a
-config. An `@estimator` that compares the members of a group with one another is marked
-`@compares_members`, as every `@per_group` kernel is: groups of one would teach it nothing.
+An estimator maps a `RewardBatch` to one advantage a turn, which then holds for that turn's tokens,
+or to one advantage an action token. A new one is one decorated function: `@per_group` on a kernel
+that sees the rewards of one group, `@estimator` on one that sees the whole batch. Keyword-only
+arguments are options of a config. An `@estimator` that compares the members of a group with one
+another is marked `@compares_members`, as every `@per_group` kernel is: groups of one would teach it
+nothing.
 
     @per_group
     def best_of(rewards, *, margin: float = 0.0):
         return (rewards >= rewards.max() - margin) * 1.0
+
+    @estimator
+    def reward_to_go(batch):  # by token: what was earned from each token on
+        return [rewards.flip(0).cumsum(0).flip(0) for rewards in batch.token_rewards]
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
@@ -36,6 +41,12 @@ class RewardBatch:
         turn_rewards: The rewards of each trajectory's turns; ragged, N lists.
         parts: Named rewards that `rewards` is made of, each [N], before they are weighted.
         weights: Of the parts; 1 for one that is not named.
+        action_tokens: How many action tokens each turn of each trajectory has; ragged, N lists.
+        token_rewards: N tensors, [action tokens] each. Those of a turn add up to its reward; where
+            a trajectory has rewards by turn only, the last token of each turn has all of it. The
+            reward of a turn without tokens is missing here.
+        states: What each turn acted in, N sequences, [turns] each, or None unless all trajectories
+            say. They can be hashed.
     """
 
     rewards: torch.Tensor
@@ -43,6 +54,9 @@ class RewardBatch:
     turn_rewards: Sequence[Sequence[float]]
     parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
+    action_tokens: Sequence[Sequence[int]] = ()
+    token_rewards: Sequence[torch.Tensor] = ()
+    states: Sequence[Sequence[Hashable]] | None = None
 
 
 Kernel = Callable[..., torch.Tensor]
@@ -53,7 +67,10 @@ ESTIMATORS: Registry[list[torch.Tensor]] = Registry("estimator")
 
 
 def estimator(function: F) -> F:
-    """Let a config name a function from a `RewardBatch` to N tensors, [turns] each."""
+    """Let a config name a function from a `RewardBatch` to N tensors.
+
+    They are all [turns], or all [action tokens]; lengths that fit both are taken as turns.
+    """
     ESTIMATORS.add(function, function)
     return function
 

@@ -6,8 +6,8 @@ they must be. Left out: what the parts compute.
 """
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar, get_type_hints
 
@@ -47,9 +47,10 @@ class Part(Generic[R]):
         """Whether the function carries a mark, such as `compares_members`."""
         return bool(getattr(self.function, mark, False))
 
-    def bind(self, options: dict[str, Any]) -> Callable[..., R]:
-        """The call with those of these options that it takes."""
-        return partial(self.call, **{k: v for k, v in options.items() if k in self.options})
+    def bind(self, options: Mapping[str, Any]) -> "Part[R]":
+        """The same part with those of these options that it takes."""
+        taken = {name: value for name, value in options.items() if name in self.options}
+        return replace(self, call=partial(self.call, **taken))
 
 
 class Registry(dict[str, Part[R]]):
@@ -92,6 +93,12 @@ class Registry(dict[str, Part[R]]):
                 f"'module:function', got {given!r}"
             )
         return self.find(import_function(given, f"algorithm.{self.kind}"))
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a part, or of a function, for errors."""
+    given = function.function if isinstance(function, Part) else function
+    return getattr(given, "__name__", None) or repr(given)
 
 
 def import_function(path: str, field: str) -> Callable[..., Any]:

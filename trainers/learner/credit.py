@@ -1,19 +1,22 @@
-"""From rewards to an advantage for every turn, and metrics of these.
+"""From rewards to an advantage for every turn or every action token, and metrics of these.
 
-advantage/mean_abs          the mean absolute advantage of a turn
-advantage/std               the standard deviation over all turns
+advantage/mean_abs          the mean absolute advantage of a turn; of a token, where the estimator
+                            gives one a token
+advantage/std               the standard deviation over all turns, or tokens
 advantage/groups_alike      the share of groups whose episodes all have one reward; groups of one
                             do not count
-advantage/episodes          the share of episodes with an advantage in any turn
+advantage/episodes          the share of episodes with an advantage anywhere
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.advantages import Estimator, RewardBatch
-from gymnast.trainers.learner.policy.micro_batches import Sample
+from gymnast.trainers.algorithms.registry import name_of
+from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory
 from gymnast.types import Trajectory
 
 Groups = Sequence[Sequence[Trajectory]]
@@ -23,8 +26,8 @@ def with_advantages(
     groups: Groups,
     estimator: Estimator,
     weights: Mapping[str, float] | None = None,
-) -> list[list[Sample]]:
-    """Give every turn its advantage; the groups keep their shape.
+) -> list[list[CreditedTrajectory]]:
+    """Give every turn, or every action token, its advantage; the groups keep their shape.
 
     Args:
         groups: Of the whole batch.
@@ -32,46 +35,52 @@ def with_advantages(
         weights: Of the parts of the reward, by name.
 
     Raises:
-        ConfigError: The estimator gave another number of advantages.
+        ConfigError: The estimator gave another number of advantages than there are turns or
+            tokens.
     """
-    batch = _reward_batch(groups, weights or {})
-    found = estimator(batch) if len(batch.rewards) else []
-    if len(found) != len(batch.rewards):
-        raise ConfigError(
-            f"algorithm.estimator: gave {len(found)} advantages for {len(batch.rewards)} "
-            "trajectories; it must give one tensor a trajectory"
-        )
-    advantages = iter(found)
-    return [[Sample(trajectory, next(advantages)) for trajectory in group] for group in groups]
+    batch = reward_batch(groups, weights)
+    given = estimator(batch) if len(batch.rewards) else []
+    advantages, by_token = _checked(given, batch, name_of(estimator))
+    remaining = iter(advantages)
+    return [
+        [CreditedTrajectory(trajectory, next(remaining), by_token) for trajectory in group]
+        for group in groups
+    ]
 
 
-def advantage_metrics(samples: Sequence[Sequence[Sample]]) -> dict[str, float]:
+def advantage_metrics(groups: Sequence[Sequence[CreditedTrajectory]]) -> dict[str, float]:
     """Numbers about the advantages of a batch; see the top of this file.
 
     Args:
-        samples: Of all processes, by group.
+        groups: Of all processes.
 
     Returns:
-        None where there are no samples.
+        None where there are no trajectories.
     """
-    groups = [group for group in samples if group]
-    if not groups:
+    episodes = [episode for group in groups for episode in group]
+    if not episodes:
         return {}
-    some = [sample.trains for group in groups for sample in group]
-    metrics = {"advantage/episodes": sum(some) / len(some)}
-    turns = torch.cat([sample.advantages.float() for group in groups for sample in group])
-    if len(turns):
-        metrics["advantage/mean_abs"] = turns.abs().mean().item()
-        metrics["advantage/std"] = turns.std(correction=0).item()
-    rewards = [{s.trajectory.reward for s in group} for group in groups if len(group) > 1]
+    metrics = {"advantage/episodes": sum(e.trains for e in episodes) / len(episodes)}
+    advantages = torch.cat([episode.advantages.float() for episode in episodes])
+    if len(advantages):
+        metrics["advantage/mean_abs"] = advantages.abs().mean().item()
+        metrics["advantage/std"] = advantages.std(correction=0).item()
+    rewards = [{e.trajectory.reward for e in group} for group in groups if len(group) > 1]
     if rewards:
         metrics["advantage/groups_alike"] = sum(len(r) == 1 for r in rewards) / len(rewards)
     return metrics
 
 
-def _reward_batch(groups: Groups, weights: Mapping[str, float]) -> RewardBatch:
+def reward_batch(groups: Groups, weights: Mapping[str, float] | None = None) -> RewardBatch:
+    """What an estimator sees of some groups.
+
+    Args:
+        groups: Of the whole batch.
+        weights: Of the parts of the reward, by name.
+    """
     episodes = [trajectory for group in groups for trajectory in group]
     names = sorted({name for episode in episodes for name in episode.reward_parts})
+    stated = all(len(episode.states) == len(episode.turns) for episode in episodes)
     return RewardBatch(
         rewards=torch.tensor([episode.reward for episode in episodes]),
         group=torch.tensor([number for number, group in enumerate(groups) for _ in group]),
@@ -80,5 +89,62 @@ def _reward_batch(groups: Groups, weights: Mapping[str, float]) -> RewardBatch:
             name: torch.tensor([episode.reward_parts.get(name, 0.0) for episode in episodes])
             for name in names
         },
-        weights=weights,
+        weights=weights or {},
+        action_tokens=[[end - start for start, end in episode.turns] for episode in episodes],
+        token_rewards=[token_rewards(episode) for episode in episodes],
+        states=[list(episode.states) for episode in episodes] if stated else None,
+    )
+
+
+def token_rewards(trajectory: Trajectory) -> torch.Tensor:
+    """The reward of each action token, [action tokens].
+
+    Where a trajectory has rewards by turn only, the last token of each turn has all of it; that of
+    a turn without tokens is nowhere.
+    """
+    rewards: list[float] = []
+    for (start, end), reward in zip(trajectory.turns, trajectory.turn_rewards, strict=True):
+        if trajectory.token_rewards:
+            rewards += trajectory.token_rewards[start:end]
+        elif end > start:
+            rewards += [0.0] * (end - start - 1) + [reward]
+    return torch.tensor(rewards)
+
+
+def _checked(
+    given: Sequence[Any], batch: RewardBatch, name: str
+) -> tuple[list[torch.Tensor], bool]:
+    """An estimator's advantages, and whether they are by token.
+
+    Raises:
+        ConfigError: They are neither by turn nor by token.
+    """
+    turns = [len(rewards) for rewards in batch.turn_rewards]
+    tokens = [sum(counts) for counts in batch.action_tokens]
+    if len(given) != len(turns):
+        raise ConfigError(
+            f"algorithm.estimator: {name} gave {len(given)} advantages for {len(turns)} "
+            "trajectories; it must give one tensor a trajectory"
+        )
+    advantages = [torch.as_tensor(values) for values in given]
+    for number, values in enumerate(advantages):
+        if values.dim() != 1 or len(values) not in (turns[number], tokens[number]):
+            raise ConfigError(
+                f"algorithm.estimator: {name} gave a tensor of shape {list(values.shape)} for "
+                f"trajectory {number} of the batch, which has {turns[number]} turns and "
+                f"{tokens[number]} action tokens; it must give one advantage a turn, or one an "
+                "action token"
+            )
+    lengths = [len(values) for values in advantages]
+    if lengths == turns:
+        return advantages, False
+    if lengths == tokens:
+        return advantages, True
+    by_turn = next(n for n, length in enumerate(lengths) if length != tokens[n])
+    by_token = next(n for n, length in enumerate(lengths) if length != turns[n])
+    raise ConfigError(
+        f"algorithm.estimator: {name} gave one advantage a turn for trajectory {by_turn} of the "
+        f"batch ({turns[by_turn]} turns, {tokens[by_turn]} action tokens) and one an action token "
+        f"for trajectory {by_token} ({turns[by_token]} turns, {tokens[by_token]} action tokens); "
+        "it must give the same kind for all"
     )

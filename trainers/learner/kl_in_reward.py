@@ -1,19 +1,20 @@
 """The divergence from the reference as a part of the reward: `kl: {place: reward}`.
 
-Left out: the estimators, and the divergence in the loss (`trainers/algorithms/kl.py`).
+How a divergence is estimated, and what it does in the loss, is in `trainers/algorithms/kl.py`.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from gymnast.trainers.algorithms.aggregations import token_mean
 from gymnast.trainers.algorithms.kl import Kl
-from gymnast.trainers.learner.credit import Groups
-from gymnast.trainers.learner.policy.micro_batches import Sample
+from gymnast.trainers.learner.credit import Groups, token_rewards
+from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory
 from gymnast.trainers.learner.policy.policy import Reference
 from gymnast.trainers.learner.policy.shares import make_share, with_logprobs
 from gymnast.types import Trajectory
@@ -30,10 +31,11 @@ def penalised(
     *,
     tokens_per_microbatch: int,
 ) -> tuple[list[list[Trajectory]], float]:
-    """Take the divergence of each turn's tokens from its reward; a collective call.
+    """Take the divergence of the tokens from their rewards; a collective call.
 
-    The policy's log-probabilities are those that the agent sampled with. Where the reward has named
-    parts, `KL_PART` becomes one of them: the divergence, whose weight is the coefficient.
+    That of a turn is the sum over its tokens. The policy's log-probabilities are those that the
+    agent sampled with. Where the reward has named parts, `KL_PART` becomes one of them: the
+    divergence, whose weight is the coefficient.
 
     Args:
         groups: Of all processes, the same in each.
@@ -46,7 +48,7 @@ def penalised(
         The groups with other rewards, and the mean divergence of a token.
     """
     share = make_share(
-        [[Sample(t, torch.zeros(len(t.turns))) for t in group] for group in groups],
+        [[CreditedTrajectory(t, torch.zeros(len(t.turns))) for t in group] for group in groups],
         token_mean,
         accelerator,
         tokens_per_microbatch=tokens_per_microbatch,
@@ -56,28 +58,38 @@ def penalised(
     mine: list[Sequence[torch.Tensor]] = []  # for each micro-batch, [A] of each trajectory
     for scored in share.batches:
         assert scored.reference_logprobs is not None
-        apart = kl(scored.batch.sampled_logprobs, scored.reference_logprobs)
-        mine.append(apart.cpu().split(torch.bincount(scored.batch.sequences).tolist()))
-    everybodys = gather_object([mine])
+        divergence = kl(scored.batch.sampled_logprobs, scored.reference_logprobs)
+        mine.append(divergence.cpu().split(torch.bincount(scored.batch.sequences).tolist()))
+    gathered = gather_object([mine])
     # In the order of the trajectories: processes took the micro-batches in turn.
-    found = [apart for row in zip(*everybodys, strict=True) for batch in row for apart in batch]
+    divergences = [found for row in zip(*gathered, strict=True) for batch in row for found in batch]
     computed = sum(t.action_tokens > 0 for group in groups for t in group)
-    found = found[:computed]  # behind them, what only fills up
-    total = sum(apart.sum().item() for apart in found)
-    in_order, nothing = iter(found), torch.zeros(0)
+    divergences = divergences[:computed]  # after these come placeholders
+    total = sum(divergence.sum().item() for divergence in divergences)
+    in_order, none = iter(divergences), torch.zeros(0)
     changed = [
-        [_with_costs(t, next(in_order) if t.action_tokens else nothing, kl.coefficient) for t in g]
-        for g in groups
+        [_with_costs(t, next(in_order) if t.action_tokens else none, kl.coefficient) for t in group]
+        for group in groups
     ]
     return changed, total / max(share.tokens, 1)
 
 
-def _with_costs(trajectory: Trajectory, apart: torch.Tensor, coefficient: float) -> Trajectory:
-    """The divergence [A] of its action tokens taken from the rewards of its turns."""
-    by_turn = [part.sum().item() for part in apart.split([b - a for a, b in trajectory.turns])]
+def _with_costs(trajectory: Trajectory, divergence: torch.Tensor, coefficient: float) -> Trajectory:
+    """A trajectory with the divergence [A] of its action tokens taken from its rewards."""
+    parts_by_turn = divergence.split([end - start for start, end in trajectory.turns])
+    by_turn = [part.sum().item() for part in parts_by_turn]
     pairs = zip(trajectory.turn_rewards, by_turn, strict=True)
-    rewards = [reward - coefficient * divergence for reward, divergence in pairs]
+    rewards = [reward - coefficient * cost for reward, cost in pairs]
+    by_token = np.zeros(len(trajectory.ids))
+    by_token[np.flatnonzero(trajectory.action_mask)] = (
+        token_rewards(trajectory) - coefficient * divergence
+    )
     parts = trajectory.reward_parts
     if parts:
         parts = {**parts, KL_PART: -sum(by_turn)}
-    return replace(trajectory, turn_rewards=rewards, reward_parts=parts)
+    return replace(
+        trajectory,
+        turn_rewards=rewards,
+        token_rewards=by_token.tolist(),
+        reward_parts=parts,
+    )

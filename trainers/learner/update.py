@@ -53,7 +53,7 @@ from gymnast.trainers.learner.divergence import diverged
 from gymnast.trainers.learner.kl_in_reward import KL_PART, penalised
 from gymnast.trainers.learner.optimisation_step import take_step
 from gymnast.trainers.learner.optimizer import Optimizer
-from gymnast.trainers.learner.policy.micro_batches import MicroBatch, Sample
+from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, MicroBatch
 from gymnast.trainers.learner.policy.policy import Reference, has_dropout
 from gymnast.trainers.learner.policy.shares import (
     Share,
@@ -111,20 +111,20 @@ def update(
             groups, kl, reference, accelerator, tokens_per_microbatch=tokens
         )
         weights[KL_PART] = kl.coefficient
-    samples = with_advantages(groups, algorithm.estimator, weights)
+    credited = with_advantages(groups, algorithm.estimator, weights)
     kept = [
-        [s for s in group if s.trajectory.stop_reason not in algorithm.masked_stop_reasons]
-        for group in samples
+        [e for e in group if e.trajectory.stop_reason not in algorithm.masked_stop_reasons]
+        for group in credited
     ]
     shares = _minibatches(policy, kept, settings, accelerator, reference)
     steps = _steps(policy, optimizer, shares, settings, accelerator)
-    masked = sum(len(group) for group in samples) - sum(len(group) for group in kept)
+    masked = sum(map(len, credited)) - sum(map(len, kept))
     return {
         "tokens/trained": sum(share.tokens for share in shares),
         "episodes/with_gradient": sum(share.episodes for share in shares),
         "episodes/masked": float(masked),
         **before,
-        **advantage_metrics(samples),
+        **advantage_metrics(credited),
         **_merged(steps),
         "learning_rate": optimizer.last_learning_rate,
         "updates/skipped_total": float(optimizer.skipped),
@@ -133,7 +133,7 @@ def update(
 
 def _minibatches(
     policy: torch.nn.Module,
-    samples: Sequence[Sequence[Sample]],
+    groups: Sequence[Sequence[CreditedTrajectory]],
     settings: UpdateSettings,
     accelerator: Accelerator,
     reference: Reference | None,
@@ -148,7 +148,7 @@ def _minibatches(
 
     shares = [
         make_share(
-            samples[number::every],
+            groups[number::every],
             algorithm.aggregation,
             accelerator,
             tokens_per_microbatch=settings.tokens_per_microbatch,

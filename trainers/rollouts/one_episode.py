@@ -26,7 +26,7 @@ from gymnast.errors import ConfigError
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.data.inputs import check_sampling_kind
 from gymnast.trainers.rollouts.drivers import Driver, driver_of
-from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory
+from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory, VersionSpan
 from gymnast.visible import visible_line, visible_logger
 
 logger = visible_logger(__name__)
@@ -41,6 +41,7 @@ class _Record:
     logprobs: list[float] = field(default_factory=list)
     turns: list[Span] = field(default_factory=list)
     turn_rewards: list[float] = field(default_factory=list)
+    versions: list[VersionSpan] = field(default_factory=list)
     reward_parts: dict[str, float] = field(default_factory=dict)
     no_reward: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
@@ -53,7 +54,9 @@ class _Record:
 
     def sampled(self, said: Completion, seconds: float) -> None:
         """Append an action that took so long, waiting included."""
-        self.turns.append(Span(len(self.ids), len(self.ids) + len(said.ids)))
+        place = len(self.ids)
+        self.turns.append(Span(place, place + len(said.ids)))
+        self.versions += [VersionSpan(place + a, place + b, v) for a, b, v in said.versions]
         self.ids += said.ids
         self.action_mask += [1] * len(said.ids)
         self.logprobs += said.logprobs
@@ -155,6 +158,7 @@ async def drive(
         terminated=bool(terminated),
         truncated=bool(truncated),
         messages=inner.messages if isinstance(inner, Environment) else [],
+        versions=record.versions,
         reward_parts=record.reward_parts,
         no_reward=record.no_reward,
         metrics=record.metrics,

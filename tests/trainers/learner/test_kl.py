@@ -8,7 +8,7 @@ import torch
 from gymnast.agents import load_model
 from gymnast.agents.models.tiny import tiny_model
 from gymnast.trainers.algorithms.kl import DIVERGENCES, k1, k2, k3
-from gymnast.trainers.learner.policy.micro_batches import Sample, micro_batch
+from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, micro_batch
 from gymnast.trainers.learner.policy.policy import Policy, Reference
 from gymnast.types import Span, StopReason, Trajectory
 
@@ -67,7 +67,7 @@ def a_batch() -> Any:
         terminated=True,
         truncated=False,
     )
-    return micro_batch([Sample(trajectory, torch.zeros(1))], torch.device("cpu"))
+    return micro_batch([CreditedTrajectory(trajectory, torch.zeros(1))], torch.device("cpu"))
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["frozen copy", "base under adapters"])

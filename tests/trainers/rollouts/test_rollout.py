@@ -22,7 +22,7 @@ from gymnast.envs import Environment, Renderer, tool
 from gymnast.errors import ConfigError
 from gymnast.trainers import rollout
 from gymnast.trainers.rollouts.metrics import Counts, summarise
-from gymnast.types import Completion, Sampling, StopReason, ToolCall, Trajectory
+from gymnast.types import Completion, Sampling, StopReason, ToolCall, Trajectory, VersionSpan
 
 Encode = Callable[[str], list[int]]
 Write = Callable[..., str]
@@ -126,6 +126,28 @@ def test_the_context_is_prompt_action_observation_and_so_on(
     assert trajectory.metrics["tools/calls"] == 1.0
     assert trajectory.reward_parts == {"base": 1.0, "calls": 0.5}
     assert not trajectory.no_reward
+
+
+def test_versions_of_weights_stand_where_their_tokens_do(
+    renderer: Renderer, encode: Encode, write_call: Write
+) -> None:
+    """An agent that takes new weights amid a completion says so; another says nothing."""
+    call, answer = encode(write_call("repeat", times=2) + END), encode("Done." + END)
+
+    class Refreshed(Listening):
+        async def generate(self, context_ids: list[int], sampling: Sampling) -> Completion:
+            said = await super().generate(context_ids, sampling)
+            first, end = len(self.said), len(said.ids)
+            spans = [VersionSpan(0, 2, first), VersionSpan(2, end, first + 1)]
+            return replace(said, versions=spans)
+
+    plain = play(Desk(renderer), ScriptedAgent([call, answer]))
+    assert list(plain.versions) == []
+    trajectory = play(Desk(renderer), Refreshed(ScriptedAgent([call, answer])))
+    (a, b), (c, d) = trajectory.turns
+    assert list(trajectory.versions) == [(a, a + 2, 1), (a + 2, b, 2), (c, c + 2, 2), (c + 2, d, 3)]
+    versions = {v for start, end, v in trajectory.versions if start <= a + 1 < end}
+    assert versions == {1}
 
 
 def test_an_episode_that_no_number_describes_says_so(renderer: Renderer, encode: Encode) -> None:

@@ -6,6 +6,7 @@ what the loss needs. Which tokens are actions comes from `action_mask` alone.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -15,17 +16,31 @@ from gymnast.types import Trajectory
 
 
 @dataclass(frozen=True)
-class Sample:
-    """A trajectory with one advantage for each of its turns."""
+class CreditedTrajectory:
+    """A trajectory with its advantages.
+
+    Attributes:
+        trajectory: The episode.
+        advantages: [turns], or [action tokens] where they are `by_token`.
+        by_token: Which of the two.
+    """
 
     trajectory: Trajectory
-    advantages: torch.Tensor  # [turns]
+    advantages: torch.Tensor
+    by_token: bool = False
+
+    @cached_property
+    def token_advantages(self) -> torch.Tensor:
+        """The advantage of each action token, [action tokens]."""
+        if self.by_token:
+            return self.advantages
+        lengths = [end - start for start, end in self.trajectory.turns]
+        return self.advantages.repeat_interleave(torch.tensor(lengths, dtype=torch.long))
 
     @property
     def trains(self) -> bool:
         """Whether any token of it has a gradient."""
-        turns = zip(self.trajectory.turns, self.advantages.tolist(), strict=True)
-        return any(advantage != 0 and end > start for (start, end), advantage in turns)
+        return bool((self.token_advantages != 0).any())
 
 
 @dataclass(frozen=True)
@@ -49,56 +64,55 @@ class MicroBatch:
     sequences: torch.Tensor
 
 
-def micro_batch(samples: Sequence[Sample], device: torch.device) -> MicroBatch:
-    """Pack some samples and lay out their action tokens."""
-    packed = pack([sample.trajectory.ids for sample in samples])
+def micro_batch(episodes: Sequence[CreditedTrajectory], device: torch.device) -> MicroBatch:
+    """Pack some trajectories and lay out their action tokens."""
+    packed = pack([episode.trajectory.ids for episode in episodes])
     sources, targets, logprobs, advantages = [], [], [], []
-    for sample, index in zip(samples, packed.index, strict=True):
-        trajectory = sample.trajectory
+    for episode, index in zip(episodes, packed.index, strict=True):
+        trajectory = episode.trajectory
         actions = np.flatnonzero(trajectory.action_mask)  # never 0: a prompt comes first
         sources.append(index[actions - 1])
         targets.append(np.array(trajectory.ids)[actions])
         logprobs.append(np.array(trajectory.logprobs)[actions])
-        lengths = torch.tensor([end - start for start, end in trajectory.turns])
-        advantages.append(sample.advantages.repeat_interleave(lengths))
+        advantages.append(episode.token_advantages)
     return MicroBatch(
         packed,
         torch.tensor(np.concatenate(sources), device=device),
         torch.tensor(np.concatenate(targets), device=device),
         torch.tensor(np.concatenate(logprobs), dtype=torch.float32, device=device),
         torch.cat(advantages).to(device=device, dtype=torch.float32),
-        torch.tensor(np.repeat(np.arange(len(samples)), [len(s) for s in sources]), device=device),
+        torch.tensor(np.repeat(np.arange(len(episodes)), [len(s) for s in sources]), device=device),
     )
 
 
 def split(
-    groups: Sequence[Sequence[Sample]], tokens: int, *, also_idle: bool = False
-) -> list[list[Sample]]:
-    """Divide the samples that train into micro-batches of about this many packed tokens.
+    groups: Sequence[Sequence[CreditedTrajectory]], tokens: int, *, also_idle: bool = False
+) -> list[list[CreditedTrajectory]]:
+    """Divide the trajectories that train into micro-batches of about this many packed tokens.
 
-    Members of a group stay together where they fit, because they share their prompt. One
-    trajectory longer than `tokens` makes a micro-batch of its own, and none is divided. Those
-    without action tokens are in none.
+    Members of a group stay together where they fit, because they share their prompt. A trajectory
+    longer than `tokens` makes a micro-batch of its own, and none is divided. Those without action
+    tokens are left out.
 
     Args:
-        groups: The samples.
+        groups: With their advantages.
         tokens: How many packed tokens.
-        also_idle: Whether samples without any advantage are taken too.
+        also_idle: Whether trajectories without any advantage are taken too.
     """
-    batches: list[list[Sample]] = []
+    batches: list[list[CreditedTrajectory]] = []
     room = 0
     for group in groups:
         prompt_counted = False
-        for sample in group:
-            trajectory = sample.trajectory
-            if not (sample.trains or (also_idle and trajectory.action_tokens)):
+        for episode in group:
+            trajectory = episode.trajectory
+            if not (episode.trains or (also_idle and trajectory.action_tokens)):
                 continue
             length = len(trajectory.ids)
             cost = length - trajectory.prompt_length if prompt_counted else length
             if not batches or cost > room:
                 batches.append([])
                 room, cost = tokens, length
-            batches[-1].append(sample)
+            batches[-1].append(episode)
             room -= cost
             prompt_counted = True
     return batches

@@ -1,8 +1,8 @@
 """A share of a batch, laid out for one optimisation step: micro-batches and what they need.
 
-All processes know all samples, and each computes every so-manyth micro-batch. Where they do not
-come out even, some end with one that weighs nothing, so that all take part in every forward and
-backward pass.
+All processes know all trajectories, and each computes every n-th micro-batch, n being their number.
+Where the micro-batches do not divide evenly, some processes end with one that weighs nothing, so
+that all take part in every forward and backward pass.
 """
 
 import math
@@ -13,7 +13,12 @@ import torch
 from accelerate import Accelerator
 
 from gymnast.trainers.algorithms.aggregations import Aggregation
-from gymnast.trainers.learner.policy.micro_batches import MicroBatch, Sample, micro_batch, split
+from gymnast.trainers.learner.policy.micro_batches import (
+    CreditedTrajectory,
+    MicroBatch,
+    micro_batch,
+    split,
+)
 from gymnast.types import Span, StopReason, Trajectory
 
 Scorer = Callable[[MicroBatch], torch.Tensor]
@@ -55,31 +60,31 @@ class Share:
 
 
 def make_share(
-    groups: Sequence[Sequence[Sample]],
+    groups: Sequence[Sequence[CreditedTrajectory]],
     aggregation: Aggregation,
     accelerator: Accelerator,
     *,
     tokens_per_microbatch: int,
     also_idle: bool,
 ) -> Share:
-    """Divide some samples into micro-batches, and take those of this process.
+    """Divide some trajectories into micro-batches, and take those of this process.
 
     Args:
-        groups: The samples of all processes.
-        aggregation: How their tokens' losses are summed. Samples without any advantage are in its
-            normaliser, whether they are computed or not.
+        groups: Of all processes, with their advantages.
+        aggregation: How their tokens' losses are summed. Trajectories without any advantage are in
+            its normaliser, whether they are computed or not.
         accelerator: Knows which process this is.
         tokens_per_microbatch: How many packed tokens one forward and backward pass takes.
-        also_idle: Whether samples without any advantage are computed.
+        also_idle: Whether trajectories without any advantage are computed.
     """
     device = accelerator.device
-    lengths = torch.tensor([s.trajectory.action_tokens for group in groups for s in group])
+    lengths = torch.tensor([e.trajectory.action_tokens for group in groups for e in group])
     chosen = split(groups, tokens_per_microbatch, also_idle=also_idle)
     mine = chosen[accelerator.process_index :: accelerator.num_processes]
     most = math.ceil(len(chosen) / accelerator.num_processes)
     batches = []
-    for samples in mine:
-        batch = micro_batch(samples, device)
+    for episodes in mine:
+        batch = micro_batch(episodes, device)
         of_sequences = aggregation(torch.bincount(batch.sequences)).tokens
         batches.append(Scored(batch, of_sequences.to(device)[batch.sequences]))
     if len(batches) < most:
@@ -89,7 +94,7 @@ def make_share(
         batches,
         normaliser=float(aggregation(lengths).normaliser) if len(lengths) else 0.0,
         tokens=float(lengths.sum()),
-        episodes=float(sum(len(samples) for samples in chosen)),
+        episodes=float(sum(map(len, chosen))),
     )
 
 
@@ -117,8 +122,8 @@ def with_old_logprobs(share: Share, logprobs: Sequence[torch.Tensor]) -> Share:
     return replace(share, batches=scored)
 
 
-def placeholder() -> Sample:
-    """A sample without gradient, for a process that has fewer micro-batches than another."""
+def placeholder() -> CreditedTrajectory:
+    """A trajectory without gradient, for a process that has fewer micro-batches than another."""
     trajectory = Trajectory(
         ids=[1, 1],
         action_mask=[0, 1],
@@ -130,7 +135,7 @@ def placeholder() -> Sample:
         terminated=False,
         truncated=True,
     )
-    return Sample(trajectory, torch.zeros(1))
+    return CreditedTrajectory(trajectory, torch.zeros(1))
 
 
 def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
@@ -143,5 +148,5 @@ def sum_over_processes(accelerator: Accelerator, values: Sequence[float]) -> lis
 def largest_over_processes(accelerator: Accelerator, values: Sequence[float]) -> list[float]:
     """The largest of each number over all processes; NaN where one of them has it."""
     ours = torch.tensor([list(values)], dtype=torch.float32, device=accelerator.device)
-    everybodys: torch.Tensor = accelerator.gather(ours)  # [processes, values]
-    return everybodys.amax(dim=0).tolist()
+    gathered: torch.Tensor = accelerator.gather(ours)  # [processes, values]
+    return gathered.amax(dim=0).tolist()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gymnast.agents.models.tiny import tiny_model
-from gymnast.trainers.learner.policy.micro_batches import Sample, micro_batch, split
+from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, micro_batch, split
 from gymnast.trainers.learner.policy.packing import WORTH_SHARING, pack
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.types import Span, StopReason, Trajectory
@@ -83,7 +83,7 @@ def test_a_prompt_shared_by_a_group_is_packed_once() -> None:
     assert len(packed.ids) < alone == sum(map(len, group))
 
 
-def random_samples(seed: int) -> list[Sample]:
+def random_samples(seed: int) -> list[CreditedTrajectory]:
     """Three groups below one system prompt, with members of very different lengths."""
     random = np.random.default_rng(seed)
 
@@ -96,11 +96,13 @@ def random_samples(seed: int) -> list[Sample]:
         for _ in range(4):
             runs = [tokens(1, 30) for _ in range(int(random.choice([1, 3, 5])))]
             made = trajectory(prompt, *runs)
-            samples.append(Sample(made, torch.tensor(random.normal(size=len(made.turns)))))
+            samples.append(
+                CreditedTrajectory(made, torch.tensor(random.normal(size=len(made.turns))))
+            )
     return samples
 
 
-def separate_logprobs(model: Any, sample: Sample) -> torch.Tensor:
+def separate_logprobs(model: Any, sample: CreditedTrajectory) -> torch.Tensor:
     ids = torch.tensor(sample.trajectory.ids)
     logprobs = torch.log_softmax(model(ids[None]).logits[0], dim=-1)
     actions = torch.tensor(sample.trajectory.action_mask).nonzero()[:, 0]
@@ -130,7 +132,9 @@ def test_a_packed_forward_and_backward_equals_separate_ones(overrides: dict[str,
 
 
 def test_only_action_tokens_are_targets_and_each_has_its_turns_advantage() -> None:
-    sample = Sample(trajectory([1, 2, 3], [4, 5], [6, 7, 8], [9]), torch.tensor([0.5, -2.0]))
+    sample = CreditedTrajectory(
+        trajectory([1, 2, 3], [4, 5], [6, 7, 8], [9]), torch.tensor([0.5, -2.0])
+    )
     batch = micro_batch([sample], torch.device("cpu"))
     assert batch.targets.tolist() == [4, 5, 9]
     assert batch.advantages.tolist() == [0.5, 0.5, -2.0]
@@ -141,7 +145,9 @@ def test_only_action_tokens_are_targets_and_each_has_its_turns_advantage() -> No
 @given(st.integers(0, 1000), st.integers(20, 400))
 def test_micro_batches_hold_every_sample_that_trains_once(seed: int, tokens: int) -> None:
     samples = random_samples(seed)
-    samples[0] = Sample(samples[0].trajectory, torch.zeros(len(samples[0].trajectory.turns)))
+    samples[0] = CreditedTrajectory(
+        samples[0].trajectory, torch.zeros(len(samples[0].trajectory.turns))
+    )
     batches = split([samples[:4], samples[4:8], samples[8:]], tokens)
     assert [id(s) for batch in batches for s in batch] == [id(s) for s in samples[1:]]
     for batch in batches:

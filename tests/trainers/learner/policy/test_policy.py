@@ -8,7 +8,11 @@ from torch import nn
 
 from gymnast.agents.models.tiny import tiny_model
 from gymnast.errors import ModelError
-from gymnast.trainers.learner.policy.micro_batches import MicroBatch, Sample, micro_batch
+from gymnast.trainers.learner.policy.micro_batches import (
+    CreditedTrajectory,
+    MicroBatch,
+    micro_batch,
+)
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.types import Span, StopReason, Trajectory
 
@@ -30,7 +34,7 @@ def one_batch() -> MicroBatch:
             terminated=True,
             truncated=False,
         )
-        samples.append(Sample(made, torch.ones(1)))
+        samples.append(CreditedTrajectory(made, torch.ones(1)))
     return micro_batch(samples, torch.device("cpu"))
 
 
