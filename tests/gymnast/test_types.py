@@ -12,9 +12,9 @@ from gymnast.types import Completion, Sampling, Span, StopReason, ToolCall, Traj
     ("name", "value", "rule"),
     [
         ("temperature", -0.1, "must be >= 0"),
-        ("top_p", 0.0, "must be in"),
+        ("top_p", 0.0, "must be > 0"),
         ("top_k", -1, "must be >= 0"),
-        ("min_p", 1.5, "must be in"),
+        ("min_p", 1.5, "must be <= 1"),
         ("repetition_penalty", 0.0, "must be > 0"),
         ("max_new_tokens", 0, "must be >= 1"),
     ],
