@@ -24,8 +24,7 @@ serves:
 
 from gymnast.envs.checking.check import check_env
 from gymnast.envs.environment.environment import Environment
-from gymnast.envs.environment.toolset import Outcome
-from gymnast.envs.records.episode import CallRecord, Episode, ToolError, Turn
+from gymnast.envs.records.episode import CallRecord, Episode, Outcome, ToolError, Turn
 from gymnast.envs.registry import make, register, registered
 from gymnast.envs.rendering.renderer import Renderer
 from gymnast.envs.tools.marks import tool

@@ -3,7 +3,7 @@
 The program's side is in docs/container.md; `tool_program.py` speaks to it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from gymnast.envs.environment.rows import pick_row
 from gymnast.envs.environment.spaces import TokenIds
 from gymnast.envs.environment.toolset import Info
 from gymnast.envs.records.episode import Episode
-from gymnast.envs.tools.definition import with_stop_tools
+from gymnast.envs.tools.definition import Tool
 from gymnast.errors import ConfigError
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import SandboxSpec
@@ -53,8 +53,8 @@ class Container(Environment):
     Args:
         *arguments: As for `Environment`.
         program: What to run: a path in the box, or an argument vector.
-        stop_tools: Names of the image's tools that end the episode, besides those that it marks.
-        **settings: As for `Environment`; `sandbox` names backend, image and limits.
+        **settings: As for `Environment`; `sandbox` names backend, image and limits, `stop_tools`
+            tools of the image, besides those that it marks.
 
     Raises:
         ConfigError: `program` is empty.
@@ -66,7 +66,6 @@ class Container(Environment):
         self,
         *arguments: Any,
         program: str | Sequence[str] = DEFAULT_PROGRAM,
-        stop_tools: Iterable[str] = (),
         **settings: Any,
     ) -> None:
         super().__init__(*arguments, **settings)
@@ -76,7 +75,7 @@ class Container(Environment):
                 f"Container: program is {program!r:.200}; it must be a path in the box, or a list "
                 "of texts that begins with one."
             )
-        self._argv, self._stop_tools = argv, stop_tools
+        self._argv = argv
         self._program: ToolProgram | None = None
         self._seed: int | None = None
         self._messages: Any = None
@@ -98,6 +97,14 @@ class Container(Environment):
         program = self._known_program
         return program.setup(sandbox, self._beginning()) if program.has_setup else None
 
+    def tools_for(self, row: Mapping[str, Any]) -> list[Tool]:
+        """What the program describes."""
+        return list(self._known_program.tools.values())
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> str:
+        """Let the program run the call, in the episode's box."""
+        return await self._known_program.acall(self.sandbox, name, arguments)
+
     def setup(self, row: Mapping[str, Any]) -> Any:
         """The messages of the program's `setup`; without any, the row's prompt."""
         self._grading_failed = False
@@ -108,13 +115,12 @@ class Container(Environment):
         program = self._known_program
         if not program.has_reward:
             return 0.0
-        assert self._boxes is not None
         said = {"messages": episode.messages, "answer": episode.answer}
         nothing_said = {"messages": list(episode.prompt), "answer": ""}
         reason = {"stop_reason": str(episode.stop_reason)}
         found = await graded(
             self.sandbox,
-            self._boxes,
+            self.box_settings,
             lambda place: program.areward(place, self._beginning() | said | reason),
             begin=self._set_up,
             control=lambda place: program.areward(place, self._beginning() | nothing_said | reason),
@@ -136,17 +142,15 @@ class Container(Environment):
     @property
     def tools(self) -> list[dict[str, Any]]:
         """See `Environment.tools`; before the first episode the program is asked."""
+        if self.row:
+            return super().tools
         self._ask()
-        return super().tools
+        return [tool.schema for tool in self._known_program.tools.values()]
 
     def _ask(self) -> None:
         """Ask the program what there is, unless it has been asked."""
         if self._program is None:
-            assert self._boxes is not None
-            program = described(self._boxes, self._argv)
-            self._all_tools = with_stop_tools(program.tools, self._stop_tools)
-            self._forget_episode()
-            self._program = program
+            self._program = described(self.box_settings, self._argv)
 
     @property
     def _known_program(self) -> ToolProgram:
@@ -157,12 +161,3 @@ class Container(Environment):
         if self._seed is None:
             self._seed = int(self.np_random.integers(2**31))
         return {"row": dict(self.row), "seed": self._seed}
-
-    def _function(self, name: str) -> Callable[..., Any]:
-        async def call(**arguments: Any) -> str:
-            return await self._known_program.acall(self.sandbox, name, arguments)
-
-        return call
-
-    def _require_methods(self) -> None:
-        """The image's tools are no methods, so no attribute can hide them."""

@@ -109,8 +109,7 @@ class Shell(Environment):
         """Require something to check, and a Python that can be kept from the policy's files."""
         self._commands = 0
         self._checked = False
-        assert self._boxes is not None
-        require_safe_path("Shell", self.sandbox, self._boxes)
+        require_safe_path("Shell", self.sandbox, self.box_settings)
         _require_separate(self._files("check_files"))
         check = row.get("check")
         if not isinstance(check, str) or not check.strip() or not _can_be_named(check):

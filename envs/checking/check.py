@@ -123,7 +123,7 @@ def _check_tools(env: Environment) -> tuple[list[ToolTried], list[_End]]:
     """Call every tool, each in an episode of its own, which an empty answer ends."""
     row, known = dict(env.row), set(vars(env))
     tried, ends = [], []
-    for name, tool in env._all_tools.items():
+    for name, tool in env.tool_definitions.items():
         try:
             arguments = example_arguments(tool)
         except NoExample as error:

@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 
 from gymnast.blocking import run_blocking
+from gymnast.envs.boxes.box import BoxSettings
 from gymnast.envs.boxes.fresh_box import run_grader
 from gymnast.envs.environment.spaces import TokenIds, TokenSpace
 from gymnast.envs.environment.toolset import Info, Toolset
@@ -22,6 +23,7 @@ from gymnast.envs.records.messages import conversation
 from gymnast.envs.records.metrics import Timings
 from gymnast.envs.rendering.renderer import Renderer
 from gymnast.errors import ConfigError, PromptTooLong, UsageError
+from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import ExecResult
 from gymnast.types import Message
 from gymnast.visible import visible
@@ -128,10 +130,39 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
 
     def close(self) -> None:
         """End the episode, if one is running, and let the worker thread go."""
-        if self._needs_cleanup or self._box is not None:
+        if self._needs_cleanup or self._boxes.any_open:
             run_blocking(self.aclose())
         else:
             self._worker.stop()
+
+    @property
+    def box_settings(self) -> BoxSettings:
+        """Where the boxes of this environment come from: the backend, the image and the limits.
+
+        Raises:
+            UserCodeError: The class declares no `sandbox_spec`.
+        """
+        return self._boxes.settings("box_settings", self._state.row or None)
+
+    async def open_box(self) -> Sandbox:
+        """Open a further box beside the episode's; for async hooks and tools.
+
+        It is of the same image and limits, and empty: `prepare_sandbox` is not called with it. It
+        is closed with the episode, or earlier by `async with await self.open_box() as box`.
+
+        What the policy wrote belongs into `self.sandbox`, which tells who broke it. When this box
+        breaks, that is taken for an accident (`SandboxDead`), and the episode is tried again.
+
+        Raises:
+            UserCodeError: The class declares no `sandbox_spec`.
+            SandboxError: There is none to be had.
+        """
+        return await self._boxes.open_further(self._state.row or None)
+
+    @property
+    def max_boxes(self) -> int | None:
+        """How many episodes of this process may have a box at once; None: they have none."""
+        return self.box_settings.max_boxes if self._boxes.wanted else None
 
     async def run_grader(
         self,
@@ -163,11 +194,9 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
             UsageError: An argument is of another type, or one of `files` cannot be written.
             SandboxError: A box broke, or there is none to be had.
         """
-        box = self.sandbox
-        assert self._boxes is not None
         return await run_grader(
-            box,
-            self._boxes,
+            self.sandbox,
+            self.box_settings,
             command,
             begin=self.prepare_sandbox,
             files=files or {},

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from gymnast.envs.tools.definition import with_stop_tools
+from gymnast.envs.tools.definition import function_name, with_stop_tools
 from gymnast.envs.tools.marks import ToolOptions, mark_of, marked
 from gymnast.errors import ToolDefinitionError
 
@@ -22,12 +22,7 @@ def environment_class(
         raise ToolDefinitionError(f"from_tools takes a list of functions: [{functions!r}].")
     members: dict[str, Any] = {"__doc__": f"Made of plain functions by {base.__name__}.from_tools."}
     for function in functions:
-        tool_name = getattr(function, "__name__", None)
-        if not callable(function) or not isinstance(tool_name, str) or tool_name == "<lambda>":
-            raise ToolDefinitionError(
-                f"from_tools was given {function!r}, which is no function with a name. Pass "
-                "functions made with `def`, or subclass Environment."
-            )
+        tool_name = function_name(function, "from_tools was given")
         if tool_name in members or hasattr(base, tool_name):
             raise ToolDefinitionError(
                 f"from_tools: the name of tool {tool_name!r} is taken, by another tool or by "

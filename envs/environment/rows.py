@@ -1,14 +1,15 @@
 """What an episode begins from: a row, the tools it offers, the messages its prompt stands for."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gymnast.envs.records.messages import encodable, read_messages
-from gymnast.envs.tools.definition import Tool, no_such_tool
-from gymnast.errors import DataError
+from gymnast.envs.tools.definition import Tool, no_such_tool, with_stop_tools
+from gymnast.envs.tools.json_schema import tools_by_name
+from gymnast.errors import DataError, ToolDefinitionError
 from gymnast.types import Message
 
 
@@ -40,6 +41,37 @@ def checked_row(row: Any, owner: str) -> dict[str, Any]:
             "sample_row, from rows or from reset's options."
         )
     return copy.deepcopy(dict(row))
+
+
+def episode_tools(
+    given: Any,
+    row: Mapping[str, Any],
+    stop_tools: Iterable[str],
+    methods: Collection[str] | None,
+    owner: str,
+) -> dict[str, Tool]:
+    """The tools that a class's `tools_for` returned, those of them that the row names.
+
+    Args:
+        given: What it returned.
+        row: The episode's.
+        stop_tools: Names of those that end the episode.
+        methods: The tools that are methods of the class; None where its `call_tool` runs any tool.
+        owner: The class, for messages.
+
+    Raises:
+        ToolDefinitionError: It returned something else, or nothing runs one of them.
+        ConfigError: `stop_tools` names none of them.
+        DataError: The row does.
+    """
+    tools = with_stop_tools(tools_by_name(given, f"{owner}.tools_for"), stop_tools)
+    for name, tool in tools.items():
+        if methods is not None and tool.function is None and name not in methods:
+            raise ToolDefinitionError(
+                f"{owner}.tools_for returned a description of {name!r}, but nothing runs its "
+                "calls. Override call_tool(name, arguments), or return a function."
+            )
+    return offered_tools(row, tools)
 
 
 def offered_tools(row: Mapping[str, Any], tools: Mapping[str, Tool]) -> dict[str, Tool]:

@@ -5,17 +5,18 @@ episode can leak into the next.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from gymnast.envs.boxes.box import BROKEN
+from gymnast.envs.environment.episode_boxes import EpisodeBoxes
 from gymnast.envs.records.ending import TokenBudget
 from gymnast.envs.records.episode import Episode, Turn
 from gymnast.envs.records.metrics import Timings, episode_metrics
 from gymnast.envs.tools.definition import Tool
-from gymnast.errors import InfrastructureError, SandboxBroken, SandboxDead
+from gymnast.errors import InfrastructureError, SandboxBroken
 from gymnast.types import Message, StopReason
 
 
@@ -83,11 +84,11 @@ class EpisodeState:
         return {reason for reason, holding in holds.items() if holding}
 
     @contextmanager
-    def settling(self, broke: Callable[[], SandboxBroken | SandboxDead | None]) -> Iterator[None]:
+    def settling(self, boxes: EpisodeBoxes) -> Iterator[None]:
         """Tools or hooks run inside; take note of whose doing it was that one raised or broke.
 
         Args:
-            broke: Whether the box broke, which need not have raised anything.
+            boxes: Those of the episode: one that broke need not have raised anything.
 
         Raises:
             Exception: What was raised, where it is the user's to mend.
@@ -97,7 +98,7 @@ class EpisodeState:
             yield
         except Exception as error:
             raised = error
-        found = broke()
+        found = boxes.broke
         if isinstance(found, SandboxBroken) or isinstance(raised, SandboxBroken):
             self.broke_box = self.ended = True
         elif found is not None:

@@ -6,14 +6,22 @@ out. Nothing here knows tokens; `environment.py` puts them around it.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sized
-from typing import Any, ClassVar, NamedTuple, Self
+from functools import partial
+from typing import Any, ClassVar, Self
 
 from gymnasium.error import ResetNeeded
 
-from gymnast.envs.boxes.box import BoxSettings, EpisodeBox, box_settings
+from gymnast.envs.boxes.box import box_settings
+from gymnast.envs.environment.episode_boxes import EpisodeBoxes
 from gymnast.envs.environment.functions import environment_class
 from gymnast.envs.environment.hooks import Hooks
-from gymnast.envs.environment.rows import checked_row, offered_tools, prompt_of, with_system_prompt
+from gymnast.envs.environment.rows import (
+    checked_row,
+    episode_tools,
+    offered_tools,
+    prompt_of,
+    with_system_prompt,
+)
 from gymnast.envs.environment.state import EpisodeState
 from gymnast.envs.environment.user_code import (
     Blame,
@@ -25,16 +33,14 @@ from gymnast.envs.environment.user_code import (
     of_the_policy,
 )
 from gymnast.envs.records.ending import first_reason
-from gymnast.envs.records.episode import Episode, Turn
+from gymnast.envs.records.episode import Episode, Outcome, Turn
 from gymnast.envs.records.messages import json_message, read_calls
 from gymnast.envs.records.metrics import Timings
 from gymnast.envs.tools.bugs import Told
 from gymnast.envs.tools.definition import Tool, tools_of_class, with_stop_tools
-from gymnast.envs.tools.running import CallRunner, answer, approximate_tokens
+from gymnast.envs.tools.running import CallRunner, answer, approximate_tokens, call_user_code
 from gymnast.errors import (
     InfrastructureError,
-    SandboxBroken,
-    SandboxDead,
     ToolDefinitionError,
     UsageError,
     UserCodeError,
@@ -55,23 +61,12 @@ Info = dict[str, Any]
 Ending = tuple[float, bool, bool, Info]
 
 
-class Outcome(NamedTuple):
-    """What `act` returns: as `step` does, with the environment's messages in place of ids."""
-
-    messages: list[Message]
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: Info
-
-
 class Toolset(Hooks):
     """Tools and hooks, driven message by message. Users subclass `Environment`, not this."""
 
     sandbox_spec: ClassVar[SandboxSpec | None] = None
     system_prompt: str | None
     max_turns: int
-    _class_tools: ClassVar[Mapping[str, Tool]] = {}
     _told: ClassVar[Told] = Told()
     _running = False
 
@@ -83,9 +78,13 @@ class Toolset(Hooks):
     def __init__(
         self, stop_tools: Iterable[str], sandbox: str | Mapping[str, Any] | None = None
     ) -> None:
-        self._boxes = box_settings(type(self).__name__, self.sandbox_spec, sandbox)
-        self._box: EpisodeBox | None = None
-        self._all_tools = with_stop_tools(self._class_tools, stop_tools)
+        owner = type(self).__name__
+        self._boxes = EpisodeBoxes(owner, box_settings(owner, self.sandbox_spec, sandbox))
+        self._stop_tools = stop_tools if isinstance(stop_tools, str) else tuple(stop_tools)
+        known = self._class_tools
+        self._all_tools = (
+            with_stop_tools(known, self._stop_tools) if self._is_default("tools_for") else known
+        )
         self._worker = Worker(f"gymnast-{type(self).__name__}")
         self._forget_episode()
         self._running = False
@@ -125,27 +124,27 @@ class Toolset(Hooks):
             UserCodeError: The class declares no `sandbox_spec`.
             SandboxDead: No episode is running.
         """
-        if self._boxes is None:
-            owner = type(self).__name__
-            raise UserCodeError(
-                "sandbox",
-                self._state.row or None,
-                f"{owner} uses self.sandbox, but asks for no box. Declare on the class: "
-                "sandbox_spec = SandboxSpec() (from gymnast.sandboxes import SandboxSpec).",
-            )
-        if self._box is None:
-            raise SandboxDead(f"{type(self).__name__} has no box: no episode is running")
-        return self._box
-
-    @property
-    def max_boxes(self) -> int | None:
-        """How many episodes of this process may have a box at once; None: they have none."""
-        return None if self._boxes is None else self._boxes.max_boxes
+        return self._boxes.box(self._state.row or None)
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        """The schemas of the tools offered in this episode, in OpenAI's shape."""
+        """The schemas of the tools offered in this episode, in OpenAI's shape.
+
+        Before the first one, and in `setup` of a class with `tools_for`: the tools of the class.
+        """
         return [tool.schema for tool in self._state.tools.values()]
+
+    @property
+    def tool_definitions(self) -> Mapping[str, Tool]:
+        """The same tools with their options and parameters, by name."""
+        return dict(self._state.tools)
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Run one call of a tool; a hook: see `Hooks.call_tool`."""
+        function = self._function(name)
+        if function is None:
+            raise NotImplementedError(f"tool {name!r} has no function; override call_tool")
+        return await call_user_code(self._worker, partial(function, **arguments))
 
     @property
     def episode(self) -> Episode:
@@ -197,21 +196,32 @@ class Toolset(Hooks):
         row = checked_row(row, type(self).__name__)
         state = self._state = EpisodeState(
             row,
-            offered_tools(row, self._all_tools),
+            offered_tools(row, self._all_tools)
+            if self._is_default("tools_for")
+            else self._all_tools,
             None if timeout_s is None else time.monotonic() + timeout_s,
             abandoned_before=self._worker.abandoned,
         )
         self._require_methods()
-        if self._boxes is not None:
+        if self._boxes.wanted:
             with state.timings.measure("sandbox"):
-                await self._take_box(self._boxes)
+                await self._boxes.take(self._prepare)
         self._needs_cleanup = True
         with state.timings.measure("setup"):
             found = await self._hook("setup", row)
+            if not self._is_default("tools_for"):
+                state.tools = await self._tools_for(row)
         given = None if found is None else checked_messages(found, self._blame("setup"))
         messages = prompt_of(row) if given is None else given
         state.prompt = with_system_prompt(messages, self.system_prompt)
         return state.prompt
+
+    async def _tools_for(self, row: Mapping[str, Any]) -> dict[str, Tool]:
+        """The tools that the hook `tools_for` gives, those of them that the row names."""
+        given = await self._hook("tools_for", row)
+        runs_all = type(self).call_tool is not Toolset.call_tool
+        runs = None if runs_all else self._class_tools
+        return episode_tools(given, row, self._stop_tools, runs, type(self).__name__)
 
     def _forget_episode(self) -> None:
         self._state = EpisodeState({}, self._all_tools)
@@ -221,15 +231,16 @@ class Toolset(Hooks):
     ) -> tuple[Turn, float, set[StopReason]]:
         """Run an action's calls, score the turn, and say what ends it, token limits apart."""
         state = self._state
-        if self._box is not None:
-            self._box.policy_acts()
+        self._boxes.policy_acts()
         index = len(state.turns)
         calls = read_calls(message, turn=index)
         turn = Turn(index, json_message(message, calls))
         score = 0.0
-        with state.settling(self._broke):
+        with state.settling(self._boxes):
             with state.timings.measure("tools"):
-                records = await self._call_runner().run(calls)
+                runner = CallRunner(state.tools, self.call_tool, self._worker, self._code_of)
+                runner.deadline, runner.encode = state.deadline, self._encode
+                records = await runner.run(calls)
             for record in records:
                 if record.call.name in state.tools:
                     state.timings.add(f"tool/{record.call.name}", record.seconds)
@@ -252,7 +263,7 @@ class Toolset(Hooks):
         state.stop_reason = reason
         extra: Info = {}
         if reason is not None:
-            with state.settling(self._broke):
+            with state.settling(self._boxes):
                 reward += await self._score(extra)
             if state.failure is not None:
                 reward, extra = 0.0, {"failure": f"{type(state.failure).__name__}: {state.failure}"}
@@ -260,7 +271,7 @@ class Toolset(Hooks):
             elif state.broke_box:  # what the turns were paid is taken back
                 reward, extra = min(0.0, -state.paid), {}
             given_up = self._worker.abandoned - state.abandoned_before
-            counts = state.counts(abandoned=given_up, boxed=self._box is not None)
+            counts = state.counts(abandoned=given_up, boxed=self._boxes.has_box)
             extra["metrics"] = counts | extra.get("metrics", {})
             self._running = False
             with state.timings.measure("cleanup"):
@@ -301,10 +312,6 @@ class Toolset(Hooks):
             self._told.tell_unusable(error)
             return unusable
 
-    def _broke(self) -> SandboxBroken | SandboxDead | None:
-        """Whose doing it was that the box broke, if it did."""
-        return None if self._box is None else self._box.broke
-
     def _require_methods(self) -> None:
         """A tool is looked up by its name, which an attribute of the instance would hide."""
         hidden = [name for name in self._all_tools if name in vars(self)]
@@ -314,28 +321,22 @@ class Toolset(Hooks):
                 f"self.{hidden[0]}. Rename one of them."
             )
 
-    async def _take_box(self, boxes: BoxSettings) -> None:
-        def prepare(box: Sandbox) -> None:
-            with self._blame("prepare_sandbox").of_what_raises():
-                self.prepare_sandbox(box)
+    def _prepare(self, box: Sandbox) -> None:
+        with self._blame("prepare_sandbox").of_what_raises():
+            self.prepare_sandbox(box)
 
-        self._box = EpisodeBox(boxes, prepare)
-        await self._box.fill()
+    def _function(self, name: str) -> Callable[..., Any] | None:
+        """The function or method behind a tool; None where it is only described."""
+        tool = self._state.tools.get(name)
+        if tool is not None and tool.function is not None:
+            return tool.function
+        return getattr(self, name) if name in self._class_tools else None
 
-    def _call_runner(self) -> CallRunner:
-        state = self._state
-        return CallRunner(
-            state.tools,
-            self._function,
-            self._worker,
-            state.deadline,
-            self._encode,
-        )
-
-    def _function(self, name: str) -> Callable[..., Any]:
-        """What runs a tool's calls."""
-        function: Callable[..., Any] = getattr(self, name)
-        return function
+    def _code_of(self, name: str) -> list[Callable[..., Any]]:
+        """The author's functions that run a tool's calls."""
+        hook = [] if type(self).call_tool is Toolset.call_tool else [self.call_tool]
+        function = self._function(name)
+        return hook if function is None else [*hook, function]
 
     def _encode(self, text: str) -> Sized:
         """Measure a text in tokens."""
@@ -348,9 +349,13 @@ class Toolset(Hooks):
     async def _hook(self, name: str, *arguments: Any) -> Any:
         """Call a hook where it runs; a default one, which does nothing, at once."""
         hook = getattr(self, name)
-        if getattr(hook, "__func__", None) is vars(Hooks)[name]:
+        if self._is_default(name):
             return hook(*arguments)
         return await call_hook(hook, *arguments, worker=self._worker, blame=self._blame(name))
+
+    def _is_default(self, hook: str) -> bool:
+        """Whether no subclass overrides a hook."""
+        return getattr(getattr(self, hook), "__func__", None) is vars(Hooks)[hook]
 
     def _blame(self, hook: str) -> Blame:
         return Blame(type(self).__name__, hook, self._state.row or None)
@@ -377,13 +382,12 @@ class Toolset(Hooks):
                 await self._hook("cleanup")
         except Exception as error:
             known = isinstance(error, InfrastructureError) or of_the_policy(error)
-            if self._broke() is None and not known:
+            if self._boxes.broke is None and not known:
                 raise
             logger.warning("%s.cleanup failed", type(self).__name__, exc_info=True)
         finally:
-            box, self._box = self._box, None
-            if box is not None:
-                await box.aclose()
+            if self._boxes.any_open:
+                await self._boxes.close()
 
     async def _abort(self) -> None:
         """Clean up behind an exception, which matters more than one in `cleanup`."""

@@ -7,7 +7,6 @@ that a path or a text of the policy's may have caused.
 
 import asyncio
 import functools
-import inspect
 import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymnast.envs.records.messages import read_messages
+from gymnast.envs.tools.running import call_user_code
 from gymnast.errors import (
     DataError,
     GymnastError,
@@ -85,10 +85,7 @@ async def call_hook(
         UserCodeError: It raised.
     """
     with blame.of_what_raises():
-        if inspect.iscoroutinefunction(function):
-            return await function(*arguments)
-        result = await worker.run(functools.partial(function, *arguments))
-        return await result if inspect.isawaitable(result) else result
+        return await call_user_code(worker, functools.partial(function, *arguments))
 
 
 def of_the_policy(error: BaseException) -> bool:

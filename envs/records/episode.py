@@ -5,7 +5,7 @@ Records only; they are made in `environment/environment.py` and `tools/running.p
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from gymnast.envs.records.messages import text_of
 from gymnast.types import Message, StopReason, ToolCall
@@ -151,6 +151,16 @@ class Episode:
             f"<Episode turns={len(self.turns)} calls={len(self.calls)} errors={len(self.errors)} "
             f"stop_reason={self.stop_reason} answer={_clipped(self.answer)!r}>"
         )
+
+
+class Outcome(NamedTuple):
+    """What `act` returns: as `step` does, with the environment's messages in place of ids."""
+
+    messages: list[Message]
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
 
 
 def _clipped(text: str) -> str:

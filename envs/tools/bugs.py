@@ -14,7 +14,7 @@ import dis
 import inspect
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,14 +28,14 @@ _MAX_ROW_CHARACTERS = 500
 
 
 def is_bug(
-    error: BaseException, function: Callable[..., Any], arguments: Mapping[str, Any]
+    error: BaseException, sources: Sequence[Callable[..., Any]], arguments: Mapping[str, Any]
 ) -> bool:
     """Whether an exception that a tool raised is for its author; see the top of this file.
 
     Args:
         error: What was raised.
-        function: The tool's function.
-        arguments: What it was called with.
+        sources: The functions whose files are the author's: the tool's, and what called it.
+        arguments: What the tool was called with.
     """
     if not isinstance(error, KINDS) or _names_what_is_missing(arguments, error):
         return False
@@ -45,7 +45,7 @@ def is_bug(
     if any(code.co_name == "<module>" and code.co_filename.startswith("<") for code in codes):
         return False
     raised_in = codes[-1].co_filename if codes else ""
-    on_purpose = raised_in == _file_of(function) and _by_raise(error)
+    on_purpose = raised_in in _files_of(sources) and _by_raise(error)
     return isinstance(error, NotImplementedError) or not on_purpose
 
 
@@ -60,9 +60,9 @@ def _names_what_is_missing(arguments: Mapping[str, Any], error: BaseException) -
     return re.search(rf"\b{re.escape(name)}\b", text) is not None
 
 
-def _file_of(function: Callable[..., Any]) -> str:
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return str(getattr(code, "co_filename", ""))
+def _files_of(functions: Sequence[Callable[..., Any]]) -> set[str]:
+    codes = [getattr(inspect.unwrap(function), "__code__", None) for function in functions]
+    return {code.co_filename for code in codes if code is not None}
 
 
 def _by_raise(error: BaseException) -> bool:
@@ -76,10 +76,11 @@ def _by_raise(error: BaseException) -> bool:
     return dis.opname[instruction] == "RAISE_VARARGS"
 
 
-def own_traceback(error: BaseException, function: Callable[..., Any]) -> str:
-    """The traceback from the tool's own file on, without what called it."""
+def own_traceback(error: BaseException, sources: Sequence[Callable[..., Any]]) -> str:
+    """The traceback from the author's own files on, without what called them."""
     frames = list(traceback.extract_tb(error.__traceback__))
-    own = [i for i, frame in enumerate(frames) if frame.filename == _file_of(function)]
+    files = _files_of(sources)
+    own = [i for i, frame in enumerate(frames) if frame.filename in files]
     frames = frames[own[0] :] if own else frames
     head = ["Traceback (most recent call last):\n"] if frames else []
     lines = [*head, *traceback.format_list(frames), *traceback.format_exception_only(error)]

@@ -8,7 +8,7 @@ in `validation.py`, running calls in `running.py`.
 import copy
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, get_type_hints
@@ -46,16 +46,19 @@ class Tool:
     """One tool: how it is described, and how its calls are run.
 
     Attributes:
-        name: As the policy writes it, and the attribute of the environment that is called.
+        name: As the policy writes it.
         description: What the policy is told it does.
         parameters: In the order of the signature.
         options: Whether it stops, its limits.
+        function: What runs its calls; None: the environment's method of that name, or its
+            `call_tool`.
     """
 
     name: str
     description: str
     parameters: tuple[Parameter, ...]
     options: ToolOptions = field(default_factory=ToolOptions)
+    function: Callable[..., Any] | None = field(default=None, compare=False)
 
     @property
     def schema(self) -> Schema:
@@ -126,6 +129,25 @@ def define_tool(function: Any, *, name: str, options: ToolOptions, method: bool 
             f"{name}({', '.join(p.name for p in found)}). Rename or remove that entry of Args:."
         )
     return Tool(name, docstring.description, parameters, options)
+
+
+def function_name(function: Any, giver: str) -> str:
+    """The name of a function that becomes a tool.
+
+    Args:
+        function: A function, or a method of an instance.
+        giver: What it was given to or by, for messages.
+
+    Raises:
+        ToolDefinitionError: It is no function, or has no name.
+    """
+    name = getattr(function, "__name__", None)
+    if not callable(function) or not isinstance(name, str) or name == "<lambda>":
+        raise ToolDefinitionError(
+            f"{giver} {function!r:.200}, which is no function with a name. Pass functions made "
+            "with `def`, or subclass Environment."
+        )
+    return name
 
 
 def _check_self(name: str, parameters: list[inspect.Parameter]) -> None:

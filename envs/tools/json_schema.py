@@ -5,7 +5,8 @@ bare or as the `function` of `{"type": "function", "function": {...}}`. Beside i
 fields of `ToolOptions` but for `concurrent`. Left out: who runs a call (`builtin/container.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from jsonschema import Draft202012Validator
@@ -13,14 +14,51 @@ from jsonschema.exceptions import SchemaError, best_match
 from pydantic import AfterValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
-from gymnast.envs.tools.definition import Parameter, Tool
-from gymnast.envs.tools.marks import ToolOptions
+from gymnast.envs.tools.definition import Parameter, Tool, define_tool, function_name
+from gymnast.envs.tools.marks import ToolOptions, mark_of
 from gymnast.envs.tools.schema import Schema, simplified
 from gymnast.errors import ToolDefinitionError
 
 _OPTIONS = ("stop", "timeout_s", "max_output_tokens")
 _FIELDS = ("name", "description", "parameters", *_OPTIONS)
 _MAX_SHOWN = 200
+
+
+def tools_by_name(given: Any, giver: str) -> dict[str, Tool]:
+    """Tools from functions, descriptions and tools, by name; see `Hooks.tools_for`.
+
+    Args:
+        given: What lists them.
+        giver: Who gave it, for messages: "Safe.tools_for".
+
+    Raises:
+        ToolDefinitionError: It is no list, one of them cannot be a tool, or two share a name.
+    """
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise ToolDefinitionError(
+            f"{giver} returned {given!r:.200}; it must return a list of functions and of "
+            "descriptions."
+        )
+    tools: dict[str, Tool] = {}
+    for one in given:
+        tool = _tool(one, giver)
+        if tool.name in tools:
+            raise ToolDefinitionError(f"{giver} returned two tools {tool.name!r}. Rename one.")
+        tools[tool.name] = tool
+    return tools
+
+
+def _tool(given: Any, giver: str) -> Tool:
+    if isinstance(given, Tool):
+        return given
+    try:
+        if isinstance(given, Mapping):
+            return tool_of_schema(given)
+        name = function_name(given, "it was given")
+        options = mark_of(given) or ToolOptions()
+        return replace(define_tool(given, name=name, options=options), function=given)
+    except ToolDefinitionError as error:
+        raise ToolDefinitionError(f"{giver}: {error}") from error
 
 
 def tool_of_schema(given: Any) -> Tool:

@@ -11,6 +11,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
+from functools import partial
 from types import GeneratorType
 from typing import Any
 
@@ -44,6 +45,17 @@ def answer(record: CallRecord) -> Message:
     return message
 
 
+async def call_user_code(worker: Worker, function: Callable[[], Any]) -> Any:
+    """Call a function of the user's: an async one on the event loop, a sync one on the thread.
+
+    What a sync generator yields is collected in a list on the thread.
+    """
+    if inspect.iscoroutinefunction(function):
+        return await function()
+    result = await worker.run(lambda: _whole(function()))
+    return await result if inspect.isawaitable(result) else result
+
+
 class _Failed(Exception):
     """A call did not succeed, for a reason the policy is told."""
 
@@ -60,15 +72,17 @@ class CallRunner:
 
     Attributes:
         tools: Those offered in this episode, by name.
-        function: Gives the function of a tool by its name.
-        worker: Runs the sync ones.
+        call_tool: Runs a call, given the tool's name and its arguments; sync or async.
+        worker: Where it runs, if it is sync.
+        code_of: The author's functions that run a tool's calls, by its name: see `bugs.py`.
         deadline: When the episode's time is up, on `time.monotonic`; None is never.
         encode: Tokenizes a text, to measure results.
     """
 
     tools: Mapping[str, Tool]
-    function: Callable[[str], Callable[..., Any]]
+    call_tool: Callable[[str, dict[str, Any]], Any]
     worker: Worker
+    code_of: Callable[[str], Sequence[Callable[..., Any]]]
     deadline: float | None = None
     encode: Callable[[str], Sized] = field(default=approximate_tokens)
 
@@ -132,14 +146,9 @@ class CallRunner:
         timeout_s = self._timeout_s(tool)
         if timeout_s is not None and timeout_s <= 0:
             raise _Failed("timeout", f"{tool.name} was not run: the episode's time is up")
-        function = self.function(tool.name)
+        call = partial(self.call_tool, tool.name, arguments)
         try:
-            if inspect.iscoroutinefunction(function):
-                return await _within(function(**arguments), timeout_s)
-            result = await self.worker.run(
-                lambda: _whole(function(**arguments)), timeout_s=timeout_s
-            )
-            return await _within(result, timeout_s) if inspect.isawaitable(result) else result
+            return await _within(call_user_code(self.worker, call), timeout_s)
         except (InfrastructureError, UserCodeError):
             raise
         except Overrun:
@@ -151,9 +160,9 @@ class CallRunner:
                 raise  # the episode is being cancelled, not something inside the tool
             logger.debug("tool %s raised", tool.name, exc_info=True)
             message, name = f"{tool.name}: {_described(error)}", type(error).__name__
-            if is_bug(error, function, arguments):
-                found = own_traceback(error, function)
-                raise _Failed("bug", message, name, found) from error
+            sources = self.code_of(tool.name)
+            if is_bug(error, sources, arguments):
+                raise _Failed("bug", message, name, own_traceback(error, sources)) from error
             raise _Failed("exception", message, name) from error
 
     def _timeout_s(self, tool: Tool) -> float | None:

@@ -234,12 +234,13 @@ def check_rows(rows: Sequence[Row], env: Environment, source: str) -> None:
 
     Where `setup` is the environment's own, rows may do without prompts if the first one does.
     """
-    tools: dict[str, Any] = {schema["function"]["name"]: schema for schema in env.tools}
+    own_tools = type(env).tools_for is not Hooks.tools_for  # which only an episode has
     own_start = type(env).setup is not Hooks.setup
     need_prompts = len(rows) > 0 and not (own_start and rows[0].get("prompt") is None)
     for number, row in enumerate(rows):
         try:
-            offered_tools(row, tools)
+            if not own_tools:
+                offered_tools(row, env.tool_definitions)
             if need_prompts and (not own_start or row.get("prompt") is None):
                 prompt_of(row)  # what a `setup` of the environment's makes of one is its own affair
         except DataError as error:

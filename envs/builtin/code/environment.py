@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gymnast.envs.boxes.result_words import in_words
-from gymnast.envs.builtin.code.grading import TESTS, Grade, GradingLimits, grade
+from gymnast.envs.builtin.code.grading import Grade, GradingLimits, grade
 from gymnast.envs.builtin.code.rows import code_task
 from gymnast.envs.builtin.code.tasks import LEVELS, WORKED, tasks
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.records.episode import Episode
+from gymnast.envs.tools.definition import Tool
 from gymnast.envs.tools.marks import tool
 from gymnast.errors import ConfigError, UserCodeError
 from gymnast.sandboxes.contract.spec import SandboxSpec
@@ -73,10 +74,9 @@ class Code(Environment):
             raise ConfigError(
                 f"Code: worked_turns must be 0 to {len(WORKED)}, got {worked_turns!r}."
             )
-        unknown = [name for name in offer if name not in self._all_tools]
-        if isinstance(offer, str) or unknown:
+        if isinstance(offer, str) or any(name not in self.tool_definitions for name in offer):
             raise ConfigError(
-                f"Code: offer must be a list of some of {', '.join(self._all_tools)}, got "
+                f"Code: offer must be a list of some of {', '.join(self.tool_definitions)}, got "
                 f"{offer!r:.100}."
             )
         for name, value in (
@@ -85,7 +85,7 @@ class Code(Environment):
         ):
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise ConfigError(f"Code: {name} must be a number of seconds > 0, got {value!r}.")
-        self._all_tools = {n: made for n, made in self._all_tools.items() if n in offer}
+        self._offer = offer
         self._worked = WORKED[:worked_turns]
         self._own = tasks(level)
         self._submitted: str | None = None
@@ -109,6 +109,10 @@ class Code(Environment):
         """
         self._submitted = code
         return "Submitted."
+
+    def tools_for(self, row: Mapping[str, Any]) -> list[Tool]:
+        """Those of `offer`."""
+        return [tool for tool in super().tools_for(row) if tool.name in self._offer]
 
     def sample_row(self, rng: np.random.Generator) -> Mapping[str, Any]:
         """A row of `rows` where there are any, else one of the own tasks."""
@@ -146,15 +150,14 @@ class Code(Environment):
         }
 
     async def _graded(self, code: str) -> Grade:
-        assert self._boxes is not None
-        task, boxes = self._task, self._boxes
+        task = self._task
         try:
             return await grade(
                 task.tests,
                 task.context,
                 code,
                 self.sandbox,
-                boxes.pool(TESTS).atake,
+                self.open_box,
                 self._limits,
             )
         except UserCodeError as error:  # name the row

@@ -24,7 +24,6 @@ from gymnast.visible import visible_line
 
 # Boxes for tests are waited for while others are held. So they have a pool of their own: nobody
 # waits in a circle.
-TESTS = "tests"
 
 Take = Callable[[], Awaitable[Sandbox]]
 

@@ -18,7 +18,9 @@ def test_the_examples_run_one_after_the_other(capsys: pytest.CaptureFixture[str]
     for source in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(compile(source, "docs/environments.md", "exec", dont_inherit=True), namespace)
     assert namespace["terminated"] is True and len(namespace["prompts"]) == 2
-    assert capsys.readouterr().out.endswith("[assistant]\nIt is 6.\n")
+    printed = capsys.readouterr().out
+    assert "['knock', 'take']\n{'multiply': 1}\n1.0\n" in printed
+    assert printed.endswith("[assistant]\nIt is 6.\n")
     namespace["env"].close()
 
 

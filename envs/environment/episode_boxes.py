@@ -1,0 +1,132 @@
+"""The boxes of an environment: the one each episode has, and further ones beside it.
+
+Which boxes an environment asks for, and who is to blame when one breaks, is in `envs/boxes/box.py`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gymnast.envs.boxes.box import BoxSettings, EpisodeBox
+from gymnast.errors import SandboxBroken, SandboxDead, UserCodeError
+from gymnast.sandboxes.contract.base import Sandbox
+
+
+@dataclass(eq=False)
+class _Further:
+    """A further box: its number among those held at a time, and the box once it is there."""
+
+    number: int
+    box: Sandbox | None = None
+
+
+class EpisodeBoxes:
+    """The open boxes of one environment.
+
+    Args:
+        owner: The environment's class, for messages.
+        settings: Where boxes come from; None: the class declares no `sandbox_spec`.
+    """
+
+    def __init__(self, owner: str, settings: BoxSettings | None) -> None:
+        self._owner = owner
+        self._settings = settings
+        self._box: EpisodeBox | None = None
+        self._further: list[_Further] = []
+
+    @property
+    def wanted(self) -> bool:
+        """Whether each episode has a box."""
+        return self._settings is not None
+
+    @property
+    def any_open(self) -> bool:
+        """Whether there is a box to close."""
+        return self._box is not None or bool(self._further)
+
+    @property
+    def has_box(self) -> bool:
+        """Whether the episode's box is there."""
+        return self._box is not None
+
+    @property
+    def broke(self) -> SandboxBroken | SandboxDead | None:
+        """Why the episode's box broke, and thereby who broke it; None where it did not."""
+        return None if self._box is None else self._box.broke
+
+    def settings(self, hook: str, row: Any) -> BoxSettings:
+        """Where boxes come from.
+
+        Args:
+            hook: What needs a box: an attribute of the environment.
+            row: The episode's row, or None.
+
+        Raises:
+            UserCodeError: The class declares no `sandbox_spec`.
+        """
+        if self._settings is None:
+            raise UserCodeError(
+                hook,
+                row,
+                f"{self._owner} uses self.{hook}, but asks for no box. Declare on the class: "
+                "sandbox_spec = SandboxSpec() (from gymnast.sandboxes import SandboxSpec).",
+            )
+        return self._settings
+
+    def box(self, row: Any) -> Sandbox:
+        """The episode's box.
+
+        Raises:
+            UserCodeError: The class declares no `sandbox_spec`.
+            SandboxDead: No episode is running.
+        """
+        self.settings("sandbox", row)
+        if self._box is None:
+            raise SandboxDead(f"{self._owner} has no box: no episode is running")
+        return self._box
+
+    async def take(self, prepare: Callable[[Sandbox], object]) -> None:
+        """Take the episode's box, where it has one.
+
+        Args:
+            prepare: Called with the box before anything else runs there.
+
+        Raises:
+            SandboxError: There is none to be had.
+        """
+        if self._settings is not None:
+            self._box = EpisodeBox(self._settings, prepare)
+            await self._box.fill()
+
+    async def open_further(self, row: Any) -> Sandbox:
+        """A fresh box beside the episode's; see `Environment.open_box`."""
+        settings = self.settings("open_box", row)
+        # A box is waited for while others are held, so each one that an episode holds at a time
+        # comes from a pool of its own, in one order: no two episodes wait for each other.
+        held = [one.number for one in self._further if one.box is None or one.box.alive]
+        further = _Further(1 + max(held, default=0))
+        self._further.append(further)
+        try:
+            box = await settings.pool(f"further box {further.number}").atake()
+        except BaseException:
+            self._further = [one for one in self._further if one is not further]
+            raise
+        if further not in self._further:
+            await box.aclose()
+            raise SandboxDead("a box was opened while the episode ended")
+        further.box = box
+        return box
+
+    def policy_acts(self) -> None:
+        """From now on, what happens in the episode's box is the policy's doing."""
+        if self._box is not None:
+            self._box.policy_acts()
+
+    async def close(self) -> None:
+        """Close all boxes."""
+        boxes: list[Sandbox] = [one.box for one in self._further if one.box is not None]
+        if self._box is not None:
+            boxes.append(self._box)
+        self._box, self._further = None, []
+        await asyncio.gather(*(box.aclose() for box in boxes))
