@@ -13,6 +13,7 @@ from typing import Any
 
 from gymnast.envs.rendering import plain_protocol
 from gymnast.envs.rendering.calls.dialect import Dialect, read_calls, read_near_miss
+from gymnast.envs.rendering.calls.payloads import Tools
 from gymnast.envs.rendering.channels import Channels
 from gymnast.envs.rendering.response_template import ResponseTemplate
 from gymnast.envs.rendering.template.reasoning import Reasoning
@@ -21,8 +22,6 @@ from gymnast.envs.rendering.tokens.markers import change_strings
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.envs.rendering.user_parser import Parser, run_parser
 from gymnast.types import Message, ToolCall
-
-Tools = Sequence[Mapping[str, Any]] | None
 
 _MARKER = "\ue0ff"
 

@@ -13,7 +13,7 @@ out: how an action is read (`completion.py`); `difference` compares what was.
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,7 @@ from gymnast.envs.records.messages import in_openai_shape
 from gymnast.envs.rendering import plain_protocol
 from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.calls.markup import common_start, shared_length
+from gymnast.envs.rendering.calls.payloads import Tools
 from gymnast.envs.rendering.completion import STRICT_ID
 from gymnast.envs.rendering.template.following import Following
 from gymnast.envs.rendering.template.reasoning import Reasoning
@@ -29,8 +30,6 @@ from gymnast.envs.rendering.template.turns import TurnMarkup, after_cut
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.errors import TemplateError, UsageError
 from gymnast.types import Message, ToolCall
-
-Tools = Sequence[Mapping[str, Any]] | None
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from gymnast.envs.records.messages import in_openai_shape
 from gymnast.envs.rendering import plain_protocol
 from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.calls.dialect import Dialect
+from gymnast.envs.rendering.calls.payloads import Tools
 from gymnast.envs.rendering.channels import Channels
 from gymnast.envs.rendering.completion import Reader
 from gymnast.envs.rendering.encoding import Encoder, check_sayable, difference
@@ -34,8 +35,6 @@ from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.envs.rendering.user_parser import Parser, load_parser
 from gymnast.errors import TemplateError
 from gymnast.types import Message
-
-Tools = Sequence[Mapping[str, Any]] | None
 
 
 class Renderer:

@@ -10,11 +10,14 @@ How JSON is read, which most kinds need, is here as well.
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gymnast.types import ToolCall
+
+Tools = Sequence[Mapping[str, Any]] | None
+"""The schemas of the offered tools, in OpenAI's shape; None where none are offered."""
 
 Schemas = Mapping[str, Mapping[str, Any]]
 """The JSON schema of every offered tool's parameters, by the tool's name."""

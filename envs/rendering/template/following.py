@@ -16,6 +16,7 @@ from typing import Any
 from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.calls.dialect import Dialect
 from gymnast.envs.rendering.calls.markup import common_start
+from gymnast.envs.rendering.calls.payloads import Tools
 from gymnast.envs.rendering.template.chat_template import ChatTemplate
 from gymnast.envs.rendering.template.skeletons import Skeleton, shape_of
 from gymnast.envs.rendering.template.turns import TurnMarkup, call_end, first_token
@@ -23,7 +24,6 @@ from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.errors import TemplateError
 
 Messages = Sequence[Mapping[str, Any]]
-Tools = Sequence[Mapping[str, Any]] | None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gymnast.agents.models.tiny import tiny_tokenizer
+from gymnast.envs.rendering.channels import Channels
 from gymnast.envs.rendering.renderer import Renderer
 
 TEMPLATE = (
@@ -107,8 +108,13 @@ def test_torn_headers_never_raise(renderer: Renderer, text: str) -> None:
     assert isinstance(content, str) and isinstance(thought, str | None)
 
 
-def test_long_turns_take_time_in_proportion_to_the_text(renderer: Renderer) -> None:
-    channels = renderer._reader.channels
-    assert channels is not None
+def test_long_turns_take_time_in_proportion_to_the_text() -> None:
+    channels = Channels(
+        joint="<|end|><|start|>assistant",
+        start="<|channel|>",
+        end="<|message|>",
+        thought=THOUGHT,
+        call=" to=functions.",
+    )
     for text in (NEXT * 20_000, "<|channel|>" * 20_000, "to=functions." * 20_000, " " * 200_000):
         assert all(isinstance(part, str) for part in channels.split(text))

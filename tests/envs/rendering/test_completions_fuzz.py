@@ -49,6 +49,7 @@ class Desk(Environment):
     """Tools of every kind; after each step, what must hold of it is checked."""
 
     counts: Counter[str]
+    left: int
 
     @tool
     def add(self, a: int, b: int) -> int:
@@ -103,11 +104,16 @@ class Desk(Environment):
     def reward(self, episode: Any) -> float:
         return 1.0
 
+    async def areset(self, **settings: Any) -> Any:
+        ids, info = await super().areset(**settings)
+        self.left = info["tokens_left"]
+        return ids, info
+
     async def astep(self, action: Any) -> Any:
-        before = list(self._state.ids)
         step = await super().astep(action)
         observation, reward, terminated, truncated, info = step
-        assert self._state.ids == [*before, *action.tolist(), *observation.tolist()]
+        self.left -= len(action) + len(observation)
+        assert info["tokens_left"] == max(self.left, 0)
         assert info.keys() >= KEYS and isinstance(reward, float)
         assert (terminated or truncated) == (info["stop_reason"] is not None)
         assert not (terminated and truncated)
@@ -122,7 +128,14 @@ class Desk(Environment):
         return step
 
 
-SCHEMAS = [one.schema for one in Desk._class_tools.values()]
+def schemas() -> list[dict[str, Any]]:
+    """What a policy is told of the tools."""
+    with contextlib.closing(Desk(Renderer(tiny_tokenizer()))) as env:
+        env.reset(options={"row": {"prompt": "Go."}})
+        return env.tools
+
+
+SCHEMAS = schemas()
 
 
 @cache

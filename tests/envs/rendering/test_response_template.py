@@ -221,9 +221,9 @@ def test_a_call_may_leave_its_arguments_out_and_bring_its_id(hermes: Reader) -> 
         ('<tool_call>{"name": "add" "arguments": {}}</tool_call>', 31, "Expecting ',' delimiter"),
         ("<tool_call>add(3, 4)</tool_call>", 16, "Expecting value"),
         ("<tool_call></tool_call>", 16, "Expecting value"),
-        ('<tool_call>{"name": "add", "argum', 32, "the turn ends inside of the call"),
-        ('<tool_call>{"name": "add", "arguments": {}}', 16, "the turn ends inside of the call"),
-        ("<tool_call>", 16, "the turn ends inside of the call"),
+        ('<tool_call>{"name": "add", "argum', 32, "the turn ends inside the call"),
+        ('<tool_call>{"name": "add", "arguments": {}}', 16, "the turn ends inside the call"),
+        ("<tool_call>", 16, "the turn ends inside the call"),
         ('<tool_call>{"arguments": {}}</tool_call>', 16, "must have its tool's name"),
         ('<tool_call>{"name": 3, "arguments": {}}</tool_call>', 16, "must have its tool's name"),
         ('<tool_call>{"name": "add", "arguments": [1]}</tool_call>', 16, "object, not list"),
@@ -252,7 +252,7 @@ def test_a_malformed_call_says_where_and_why(
 def test_parameters_that_are_torn_are_no_call_without_them(xml: Reader) -> None:
     (call,) = xml("<tool_call>\n<function=add>\n<parameter=a>\n3").calls
     assert call.error is not None
-    assert "the turn ends inside of the call" in call.error
+    assert "the turn ends inside the call" in call.error
 
 
 def test_what_is_around_a_malformed_call_is_read(hermes: Reader) -> None:
@@ -291,7 +291,7 @@ def field(**changed: Any) -> dict[str, Any]:
         (field(content="xml-inline", content_args={"tag_pattern": "(?P<key>(?P<value>"}), "miss"),
         (field(content="kv-lines", content_args={"value_parser": {"name": "yaml"}}), "yaml"),
         (field(content_args={"string_delims": ["'"]}), "unpack"),
-        ({**HERMES, "start_anchor": "<|assistant|>"}, "which its chat template does not write"),
+        ({**HERMES, "start_anchor": "<|assistant|>"}, "but its chat template writes"),
     ],
 )
 def test_a_broken_response_template_is_refused(template: Any, reason: str) -> None:

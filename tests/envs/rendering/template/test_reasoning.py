@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gymnast.agents.models.tiny import tiny_tokenizer
 from gymnast.envs.rendering.renderer import Renderer
+from gymnast.envs.rendering.template.reasoning import Reasoning
 from gymnast.types import Message
 
 HEAD = "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
@@ -180,10 +181,8 @@ def test_torn_thoughts_never_raise(free: Renderer, thinking: Renderer, text: str
         assert all(line in text for line in content.split("\n"))
 
 
-def test_thousands_of_thoughts_take_time_in_proportion_to_the_text(free: Renderer) -> None:
-    assert free._reader.reasoning is not None
+def test_thousands_of_thoughts_take_time_in_proportion_to_the_text() -> None:
+    reasoning = Reasoning("reasoning_content", "<think>", "</think>", prewritten=False)
     for text in ("<think>" * 50_000, "<think>x</think>" * 20_000, " " * 400_000 + "</think>"):
-        thought, rest = free._reader.reasoning.split(
-            text, prewritten=False, until=("<tool_call>",), alone=True
-        )
+        thought, rest = reasoning.split(text, prewritten=False, until=("<tool_call>",), alone=True)
         assert len(thought) + len(rest) <= len(text)
