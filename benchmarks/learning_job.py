@@ -10,7 +10,7 @@ from gymnast.agents.models.load import load_tokenizer, model_context_length
 from gymnast.trainers import Trainer, load_config
 from gymnast.trainers.build import trainer_settings
 from gymnast.trainers.config.sections import RunConfig
-from gymnast.trainers.config.task import Task, prepare_task
+from gymnast.trainers.config.task import RunTask, prepare_task
 
 CONFIG = Path(__file__).parent.parent / "examples" / "arithmetic.yaml"
 WINDOW = 3  # steps that a level is averaged over
@@ -38,7 +38,7 @@ class Curve:
     """A whole run.
 
     Attributes:
-        before: The mean reward of the held-out rows before training.
+        before: The mean reward of the evaluation rows before training.
         after: The same after it.
         steps: In order.
     """
@@ -77,7 +77,7 @@ class Job:
     """
 
     config: RunConfig
-    task: Task
+    task: RunTask
     rows: list[Row]
 
     @property
@@ -95,13 +95,13 @@ def make_job(overrides: Sequence[str]) -> Job:
     rows = [
         row
         for step in range(settings.steps)
-        for row in task.rows.training.batch(step, settings.rows_per_step)
+        for row in task.training_rows.batch(step, settings.rows_per_step)
     ]
     return Job(config, task, rows)
 
 
 def evaluation_of(job: Job, model: Any, tokenizer: Any) -> float:
-    """The mean reward of a model on the job's held-out rows, by Gymnast's evaluation."""
-    settings = trainer_settings(job.config, job.task, {}) | {"output_dir": None}
-    trainer = Trainer(model, tokenizer, job.task.make_env, job.task.rows.training, **settings)
+    """The mean reward of a model on the job's evaluation rows, by Gymnast's evaluation."""
+    settings = trainer_settings(job.config, job.task) | {"output_dir": None}
+    trainer = Trainer(model, tokenizer, job.task.make_env, job.task.training_rows, **settings)
     return trainer.evaluate()["eval/reward/mean"]

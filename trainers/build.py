@@ -2,24 +2,19 @@
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gymnast.agents.models.load import load_model, load_tokenizer, model_context_length
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.observer import Observer
-from gymnast.trainers.base.settings import check_sampling
-from gymnast.trainers.config.evaluation_environments import (
-    check_evaluation_environments,
-    prepare_evaluation_environments,
-)
+from gymnast.trainers.base.settings import RunSettings, check_sampling
+from gymnast.trainers.config.environments import chat_template_text, find_environments
 from gymnast.trainers.config.files import load_config, save_config
 from gymnast.trainers.config.resuming import check_output_folder, check_same_run
 from gymnast.trainers.config.sections import ModelSection, RunConfig, SamplingSection
-from gymnast.trainers.config.task import Task, chat_template_text, check_environment, prepare_task
-from gymnast.trainers.evaluation.evaluation import HeldOut
-from gymnast.trainers.evaluation.tags import check_tags, tag_expressions
+from gymnast.trainers.config.task import RunTask, prepare_task
+from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.reporting.trackers import make_trackers
 from gymnast.trainers.rollouts.rewards import load_rewards
 from gymnast.trainers.saving.run_folder import CONFIG_FILE, MODEL
@@ -41,21 +36,15 @@ def build_trainer(
         UsageError: Something does not hold; each kind of mistake has its own subclass.
         UserCodeError: The environment's own code raised.
     """
-    check_environment(config)
-    check_evaluation_environments(config)
-    check_sampling(Sampling(**config.sampling.model_dump()))
+    find_environments(config)
+    check_sampling(config.sampling.make())
     load_rewards([(reward.function, reward.weight) for reward in config.rewards])
     make_trackers(config.trackers, config.output_dir)  # whether they can be made
     template = chat_template_text(config.model)
     if config.output_dir is not None:
         _enter(Path(config.output_dir), config, resume=resume)
     tokenizer = load_tokenizer(config.model.name, chat_template=template)
-    length = model_context_length(config.model.name)
-    others = prepare_evaluation_environments(config, tokenizer, length)
-    kept_out = [row for other in others.values() for row in other.rows]
-    task = prepare_task(config, tokenizer, length, kept_out)
-    held_out = [task.rows.held_out, *(other.rows for other in others.values())]
-    check_tags(held_out, tag_expressions(config.evaluation.by))
+    task = prepare_task(config, tokenizer, model_context_length(config.model.name))
     lora = config.model.lora
     model, _ = load_model(
         config.model.name,
@@ -68,8 +57,8 @@ def build_trainer(
         model,
         tokenizer,
         task.make_env,
-        task.rows.training,
-        **trainer_settings(config, task, others),
+        task.training_rows,
+        **trainer_settings(config, task),
         observer=observer,
     )
     if resume and config.output_dir is not None and trainer.accelerator.is_main_process:
@@ -90,27 +79,20 @@ def _enter(folder: Path, config: RunConfig, *, resume: bool) -> None:
         save_config(config, folder / CONFIG_FILE)
 
 
-def trainer_settings(
-    config: RunConfig, task: Task, others: Mapping[str, HeldOut]
-) -> dict[str, Any]:
-    """What a config says to `Trainer`, by the names that `Trainer` gives it."""
-    sampling, evaluation = config.sampling.model_dump(), config.evaluation
+def trainer_settings(config: RunConfig, task: RunTask) -> dict[str, Any]:
+    """The keywords of `Trainer` that a config stands for."""
+    evaluation_sampling = config.evaluation.sampling(config.sampling.model_dump())
     return {
         "algorithm": config.algorithm.make(),
         "group_size": config.algorithm.group_size,
         "rewards": load_rewards([(r.function, r.weight) for r in config.rewards]),
-        "sampling": Sampling(**sampling),
+        "sampling": config.sampling.make(),
         **config.trainer.model_dump(),
-        "eval_rows": task.rows.held_out,
-        "eval_every_steps": evaluation.every_steps,
-        "eval_sampling": Sampling(**evaluation.sampling(sampling)),
-        "eval_group_size": evaluation.group_size,
-        "eval_pass_reward": evaluation.pass_reward,
-        "eval_by": evaluation.by,
-        "eval_environments": others,
-        "output_dir": config.output_dir,
-        "seed": config.seed,
-        "deterministic": config.deterministic,
+        **EvaluationSettings.keywords(config.evaluation),
+        "eval_rows": task.evaluation_rows,
+        "eval_sampling": Sampling(**evaluation_sampling),
+        "eval_environments": task.evaluation_environments,
+        **RunSettings.keywords(config),
         "trackers": config.trackers,
         "hyperparameters": config.model_dump(
             mode="json", exclude_none=True, exclude={"trackers", "output_dir"}

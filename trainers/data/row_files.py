@@ -3,8 +3,7 @@
     rows.jsonl, rows.csv, folder/    a file, or a saved dataset (`trainers/data/row_formats.py`)
     org/name                         a dataset of a hub, through `datasets`
 
-Left out: which rows are trained on and which are held out (`trainers/data/rows.py`), and what an
-environment needs of a row, which it says itself.
+What an environment needs of a row, it checks itself.
 """
 
 import logging
@@ -20,7 +19,7 @@ from gymnast.trainers.data.input_paths import shown
 from gymnast.trainers.data.row_formats import (
     SUFFIXES,
     Row,
-    place_of,
+    location_of,
     read_rows,
     read_saved,
     shortened,
@@ -96,20 +95,21 @@ class MappedRows(Sequence[Row]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         row = self._rows[index]
-        found = {name: self._found(name, row, index) for name in self._columns}
-        return {**row, **found} if self._keep else found
+        columns = {name: self._value(name, row, index) for name in self._columns}
+        return {**row, **columns} if self._keep else columns
 
-    def place(self, index: int) -> str:
+    def location(self, row_index: int) -> str:
         """Where a row is in the dataset."""
-        return place_of(self._rows, index, self._name)
+        return location_of(self._rows, row_index, self._name)
 
-    def _found(self, name: str, row: Row, index: int) -> Any:
+    def _value(self, name: str, row: Row, row_index: int) -> Any:
         try:
             return self._columns[name].search(row)
         except jmespath.exceptions.JMESPathError as error:  # an unknown function, a wrong argument
+            expression = self._columns[name].expression
             raise DataError(
-                f"{self.place(index)}: data.columns.{name}: {self._columns[name].expression!r} "
-                f"cannot be read: {first_line(error)}; the row is {shortened(row)}"
+                f"{self.location(row_index)}: data.columns.{name}: {expression!r} cannot be read: "
+                f"{first_line(error)}; the row is {shortened(row)}"
             ) from error
 
 
@@ -122,17 +122,17 @@ def _mapped(
     except jmespath.exceptions.JMESPathError as error:
         raise DataError(f"data.columns: {first_line(error)}") from error
     unseen = dict(columns)
-    for number, row in enumerate(mapped):
+    for row_index, row in enumerate(mapped):
         if "prompt" in columns and row["prompt"] is None and "prompt" not in unseen:
             raise DataError(
-                f"{mapped.place(number)}: has nothing at {columns['prompt']!r} "
+                f"{mapped.location(row_index)}: has nothing at {columns['prompt']!r} "
                 "(data.columns.prompt), but every row needs a prompt; the row is "
-                f"{shortened(rows[number])}"
+                f"{shortened(rows[row_index])}"
             )
         for column in [column for column in unseen if row[column] is not None]:
             del unseen[column]
     for column, expression in unseen.items():
-        part, there = _first_unfound(expression, rows[0])
+        part, there = _first_missing(expression, rows[0])
         near = nearest(part, there)
         hint = f"; did you mean {near}?" if near else ""
         raise DataError(
@@ -149,8 +149,8 @@ def _not_there(label: str) -> DataError:
     return DataError(f"{label}: there is no such file{looked}{hint}")
 
 
-def _first_unfound(expression: str, row: Row) -> tuple[str, list[str]]:
-    """The first part of a dotted expression that a row lacks, and what there is in its place."""
+def _first_missing(expression: str, row: Row) -> tuple[str, list[str]]:
+    """The first part of a dotted expression that a row lacks, and the keys it has instead."""
     value: Any = row
     part = expression
     for part in expression.split("."):

@@ -1,13 +1,11 @@
-"""Files of rows, one reader a format; each row keeps where it stands, for errors that name it.
+"""Files of rows: one reader per format. Rows keep their line, so that errors can name it.
 
-    rows.jsonl      one object a line
-    rows.json       a list of objects
-    rows.csv        a header and one row a line or more; every value is text, as the file has it
-    rows.parquet    a table
-    rows.arrow      a table, as `datasets` and pyarrow write it
-    folder/         what `datasets.Dataset.save_to_disk` writes
-
-Left out: hubs, and the mapping of columns (`trainers/data/row_files.py`).
+rows.jsonl      one object a line
+rows.json       a list of objects
+rows.csv        a header and one row a line or more; every value is text, as the file has it
+rows.parquet    a table
+rows.arrow      a table, as `datasets` and pyarrow write it
+folder/         what `datasets.Dataset.save_to_disk` writes
 """
 
 import csv
@@ -20,7 +18,7 @@ from gymnast.errors import DataError
 from gymnast.hints import first_line
 
 Row = dict[str, Any]
-Placed = Iterator[tuple[Row, int]]  # a row and its line in the file
+Numbered = Iterator[tuple[Row, int]]  # a row and its line in the file
 
 # Python's reader refuses longer fields than this; the default is 128 KiB.
 _LONGEST_FIELD = 2**31 - 1
@@ -48,23 +46,23 @@ class FileRows(Sequence[Row]):
     def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
         return self._rows[index]
 
-    def place(self, index: int) -> str:
+    def location(self, row_index: int) -> str:
         """Where a row is: `rows.jsonl, line 7`, or `rows.parquet, row 6`, the first being row 0."""
         if self._lines is None:
-            return f"{self._file}, row {index}"
-        return f"{self._file}, line {self._lines[index]}"
+            return f"{self._file}, row {row_index}"
+        return f"{self._file}, line {self._lines[row_index]}"
 
 
-def place_of(rows: Sequence[Any], index: int, source: str) -> str:
+def location_of(rows: Sequence[Any], row_index: int, source: str) -> str:
     """Where a row is, in its file if it has one.
 
     Args:
         rows: From anywhere.
-        index: Of the row.
-        source: What the rows are of, where they do not know themselves.
+        row_index: The row's place among them.
+        source: Where the rows come from, if they do not know it themselves.
     """
-    place = getattr(rows, "place", None)
-    return str(place(index)) if place is not None else f"{source}, row {index}"
+    location = getattr(rows, "location", None)
+    return f"{source}, row {row_index}" if location is None else str(location(row_index))
 
 
 def read_rows(name: str, path: Path) -> Sequence[Row]:
@@ -124,20 +122,18 @@ def read_saved(name: str, folder: Path, split: str) -> Sequence[Row]:
 
 def _read_jsonl(name: str, path: Path) -> FileRows:
     with path.open(encoding="utf-8-sig") as file:
-        return _placed(name, _json_lines(name, file))
+        return _file_rows(name, _json_lines(name, file))
 
 
-def _json_lines(name: str, file: Iterator[str]) -> Placed:
+def _json_lines(name: str, file: Iterator[str]) -> Numbered:
     for number, line in enumerate(file, start=1):
         if line.strip():
-            yield (
-                _checked(_parsed(name, line.rstrip("\n"), number), f"{name}, line {number}"),
-                number,
-            )
+            row = _parsed(name, line.rstrip("\n"), number)
+            yield _checked(row, f"{name}, line {number}"), number
 
 
-def _placed(name: str, placed: Placed) -> FileRows:
-    pairs = list(placed)
+def _file_rows(name: str, numbered: Numbered) -> FileRows:
+    pairs = list(numbered)
     return FileRows(name, [row for row, _ in pairs], [line for _, line in pairs])
 
 
@@ -164,9 +160,9 @@ def _parsed(name: str, text: str, line: int | None = None) -> Any:
         raise DataError(f"{name}, line {line or 1}: is nested too deeply to be read") from error
 
 
-def _checked(row: Any, place: str) -> Row:
+def _checked(row: Any, location: str) -> Row:
     if not isinstance(row, dict):
-        raise DataError(f"{place}: must be an object ({{...}}), got {shortened(row)}")
+        raise DataError(f"{location}: must be an object ({{...}}), got {shortened(row)}")
     return row
 
 
@@ -174,12 +170,12 @@ def _read_csv(name: str, path: Path) -> FileRows:
     limit = csv.field_size_limit(_LONGEST_FIELD)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return _placed(name, _csv_rows(name, csv.reader(file, strict=True)))
+            return _file_rows(name, _csv_rows(name, csv.reader(file, strict=True)))
     finally:
         csv.field_size_limit(limit)
 
 
-def _csv_rows(name: str, reader: Any) -> Placed:
+def _csv_rows(name: str, reader: Any) -> Numbered:
     header: list[str] | None = None
     line = 1
     try:

@@ -1,10 +1,8 @@
-"""Which rows a run trains on, in what order, and which it holds out.
+"""Which rows a run trains on, in what order, and which ones its evaluations play.
 
 Training rows are an endless source that keeps no state: which rows step k gets depends on the
 seed and k alone, so a resumed run goes on with the rows that the killed one would have had.
-Held-out rows are never trained on, nor is any row equal to one of them.
-
-Left out: reading files and hubs (`trainers/data/row_files.py`).
+Evaluation rows are never trained on, nor is any row equal to one of them.
 """
 
 import json
@@ -20,7 +18,7 @@ from gymnast.trainers.base.seeds import derive
 Row = Mapping[str, Any]
 SampleRow = Callable[[np.random.Generator], Row]
 
-# How many draws in a row may give nothing new before the rows are said to be used up.
+# After this many draws in succession without a new row, the rows count as used up.
 MOST_DRAWS = 1000
 
 
@@ -54,17 +52,17 @@ class DatasetRows(RowSource):
     Args:
         rows: The dataset.
         seed: Of the orders.
-        held_out: Rows that are left out wherever they occur.
+        excluded: Rows that are left out wherever they occur: evaluation rows.
 
     Raises:
         DataError: No row is left.
     """
 
-    def __init__(self, rows: Sequence[Row], *, seed: int, held_out: Sequence[Row] = ()) -> None:
-        kept_out = {canonical(row) for row in held_out}
+    def __init__(self, rows: Sequence[Row], *, seed: int, excluded: Sequence[Row] = ()) -> None:
+        texts = {canonical(row) for row in excluded}
         self._rows = rows
         self._indices = np.array(
-            [i for i in range(len(rows)) if not kept_out or canonical(rows[i]) not in kept_out],
+            [i for i in range(len(rows)) if not texts or canonical(rows[i]) not in texts],
             dtype=np.int64,
         )
         self._seed = seed
@@ -72,20 +70,20 @@ class DatasetRows(RowSource):
         if not len(self._indices):
             raise DataError(
                 f"no training row is left: of {len(rows)} rows, each is equal to one of "
-                f"{len(held_out)} held-out rows; lower evaluation.rows, or name other rows"
+                f"{len(excluded)} evaluation rows; lower evaluation.rows, or name other rows"
             )
 
     def __len__(self) -> int:
-        """Rows an epoch."""
+        """Rows per epoch."""
         return len(self._indices)
 
     def row(self, position: int) -> Row:
         """The row at a position; position `len(self)` begins the second epoch."""
-        epoch, place = divmod(position, len(self._indices))
+        epoch, within = divmod(position, len(self._indices))
         if self._order is None or self._order[0] != epoch:
             rng = np.random.default_rng(derive(self._seed, "epoch", epoch))
             self._order = (epoch, rng.permutation(self._indices))
-        return self._rows[int(self._order[1][place])]
+        return self._rows[int(self._order[1][within])]
 
 
 class SampledRows(RowSource):
@@ -94,28 +92,28 @@ class SampledRows(RowSource):
     Args:
         sample_row: Makes a row.
         seed: Of the generators.
-        held_out: Rows that are drawn again wherever they come up.
+        excluded: Evaluation rows; one that comes up is drawn again.
     """
 
-    def __init__(self, sample_row: SampleRow, *, seed: int, held_out: Sequence[Row] = ()) -> None:
+    def __init__(self, sample_row: SampleRow, *, seed: int, excluded: Sequence[Row] = ()) -> None:
         self._sample_row = sample_row
         self._seed = seed
-        self._held_out = {canonical(row) for row in held_out}
+        self._excluded = {canonical(row) for row in excluded}
 
     def row(self, position: int) -> Row:
         """The row at a position.
 
         Raises:
-            DataError: Every row that comes up is held out.
+            DataError: Every row that comes up is an evaluation row.
         """
         rng = np.random.default_rng(derive(self._seed, "training row", position))
         for _ in range(MOST_DRAWS):
             row = self._sample_row(rng)
-            if canonical(row) not in self._held_out:
+            if canonical(row) not in self._excluded:
                 return row
         raise DataError(
             f"the environment's sample_row gave {MOST_DRAWS} times in a row one of the "
-            f"{len(self._held_out)} held-out rows; lower evaluation.rows"
+            f"{len(self._excluded)} evaluation rows; lower evaluation.rows"
         )
 
 
@@ -123,37 +121,66 @@ class Split(NamedTuple):
     """Rows to train on and rows to evaluate with; no row is in both."""
 
     training: RowSource
-    held_out: list[Row]
+    evaluation: list[Row]
 
 
 def split_sampled(
     sample_row: SampleRow,
-    held_out: int,
+    count: int,
     *,
     seed: int,
-    held_out_seed: int = 0,
-    kept_out: Sequence[Row] = (),
+    evaluation_seed: int = 0,
+    excluded: Sequence[Row] = (),
 ) -> Split:
     """Split the rows that an environment makes.
 
     Args:
         sample_row: Makes a row.
-        held_out: How many distinct rows to hold out.
+        count: How many distinct evaluation rows.
         seed: Of the training rows.
-        held_out_seed: Of the held-out rows, so that runs of other seeds compare.
-        kept_out: More rows that are not trained on.
+        evaluation_seed: Of the evaluation rows, so that runs of other seeds compare.
+        excluded: More rows that are not trained on.
 
     Raises:
         DataError: `sample_row` does not make more distinct rows than that.
     """
-    rows = sample_distinct(sample_row, held_out, seed=held_out_seed)
-    training = SampledRows(sample_row, seed=seed, held_out=[*rows, *kept_out])
+    chosen = sample_distinct(sample_row, count, seed=evaluation_seed)
+    training = SampledRows(sample_row, seed=seed, excluded=[*chosen, *excluded])
     training.row(0)  # raises now where nothing is left to train on
-    return Split(training, rows)
+    return Split(training, chosen)
+
+
+def split_dataset(
+    rows: Sequence[Row],
+    count: int,
+    *,
+    seed: int,
+    evaluation_seed: int = 0,
+    excluded: Sequence[Row] = (),
+) -> Split:
+    """Split one dataset.
+
+    Args:
+        rows: The dataset.
+        count: How many evaluation rows; 0 trains on all rows.
+        seed: Of the training rows' order.
+        evaluation_seed: Of the choice, so that runs of other seeds compare.
+        excluded: More rows that are not trained on.
+
+    Raises:
+        DataError: The dataset does not have more rows than that.
+    """
+    if count >= len(rows):
+        raise DataError(
+            f"evaluation.rows: must be < {len(rows)}, the rows of data.train, got {count}; "
+            "lower it, or name a second dataset in data.evaluation"
+        )
+    chosen = choose(rows, count, seed=evaluation_seed)
+    return Split(DatasetRows(rows, seed=seed, excluded=[*chosen, *excluded]), chosen)
 
 
 def sample_distinct(
-    sample_row: SampleRow, count: int, *, seed: int, place: str = "evaluation.rows"
+    sample_row: SampleRow, count: int, *, seed: int, key: str = "evaluation.rows"
 ) -> list[Row]:
     """Distinct rows that an environment makes.
 
@@ -161,53 +188,24 @@ def sample_distinct(
         sample_row: Makes a row.
         count: How many.
         seed: Of the rows.
-        place: Where `count` was given, for the message.
+        key: What set `count`, for the message.
 
     Raises:
         DataError: `sample_row` does not make so many.
     """
     rng = np.random.default_rng(derive(seed, "held-out rows"))
-    kept: dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     draws_in_vain = 0
-    while len(kept) < count:
+    while len(rows) < count:
         row = sample_row(rng)
-        draws_in_vain = draws_in_vain + 1 if canonical(row) in kept else 0
-        kept.setdefault(canonical(row), row)
+        draws_in_vain = draws_in_vain + 1 if canonical(row) in rows else 0
+        rows.setdefault(canonical(row), row)
         if draws_in_vain >= MOST_DRAWS:
             raise DataError(
-                f"{place}: must be < {len(kept)}, got {count}: the environment's "
+                f"{key}: must be < {len(rows)}, got {count}: the environment's "
                 f"sample_row gave nothing new in {MOST_DRAWS} draws"
             )
-    return list(kept.values())
-
-
-def split_dataset(
-    rows: Sequence[Row],
-    held_out: int,
-    *,
-    seed: int,
-    held_out_seed: int = 0,
-    kept_out: Sequence[Row] = (),
-) -> Split:
-    """Split one dataset.
-
-    Args:
-        rows: The dataset.
-        held_out: How many of its rows to hold out; 0 holds out none.
-        seed: Of the training rows' order.
-        held_out_seed: Of the choice, so that runs of other seeds compare.
-        kept_out: More rows that are not trained on.
-
-    Raises:
-        DataError: The dataset has not more rows than that.
-    """
-    if held_out >= len(rows):
-        raise DataError(
-            f"evaluation.rows: must be < {len(rows)}, the rows of data.train, got {held_out}; "
-            "lower it, or name a second dataset in data.evaluation"
-        )
-    kept = choose(rows, held_out, seed=held_out_seed)
-    return Split(DatasetRows(rows, seed=seed, held_out=[*kept, *kept_out]), kept)
+    return list(rows.values())
 
 
 def choose(
@@ -215,7 +213,7 @@ def choose(
     count: int,
     *,
     seed: int,
-    place: str = "evaluation.rows",
+    key: str = "evaluation.rows",
     source: str = "data.evaluation",
 ) -> list[Row]:
     """Some rows of a dataset, in a seeded order.
@@ -224,14 +222,14 @@ def choose(
         rows: The dataset.
         count: How many.
         seed: Of the choice.
-        place: Where `count` was given, for the message.
-        source: What the rows are of, for the message.
+        key: What set `count`, for the message.
+        source: Where the rows come from, for the message.
 
     Raises:
         DataError: The dataset has fewer.
     """
     if count > len(rows):
-        raise DataError(f"{place}: must be <= {len(rows)}, the rows of {source}, got {count}")
+        raise DataError(f"{key}: must be <= {len(rows)}, the rows of {source}, got {count}")
     rng = np.random.default_rng(derive(seed, "held-out rows"))
     return [rows[int(i)] for i in rng.permutation(len(rows))[:count]]
 

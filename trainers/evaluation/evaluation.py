@@ -4,7 +4,7 @@ Training and `gymnast eval` come here alike, through `Trainer.evaluate`. What is
 under which names, is in `trainers/evaluation/metrics.py`.
 
 Left out: when a run evaluates (`trainers/trainer.py`), and what the environments of a config stand
-for (`trainers/config/evaluation_environments.py`).
+for (`trainers/config/task.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from gymnast.trainers.rollouts.settings import RolloutSettings
 from gymnast.trainers.rollouts.shared import SharedRollouts
 
 
-class HeldOut(NamedTuple):
+class EvaluationEnvironment(NamedTuple):
     """A further environment to evaluate in, and its rows; a plain pair will do.
 
     Attributes:
@@ -131,7 +131,7 @@ def played_by(
 
     Args:
         rollouts: Plays rows in the run's own environment; the agent and all else are the same.
-        environments: By name, each a `HeldOut` or such a pair.
+        environments: By name, each a `EvaluationEnvironment` or such a pair.
         tokenizer: For the renderer.
 
     Raises:

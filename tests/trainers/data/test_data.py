@@ -1,4 +1,4 @@
-"""Which rows are trained on, in what order, and that held-out rows are never among them."""
+"""Which rows are trained on, in what order, and that evaluation rows are never among them."""
 
 from typing import Any
 
@@ -57,22 +57,22 @@ def test_a_step_gets_the_same_rows_whenever_it_is_asked_for(steps: list[int], si
         assert source.batch(step, size) == DatasetRows(ROWS, seed=5).batch(step, size)
 
 
-@given(held_out=st.integers(0, 9), seed=seeds, held_out_seed=seeds)
-def test_a_dataset_is_split_into_all_its_rows(held_out: int, seed: int, held_out_seed: int) -> None:
-    split = split_dataset(ROWS, held_out, seed=seed, held_out_seed=held_out_seed)
-    trained = numbers(split.training.batch(0, 10 - held_out))
-    assert sorted(trained + numbers(split.held_out)) == list(range(10))
+@given(count=st.integers(0, 9), seed=seeds, evaluation_seed=seeds)
+def test_a_dataset_is_split_into_all_its_rows(count: int, seed: int, evaluation_seed: int) -> None:
+    split = split_dataset(ROWS, count, seed=seed, evaluation_seed=evaluation_seed)
+    trained = numbers(split.training.batch(0, 10 - count))
+    assert sorted(trained + numbers(split.evaluation)) == list(range(10))
 
 
-def test_held_out_rows_do_not_depend_on_the_seed_of_the_run() -> None:
-    kept = [split_dataset(ROWS, 4, seed=seed).held_out for seed in range(3)]
+def test_evaluation_rows_do_not_depend_on_the_seed_of_the_run() -> None:
+    kept = [split_dataset(ROWS, 4, seed=seed).evaluation for seed in range(3)]
     assert kept[0] == kept[1] == kept[2]
-    assert split_dataset(ROWS, 4, seed=0, held_out_seed=1).held_out != kept[0]
+    assert split_dataset(ROWS, 4, seed=0, evaluation_seed=1).evaluation != kept[0]
 
 
-def test_a_row_equal_to_a_held_out_one_is_not_trained_on() -> None:
+def test_a_row_equal_to_an_evaluation_row_is_not_trained_on() -> None:
     rows = [{"a": 1, "b": [2]}, {"b": [2], "a": 1}, {"a": 3, "b": []}]
-    source = DatasetRows(rows, seed=0, held_out=[{"a": 1, "b": [2]}])
+    source = DatasetRows(rows, seed=0, excluded=[{"a": 1, "b": [2]}])
     assert source.batch(0, 3) == [rows[2]] * 3
 
 
@@ -92,13 +92,13 @@ def test_choosing_rows_takes_distinct_ones() -> None:
 # Rows that an environment makes
 
 
-@given(held_out=st.integers(0, 15), seed=seeds)
-def test_rows_made_are_distinct_where_held_out_and_never_trained_on(
-    held_out: int, seed: int
+@given(count=st.integers(0, 15), seed=seeds)
+def test_evaluation_rows_that_are_made_are_distinct_and_never_trained_on(
+    count: int, seed: int
 ) -> None:
-    split = split_sampled(one_of(20), held_out, seed=seed)
-    kept = set(numbers(split.held_out))
-    assert len(kept) == len(split.held_out) == held_out
+    split = split_sampled(one_of(20), count, seed=seed)
+    kept = set(numbers(split.evaluation))
+    assert len(kept) == len(split.evaluation) == count
     assert not kept & set(numbers(split.training.batch(0, 40)))
 
 
@@ -116,10 +116,10 @@ def test_rows_made_for_other_steps_and_seeds_differ() -> None:
     assert len({canonical({"rows": batch}) for batch in batches}) == 7
 
 
-@pytest.mark.parametrize("held_out", [3, 4])
-def test_an_environment_with_too_few_rows(held_out: int) -> None:
+@pytest.mark.parametrize("count", [3, 4])
+def test_an_environment_with_too_few_rows(count: int) -> None:
     with pytest.raises(DataError, match=r"evaluation.rows"):
-        split_sampled(one_of(3), held_out, seed=0)
+        split_sampled(one_of(3), count, seed=0)
 
 
 # Sources
