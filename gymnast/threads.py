@@ -1,33 +1,62 @@
-"""One daemon thread per environment, on which its sync code runs.
+"""The bridge between sync and async code: daemon threads, each of which can be abandoned.
 
-`setup`, sync tools, `reward` and `cleanup` of an episode share a thread because objects such as
-sqlite3 connections belong to the thread that made them. asyncio's own pool would give each call
-another thread, has few of them, and keeps the interpreter from exiting while one hangs. A call
-that overruns has its thread abandoned: Python cannot stop it, so it is left to end by itself, its
-outcome is dropped, and the next call gets a new thread.
+asyncio's own pool has few threads, gives each call another one, and keeps the interpreter from
+exiting while a call hangs; `asyncio.run` refuses to nest. Here every way across goes by threads of
+our own, which no event loop owns:
+
+- `EpisodeThread` runs an episode's sync code from a coroutine, all of it on one thread.
+- `in_background` runs one blocking call from a coroutine, on a thread of its own.
+- `run_blocking` runs a coroutine from sync code, inside a running event loop as well.
 """
 
 import asyncio
 import contextvars
+import os
 import queue
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_Outcome = tuple[Any, Exception | None]
-_Job = tuple["Future[_Outcome]", contextvars.Context, Callable[[], Any]]
+_Outcome = tuple[Any, BaseException | None]
 
 
 class Overrun(Exception):
     """A call took longer than it may."""
 
 
-class Worker:
+async def in_background(function: Callable[[], T]) -> T:
+    """Call a blocking function on a daemon thread of its own.
+
+    A thread costs a tenth of what the quickest call into a box does. If the caller is cancelled,
+    the function runs on and its outcome is dropped.
+
+    Args:
+        function: What to call. It sees the caller's context variables.
+
+    Raises:
+        Exception: Whatever the function raised. `StopIteration`, `SystemExit` and their like,
+            which an event loop cannot carry, come as a RuntimeError.
+    """
+    call = _Call(function)
+    _start("gymnast-background", call)
+    result: T = _result(await asyncio.wrap_future(call.future))
+    return result
+
+
+class EpisodeThread:
     """Runs functions one after another on one daemon thread, which is started when needed.
+
+    `setup`, sync tools, `reward` and `cleanup` of an episode share a thread because objects such as
+    sqlite3 connections belong to the thread that made them. A call that overruns has its thread
+    abandoned: Python cannot stop it, so it is left to end by itself, its outcome is dropped, and
+    the next call gets a new thread.
+
+    Args:
+        name: The thread's.
 
     Attributes:
         abandoned: How many threads have been given up.
@@ -36,7 +65,8 @@ class Worker:
     def __init__(self, name: str) -> None:
         self.abandoned = 0
         self._name = name
-        self._jobs: queue.SimpleQueue[_Job | None] | None = None
+        self._process = os.getpid()
+        self._calls: queue.SimpleQueue[_Call | None] | None = None
         self._end_thread: Callable[[], Any] = _nothing
 
     async def run(self, function: Callable[[], T], *, timeout_s: float | None = None) -> T:
@@ -48,8 +78,7 @@ class Worker:
 
         Raises:
             Overrun: It took too long; its thread is abandoned.
-            Exception: Whatever the function raised. `SystemExit` and its like, which would stop
-                the event loop, come as a RuntimeError.
+            Exception: As `in_background`.
         """
         future = asyncio.wrap_future(self._submit(function))
         try:
@@ -59,58 +88,151 @@ class Worker:
                 raise Overrun
         except (asyncio.CancelledError, Overrun):
             future.cancel()  # nobody waits for it, and its loop may be closed when it comes
-            self._abandon()
+            self.abandoned += 1
+            self.stop()
             raise
-        value, error = future.result()
-        if error is not None:
-            raise error
-        return value
+        result: T = _result(future.result())
+        return result
 
     def stop(self) -> None:
         """Let the thread end once it is idle. A later `run` starts another."""
         self._end_thread()
-        self._jobs = None
+        self._calls = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Worker, (self._name,)  # a copy has a thread of its own, once it needs one
+        return EpisodeThread, (self._name,)  # a copy has a thread of its own, once it needs one
 
     def _submit(self, function: Callable[[], Any]) -> "Future[_Outcome]":
-        if self._jobs is None:
-            self._jobs = queue.SimpleQueue()
-            # Called by `stop`, or when the worker is garbage; the second time it does nothing.
-            self._end_thread = weakref.finalize(self, self._jobs.put, None)
-            threading.Thread(
-                target=_serve, args=(self._jobs,), name=self._name, daemon=True
-            ).start()
-        future: Future[_Outcome] = Future()
-        self._jobs.put((future, contextvars.copy_context(), function))
-        return future
+        if self._calls is None or self._process != os.getpid():  # a forked child has no thread
+            self._process = os.getpid()
+            self._calls = queue.SimpleQueue()
+            # Called by `stop`, or when this object is garbage; the second time it does nothing.
+            self._end_thread = weakref.finalize(self, self._calls.put, None)
+            calls = self._calls
+            _start(self._name, lambda: _serve(calls))
+        call = _Call(function)
+        self._calls.put(call)
+        return call.future
 
-    def _abandon(self) -> None:
-        self.abandoned += 1
-        self.stop()
+
+def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end and return its result, blocking this thread alone.
+
+    All run on one private event loop, so that what async code keeps for its loop (a connection,
+    say) lasts from one `step()` to the next. While that loop's own thread waits here, for a step
+    within a step, another loop takes its place.
+
+    Raises:
+        Exception: Whatever the coroutine raised. `SystemExit` and `KeyboardInterrupt`, which would
+            end the loop, come as a RuntimeError.
+    """
+    with _lock:
+        waiting = next((each for each in _loops if each.is_of_this_thread), None)
+        if waiting is not None:
+            waiting.blocked = True
+        private = next((each for each in _loops if not each.blocked), None)
+        if private is None:
+            private = _PrivateLoop()
+            _loops.append(private)
+    future = asyncio.run_coroutine_threadsafe(_contained(coroutine), private.loop)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()  # Ctrl-C here must stop it there; on its own errors this does nothing
+        raise
+    finally:
+        if waiting is not None:
+            waiting.blocked = False
+
+
+class _Call:
+    """A function to call on another thread, and the future of its outcome.
+
+    An exception travels as a value: asyncio's futures do not take StopIteration, and complain of
+    exceptions that nobody waits for any more.
+    """
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.future: Future[_Outcome] = Future()
+        self._function = function
+        self._context = contextvars.copy_context()
+
+    def __call__(self) -> None:
+        if self.future.set_running_or_notify_cancel():
+            try:
+                outcome: _Outcome = self._context.run(self._function), None
+            except BaseException as error:
+                outcome = None, error
+            self.future.set_result(outcome)
+
+
+def _result(outcome: _Outcome) -> Any:
+    value, error = outcome
+    if error is None:
+        return value
+    if isinstance(error, Exception):
+        raise error
+    raise _as_exception(error)
+
+
+def _as_exception(error: BaseException) -> RuntimeError:
+    """SystemExit and its like, as what an event loop can carry."""
+    stopped = RuntimeError(f"{type(error).__name__}: {error}")
+    stopped.__cause__ = error
+    return stopped
+
+
+def _start(name: str, target: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def _serve(calls: "queue.SimpleQueue[_Call | None]") -> None:
+    """An episode's thread: makes calls until it gets None. Idle, it refers to no environment."""
+    while (call := calls.get()) is not None:
+        call()
+        del call
 
 
 def _nothing() -> None:
     """There is no thread to end."""
 
 
-def _serve(jobs: "queue.SimpleQueue[_Job | None]") -> None:
-    """The thread: takes jobs until it gets None. It refers to no environment while idle."""
-    while (job := jobs.get()) is not None:
-        future, context, function = job
-        if future.set_running_or_notify_cancel():
-            # An exception travels as a value: asyncio futures do not take StopIteration.
-            future.set_result(_call(context, function))
-        del job, future, context, function
+class _PrivateLoop:
+    """An event loop on a thread of its own.
+
+    Attributes:
+        blocked: Its thread waits for a coroutine that runs on another loop.
+    """
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.blocked = False
+        self._thread = _start("gymnast-blocking", self.loop.run_forever)
+
+    @property
+    def is_of_this_thread(self) -> bool:
+        return self._thread is threading.current_thread()
 
 
-def _call(context: contextvars.Context, function: Callable[[], Any]) -> _Outcome:
+_lock = threading.Lock()
+_loops: list[_PrivateLoop] = []
+
+
+async def _contained(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
-        return context.run(function), None
-    except Exception as error:
-        return None, error
-    except BaseException as error:
-        stopped = RuntimeError(f"{type(error).__name__}: {error}")
-        stopped.__cause__ = error
-        return None, stopped
+        return await coroutine
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise _as_exception(error) from error
+
+
+def _forget() -> None:
+    """A forked child has the loops, but not their threads."""
+    global _lock
+    _lock = threading.Lock()
+    _loops.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

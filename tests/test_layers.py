@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("gymnast", "sandboxes", "envs", "agents", "trainers")
 
 # Modules of `gymnast` itself that every room may import. They import nothing but each other.
-BOTTOM = {"background", "blocking", "errors", "hints", "lookup", "threads", "types", "visible"}
+BOTTOM = {"errors", "hints", "lookup", "threads", "types", "visible"}
 
 # From the bottom up: a room, and what it imports beside its own modules.
 ROOMS = {

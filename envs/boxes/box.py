@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from gymnast.background import in_background
 from gymnast.errors import ConfigError, SandboxBroken, SandboxDead, UsageError
 from gymnast.hints import did_you_mean
 from gymnast.sandboxes.backends.open import backends
@@ -17,6 +16,7 @@ from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.forwarding import ForwardingSandbox
 from gymnast.sandboxes.contract.spec import SandboxSpec, check_whole
 from gymnast.sandboxes.pool.pool import MAX_BOXES, WARM, SandboxPool, shared_pool
+from gymnast.threads import in_background
 from gymnast.visible import visible_logger
 
 T = TypeVar("T")

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from gymnast.background import in_background
 from gymnast.envs.boxes.box import BoxSettings
 from gymnast.envs.boxes.carried import CannotCarry, Folder, prepare_box, read_folder, write_folder
 from gymnast.envs.boxes.safe_python import require_safe_path
@@ -27,6 +26,7 @@ from gymnast.errors import (
 )
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import ExecResult
+from gymnast.threads import in_background
 from gymnast.visible import visible_line, visible_logger
 
 T = TypeVar("T")

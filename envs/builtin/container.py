@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gymnast.background import in_background
 from gymnast.envs.boxes.fresh_box import graded
 from gymnast.envs.builtin.tool_program import ToolProgram, described
 from gymnast.envs.environment.environment import Environment
@@ -20,6 +19,7 @@ from gymnast.envs.tools.definition import Tool
 from gymnast.errors import ConfigError
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import SandboxSpec
+from gymnast.threads import in_background
 
 DEFAULT_PROGRAM = "/gymnast/tools"
 

@@ -13,7 +13,6 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
-from gymnast.blocking import run_blocking
 from gymnast.envs.checking.differences import first_difference
 from gymnast.envs.checking.example_arguments import NoExample, example_arguments
 from gymnast.envs.checking.report import CheckReport, ToolTried
@@ -22,6 +21,7 @@ from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.spaces import TokenIds
 from gymnast.envs.environment.toolset import Info
 from gymnast.envs.tools.definition import Tool
+from gymnast.threads import run_blocking
 from gymnast.visible import visible
 
 _SEED = 0

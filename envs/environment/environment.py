@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 
-from gymnast.blocking import run_blocking
 from gymnast.envs.boxes.box import BoxSettings
 from gymnast.envs.boxes.fresh_box import run_grader
 from gymnast.envs.environment.spaces import TokenIds, TokenSpace
@@ -25,6 +24,7 @@ from gymnast.envs.rendering.renderer import Renderer
 from gymnast.errors import ConfigError, PromptTooLong, UsageError
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import ExecResult
+from gymnast.threads import run_blocking
 from gymnast.types import Message
 from gymnast.visible import visible
 
@@ -129,11 +129,11 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         return run_blocking(self.astep(action))
 
     def close(self) -> None:
-        """End the episode, if one is running, and let the worker thread go."""
+        """End the episode, if one is running, and let its thread go."""
         if self._needs_cleanup or self._boxes.any_open:
             run_blocking(self.aclose())
         else:
-            self._worker.stop()
+            self._thread.stop()
 
     @property
     def box_settings(self) -> BoxSettings:
@@ -209,7 +209,7 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         try:
             await self._clean_up()
         finally:
-            self._worker.stop()
+            self._thread.stop()
 
     def render(self) -> str | None:
         """The conversation so far as text, for people; None (and a warning) without `render_mode`.

@@ -47,7 +47,7 @@ from gymnast.errors import (
 )
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import SandboxSpec
-from gymnast.threads import Worker
+from gymnast.threads import EpisodeThread
 from gymnast.types import Message, StopReason
 from gymnast.visible import visible_logger
 
@@ -85,7 +85,7 @@ class Toolset(Hooks):
         self._all_tools = (
             with_stop_tools(known, self._stop_tools) if self._is_default("tools_for") else known
         )
-        self._worker = Worker(f"gymnast-{type(self).__name__}")
+        self._thread = EpisodeThread(f"gymnast-{type(self).__name__}")
         self._forget_episode()
         self._running = False
         self._needs_cleanup = False
@@ -144,7 +144,7 @@ class Toolset(Hooks):
         function = self._function(name)
         if function is None:
             raise NotImplementedError(f"tool {name!r} has no function; override call_tool")
-        return await call_user_code(self._worker, partial(function, **arguments))
+        return await call_user_code(self._thread, partial(function, **arguments))
 
     @property
     def episode(self) -> Episode:
@@ -200,7 +200,7 @@ class Toolset(Hooks):
             if self._is_default("tools_for")
             else self._all_tools,
             None if timeout_s is None else time.monotonic() + timeout_s,
-            abandoned_before=self._worker.abandoned,
+            abandoned_before=self._thread.abandoned,
         )
         self._require_methods()
         if self._boxes.wanted:
@@ -238,7 +238,7 @@ class Toolset(Hooks):
         score = 0.0
         with state.settling(self._boxes):
             with state.timings.measure("tools"):
-                runner = CallRunner(state.tools, self.call_tool, self._worker, self._code_of)
+                runner = CallRunner(state.tools, self.call_tool, self._thread, self._code_of)
                 runner.deadline, runner.encode = state.deadline, self._encode
                 records = await runner.run(calls)
             for record in records:
@@ -270,7 +270,7 @@ class Toolset(Hooks):
                 state.stop_reason = StopReason.error
             elif state.broke_box:  # what the turns were paid is taken back
                 reward, extra = min(0.0, -state.paid), {}
-            given_up = self._worker.abandoned - state.abandoned_before
+            given_up = self._thread.abandoned - state.abandoned_before
             counts = state.counts(abandoned=given_up, boxed=self._boxes.has_box)
             extra["metrics"] = counts | extra.get("metrics", {})
             self._running = False
@@ -351,7 +351,7 @@ class Toolset(Hooks):
         hook = getattr(self, name)
         if self._is_default(name):
             return hook(*arguments)
-        return await call_hook(hook, *arguments, worker=self._worker, blame=self._blame(name))
+        return await call_hook(hook, *arguments, thread=self._thread, blame=self._blame(name))
 
     def _is_default(self, hook: str) -> bool:
         """Whether no subclass overrides a hook."""
@@ -361,7 +361,7 @@ class Toolset(Hooks):
         return Blame(type(self).__name__, hook, self._state.row or None)
 
     def _require_construction(self) -> None:
-        if "_worker" not in vars(self):
+        if "_thread" not in vars(self):
             raise UsageError(
                 f"{type(self).__name__}.__init__ does not call super().__init__. {CONSTRUCTOR}"
             )

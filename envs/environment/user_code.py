@@ -23,7 +23,7 @@ from gymnast.errors import (
     SandboxTextError,
     UserCodeError,
 )
-from gymnast.threads import Worker
+from gymnast.threads import EpisodeThread
 from gymnast.types import Message
 
 # Where an episode is scored, these say something of what the policy has left in its box, or said.
@@ -77,7 +77,7 @@ class Blame:
 
 
 async def call_hook(
-    function: Callable[..., Any], *arguments: Any, worker: Worker, blame: Blame
+    function: Callable[..., Any], *arguments: Any, thread: EpisodeThread, blame: Blame
 ) -> Any:
     """Call a hook and await it where it is async.
 
@@ -85,7 +85,7 @@ async def call_hook(
         UserCodeError: It raised.
     """
     with blame.of_what_raises():
-        return await call_user_code(worker, functools.partial(function, *arguments))
+        return await call_user_code(thread, functools.partial(function, *arguments))
 
 
 def of_the_policy(error: BaseException) -> bool:

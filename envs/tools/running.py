@@ -23,7 +23,7 @@ from gymnast.envs.tools.definition import Tool, no_such_tool
 from gymnast.envs.tools.results import Written, cut_middle, shortened, written
 from gymnast.envs.tools.validation import bind_arguments
 from gymnast.errors import InfrastructureError, UserCodeError
-from gymnast.threads import Overrun, Worker
+from gymnast.threads import EpisodeThread, Overrun
 from gymnast.types import Message, ToolCall
 from gymnast.visible import visible_logger
 
@@ -45,14 +45,14 @@ def answer(record: CallRecord) -> Message:
     return message
 
 
-async def call_user_code(worker: Worker, function: Callable[[], Any]) -> Any:
+async def call_user_code(thread: EpisodeThread, function: Callable[[], Any]) -> Any:
     """Call a function of the user's: an async one on the event loop, a sync one on the thread.
 
     What a sync generator yields is collected in a list on the thread.
     """
     if inspect.iscoroutinefunction(function):
         return await function()
-    result = await worker.run(lambda: _whole(function()))
+    result = await thread.run(lambda: _whole(function()))
     return await result if inspect.isawaitable(result) else result
 
 
@@ -73,7 +73,7 @@ class CallRunner:
     Attributes:
         tools: Those offered in this episode, by name.
         call_tool: Runs a call, given the tool's name and its arguments; sync or async.
-        worker: Where it runs, if it is sync.
+        thread: Where it runs, if it is sync.
         code_of: The author's functions that run a tool's calls, by its name: see `bugs.py`.
         deadline: When the episode's time is up, on `time.monotonic`; None is never.
         encode: Tokenizes a text, to measure results.
@@ -81,7 +81,7 @@ class CallRunner:
 
     tools: Mapping[str, Tool]
     call_tool: Callable[[str, dict[str, Any]], Any]
-    worker: Worker
+    thread: EpisodeThread
     code_of: Callable[[str], Sequence[Callable[..., Any]]]
     deadline: float | None = None
     encode: Callable[[str], Sized] = field(default=approximate_tokens)
@@ -148,7 +148,7 @@ class CallRunner:
             raise _Failed("timeout", f"{tool.name} was not run: the episode's time is up")
         call = partial(self.call_tool, tool.name, arguments)
         try:
-            return await _within(call_user_code(self.worker, call), timeout_s)
+            return await _within(call_user_code(self.thread, call), timeout_s)
         except (InfrastructureError, UserCodeError):
             raise
         except Overrun:

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gymnast.background import in_background
 from gymnast.errors import SandboxDead
 from gymnast.sandboxes.contract.spec import ExecResult
+from gymnast.threads import in_background
 
 MAX_FILE_BYTES = 64 << 20
 

@@ -11,10 +11,11 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
+
+from gymnast.threads import run_blocking
 
 T = TypeVar("T")
 
@@ -69,8 +70,7 @@ class Stopping:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(self._unless_stopped(coroutine))
-        with ThreadPoolExecutor(1, "gymnast-trainer") as pool:
-            return pool.submit(asyncio.run, self._unless_stopped(coroutine)).result()
+        return run_blocking(self._unless_stopped(coroutine))
 
     def pass_on(self) -> None:
         """Once all is saved: SIGTERM does what it did before; Ctrl-C has done what it should."""

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from gymnast.blocking import run_blocking
 from gymnast.envs import Environment, Renderer, make
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.rows import offered_tools, prompt_of
@@ -28,6 +27,7 @@ from gymnast.errors import (
     UserCodeError,
 )
 from gymnast.hints import nearest
+from gymnast.threads import run_blocking
 from gymnast.trainers.base.key_hints import meant_elsewhere
 from gymnast.trainers.config.sections import ModelSection, RunConfig, run_keys
 from gymnast.trainers.config.task_sections import EnvironmentSection

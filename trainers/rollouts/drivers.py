@@ -1,7 +1,7 @@
 """Two ways to drive an environment from an event loop: awaited, or on a thread.
 
 An `Environment` is awaited. Any other `gymnasium.Env` (one inside wrappers, say) blocks, so its
-`reset` and `step` run on a worker thread, one after another. Left out: who acts in it
+`reset` and `step` run on a thread of their own, one after another. Left out: who acts in it
 (`one_episode.py`), and who may use it when (`episodes.py`).
 """
 
@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from gymnast.envs import Environment
-from gymnast.threads import Worker
+from gymnast.threads import EpisodeThread
 from gymnast.visible import visible_logger
 
 Step = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
@@ -81,7 +81,7 @@ class Awaited:
 
 
 class Threaded:
-    """Drives any `gymnasium.Env` on one worker thread.
+    """Drives any `gymnasium.Env` on one thread.
 
     A call that is cancelled goes on in its thread, since Python cannot stop it. Nothing else
     touches the environment until it ends: then that thread closes it.
@@ -89,7 +89,7 @@ class Threaded:
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self.env = env
-        self._worker = Worker("gymnast-rollout")
+        self._thread = EpisodeThread("gymnast-rollout")
         self._call: _Call | None = None
 
     async def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
@@ -103,11 +103,11 @@ class Threaded:
 
     def release(self) -> None:
         """Let the thread end."""
-        self._worker.stop()
+        self._thread.stop()
 
     def close(self) -> None:
         """See `Driver`."""
-        self._worker.stop()
+        self._thread.stop()
         if self._call is None:
             self.env.close()
         else:
@@ -115,7 +115,7 @@ class Threaded:
 
     async def _run(self, function: Callable[[], Any]) -> Any:
         call = self._call = _Call(function)
-        result = await self._worker.run(call)
+        result = await self._thread.run(call)
         self._call = None
         return result
 

@@ -10,7 +10,6 @@ Every episode is a task of its own, so neither a slow tool nor a long answer mak
     metrics.py       what is counted
 """
 
-import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from contextlib import aclosing
 from typing import Any
 
 from gymnast.agents.base import Agent
+from gymnast.threads import in_background
 from gymnast.trainers.data.inputs import check_rows_kind
 from gymnast.trainers.rollouts.environments import Environments, MakeEnvironment
 from gymnast.trainers.rollouts.episodes import Episodes
@@ -228,4 +228,4 @@ async def stream_groups(
         await schedule.stop()
         if rounds is not None:
             await rounds.close()
-        await asyncio.to_thread(environments.close)
+        await in_background(environments.close)

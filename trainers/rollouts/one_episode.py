@@ -91,7 +91,7 @@ async def rollout(
     """Run one episode to its end.
 
     An `Environment` is awaited; any other `gymnasium.Env` (one inside wrappers, say) is driven by
-    its `reset` and `step` on a worker thread, so that wrappers count.
+    its `reset` and `step` on a thread of its own, so that wrappers count.
 
     Args:
         env: The environment. It is reset, and not closed.

@@ -29,7 +29,7 @@ from typing import Any
 from gymnast.envs.boxes.box import BROKEN
 from gymnast.envs.environment.user_code import Blame, call_hook, checked_number
 from gymnast.errors import ConfigError
-from gymnast.threads import Worker
+from gymnast.threads import EpisodeThread
 from gymnast.trainers.algorithms.registry import import_function
 from gymnast.types import Trajectory
 
@@ -122,11 +122,11 @@ def _check_names(trajectory: Trajectory, rewards: Sequence[Reward]) -> None:
 async def _outcome(reward: Reward, trajectory: Trajectory) -> Any:
     """The number, None, or the exception: the others are not cancelled by it."""
     blame = Blame("rewards", reward.name, trajectory.row)
-    worker = Worker(f"gymnast-reward-{reward.name}")
+    thread = EpisodeThread(f"gymnast-reward-{reward.name}")
     try:
-        value = await call_hook(reward.function, trajectory, worker=worker, blame=blame)
+        value = await call_hook(reward.function, trajectory, thread=thread, blame=blame)
         return None if value is None else checked_number(value, blame)
     except Exception as error:
         return error
     finally:
-        worker.stop()
+        thread.stop()

@@ -15,11 +15,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gymnast.background import in_background
 from gymnast.envs.builtin.code.judging import wire
 from gymnast.errors import SandboxBroken, SandboxDead, UserCodeError
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import ExecResult
+from gymnast.threads import in_background
 from gymnast.visible import visible_line
 
 # Boxes for tests are waited for while others are held. So they have a pool of their own: nobody

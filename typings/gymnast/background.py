@@ -1,1 +1,0 @@
-../../gymnast/background.py

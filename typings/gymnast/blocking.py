@@ -1,1 +1,0 @@
-../../gymnast/blocking.py
