@@ -23,6 +23,7 @@ from typing import Any
 from gymnast.envs.boxes.carried_links import Entry, kept_entries
 from gymnast.errors import SandboxDead, SandboxFileError
 from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.sandboxes.contract.module_program import module_program, module_sources
 from gymnast.sandboxes.contract.spec import ExecResult
 
 MAX_ENTRIES = 1 << 14
@@ -104,7 +105,7 @@ def read_folder(box: Sandbox, most_bytes: int) -> Folder:
     source = _Source(box)
     limits = MAX_ENTRIES, most_bytes, MAX_NAME_BYTES
     program = f"_folder = folder.Reader(*{limits})\n_folder.say({_PIECE_BYTES})\n"
-    said = source.said(guest_program("folder") + program)
+    said = source.said(folder_program() + program)
     listing, _, contents = said.removesuffix("\n").rpartition("\n")
     root, entries = _listing(listing, most_bytes)
     total = sum(entry.size for entry in entries)
@@ -135,7 +136,7 @@ def prepare_box(box: Sandbox) -> Places:
         CannotCarry: The box has no room for them.
         SandboxDead: It broke.
     """
-    said = json.loads(_said(box, guest_program("folder") + "folder.prepare()\n"))
+    said = json.loads(_said(box, folder_program() + "folder.prepare()\n"))
     return Places(said["root"], said["own"], said["paths"])
 
 
@@ -281,16 +282,15 @@ def _last(result: ExecResult) -> str:
 
 
 @cache
-def guest_program(name: str) -> str:
-    """Python that defines a module of `judging/`, in a box that has none of Gymnast's.
+def folder_program() -> str:
+    """Python that defines `folder.py` in a box, by that name alone.
 
     It imports nothing from the folder that it runs in, where files of the policy's may lie.
     """
-    source = (Path(__file__).parent / f"{name}.py").read_text("utf-8")
     return (
-        "import os, sys, types\n"
+        "import os, sys\n"
         "sys.path[:] = [_place for _place in sys.path if _place.startswith('/') and not "
         "(_place + '/').startswith(os.getcwd() + '/')]\n"
-        f"{name} = types.ModuleType({name!r})\n"
-        f"exec(compile({source!r}, {name!r}, 'exec', dont_inherit=True), vars({name}))\n"
+        + module_program("grading", module_sources(Path(__file__).parent, ["folder"]))
+        + "del sys.modules['grading.folder'], sys.modules['grading']\n"
     )

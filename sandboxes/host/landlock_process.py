@@ -19,7 +19,8 @@ from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE
 from gymnast.sandboxes.lifetime.users import kill_all_of_user
 
 # Runs the launcher as a part of the package, but without the package's own imports, which would
-# cost more than all else; and without what else is installed, as the box has it.
+# cost more than all else; and without what else is installed, as the box has it. No source is sent,
+# unlike by `contract/module_program.py`: the launcher starts on the host, where its files are.
 _START = """
 import sys, types
 for name, folder in (("gymnast", ""), ("gymnast.sandboxes", sys.argv[1])):

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gymnast.sandboxes.contract.module_program import DEFINE_MODULES, module_sources
 from gymnast.sandboxes.guest.protocol import pack
 
 # Each file after those that it imports.
@@ -23,8 +24,9 @@ _MODULES = (
 )
 
 # The boot frame: see `guest/protocol.py`. Read without a buffer: requests follow it.
-_LOADER = """
-import json, sys, types
+LOADER = f"""
+import json, sys
+{DEFINE_MODULES}
 stream = open(0, "rb", 0, closefd=False)
 def take(size):
     data = b""
@@ -34,14 +36,7 @@ def take(size):
         data += piece
     return data
 boot = json.loads(take(int.from_bytes(take(4), "big")).decode())
-package = "gymnast.sandboxes.guest"
-sys.modules[package] = types.ModuleType(package)
-for name, source in boot.pop("modules"):
-    module = types.ModuleType(package + "." + name)
-    sys.modules[module.__name__] = module
-    setattr(sys.modules[package], name, module)
-    exec(compile(source, module.__name__, "exec"), module.__dict__)
-module.main(boot)
+_define_modules("gymnast.sandboxes.guest", boot.pop("modules")).main(boot)
 """
 
 
@@ -51,7 +46,7 @@ def command(python: str) -> list[str]:
     Args:
         python: The command that starts Python there.
     """
-    return [python, "-I", "-X", "utf8", "-c", _LOADER]
+    return [python, "-I", "-X", "utf8", "-c", LOADER]
 
 
 def boot_frame(
@@ -78,10 +73,10 @@ def boot_frame(
     boot: dict[str, Any] = {"nonce": nonce, "alone": alone, "rlimits": dict(rlimits)}
     boot.update({"seccomp": seccomp.hex(), "scoped": scoped, "proc": proc})
     boot["seal_proc"] = seal_proc
-    return pack({**boot, "modules": _sources()})
+    return pack({**boot, "modules": guest_sources()})
 
 
 @cache
-def _sources() -> list[tuple[str, str]]:
-    folder = Path(__file__).parents[1] / "guest"
-    return [(name, (folder / f"{name}.py").read_text("utf-8")) for name in _MODULES]
+def guest_sources() -> list[tuple[str, str]]:
+    """The name and the source of each module of `guest/`."""
+    return module_sources(Path(__file__).parents[1] / "guest", _MODULES)

@@ -18,6 +18,7 @@ from typing import Any
 from gymnast.envs.builtin.code.judging import wire
 from gymnast.errors import SandboxBroken, SandboxDead, UserCodeError
 from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.sandboxes.contract.module_program import module_program, module_sources
 from gymnast.sandboxes.contract.spec import ExecResult
 from gymnast.threads import in_background
 from gymnast.visible import visible_line
@@ -244,19 +245,7 @@ def _no_answer(why: str) -> str:
 
 @cache
 def _program(last: str) -> str:
-    """Python that defines the modules of `judging/`, for a box that has none of Gymnast's."""
+    """Python that defines a module of `judging/`, for a box that has none of Gymnast's."""
     folder = Path(__file__).parent / "judging"
-    package = "gymnast.envs.builtin.code.judging"
-    lines = ["import sys, types"]
-    parts = package.split(".")
-    for count in range(1, len(parts) + 1):
-        name = ".".join(parts[:count])
-        lines.append(f"sys.modules[{name!r}] = types.ModuleType({name!r})")
-    for name in ("wire", "equality", last):
-        source = (folder / f"{name}.py").read_text("utf-8")
-        lines += [
-            f"{name} = types.ModuleType({package + '.' + name!r})",
-            f"sys.modules[{name}.__name__] = sys.modules[{package!r}].{name} = {name}",
-            f"exec(compile({source!r}, {name}.__name__, 'exec', dont_inherit=True), vars({name}))",
-        ]
-    return "\n".join(lines) + "\n"
+    sources = module_sources(folder, ("wire", "equality", last))
+    return module_program("gymnast.envs.builtin.code.judging", sources)

@@ -94,10 +94,10 @@ def test_no_answer_is_waited_for_as_long_as_allowed() -> None:
 
 
 def test_the_program_is_for_any_python_from_3_8_on() -> None:
-    sources = dict(program._sources())
+    sources = dict(program.guest_sources())
     on_disk = {path.stem for path in Path(program.__file__).parents[1].glob("guest/*.py")}
     assert set(sources) == on_disk - {"__init__"}
-    for source in [*sources.values(), program._LOADER]:
+    for source in [*sources.values(), program.LOADER]:
         ast.parse(source, feature_version=(3, 8))
 
 
