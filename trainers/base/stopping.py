@@ -3,7 +3,7 @@
 A run stops between two steps. Episodes that are being played are given up; an update is finished,
 for its weights belong to no step before it is. Then all is saved as at the end of a run.
 
-Left out: what is saved (`trainers/ending.py`).
+Left out: what is saved (`trainers/saving/ending.py`).
 """
 
 import asyncio
