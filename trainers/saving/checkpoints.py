@@ -66,11 +66,9 @@ class Checkpoints:
             remove(self.path(later))
 
     def prune(self, step: int, *, keep: int) -> None:
-        """Remove checkpoints before a step, except the newest whole ones: `keep` stay with its own."""
+        """Remove those before a step, but the newest whole ones: `keep` stay, its own included."""
         earlier = {other: path for other, path in self._by_step().items() if other < step}
-        whole = [
-            other for other in sorted(earlier) if not _damage(earlier[other], by_content=False)
-        ]
+        whole = [n for n in sorted(earlier) if not _damage(earlier[n], by_content=False)]
         for other in earlier.keys() - set(whole[max(0, len(whole) - keep + 1) :]):
             remove(earlier[other])
 

@@ -113,12 +113,13 @@ def test_two_live_runs_cannot_write_to_one_folder(folder: RunFolder) -> None:
 
 def test_a_folder_is_free_again_after_its_run(folder: RunFolder) -> None:
     other = RunFolder(folder.path)
-    with folder.claimed(), pytest.raises(ConfigError, match="another run is writing to"):
-        with other.claimed():
+    for holding, waiting in ((folder, other), (other, folder)):
+        with (
+            holding.claimed(),
+            pytest.raises(ConfigError, match="another run is writing to"),
+            waiting.claimed(),
+        ):
             pytest.fail("two runs have claimed one folder")
-    with other.claimed(), pytest.raises(ConfigError, match="another run is writing to"):
-        with folder.claimed():
-            pytest.fail("the folder was not claimed again")
 
 
 # --- Evaluations on their own
