@@ -1,8 +1,18 @@
 """Who acts: the engine in this process, scripted agents, and the loading of models."""
 
+from gymnast.agents.backends import make_agent
 from gymnast.agents.base import Agent
 from gymnast.agents.models.load import load_model
+from gymnast.agents.policy import PolicyAgent, PolicyWeights
 from gymnast.agents.scripted import ScriptedAgent
 from gymnast.agents.transformers_agent import TransformersAgent
 
-__all__ = ["Agent", "ScriptedAgent", "TransformersAgent", "load_model"]
+__all__ = [
+    "Agent",
+    "PolicyAgent",
+    "PolicyWeights",
+    "ScriptedAgent",
+    "TransformersAgent",
+    "load_model",
+    "make_agent",
+]

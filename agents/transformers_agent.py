@@ -8,8 +8,10 @@ while there is work, and hands completions back. The loop itself is `agents/engi
 import asyncio
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -17,8 +19,10 @@ import torch
 from gymnast.agents.engine.engine import Engine, Request
 from gymnast.agents.engine.state_engine import StateEngine
 from gymnast.agents.engine.thread import EngineThread
+from gymnast.agents.models.adapters import folded
 from gymnast.agents.models.check_model import check_model
 from gymnast.agents.models.context_limits import longest_context
+from gymnast.agents.policy import PolicyWeights
 from gymnast.errors import ModelError, UsageError
 from gymnast.types import Completion, Sampling
 from gymnast.visible import visible_logger
@@ -60,10 +64,11 @@ class TransformersAgent:
             forward and cache, for models in which not every layer has attention that can be
             packed (Mamba, linear attention, ALiBi); as exact, and slower. docs/models.md lists
             the families of Transformers.
+        version: Of the weights; see `gymnast.agents.PolicyAgent`.
 
     Raises:
         ModelError: The model is not a causal language model.
-        UsageError: The budget does not hold two tokens.
+        UsageError: A number is below 1, or the budget does not hold two tokens.
     """
 
     path: Literal["packed", "states"]
@@ -78,7 +83,14 @@ class TransformersAgent:
         prefill_tokens: int = 1024,
         kv_budget_bytes: int | None = None,
     ) -> None:
+        _check_positive(
+            max_batch=max_batch,
+            context_length=context_length,
+            prefill_tokens=prefill_tokens,
+            kv_budget_bytes=kv_budget_bytes,
+        )
         model.eval()
+        self.version = 0
         self.model = model
         self.tokenizer = tokenizer
         longest = longest_context(model) or context_length or LONGEST_CONTEXT
@@ -178,6 +190,31 @@ class TransformersAgent:
             )
         return Request(list(context_ids), sampling, Future(), limit=self.context_length - length)
 
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Within the block adapters are folded into the weights; see `PolicyAgent`.
+
+        Between blocks the keys and values take no memory.
+        """
+        with folded(self.model):
+            self.weights_changed()
+            try:
+                yield
+            finally:
+                self.wait_idle()  # a deadline, say, cancels amid a forward pass
+                self.weights_changed()  # they are about to, and the memory is training's
+
+    def update_weights(self, weights: PolicyWeights, version: int) -> None:
+        """Take new weights; nothing is copied where the trained model is the agent's own.
+
+        Raises:
+            UsageError: The agent has a model of its own, and it is of another shape.
+        """
+        if weights.model is not self.model:
+            _copy(weights, self.model)
+        self.version = version
+        self.weights_changed()
+
     def weights_changed(self) -> None:
         """Forget what was computed with the old weights, and give the memory back."""
         self._thread.forget()
@@ -185,6 +222,32 @@ class TransformersAgent:
     def wait_idle(self) -> None:
         """Block until the model is let go; after a cancelled request, one step may still run."""
         self._thread.wait_idle()
+
+
+def _check_positive(**settings: int | None) -> None:
+    for name, value in settings.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
+            raise UsageError(f"{name}: must be a whole number, got {value!r:.100}")
+        if value is not None and value < 1:
+            raise UsageError(f"{name}: must be >= 1, got {value}")
+
+
+@torch.no_grad()
+def _copy(weights: PolicyWeights, model: Any) -> None:
+    """Copy all weights into a model without adapters."""
+    own = dict(model.named_parameters())
+    for name, weight in weights:
+        target = own.pop(name, None)
+        if target is None or target.shape != weight.shape:
+            theirs = "no such weight" if target is None else f"{list(target.shape)}"
+            raise UsageError(
+                f"update_weights: {name} is {list(weight.shape)} in the trained model, and the "
+                f"agent's has {theirs}; make the agent with a copy of the trained model, without "
+                "adapters"
+            )
+        target.copy_(weight)
+    if own:
+        raise UsageError(f"update_weights: the trained model has no {', '.join(sorted(own)):.200}")
 
 
 def _memory(device: torch.device) -> int:

@@ -58,7 +58,7 @@ ROOMS = {
     "trainers.algorithms": "trainers.base",
     "trainers.distributed": "",
     "trainers.rollouts": (
-        "agents agents.models envs envs.boxes envs.environment trainers.algorithms trainers.base "
+        "agents envs envs.boxes envs.environment trainers.algorithms trainers.base "
         "trainers.data trainers.distributed"
     ),
     "trainers.learner.policy": "agents.models trainers.algorithms",
@@ -68,7 +68,7 @@ ROOMS = {
     "trainers.saving": (
         "agents.models trainers.base trainers.distributed trainers.learner"
     ),
-    "trainers.evaluation": "trainers.base trainers.rollouts",
+    "trainers.evaluation": "trainers.base trainers.rollouts trainers.saving",
     "trainers.reporting": (
         "envs.boxes trainers.base trainers.distributed trainers.evaluation"
     ),
@@ -157,6 +157,26 @@ def test_agents_and_environments_do_not_know_each_other() -> None:
         packages = {other.partition(".")[0] for other in known.split()}
         assert not (room.startswith("envs") and packages & {"agents", "trainers"}), room
         assert not (room.startswith("agents") and packages & {"envs", "trainers"}), room
+
+
+def test_the_trainer_knows_no_agent_by_its_class() -> None:
+    """Agents that are trained are made by `make_agent` or given, and known by their protocol."""
+    for room in ROOMS:
+        for path in modules(room) if room.partition(".")[0] == "trainers" else []:
+            others = {other for _, other in imported(path)}
+            assert "agents.engine" not in others, path
+            assert "TransformersAgent" not in names_in(path), path
+
+
+def names_in(path: Path) -> set[str]:
+    """Every name and attribute that a file's code uses or imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Name | ast.alias):
+            found.add(node.id if isinstance(node, ast.Name) else node.name)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+    return found
 
 
 def test_no_folder_holds_more_than_twelve_modules() -> None:

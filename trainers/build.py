@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from gymnast.agents.backends import find_backend
 from gymnast.agents.models.load import load_model, load_tokenizer, model_context_length
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.observer import Observer
@@ -38,6 +39,7 @@ def build_trainer(
     """
     find_environments(config)
     check_sampling(config.sampling.make())
+    find_backend(config.agent.backend, config.agent.model_extra or {})
     load_rewards([(reward.function, reward.weight) for reward in config.rewards])
     make_trackers(config.trackers, config.output_dir)  # whether they can be made
     template = chat_template_text(config.model)
@@ -83,6 +85,7 @@ def trainer_settings(config: RunConfig, task: RunTask) -> dict[str, Any]:
     """The keywords of `Trainer` that a config stands for."""
     evaluation_sampling = config.evaluation.sampling(config.sampling.model_dump())
     return {
+        "agent": config.agent.model_dump(),
         "algorithm": config.algorithm.make(),
         "group_size": config.algorithm.group_size,
         "rewards": load_rewards([(r.function, r.weight) for r in config.rewards]),

@@ -1,13 +1,14 @@
 """The loop of a run: step after step, with evaluations and checkpoints, until all are taken.
 
-    begin    the state to begin with, or to continue from
-    run      step -> evaluation, if due -> checkpoint, if due -> step -> ...; then the end
+    begin    the state to begin with, or to go on from
+    run      steps -> evaluation, where it is due -> checkpoint, where it is due; then the end
 
-`Trainer.train_step` is what a step does; `trainers/saving/ending.py` is what the end saves.
+Left out: what a step is (`trainers/trainer.py`), and what the end saves (`trainers/ending.py`).
 """
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from accelerate import Accelerator
@@ -15,9 +16,9 @@ from accelerate import Accelerator
 from gymnast.errors import CheckpointError, ConfigError
 from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.distributed.processes import together
+from gymnast.trainers.ending import Ending
 from gymnast.trainers.learner.divergence import diverged, raise_if_diverged
-from gymnast.trainers.saving.disk_space import check_room, estimate_need
-from gymnast.trainers.saving.ending import Ending
+from gymnast.trainers.saving.room import check_room, need_of
 from gymnast.trainers.saving.run_folder import RunFolder
 from gymnast.trainers.saving.run_state import RunState
 from gymnast.visible import visible_logger
@@ -26,7 +27,7 @@ logger = visible_logger(__name__)
 
 
 class Steps(Protocol):
-    """What the loop drives: `gymnast.trainers.Trainer`."""
+    """What the loop goes over: `gymnast.trainers.Trainer`."""
 
     step: int
     steps: int
@@ -42,7 +43,7 @@ class Steps(Protocol):
         ...
 
     def evaluate(self) -> dict[str, float]:
-        """Evaluate on the evaluation rows."""
+        """Evaluate on the held-out rows."""
         ...
 
     def tell(self, event: str, *details: Any) -> None:
@@ -62,6 +63,7 @@ class RunLoop:
 
     Attributes:
         state: Of the run.
+        has_begun: Whether the run has the state to begin with.
         resumed_by: The command or the call that continues a stopped run.
     """
 
@@ -79,7 +81,7 @@ class RunLoop:
         self._trainer, self._stopping = trainer, stopping
         self._every_s, self._every_steps = checkpoint_every_s, checkpoint_every_steps
         self._ending = Ending(state, trainer.folder, trainer.model, trainer.tokenizer)
-        self._begun = False
+        self.has_begun = False
         self._evaluated = -1  # after which step the last evaluation was
 
     def begin(self, *, resume: bool) -> None:
@@ -87,17 +89,17 @@ class RunLoop:
 
         Raises:
             ConfigError: All steps are taken, or the folder does not go with the run.
-            CheckpointError: There is no state to continue from.
+            CheckpointError: There is no state to go on from.
         """
         trainer = self._trainer
-        if self._begun and not resume:
+        if self.has_begun and not resume:
             self._check_goes_on()
             return
         counters = self.state.begin(resume=resume)
         trainer.step = counters["step"]
-        self._evaluated = counters["evaluated"]
+        self._evaluated = counters.get("evaluated", trainer.step)  # those of 0.1 do not say
         self._check_room()
-        self._begun = True
+        self.has_begun = True
         if resume and trainer.step >= trainer.steps:
             logger.info(
                 "nothing is left to train: step %d of %d is done; raise trainer.steps to continue",
@@ -132,7 +134,7 @@ class RunLoop:
         return self._ending.kept(self.resumed_by)
 
     def _take_steps(self, summary: dict[str, Any]) -> None:
-        """Take the steps that are left; fills in the summary.
+        """Fill the summary on the way.
 
         Raises:
             Stopped: The run is to stop.
@@ -152,18 +154,18 @@ class RunLoop:
             raise_if_diverged(self.state.optimizer, trainer.step)
 
     def _agreed(self, since_s: float) -> float:
-        """How long ago the last checkpoint was, as the first process measures it.
+        """What all processes hold for true: how long ago the last checkpoint was.
 
         Raises:
             Stopped: One of them was asked to stop.
         """
-        answers = together(self._trainer.accelerator, lambda: (self._stopping.by, since_s))
-        if any(stopped_by for stopped_by, _ in answers):
+        told = together(self._trainer.accelerator, lambda: (self._stopping.by, since_s))
+        if any(by for by, _ in told):
             raise Stopped
-        return answers[0][1]
+        return told[0][1]
 
     def _evaluate_if_due(self, summary: dict[str, Any]) -> None:
-        """Evaluate before the first step, after the last, and every n-th; also after resuming."""
+        """Before the first step, at times, and after the last; also what a stopped run owes."""
         trainer, every = self._trainer, self._trainer.eval_every_steps
         due = trainer.step in (0, trainer.steps) or (every and trainer.step % every == 0)
         if trainer.eval_rows and due and self._evaluated < trainer.step:
@@ -174,14 +176,14 @@ class RunLoop:
     def _checkpoint_is_due(self, since_s: float) -> bool:
         trainer, every = self._trainer, self._every_steps
         return (
-            trainer.step == trainer.steps  # so that a longer run can continue from it
+            trainer.step == trainer.steps  # a longer run can continue from it
             or bool(every and trainer.step % every == 0)
             or 0 < self._every_s <= since_s
             or diverged(self.state.optimizer)
         )
 
     def _save_checkpoint(self) -> None:
-        """Save after the step's evaluation, so that a run that resumes here does not repeat it."""
+        """After the step's evaluation, so that a run that resumes here owes nothing."""
         self.state.mark()  # an observer may have drawn since
         self.state.save(self._counters)
 
@@ -203,18 +205,9 @@ class RunLoop:
             )
 
     def _check_room(self) -> None:
-        trainer, folder = self._trainer, self._trainer.folder
-        if folder is None:
+        trainer = self._trainer
+        if trainer.folder is None:
             return
-
-        def check() -> None:
-            need = estimate_need(trainer.model, self.state.optimizer)
-            check_room(
-                folder.path,
-                need,
-                keep=self.state.keep,
-                checkpoints=folder.checkpoints.count(),
-                has_model=folder.has_model,
-            )
-
+        need = need_of(trainer.model, self.state.optimizer)
+        check = partial(check_room, trainer.folder, need, keep=self.state.keep)
         together(trainer.accelerator, check if trainer.accelerator.is_main_process else int)

@@ -18,11 +18,12 @@ from typing import Any, Literal
 
 import gymnasium
 
-from gymnast.agents import TransformersAgent
+from gymnast.agents import PolicyAgent
+from gymnast.agents.backends import agent_for
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.advantages import Estimator
 from gymnast.trainers.algorithms.algorithm import Algorithm, as_algorithm
-from gymnast.trainers.base.generators import seeded_separately
+from gymnast.trainers.base.generators import seeded_apart
 from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.base.settings import check_at_least, check_positive, check_sampling, unusual
@@ -74,6 +75,8 @@ class Trainer:
         tokenizer: The model's, with a chat template.
         environment: A registered id, "module:Class", a class, or a function that makes one.
         rows: Training rows: a list, or a `RowSource`.
+        agent: Who samples: a `gymnast.agents.PolicyAgent`, or `{"backend": NAME, ...}`, of which
+            `gymnast.agents.make_agent` makes one; by default the engine in this process.
         algorithm: A name ("grpo", "rloo", ...), an advantage estimator, or what
             `gymnast.trainers.make_algorithm` returns.
         group_size: Episodes a row; at least 2 where the estimator compares them with one another.
@@ -92,7 +95,7 @@ class Trainer:
         rollout_deadline_s: Seconds a step's episodes have; what has not finished then is left out
             and counted. Evaluations wait for all. None waits for all.
         kv_budget_bytes: What the keys and values of all contexts may take while episodes are
-            sampled; see `gymnast.agents.TransformersAgent`. In between they take nothing.
+            sampled; a setting of `gymnast.agents.TransformersAgent`. In between they take nothing.
         max_failed_episodes: In how many episodes of a step the user's code may raise; by default
             0 in the first step and a tenth of the step's episodes after it.
         eval_rows: Held-out rows.
@@ -129,6 +132,7 @@ class Trainer:
         environment: str | type[gymnasium.Env[Any, Any]] | MakeEnvironment,
         rows: Sequence[Row] | RowSource,
         *,
+        agent: PolicyAgent | Mapping[str, Any] | None = None,
         algorithm: str | Estimator | Algorithm = "grpo",
         group_size: int = 8,
         rewards: Sequence[Reward] = (),
@@ -197,8 +201,7 @@ class Trainer:
         self.max_failed_episodes = max_failed_episodes
         self.eval_rows, self.eval_every_steps = eval_rows, eval_every_steps
         self.eval_sampling = eval_sampling or self.sampling
-        self.eval_group_size = eval_group_size
-        self.seed = seed
+        self.eval_group_size, self.seed = eval_group_size, seed
         self.observer = RunConsole() if observer == "console" else observer
         self.step = 0
         self._stopping = Stopping()
@@ -225,13 +228,9 @@ class Trainer:
             zero=zero,
             seed=seed,
         )
-        self.agent = TransformersAgent(
-            model, tokenizer, max_batch=min(concurrency, 64), kv_budget_bytes=kv_budget_bytes
-        )
-        self._make_env = environment_factory(environment, tokenizer, self.agent.context_length)
-        self._rollouts = SharedRollouts(
-            self.accelerator, self.agent, self._make_env, self._stopping
-        )
+        self.agent = agent_for(model, tokenizer, agent, concurrency, kv_budget_bytes)
+        make_env = environment_factory(environment, tokenizer, self.agent.context_length)
+        self._rollouts = SharedRollouts(self.accelerator, self.agent, make_env, self._stopping)
         self._rollout_settings = RolloutSettings(
             group_size=group_size,
             sampling=self.sampling,
@@ -308,7 +307,8 @@ class Trainer:
             self.loop.begin(resume=resume)
             if self.folder is not None and self.accelerator.is_main_process:
                 write_python_config(self.folder.path, self._given)
-            self._learner.refresh_engine()
+            self._learner.gather()
+            self._rollouts.hand_over(self.model, self.step)
             with tracking(self.accelerator, self._hyperparameters, self.step):
                 summary = self.loop.run()
         stopped_by = summary["stopped_by"]
@@ -332,8 +332,10 @@ class Trainer:
         if rows is None or not len(rows):
             raise ConfigError("evaluate: no rows; pass some, or give the trainer eval_rows")
         check_rows_kind(rows)
+        if not self.loop.has_begun:
+            self._rollouts.hand_over(self.model, self.step)
         # Whether there is an evaluation changes nothing of what training draws, nor the reverse.
-        with seeded_separately(self.seed, "evaluation", self.accelerator.process_index):
+        with seeded_apart(self.seed, "evaluation", self.accelerator.process_index):
             found = self._evaluation.run(rows, f"evaluation after step {self.step}", alone=alone)
         name = f"eval_{self.step:05d}"
         self._record(self.step, name, found.metrics, found.rollouts)
@@ -372,6 +374,7 @@ class Trainer:
         }
         self._record(self.step, f"step_{self.step:05d}", metrics, rollouts)
         self.tell("on_step", self.step, metrics, rollouts)
+        self._rollouts.hand_over(self.model, self.step)
 
     def _settings_of_step(self, step: int, rows: int) -> RolloutSettings:
         most = self.max_failed_episodes

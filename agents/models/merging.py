@@ -1,13 +1,15 @@
-"""A model with adapters, saved as one without them: merged weight by weight, beside no second copy.
+"""A model with adapters as one without them: merged layer by layer, without a second copy.
 
-The weights are written as they are, under the names of a model without adapters. Then each adapted
-layer is merged in a copy of its own, and what it gives overwrites its place in the file. So at most
-one layer is there twice. A model of which Transformers writes some adapted weight under another
-name or in another shape, or which trains whole modules beside adapters, is merged in a copy.
+To save one, the weights are written as they are, under the names of a model without adapters. Then
+each adapted layer is merged in a copy of its own, and what it gives overwrites its place in the
+file. So at most one layer is there twice. A model of which Transformers writes some adapted weight
+under another name or in another shape, or which trains whole modules beside adapters, is merged in
+a copy.
 """
 
 import copy
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,36 @@ def save_merged(model: Any, folder: Path) -> None:
         for path in folder.glob(WEIGHTS):
             path.unlink()
         copy.deepcopy(model).merge_and_unload().save_pretrained(folder)
+
+
+@torch.no_grad()
+def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every parameter by its name in the model without adapters, which are merged in.
+
+    Weights that are tied come once. Those of layers without adapters are not copied.
+
+    Args:
+        model: Of Transformers, or of peft around one; it stays as it is.
+    """
+    if not hasattr(model, "merge_and_unload"):
+        yield from _detached(model)
+        return
+    causal = model.get_base_model()
+    if _trains_modules(causal):
+        yield from _detached(copy.deepcopy(model).merge_and_unload())
+        return
+    layers = _adapted(causal)
+    within = tuple(f"{layer}." for layer in layers)
+    yield from ((name, weight) for name, weight in _detached(causal) if not name.startswith(within))
+    for name, layer in layers.items():
+        merged = copy.deepcopy(layer)
+        merged.merge()
+        for part, weight in _detached(merged.get_base_layer()):
+            yield f"{name}.{part}", weight
+
+
+def _detached(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    return ((name, weight.detach()) for name, weight in module.named_parameters())
 
 
 def _adapted(causal: Any) -> dict[str, Any]:

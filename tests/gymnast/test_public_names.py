@@ -14,7 +14,7 @@ PROMISED = {
     "gymnast.types": "Message ToolCall Completion Sampling Trajectory StopReason",
     "gymnast.errors": "GymnastError",
     "gymnast.envs": "Environment tool Renderer make register check_env",
-    "gymnast.agents": "Agent TransformersAgent ScriptedAgent load_model",
+    "gymnast.agents": "Agent PolicyAgent TransformersAgent ScriptedAgent load_model make_agent",
     "gymnast.sandboxes": "Sandbox SandboxSpec ExecResult DockerSandbox LocalSandbox open_sandbox",
     "gymnast.trainers": "rollout collect stream Trainer load_config advantages losses",
 }

@@ -163,7 +163,7 @@ YAMLS = {
     ),
     "a section that there is not": (
         "train run.yaml optimizer.lr=1",
-        "optimizer: unknown key; the keys are model, environment, data, algorithm, rewards, ",
+        "optimizer: unknown key; the keys are model, environment, agent, data, algorithm, ",
     ),
     "a file of another encoding": (
         "train latin.yaml",

@@ -26,6 +26,7 @@ SETTINGS: list[type[Settings]] = [
 ]
 # The keywords that are no settings: a YAML can only name what Python passes.
 OBJECTS = {
+    "agent",
     "algorithm",
     "rewards",
     "sampling",

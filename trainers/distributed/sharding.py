@@ -3,9 +3,8 @@
 A sharded weight is a `DTensor`: each process holds a slice, and a forward or backward pass gathers
 one layer at a time. Everything here that gathers is a collective call: every process makes it.
 
-Left out: FSDP1, which is refused; DeepSpeed (`trainers/learner/zero.py`), of whose ZeRO-3 only a
-weight is made whole here; the whole weights that the engine samples with
-(`trainers/learner/engine_weights.py`).
+FSDP1 is refused. Of DeepSpeed (`trainers/learner/zero.py`) there is only how a weight of ZeRO-3 is
+made whole.
 """
 
 import os

@@ -1,7 +1,10 @@
-"""What learns: the policy with its optimizer, the reference, and the weights that the engine has.
+"""What learns: the policy with its optimizer, the reference, and the whole model.
 
-Left out: what one update does (`trainers/learner/update.py`), and what it is of
-(`trainers/trainer.py`).
+Where weights are not divided over processes, the model is trained itself. Where they are, a forward
+pass holds collectives, so a divided copy is trained, and the model, which is whole in every
+process, takes over its weights after each update: it is what is sampled from and saved.
+
+What one update does is in `trainers/learner/update.py`.
 """
 
 import copy
@@ -14,10 +17,9 @@ from accelerate import Accelerator
 
 from gymnast.errors import ModelError
 from gymnast.trainers.base.seeds import derive
-from gymnast.trainers.distributed.sharding import shard
+from gymnast.trainers.distributed.sharding import shard, whole
 from gymnast.trainers.distributed.zero_settings import Zero
 from gymnast.trainers.learner.credit import Groups
-from gymnast.trainers.learner.engine_weights import EngineWeights
 from gymnast.trainers.learner.optimizer import MasterAdamW, Optimizer
 from gymnast.trainers.learner.policy.policy import Policy, Reference
 from gymnast.trainers.learner.update import UpdateSettings, update
@@ -40,11 +42,11 @@ def check_dtypes(model: Any) -> None:
 
 
 class Learner:
-    """Trains a model, of which the engine samples too.
+    """Trains a model.
 
     Args:
-        model: What the engine samples with. It is trained itself, or, where its weights are
-            divided, follows a copy that is.
+        model: Whole in every process. It is trained itself or, where weights are divided over
+            processes, follows a divided copy.
         accelerator: Of this process.
         settings: Of each update.
         temperature: At which the actions are sampled.
@@ -52,14 +54,13 @@ class Learner:
         learning_rate: Of AdamW.
         weight_decay: Of AdamW.
         warmup_steps: Over which the learning rate grows.
-        sharded: Whether weights are divided over the processes (FSDP2), where there are several.
-        zero: What DeepSpeed shares out, where there are several.
+        sharded: Whether several processes divide the weights among themselves (FSDP2).
+        zero: What several processes share out with DeepSpeed.
         seed: Of dropout.
 
     Attributes:
-        policy: As the loss sees the model; within `joined` wrapped for several processes, where
-            there are any.
-        optimizer: Over what is trained.
+        policy: The model as the loss sees it; with several processes, wrapped within `joined`.
+        optimizer: Over the trained weights.
 
     Raises:
         ModelError: The model cannot be trained.
@@ -105,15 +106,22 @@ class Learner:
         else:
             self.policy = shard(policy, trained, accelerator) if sharded else policy
             self.optimizer = MasterAdamW(trained.parameters(), **adamw)
-        self._engine_weights = EngineWeights(model, trained)
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # of the model, of the copy
+        if trained is not model:
+            wholes = dict(model.named_parameters())
+            named = trained.named_parameters()
+            self._copies = [
+                (wholes[name], weight) for name, weight in named if weight.requires_grad
+            ]
+            model.requires_grad_(False)
 
     @contextmanager
     def joined(self) -> Iterator[None]:
         """Within the block updates can be made; a collective call.
 
-        Where every process has whole weights, their gradients are summed by torch's DDP, which must
-        not outlive the connection of the processes: freed after its end, it may wait for a thread
-        that waits for it. So it is there within the block alone.
+        Where every process has whole weights, torch's DDP sums their gradients. It must not outlive
+        the connection of the processes: freed after its end, it may wait for a thread that waits
+        for it. So it exists within the block alone.
         """
         for weight in self.optimizer.parameters:
             weight.grad = None  # of an update that an error ended
@@ -132,7 +140,7 @@ class Learner:
             self._accelerator.free_memory()  # drops its own reference, and collects cycles
 
     def update(self, groups: Groups, step: int) -> dict[str, float]:
-        """Learn from a step's trajectories; a collective call, which returns metrics.
+        """Learn from a step's trajectories; a collective call. Returns metrics.
 
         Args:
             groups: Of all processes.
@@ -149,9 +157,11 @@ class Learner:
                 self._accelerator,
                 self._reference,
             )
-        self.refresh_engine()
+        self.gather()
         return metrics
 
-    def refresh_engine(self) -> None:
-        """Give the engine the trained weights; a collective call."""
-        self._engine_weights.refresh()
+    @torch.no_grad()
+    def gather(self) -> None:
+        """Make the model equal to what is trained; a collective call, one weight at a time."""
+        for copied, weight in self._copies:
+            copied.copy_(whole(weight))

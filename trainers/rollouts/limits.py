@@ -12,7 +12,7 @@ class RolloutLimits(Settings):
     """Seconds that a step's episodes have; those unfinished by then are left out and counted.
     Evaluations wait for all. None waits for all."""
     kv_budget_bytes: Positive | None = None
-    """What the keys and values of all contexts may take while episodes are sampled; see
+    """What the keys and values of all contexts may take while episodes are sampled; a setting of
     `gymnast.agents.TransformersAgent`. In between they take nothing."""
     max_failed_episodes: Count | None = None
     """In how many episodes of a step the user's code may raise; by default 0 in the first step and

@@ -11,8 +11,7 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from gymnast.agents import TransformersAgent
-from gymnast.agents.models.adapters import folded
+from gymnast.agents.policy import PolicyAgent, PolicyWeights
 from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.rollouts.environments import MakeEnvironment
@@ -38,15 +37,30 @@ class SharedRollouts:
 
     Attributes:
         accelerator: Of this process.
-        agent: Who acts; adapters of its model are folded into the weights meanwhile.
+        agent: Acts in this process.
         make_env: Makes an environment.
         stopping: Whether the run is to stop: then the episodes under way are given up.
     """
 
     accelerator: Accelerator
-    agent: TransformersAgent
+    agent: PolicyAgent
     make_env: MakeEnvironment
     stopping: Stopping = field(default_factory=Stopping)
+
+    def hand_over(self, model: Any, version: int) -> None:
+        """Give the agents of all processes new weights; returns when every one has them.
+
+        A collective call: every process makes it.
+
+        Args:
+            model: The trained model, whole in each process.
+            version: Of its weights.
+
+        Raises:
+            Exception: What an agent raised, in this process or another.
+        """
+        weights = PolicyWeights(model, self.accelerator.process_index)
+        together(self.accelerator, lambda: self.agent.update_weights(weights, version))
 
     def collect(
         self,
@@ -98,20 +112,14 @@ class SharedRollouts:
         row_indices = range(process, len(rows), processes)
         own_rows = [rows[row_index] for row_index in row_indices]  # a dataset's slice is no list
         counts = Counts()
-        with folded(self.agent.model):
-            self.agent.weights_changed()
-            stream = stream_groups(
-                self.make_env, self.agent, own_rows, settings, counts, row_indices
-            )
-            try:
+        stream = stream_groups(self.make_env, self.agent, own_rows, settings, counts, row_indices)
+        try:
+            with self.agent.awake():
                 groups = self.stopping.run(
                     gather_groups(stream, len(own_rows), settings, counts, on_progress)
                 )
-            except Stopped:
-                return None
-            finally:
-                self.agent.wait_idle()  # a deadline, say, cancels amid a forward pass
-                self.agent.weights_changed()  # they are about to, and the memory is training's
+        except Stopped:
+            return None
         counts.rows_skipped = {row_indices[index] for index in counts.rows_skipped}
         placed = zip(row_indices, groups, strict=True)
         return _Share([Group(row_index, group) for row_index, group in placed], counts)

@@ -75,10 +75,10 @@ def test_every_section_reaches_the_trainer() -> None:
 
 def test_the_environment_gets_its_settings_and_the_models_context() -> None:
     trainer = build(environment={"context_length": 900, "worked_turns": 1})
-    env = trainer._make_env()
+    env = trainer._rollouts.make_env()
     assert (env.max_turns, env.context_length, len(env.worked)) == (2, 900, 1)
     assert env.system_prompt == "Be brief."
-    assert build()._make_env().context_length == 2048
+    assert build()._rollouts.make_env().context_length == 2048
 
 
 def test_adapters_are_trained_where_a_config_says_so() -> None:
@@ -93,7 +93,7 @@ def test_a_chat_template_may_be_text_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "template.jinja").write_text(template)
     for given in (template, str(tmp_path / "template.jinja")):
         trainer = build(model={"chat_template": given})
-        ids, _ = trainer._make_env().reset(seed=0)
+        ids, _ = trainer._rollouts.make_env().reset(seed=0)
         assert "You have:" in trainer.tokenizer.decode(ids)
 
 

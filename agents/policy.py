@@ -1,0 +1,137 @@
+"""An agent that is trained: how it takes new weights, and when it may sample.
+
+with agent.awake():                     the trainer plays episodes
+await agent.generate(...)
+...                                     the agent rests, the learner works
+agent.update_weights(weights, version)  in every process, before anybody samples again
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from gymnast.agents.base import Agent
+from gymnast.agents.models.merging import merged_weights
+from gymnast.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class PolicyWeights:
+    """The weights of the policy as they are now, whole tensors, one at a time.
+
+        for name, weight in weights:  # of a model without adapters
+            send(name, weight)
+
+    An agent reads what it needs, in every process or in one. The tensors may be the trained ones:
+    copy them, never change or keep them. They hold until `update_weights` returns.
+
+    Attributes:
+        model: The model that is trained, whole, with its adapters if it has any. An agent that
+            samples with this very model has nothing to copy.
+        process_index: Of this training process. Where the agents of several processes share a
+            server, that of process 0 sends.
+    """
+
+    model: Any
+    process_index: int = 0
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every weight under its name in a model without adapters; adapters are merged in."""
+        return merged_weights(self.model)
+
+    def adapters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The adapters alone, named as in a file of peft's; nothing where there are none."""
+        if hasattr(self.model, "peft_config"):
+            from peft import get_peft_model_state_dict
+
+            yield from get_peft_model_state_dict(self.model, save_embedding_layers=False).items()
+
+
+class PolicyAgent(Agent, Protocol):
+    """Samples completions from the policy while it is trained.
+
+    It may hold the trained model itself, a copy of it, or none at all: a server in another process
+    has its own. Every training process has an agent object, which samples that process's rows.
+
+    A complete small agent, which keeps a copy of the model and computes every context anew:
+
+        class Copy:
+            def __init__(self, model, tokenizer):
+                self.model, self.version = copy.deepcopy(model).eval(), 0
+                self.context_length = model.config.max_position_embeddings
+
+            async def generate(self, context_ids, sampling):
+                ids, logprobs = [], []
+                while len(ids) < sampling.max_new_tokens:
+                    inputs = torch.tensor([context_ids + ids])
+                    with torch.no_grad():
+                        logits = self.model(inputs).logits[0, -1] / sampling.temperature
+                    distribution = torch.distributions.Categorical(logits=logits)
+                    token = distribution.sample()
+                    ids.append(int(token))
+                    logprobs.append(float(distribution.log_prob(token)))
+                    if ids[-1] in sampling.stop_ids:
+                        return Completion(ids, logprobs, "stop")
+                return Completion(ids, logprobs, "length")
+
+            def awake(self):
+                return contextlib.nullcontext()  # its copy is in nobody's way
+
+            def update_weights(self, weights, version):
+                self.version = version
+                own = dict(self.model.named_parameters())
+                with torch.no_grad():
+                    for name, weight in weights:
+                        own[name].copy_(weight)
+
+    An agent that starts processes ends them itself when Python ends (`weakref.finalize`).
+    `generate_all`, if there is one, gets the requests of a round together; see
+    `TransformersAgent.generate_all`.
+    """
+
+    @property
+    def context_length(self) -> int:
+        """The longest context with its completion, in tokens."""
+        ...
+
+    def awake(self) -> AbstractContextManager[None]:
+        """Within the block completions may be asked for; outside of it the agent rests.
+
+        At the end nothing of it computes any more, also after requests that were cancelled, and
+        memory that the learner could use is given back. An agent on a device of its own has
+        nothing to do.
+        """
+        ...
+
+    def update_weights(self, weights: PolicyWeights, version: int) -> None:
+        """Take new weights; on return every later completion is sampled from them.
+
+        Every training process calls it: before the first completion, those of a resumed run
+        included, and after every step. Nobody samples before all processes have returned.
+
+        Args:
+            weights: What to sample from.
+            version: How many steps were taken, with which completions are tagged.
+
+        Raises:
+            Exception: The weights cannot be taken: the run ends, and its last step is saved.
+        """
+        ...
+
+
+def check_policy_agent(agent: Any) -> None:
+    """Check that an agent has what training needs.
+
+    Raises:
+        ConfigError: It lacks something; names all of it.
+    """
+    needed = ("generate", "context_length", "awake", "update_weights")
+    missing = [name for name in needed if not hasattr(agent, name)]
+    if missing:
+        raise ConfigError(
+            f"agent: must be a gymnast.agents.PolicyAgent, and {agent!r:.100} has no "
+            f"{', '.join(missing)}"
+        )
