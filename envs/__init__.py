@@ -17,7 +17,7 @@ serves:
       safety    safe_text, markers (no added token from text)
     by name     registry
     check       check, check_report, example_arguments, differences
-    boxes       box (the episode's), result_words, python, shell, code
+    boxes       box (the episode's), python, shell, code
       images    container (tools in an image), tool_program
       grading   code_rows, code_tasks, grading; judging/ runs in the boxes
 """

@@ -41,7 +41,7 @@ from gymnast.commands.output import (
 )
 from gymnast.commands.sandboxes import sandboxes
 from gymnast.errors import GymnastError, UsageError, UserCodeError
-from gymnast.sandboxes.pool.signals import close_boxes_on_sigterm
+from gymnast.sandboxes.lifetime.signals import close_boxes_on_sigterm
 
 if TYPE_CHECKING:
     from gymnast.trainers.reporting.console import RunConsole

@@ -20,9 +20,9 @@ BOTTOM = {"errors", "hints", "lookup", "threads", "types", "visible"}
 # From the bottom up: a room, and what it imports beside its own modules.
 ROOMS = {
     "sandboxes.contract": "",
-    "sandboxes.lifetime": "",
     "sandboxes.seccomp": "",
     "sandboxes.guest": "",
+    "sandboxes.lifetime": "sandboxes.guest",
     "sandboxes.worker": "sandboxes.contract sandboxes.guest sandboxes.lifetime",
     "sandboxes.docker": "sandboxes.contract sandboxes.lifetime sandboxes.seccomp sandboxes.worker",
     "sandboxes.host": (

@@ -14,12 +14,18 @@ from gymnast.hints import did_you_mean
 from gymnast.sandboxes.backends.open import backends
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.forwarding import ForwardingSandbox
-from gymnast.sandboxes.contract.spec import SandboxSpec, check_whole
+from gymnast.sandboxes.contract.spec import ExecResult, SandboxSpec, check_whole
 from gymnast.sandboxes.pool.pool import MAX_BOXES, WARM, SandboxPool, shared_pool
 from gymnast.threads import in_background
 from gymnast.visible import visible_logger
 
 T = TypeVar("T")
+
+_ENDINGS = {
+    "timeout": "[out of time, killed]",
+    "oom": "[out of memory, killed]",
+    "output_limit": "[too much output]",
+}
 
 # In the metrics of an episode with a box: 1 where the policy broke it, which is reward 0.
 BROKEN = "sandbox/broken"
@@ -179,8 +185,9 @@ class EpisodeBox(ForwardingSandbox):
         if box is not None:
             box.close()
 
-    def _run(self, call: Callable[[Sandbox], T]) -> T:
-        box = self._behind()
+    def forward(self, call: Callable[[Sandbox], T]) -> T:
+        """Make a call, and decide who is to blame if the box breaks."""
+        box = self.target()
         if self._acting:
             self._require_sign_of_life(box)
         try:
@@ -191,7 +198,8 @@ class EpisodeBox(ForwardingSandbox):
             self._blamed(box, "it broke during a call")
         return result
 
-    def _behind(self) -> Sandbox:
+    def target(self) -> Sandbox:
+        """See `ForwardingSandbox.target`."""
         box = self._box
         self._require_unbroken()
         if box is None:
@@ -235,3 +243,23 @@ class EpisodeBox(ForwardingSandbox):
                 return
         box.close()
         raise SandboxDead("the episode's box was closed: the episode is over")
+
+
+def in_words(result: ExecResult, *, command: bool = False) -> str:
+    """A result as the policy is told it, in few tokens.
+
+    Args:
+        result: What a command or a piece of Python did.
+        command: Whether it was a command, whose exit code is told; Python code has a traceback.
+
+    Returns:
+        What was printed, then the errors, then how it ended if that was no success.
+    """
+    ending = _ENDINGS.get(result.verdict, "")
+    if result.verdict == "timeout" and "time limit" in result.stderr:
+        ending = ""  # the Python session has reported it
+    if command and result.verdict == "nonzero":
+        ending = f"[exit code {result.exit_code}]"
+    parts = (result.stdout, result.stderr, ending)
+    text = "\n".join(part.rstrip("\n") for part in parts if part.strip("\n"))
+    return text or "[no output]"

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gymnast.envs.boxes.result_words import in_words
+from gymnast.envs.boxes.box import in_words
 from gymnast.envs.boxes.safe_python import require_safe_path
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.records.episode import Episode

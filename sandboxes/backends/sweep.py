@@ -17,9 +17,9 @@ from typing import Any
 
 from gymnast.errors import SandboxUnavailable
 from gymnast.sandboxes.host.cgroups import sweep_groups
-from gymnast.sandboxes.host.folder import delete_folder
-from gymnast.sandboxes.lifetime.marked import kill_marked
+from gymnast.sandboxes.host.removal import delete_folder
 from gymnast.sandboxes.lifetime.owner import LABEL, Owner, owner_of_folder, owner_of_labels
+from gymnast.sandboxes.lifetime.processes import kill_marked
 from gymnast.visible import visible_logger
 
 log = visible_logger("gymnast.sandboxes")

@@ -1,7 +1,4 @@
-"""A sandbox that stands before another one: every call goes on to that.
-
-Left out: which one, and what is done beside the call (`pool/pooled.py`, and an episode's box).
-"""
+"""A sandbox that stands in front of another one and forwards every call to it."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +11,7 @@ T = TypeVar("T")
 
 
 class ForwardingSandbox(Sandbox):
-    """Hands calls on; a subclass says to which box, and closes it.
+    """Forwards calls; a subclass says to which box, and closes it.
 
     A complete small subclass:
 
@@ -22,24 +19,27 @@ class ForwardingSandbox(Sandbox):
             def __init__(self, box):
                 self.box, self.calls = box, 0
 
-            def _behind(self):
+            def target(self):
                 return self.box
 
-            def _run(self, call):
+            def forward(self, call):
                 self.calls += 1
-                return super()._run(call)
+                return super().forward(call)
 
             def close(self):
                 self.box.close()
     """
 
     @abstractmethod
-    def _behind(self) -> Sandbox:
-        """The box that calls go to."""
+    def target(self) -> Sandbox:
+        """The box that calls are forwarded to."""
 
-    def _run(self, call: Callable[[Sandbox], T]) -> T:
-        """Make a call of `exec`, `python`, `read_file` or `write_file`."""
-        return call(self._behind())
+    def forward(self, call: Callable[[Sandbox], T]) -> T:
+        """Make a call of `exec`, `python`, `read_file` or `write_file`.
+
+        Override this to do something before or after every call.
+        """
+        return call(self.target())
 
     def exec(
         self,
@@ -52,7 +52,7 @@ class ForwardingSandbox(Sandbox):
         max_output_bytes: int | None = None,
     ) -> ExecResult:
         """See `Sandbox.exec`."""
-        return self._run(
+        return self.forward(
             lambda box: box.exec(
                 command,
                 stdin=stdin,
@@ -67,27 +67,27 @@ class ForwardingSandbox(Sandbox):
         self, code: str, *, timeout_s: float | None = None, max_output_bytes: int | None = None
     ) -> ExecResult:
         """See `Sandbox.python`."""
-        return self._run(
+        return self.forward(
             lambda box: box.python(code, timeout_s=timeout_s, max_output_bytes=max_output_bytes)
         )
 
     def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """See `Sandbox.read_file`."""
-        return self._run(lambda box: box.read_file(path, max_bytes=max_bytes))
+        return self.forward(lambda box: box.read_file(path, max_bytes=max_bytes))
 
     def write_file(self, path: str, data: str | bytes) -> None:
         """See `Sandbox.write_file`."""
-        self._run(lambda box: box.write_file(path, data))
+        self.forward(lambda box: box.write_file(path, data))
 
     @property
     def alive(self) -> bool:
         """See `Sandbox.alive`; as cheap as that of the box behind."""
-        return self._behind().alive
+        return self.target().alive
 
     def ping(self, *, timeout_s: float = 5.0) -> bool:
         """See `Sandbox.ping`."""
-        return self._behind().ping(timeout_s=timeout_s)
+        return self.target().ping(timeout_s=timeout_s)
 
     def engine_lost(self) -> bool:
         """See `Sandbox.engine_lost`."""
-        return self._behind().engine_lost()
+        return self.target().engine_lost()

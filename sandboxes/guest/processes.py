@@ -36,6 +36,24 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(number, "prctl(%d, %d): %s" % (option, value, os.strerror(number)))
 
 
+def process_ids() -> List[int]:
+    """The processes that /proc shows; none in a box whose /proc nobody may list."""
+    with contextlib.suppress(OSError):
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return []
+
+
+def read_stat(pid: int) -> List[bytes]:
+    """The fields of /proc/PID/stat from the state on (the parent is next); none if it has ended."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            stat = file.read()
+    except OSError:
+        return []
+    # The name of the command, which comes before, may itself hold parentheses and spaces.
+    return stat[stat.rindex(b")") + 2 :].split()
+
+
 class Processes:
     """Everything below the worker.
 
@@ -177,19 +195,10 @@ def _send(pid: int, number: int) -> None:
 
 def _descendants(root: int, spare: Optional[int]) -> List[int]:
     children: Dict[int, List[int]] = {}
-    names: List[str] = []
-    with contextlib.suppress(OSError):  # some boxes let nobody; what is killed leaves its children
-        names = os.listdir("/proc")
-    for name in names:
-        if name.isdigit():
-            try:
-                with open("/proc/%s/stat" % name, "rb") as file:
-                    stat = file.read()
-            except OSError:
-                continue  # it has just ended
-            # The name of the command may itself hold parentheses and spaces.
-            parent = int(stat[stat.rindex(b")") + 2 :].split()[1])
-            children.setdefault(parent, []).append(int(name))
+    for pid in process_ids():
+        stat = read_stat(pid)
+        if stat:
+            children.setdefault(int(stat[1]), []).append(pid)
     found: List[int] = []
     todo = [root]
     while todo:

@@ -16,9 +16,7 @@ from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.sandboxes.host.bubblewrap_view import Layers, mount_table, view_options
 from gymnast.sandboxes.host.cgroups import Groups, make_groups
-from gymnast.sandboxes.host.ending import delete_place, end_process, undone_unless_whole
 from gymnast.sandboxes.host.files import HostFiles
-from gymnast.sandboxes.host.folder import delete_folder
 from gymnast.sandboxes.host.plan import (
     OWN_PROCESSES,
     PYTHON_FOLDER,
@@ -26,6 +24,12 @@ from gymnast.sandboxes.host.plan import (
     box_files,
     new_user_id,
     python_program,
+)
+from gymnast.sandboxes.host.removal import (
+    delete_folder,
+    delete_place,
+    end_process,
+    undone_unless_whole,
 )
 from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE, folder_prefix
 from gymnast.sandboxes.lifetime.users import LIMITS

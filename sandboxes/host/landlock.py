@@ -11,7 +11,6 @@ import tempfile
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.sandboxes.host.cgroups import make_groups
-from gymnast.sandboxes.host.ending import delete_place, undone_unless_whole
 from gymnast.sandboxes.host.landlock_process import Errors, discard, launch
 from gymnast.sandboxes.host.plan import (
     OWN_PROCESSES,
@@ -24,6 +23,7 @@ from gymnast.sandboxes.host.plan import (
     python_program,
     rlimits,
 )
+from gymnast.sandboxes.host.removal import delete_place, undone_unless_whole
 from gymnast.sandboxes.seccomp.bpf_filter import (
     BOX_CALLS,
     NO_ATTRIBUTES,

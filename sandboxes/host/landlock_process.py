@@ -11,12 +11,11 @@ import subprocess
 from pathlib import Path
 
 from gymnast.sandboxes.host.cgroups import Groups
-from gymnast.sandboxes.host.ending import delete_place, end_process
 from gymnast.sandboxes.host.landlock_launcher import Plan
 from gymnast.sandboxes.host.plan import is_boxes_own
-from gymnast.sandboxes.lifetime.marked import kill_marked
+from gymnast.sandboxes.host.removal import delete_place, end_process
 from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE
-from gymnast.sandboxes.lifetime.users import kill_all_of_user
+from gymnast.sandboxes.lifetime.processes import kill_all_of_user, kill_marked
 
 # Runs the launcher as a part of the package, but without the package's own imports, which would
 # cost more than all else; and without what else is installed, as the box has it. No source is sent,

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from gymnast.sandboxes.contract.packages import python_path
 from gymnast.sandboxes.contract.spec import SandboxSpec
-from gymnast.sandboxes.host.ending import end_process, undone_unless_whole
-from gymnast.sandboxes.host.folder import delete_folder
-from gymnast.sandboxes.lifetime.marked import kill_marked
+from gymnast.sandboxes.host.removal import delete_folder, end_process, undone_unless_whole
 from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE, folder_prefix
+from gymnast.sandboxes.lifetime.processes import kill_marked
 from gymnast.sandboxes.worker.program import command
 from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 from gymnast.visible import visible_logger

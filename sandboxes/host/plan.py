@@ -21,16 +21,16 @@ from gymnast.sandboxes.contract.packages import python_path
 from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.sandboxes.host.cgroups import Groups
 from gymnast.sandboxes.host.files import HostFiles, Step, ask_python, base_executable, files_here
-from gymnast.sandboxes.host.folder import delete_folder
 from gymnast.sandboxes.host.landlock_launcher import Plan
+from gymnast.sandboxes.host.removal import delete_folder
 from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE, folder_prefix
+from gymnast.sandboxes.lifetime.processes import threads_of_user
 from gymnast.sandboxes.lifetime.users import (
     LIMITS,
     LOGIN,
     USER_IDS,
     all_ids_are_here,
     random_user_id,
-    threads_of_user,
 )
 from gymnast.sandboxes.worker.file_room import file_room
 

@@ -1,7 +1,4 @@
-"""The boxes of this process that have not been closed, and closing them all when it must end.
-
-Left out: pools, which open more (`pool/stock.py`); what outlives a process (`backends/sweep.py`).
-"""
+"""The boxes of this process that are open, and closing them all when the process must end."""
 
 import atexit
 import os
@@ -15,6 +12,7 @@ END_S = 10.0  # for all boxes to be discarded at exit
 
 _lock = threading.Lock()
 _living: list[tuple["weakref.finalize[..., Any]", threading.Event]] = []
+_before: list[Callable[[], object]] = []
 
 
 def when_gone(box: object, discard: Callable[[], object]) -> "weakref.finalize[..., Any]":
@@ -30,8 +28,21 @@ def when_gone(box: object, discard: Callable[[], object]) -> "weakref.finalize[.
     return finalizer
 
 
-def discard_living(*, timeout_s: float) -> None:
+def before_discarding(function: Callable[[], object]) -> None:
+    """Call a function before `discard_all` discards boxes: one that stops the opening of more."""
+    _before.append(function)
+
+
+def discard_all(*, timeout_s: float) -> None:
     """Discard every box of this process, all at once, and wait for it at most so long."""
+    try:
+        for function in _before:
+            function()
+    finally:
+        _discard_living(timeout_s)
+
+
+def _discard_living(timeout_s: float) -> None:
     with _lock:
         boxes = list(_living)
     for finalizer, _ in boxes:
@@ -52,19 +63,12 @@ def _discard(process: int, discard: Callable[[], object], done: threading.Event)
         done.set()
 
 
-def before_finalizers(function: Callable[[], object]) -> None:
-    """Call a function at exit, while boxes can still be discarded.
-
-    What is registered last runs first, and `weakref` registers with the first finalizer that
-    there is; once it has run, no finalizer does anything.
-    """
-    weakref.finalize(function, int)
-    atexit.register(function)
-
-
 def _discard_at_exit() -> None:
     """Discard what is left, and wait for what a thread has begun to: the end would kill it."""
-    discard_living(timeout_s=END_S)
+    discard_all(timeout_s=END_S)
 
 
-before_finalizers(_discard_at_exit)
+# What is registered last runs first, and `weakref` registers with the first finalizer that there
+# is. Once weakref's own function has run, no finalizer does anything: so it must come after this.
+weakref.finalize(_discard_at_exit, int)
+atexit.register(_discard_at_exit)

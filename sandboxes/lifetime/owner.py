@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from gymnast.sandboxes.guest.processes import read_stat
+
 LABEL = "gymnast.sandbox"
 RUN_LABEL = "gymnast.run"
 HOST_LABEL = "gymnast.owner.host"
@@ -118,12 +120,8 @@ def host_id() -> str:
 
 def started(pid: int) -> int | None:
     """When a process started, in clock ticks since boot; None if there is none that runs."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return None
-    rest = stat[stat.rindex(b")") + 2 :].split()
-    return None if rest[0] in (b"Z", b"X") else int(rest[19])  # ended, and not yet collected
+    stat = read_stat(pid)
+    return None if stat[:1] in ([], [b"Z"], [b"X"]) else int(stat[19])  # ended, not yet collected
 
 
 def _is_hidden(pid: int) -> bool:

@@ -1,8 +1,7 @@
 """Boxes that are ready before they are needed, and never used twice.
 
-Left out: how the stock is kept (`stock.py`), who is served when (`line.py`), when to try again
-after a failure (`breaker.py`), and what removes the boxes of runs that were killed
-(`backends/sweep.py`).
+`stock.py` hands them out, `filling.py` opens them. What runs that were killed have left is removed
+by `backends/sweep.py`.
 """
 
 import asyncio
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Self
 
@@ -22,9 +22,10 @@ from gymnast.errors import SandboxUnavailable
 from gymnast.sandboxes.backends.open import open_sandbox
 from gymnast.sandboxes.backends.sweep import sweep_in_background
 from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.sandboxes.contract.forwarding import ForwardingSandbox
 from gymnast.sandboxes.contract.spec import SandboxSpec, check_seconds, check_whole
+from gymnast.sandboxes.pool.filling import Filling
 from gymnast.sandboxes.pool.line import Ticket
-from gymnast.sandboxes.pool.pooled import PooledSandbox
 from gymnast.sandboxes.pool.stock import Stock
 
 WARM = 4
@@ -105,9 +106,11 @@ class SandboxPool:
         check_whole("max_boxes", max_boxes, 1)
         self._wait_s = check_seconds("wait_s", wait_s)
         self._may_use_docker = open_box is None and backend in ("auto", "docker")
-        self._stock = Stock(open_box or _Opener(backend, spec or SandboxSpec()), warm, max_boxes)
-        # A garbage collection must not wait for locks: a thread of the stock closes it.
-        weakref.finalize(self, self._stock.later.put, self._stock.close).atexit = False
+        open_box = open_box or _Opener(backend, spec or SandboxSpec())
+        self._stock = Stock(warm, max_boxes)
+        self._filling = Filling(self._stock, open_box, max_threads=max_boxes)
+        # A garbage collection must not wait for locks: another thread closes what is left.
+        weakref.finalize(self, self._filling.later.put, self._filling.close).atexit = False
 
     def take(self) -> Sandbox:
         """A fresh box that is alive; closing it frees its place.
@@ -123,7 +126,7 @@ class SandboxPool:
             wait([ticket], self._left_s(ticket))
             return self._outcome(ticket)
         except BaseException:
-            self._stock.later.put(partial(self._stock.step_out, ticket))
+            self._filling.later.put(partial(self._stock.step_out, ticket))
             raise
 
     async def atake(self) -> Sandbox:
@@ -136,7 +139,7 @@ class SandboxPool:
             await _settled(ticket, self._left_s(ticket))
             return self._outcome(ticket)
         except BaseException:  # GeneratorExit, too, which may come from a garbage collection
-            self._stock.later.put(partial(self._stock.step_out, ticket))
+            self._filling.later.put(partial(self._stock.step_out, ticket))
             raise
 
     def statistics(self) -> PoolStatistics:
@@ -147,8 +150,8 @@ class SandboxPool:
             warm=stock.warm,
             taken=stock.taken,
             waiting=stock.waiting,
-            opened=stock.opened,
-            failures=stock.failures,
+            opened=self._filling.opened,
+            failures=self._filling.failures,
             dropped=stock.dropped,
             waited_s=stock.waited_s,
         )
@@ -158,7 +161,7 @@ class SandboxPool:
 
         May be called again. At exit it is called for every pool.
         """
-        self._stock.close()
+        self._filling.close()
 
     def __enter__(self) -> Self:
         return self
@@ -172,6 +175,7 @@ class SandboxPool:
         self.close()
 
     def _ask(self) -> tuple[Ticket, Sandbox | None]:
+        self._filling.start()
         asked = self._stock.ask()
         sweep_in_background(containers=self._may_use_docker)
         return asked
@@ -182,10 +186,45 @@ class SandboxPool:
     def _outcome(self, ticket: Ticket) -> Sandbox:
         """The box, or the error, of a ticket whose time is over."""
         if self._stock.withdraw(ticket):
-            why = self._stock.why_waiting()
+            why = self._filling.why_waiting()
             raise SandboxUnavailable(f"no sandbox within {self._wait_s:g} s: {why}")
         box = ticket.result()
-        return PooledSandbox(box, partial(self._stock.end, box), self._stock.later)
+        return PooledSandbox(box, partial(self._stock.end, box), self._filling.later)
+
+
+class PooledSandbox(ForwardingSandbox):
+    """Hands every call on to the backend's box; `close` also tells the pool, once.
+
+    One that is dropped without `close` is closed when it is garbage.
+
+    Args:
+        box: The backend's box.
+        end: Closes that box and frees its place. Must not refer to this object.
+        later: Where to leave `end` when this is garbage: a collection may come at any line of any
+            thread, in one that holds the pool's lock, too. Putting into this queue needs none.
+
+    Attributes:
+        box: The backend's box, for what only that backend has.
+    """
+
+    def __init__(
+        self, box: Sandbox, end: Callable[[], None], later: "SimpleQueue[Callable[[], None]]"
+    ) -> None:
+        self.box = box
+        self._end = end
+        self._when_garbage = weakref.finalize(self, later.put, end)
+        self._when_garbage.atexit = False  # then the box itself sees to it
+
+    def target(self) -> Sandbox:
+        """See `ForwardingSandbox.target`."""
+        return self.box
+
+    def close(self) -> None:
+        """See `Sandbox.close`; the place in the pool is free when this returns."""
+        if self._when_garbage.detach() is None:
+            self.box.close()  # again
+        else:
+            self._end()
 
 
 async def _settled(ticket: Ticket, timeout_s: float) -> None:

@@ -145,4 +145,4 @@ def engine() -> Iterator[MemoryEngine]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses between tries, and before openings, are too short to be noticed."""
     monkeypatch.setattr("gymnast.sandboxes.pool.breaker.LONGEST_PAUSE_S", 0.002)
-    monkeypatch.setattr("gymnast.sandboxes.pool.stock.JITTER_S", 0.0)
+    monkeypatch.setattr("gymnast.sandboxes.pool.filling.JITTER_S", 0.0)

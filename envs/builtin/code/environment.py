@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gymnast.envs.boxes.result_words import in_words
+from gymnast.envs.boxes.box import in_words
 from gymnast.envs.builtin.code.grading import Grade, GradingLimits, grade
 from gymnast.envs.builtin.code.rows import code_task
 from gymnast.envs.builtin.code.tasks import LEVELS, WORKED, tasks

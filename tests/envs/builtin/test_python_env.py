@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gymnast.envs import Renderer, check_env, make
-from gymnast.envs.boxes.result_words import in_words
+from gymnast.envs.boxes.box import in_words
 from gymnast.envs.builtin.python import Python, gives
 from gymnast.errors import DataError
 from gymnast.sandboxes import ExecResult

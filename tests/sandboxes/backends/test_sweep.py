@@ -229,7 +229,7 @@ print("swept")
 TERMINATED = """
 import signal, sys, time
 from gymnast.sandboxes.pool.pool import shared_pool
-from gymnast.sandboxes.pool.signals import close_boxes_on_sigterm
+from gymnast.sandboxes.lifetime.signals import close_boxes_on_sigterm
 if sys.argv[1] == "own":
     signal.signal(signal.SIGTERM, lambda number, frame: (print("mine", flush=True), sys.exit(7)))
 if sys.argv[1] == "ignored":
@@ -273,7 +273,8 @@ def test_without_the_handler_folders_are_left_to_the_next_run(
 
 def test_importing_installs_no_handler() -> None:
     program = (
-        "import signal, gymnast.cli, gymnast.sandboxes.pool.pool, gymnast.sandboxes.pool.signals\n"
+        "import signal, gymnast.cli, gymnast.sandboxes.pool.pool\n"
+        "import gymnast.sandboxes.lifetime.signals\n"
         "print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)"
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -281,7 +282,7 @@ def test_importing_installs_no_handler() -> None:
 
 
 def test_a_sigterm_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gymnast.sandboxes.pool.signals import close_boxes_on_sigterm
+    from gymnast.sandboxes.lifetime.signals import close_boxes_on_sigterm
 
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
@@ -400,7 +401,7 @@ def test_sigterm_removes_containers(start: Start, docker_image: str) -> None:
 import sys, time
 from gymnast.sandboxes import SandboxSpec
 from gymnast.sandboxes.pool.pool import shared_pool
-from gymnast.sandboxes.pool.signals import close_boxes_on_sigterm
+from gymnast.sandboxes.lifetime.signals import close_boxes_on_sigterm
 close_boxes_on_sigterm()
 pool = shared_pool("docker", SandboxSpec(image=sys.argv[1]))
 boxes = [pool.take() for _ in range(3)]

@@ -74,7 +74,7 @@ def test_an_episode_whose_engine_is_lost_is_tried_again_and_one_that_breaks_its_
             await asyncio.to_thread(engine.stop, signal.SIGKILL)
             await asyncio.to_thread(engine.start)
         else:
-            engine_client().remove_container(env.sandbox._behind().box.container_id, force=True)  # type: ignore[attr-defined]
+            engine_client().remove_container(env.sandbox.target().box.container_id, force=True)  # type: ignore[attr-defined]
         outcome = await act
         await env.aclose()
         return outcome

@@ -27,7 +27,7 @@ from gymnast.sandboxes import ExecResult, LandlockSandbox, SandboxSpec, open_san
 from gymnast.sandboxes.backends.sweep import sweep
 from gymnast.sandboxes.host.cgroups import Groups
 from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE
-from gymnast.sandboxes.lifetime.users import threads_of_user
+from gymnast.sandboxes.lifetime.processes import threads_of_user
 from sandbox_fixtures import (
     python_that_everyone_may_use,
     skip_without_landlock,

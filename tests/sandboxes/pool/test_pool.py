@@ -15,8 +15,7 @@ import pytest
 
 from gymnast.errors import SandboxDead, SandboxUnavailable, UsageError
 from gymnast.sandboxes import Sandbox, SandboxPool, SandboxSpec
-from gymnast.sandboxes.pool.pool import close_shared_pools, shared_pool
-from gymnast.sandboxes.pool.pooled import PooledSandbox
+from gymnast.sandboxes.pool.pool import PooledSandbox, close_shared_pools, shared_pool
 from pool_fixtures import MemoryBox, MemoryEngine, eventually, in_thread, local_workers
 
 pytestmark = pytest.mark.usefixtures("impatient")

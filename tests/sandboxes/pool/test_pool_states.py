@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gymnast.sandboxes import Sandbox, SandboxPool
-from gymnast.sandboxes.pool.pooled import PooledSandbox
+from gymnast.sandboxes.pool.pool import PooledSandbox
 from pool_fixtures import MemoryBox, MemoryEngine, eventually, in_thread
 
 MAX_BOXES = 3
@@ -41,7 +41,7 @@ class PoolStates(RuleBasedStateMachine):
         super().__init__()
         self.patches = [
             patch("gymnast.sandboxes.pool.breaker.LONGEST_PAUSE_S", 0.001),
-            patch("gymnast.sandboxes.pool.stock.JITTER_S", 0.0),
+            patch("gymnast.sandboxes.pool.filling.JITTER_S", 0.0),
         ]
         for each in self.patches:
             each.start()

@@ -1,12 +1,12 @@
-"""Ending what a box on this machine has, wholly or half made: its process, groups, folder.
+"""Removing a box from this machine, finished or half made: its process, control groups and folder.
 
-Left out: which processes outlive the worker (`lifetime/marked.py`, `lifetime/users.py`);
-containers.
+Processes that outlive the worker are killed by `lifetime/processes.py`.
 """
 
 import contextlib
 import errno
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +15,6 @@ from pathlib import Path
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
 from gymnast.sandboxes.host.cgroups import Groups, remove_group
-from gymnast.sandboxes.host.folder import delete_folder
 
 ANSWER_S = 0.5  # for a worker to end by itself, once its connection is closed
 END_S = 3.0  # for the process beside it, once the worker is killed
@@ -67,6 +66,17 @@ def delete_place(folder: Path, groups: Groups) -> None:
     for group in set(groups.folders.values()):
         remove_group(group)
     delete_folder(folder)
+
+
+def delete_folder(folder: Path) -> None:
+    """Delete a folder and what is in it, whatever the guest has made of it; follow no links."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():  # a folder in it may not be entered, or they are too deep for Python
+        for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+            subprocess.run(
+                [*command, str(folder)], stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+            )
 
 
 def _kill_children(pid: int) -> None:

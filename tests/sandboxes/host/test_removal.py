@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gymnast.sandboxes.host.folder import delete_folder
+from gymnast.sandboxes.host.removal import delete_folder
 
 
 def test_links_are_deleted_and_not_followed(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """Ending cleanly on SIGTERM, which by default ends Python before anything is closed.
 
-Installed by the command line's train and eval, never on import. Left out: SIGKILL, after which
-the next run sweeps (`backends/sweep.py`).
+Installed by the command line's train and eval, never on import. After SIGKILL, which no process
+can handle, the next run sweeps (`backends/sweep.py`).
 """
 
 import os
 import signal
 import threading
 from types import FrameType
+
+from gymnast.sandboxes.lifetime.living import discard_all
 
 CLOSE_S = 10.0  # at most, before the process ends without having closed all
 
@@ -29,7 +31,9 @@ def close_boxes_on_sigterm() -> None:
         signal.signal(signal.SIGTERM, before)  # a second one does not wait
         if os.getpid() == owner:
             # On a thread: the line that was interrupted may hold a lock that closing needs.
-            closing = threading.Thread(target=_close_all, daemon=True)
+            closing = threading.Thread(
+                target=discard_all, kwargs={"timeout_s": CLOSE_S}, daemon=True
+            )
             closing.start()
             closing.join(CLOSE_S)
         if callable(before):
@@ -38,11 +42,3 @@ def close_boxes_on_sigterm() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, handle)
-
-
-def _close_all() -> None:
-    from gymnast.sandboxes.lifetime.living import discard_living
-    from gymnast.sandboxes.pool.stock import close_stocks
-
-    close_stocks()  # else they open new boxes
-    discard_living(timeout_s=CLOSE_S)
