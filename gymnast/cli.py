@@ -147,8 +147,8 @@ def evaluate(
     with ExitStack() as kept:
         with waiting(f"loading {run}"):
             from gymnast.trainers.build import build_trainer, evaluation_config
-            from gymnast.trainers.evaluation.folder import evaluation_folder
             from gymnast.trainers.reporting.table import headline
+            from gymnast.trainers.saving.run_folder import evaluation_folder
 
             config = evaluation_config(run, overrides or [])
             folder = kept.enter_context(evaluation_folder(config.output_dir or "."))

@@ -68,7 +68,7 @@ ROOMS = {
     "trainers.saving": (
         "agents.models trainers.base trainers.distributed trainers.learner"
     ),
-    "trainers.evaluation": "trainers.base trainers.rollouts trainers.saving",
+    "trainers.evaluation": "trainers.base trainers.rollouts",
     "trainers.reporting": (
         "envs.boxes trainers.base trainers.distributed trainers.evaluation"
     ),

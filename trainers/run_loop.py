@@ -1,14 +1,13 @@
 """The loop of a run: step after step, with evaluations and checkpoints, until all are taken.
 
-    begin    the state to begin with, or to go on from
-    run      steps -> evaluation, where it is due -> checkpoint, where it is due; then the end
+    begin    the state to begin with, or to continue from
+    run      step -> evaluation, if due -> checkpoint, if due -> step -> ...; then the end
 
-Left out: what a step is (`trainers/trainer.py`), and what the end saves (`trainers/ending.py`).
+`Trainer.train_step` is what a step does; `trainers/saving/ending.py` is what the end saves.
 """
 
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Protocol
 
 from accelerate import Accelerator
@@ -16,9 +15,9 @@ from accelerate import Accelerator
 from gymnast.errors import CheckpointError, ConfigError
 from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.distributed.processes import together
-from gymnast.trainers.ending import Ending
 from gymnast.trainers.learner.divergence import diverged, raise_if_diverged
-from gymnast.trainers.saving.room import check_room, need_of
+from gymnast.trainers.saving.disk_space import check_room, estimate_need
+from gymnast.trainers.saving.ending import Ending
 from gymnast.trainers.saving.run_folder import RunFolder
 from gymnast.trainers.saving.run_state import RunState
 from gymnast.visible import visible_logger
@@ -27,7 +26,7 @@ logger = visible_logger(__name__)
 
 
 class Steps(Protocol):
-    """What the loop goes over: `gymnast.trainers.Trainer`."""
+    """What the loop drives: `gymnast.trainers.Trainer`."""
 
     step: int
     steps: int
@@ -43,7 +42,7 @@ class Steps(Protocol):
         ...
 
     def evaluate(self) -> dict[str, float]:
-        """Evaluate on the held-out rows."""
+        """Evaluate on the evaluation rows."""
         ...
 
     def tell(self, event: str, *details: Any) -> None:
@@ -89,7 +88,7 @@ class RunLoop:
 
         Raises:
             ConfigError: All steps are taken, or the folder does not go with the run.
-            CheckpointError: There is no state to go on from.
+            CheckpointError: There is no state to continue from.
         """
         trainer = self._trainer
         if self.has_begun and not resume:
@@ -97,7 +96,7 @@ class RunLoop:
             return
         counters = self.state.begin(resume=resume)
         trainer.step = counters["step"]
-        self._evaluated = counters.get("evaluated", trainer.step)  # those of 0.1 do not say
+        self._evaluated = counters["evaluated"]
         self._check_room()
         self.has_begun = True
         if resume and trainer.step >= trainer.steps:
@@ -134,7 +133,7 @@ class RunLoop:
         return self._ending.kept(self.resumed_by)
 
     def _take_steps(self, summary: dict[str, Any]) -> None:
-        """Fill the summary on the way.
+        """Take the steps that are left; fills in the summary.
 
         Raises:
             Stopped: The run is to stop.
@@ -154,18 +153,18 @@ class RunLoop:
             raise_if_diverged(self.state.optimizer, trainer.step)
 
     def _agreed(self, since_s: float) -> float:
-        """What all processes hold for true: how long ago the last checkpoint was.
+        """How long ago the last checkpoint was, as the first process measures it.
 
         Raises:
             Stopped: One of them was asked to stop.
         """
-        told = together(self._trainer.accelerator, lambda: (self._stopping.by, since_s))
-        if any(by for by, _ in told):
+        answers = together(self._trainer.accelerator, lambda: (self._stopping.by, since_s))
+        if any(stopped_by for stopped_by, _ in answers):
             raise Stopped
-        return told[0][1]
+        return answers[0][1]
 
     def _evaluate_if_due(self, summary: dict[str, Any]) -> None:
-        """Before the first step, at times, and after the last; also what a stopped run owes."""
+        """Evaluate before the first step, after the last, and every n-th; also after resuming."""
         trainer, every = self._trainer, self._trainer.eval_every_steps
         due = trainer.step in (0, trainer.steps) or (every and trainer.step % every == 0)
         if trainer.eval_rows and due and self._evaluated < trainer.step:
@@ -176,14 +175,14 @@ class RunLoop:
     def _checkpoint_is_due(self, since_s: float) -> bool:
         trainer, every = self._trainer, self._every_steps
         return (
-            trainer.step == trainer.steps  # a longer run can continue from it
+            trainer.step == trainer.steps  # so that a longer run can continue from it
             or bool(every and trainer.step % every == 0)
             or 0 < self._every_s <= since_s
             or diverged(self.state.optimizer)
         )
 
     def _save_checkpoint(self) -> None:
-        """After the step's evaluation, so that a run that resumes here owes nothing."""
+        """Save after the step's evaluation, so that a run that resumes here does not repeat it."""
         self.state.mark()  # an observer may have drawn since
         self.state.save(self._counters)
 
@@ -205,9 +204,18 @@ class RunLoop:
             )
 
     def _check_room(self) -> None:
-        trainer = self._trainer
-        if trainer.folder is None:
+        trainer, folder = self._trainer, self._trainer.folder
+        if folder is None:
             return
-        need = need_of(trainer.model, self.state.optimizer)
-        check = partial(check_room, trainer.folder, need, keep=self.state.keep)
+
+        def check() -> None:
+            need = estimate_need(trainer.model, self.state.optimizer)
+            check_room(
+                folder.path,
+                need,
+                keep=self.state.keep,
+                checkpoints=folder.checkpoints.count(),
+                has_model=folder.has_model,
+            )
+
         together(trainer.accelerator, check if trainer.accelerator.is_main_process else int)

@@ -23,7 +23,7 @@ from gymnast.agents.backends import agent_for
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.advantages import Estimator
 from gymnast.trainers.algorithms.algorithm import Algorithm, as_algorithm
-from gymnast.trainers.base.generators import seeded_apart
+from gymnast.trainers.base.generators import seeded_separately
 from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.base.settings import check_at_least, check_positive, check_sampling, unusual
@@ -335,7 +335,7 @@ class Trainer:
         if not self.loop.has_begun:
             self._rollouts.hand_over(self.model, self.step)
         # Whether there is an evaluation changes nothing of what training draws, nor the reverse.
-        with seeded_apart(self.seed, "evaluation", self.accelerator.process_index):
+        with seeded_separately(self.seed, "evaluation", self.accelerator.process_index):
             found = self._evaluation.run(rows, f"evaluation after step {self.step}", alone=alone)
         name = f"eval_{self.step:05d}"
         self._record(self.step, name, found.metrics, found.rollouts)

@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from clocks import without_clocks
 from gymnast.agents.models.tiny import tiny_model
-from gymnast.trainers.clocks import without_clocks
 
 Found = list[dict[str, Any]]  # of each process, by scenario
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gymnast.trainers.clocks import is_clock, without_clocks
+from clocks import is_clock, without_clocks
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from clocks import without_clocks
 from gymnast.agents import load_model
 from gymnast.agents.models.tiny import tiny_model
 from gymnast.envs import Environment, Renderer
@@ -31,7 +32,6 @@ from gymnast.errors import (
     UserCodeError,
 )
 from gymnast.trainers import Trainer
-from gymnast.trainers.clocks import without_clocks
 from gymnast.types import Sampling, Trajectory
 
 ROWS = [{"prompt": word} for word in ("Go.", "Say.", "Now.")]

@@ -1,7 +1,4 @@
-"""Sentences for what pydantic finds wrong in a run's configuration.
-
-One line an error: the dotted field, the rule, the value.
-"""
+"""Pydantic's validation errors as sentences, one line each: the dotted key, the rule, the value."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, get_origin
@@ -32,10 +29,10 @@ _RULES = {
 
 
 def sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
-    """One line for each error, in the order of the fields.
+    """One line per error, in the order of the fields.
 
     Args:
-        error: What validating a `model` raised.
+        error: Raised when a `model` was validated.
         model: The outermost model.
     """
     return [_sentence(problem, model) for problem in error.errors()]
@@ -44,7 +41,7 @@ def sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:
 def _sentence(problem: Mapping[str, Any], model: type[BaseModel]) -> str:
     field = ".".join(map(str, problem["loc"]))
     kind, value = problem["type"], problem["input"]
-    if not problem["loc"]:  # a rule about several fields, which names them itself
+    if not problem["loc"]:  # a rule about several fields names them itself
         return str(problem["msg"]).removeprefix("Value error, ")
     if kind == "missing":
         return f"{field}: is required"
@@ -65,32 +62,32 @@ def _unknown_key(loc: Sequence[int | str], model: type[BaseModel]) -> str:
 
 def _model_at(place: Sequence[int | str], model: type[BaseModel]) -> type[BaseModel]:
     for name in place:
-        if not isinstance(name, int):  # an entry of a list is of the list's model
+        if not isinstance(name, int):  # the entries of a list share the list's model
             model = section_model(model, name)
     return model
 
 
 def section_model(model: type[BaseModel], name: str) -> type[BaseModel]:
-    """The model of a section, whether it may be left out (None) or not."""
-    found = section_in(model.model_fields[name].annotation)
-    assert found is not None, name
-    return found
+    """The model of a section, required or optional."""
+    section = section_in(model.model_fields[name].annotation)
+    assert section is not None, name
+    return section
 
 
 def section_in(annotation: Any) -> type[BaseModel] | None:
-    """The section that a key holds, alone, in a list or by name; None where it holds a value."""
+    """The model of the section that a key holds, alone, in a list or by name; None for a value."""
     options = getattr(annotation, "__args__", (annotation,))
     return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
 
 
 def dotted_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Every key of a YAML, dotted; sections in lists and by name are not gone into."""
-    found: list[str] = []
+    """Every key of a YAML, dotted; a list or mapping of sections is one key."""
+    keys: list[str] = []
     for name, field in model.model_fields.items():
         inner = section_in(field.annotation)
         alone = inner is not None and get_origin(field.annotation) not in (list, dict)
         if inner is not None and alone:
-            found += dotted_keys(inner, f"{prefix}{name}.")
+            keys += dotted_keys(inner, f"{prefix}{name}.")
         else:
-            found.append(prefix + name)
-    return found
+            keys.append(prefix + name)
+    return keys

@@ -1,8 +1,8 @@
 """The global random generators of a process: Python's, NumPy's and torch's.
 
-Gymnast draws from none of them: its seeds are derived from where they are used
-(`trainers/base/seeds.py`). A user's environment, reward or loss may, so a run seeds them at its
-beginning and keeps their states in its checkpoints.
+Gymnast draws from none of them; it derives its seeds from where they are used
+(`trainers/base/seeds.py`). A user's environment, reward or loss may draw from them, so a run seeds
+them at its start and keeps their states in its checkpoints.
 """
 
 import random
@@ -24,8 +24,8 @@ def seed_generators(*place: int | str) -> None:
 
 
 @contextmanager
-def seeded_apart(*place: int | str) -> Iterator[None]:
-    """Seed all of them for a place while the block runs, and put them back where they were."""
+def seeded_separately(*place: int | str) -> Iterator[None]:
+    """Seed all of them for a place while the block runs, then restore their states."""
     states = generator_states()
     seed_generators(*place)
     try:
@@ -35,7 +35,7 @@ def seeded_apart(*place: int | str) -> Iterator[None]:
 
 
 def generator_states() -> dict[str, Any]:
-    """Where they are, in lists, numbers and tensors."""
+    """Their states, as lists, numbers and tensors."""
     version, internal, gauss = random.getstate()
     numpys: Any = np.random.get_state(legacy=False)
     states = {
@@ -44,26 +44,26 @@ def generator_states() -> dict[str, Any]:
         "torch": torch.get_rng_state(),
     }
     if torch.accelerator.is_available():
-        states["accelerator"] = _of_accelerator().get_rng_state()
+        states["accelerator"] = _accelerator_module().get_rng_state()
     return states
 
 
 def restore_generators(states: dict[str, Any]) -> None:
-    """Put them where they were; an accelerator's stays as it is where none was there then."""
+    """Restore their states; an accelerator's generator keeps its own if none was saved."""
     python = states["python"]
     random.setstate((python["version"], tuple(python["internal"]), python["gauss"]))
     key = np.array(states["numpy"]["state"]["key"], dtype=np.uint32)
     np.random.set_state(states["numpy"] | {"state": states["numpy"]["state"] | {"key": key}})
     torch.set_rng_state(states["torch"])
     if "accelerator" in states and torch.accelerator.is_available():
-        _of_accelerator().set_rng_state(states["accelerator"])
+        _accelerator_module().set_rng_state(states["accelerator"])
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
     return {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in state.items()}
 
 
-def _of_accelerator() -> Any:
+def _accelerator_module() -> Any:
     device = torch.accelerator.current_accelerator()
     assert device is not None
     return torch.get_device_module(device)

@@ -1,8 +1,8 @@
-"""What to say about an unknown key of a run's YAML: the key that was meant, if that is plain.
+"""Hints for an unknown key of a run's YAML: the key that was probably meant.
 
-A key is looked for among other frameworks' names for the same thing, then among the keys beside it
-by likeness, then in the other sections, whose keys the caller knows: they are made of the settings
-of rooms above this one.
+The key is compared with other frameworks' names for the same setting, then with the keys of its
+section, then with those of the other sections. The caller passes the latter, as they come from
+rooms above this one.
 """
 
 from collections.abc import Sequence
@@ -95,13 +95,13 @@ OTHER_NAMES = {
 def unknown_key(
     section: str, key: object, known: Sequence[str], run_keys: Sequence[str] = ()
 ) -> str:
-    """The sentence about a key that a section does not have.
+    """The error message for a key that a section does not have.
 
     Args:
         section: Its dotted name; "" for the whole YAML.
-        key: What was written.
-        known: The keys that the section has.
-        run_keys: Every dotted key of a run's YAML, where they are known.
+        key: The unknown key.
+        known: The section's keys.
+        run_keys: Every dotted key of a run's YAML, if the caller knows them.
     """
     dotted = f"{section}.{key}" if section else str(key)
     if str(key) in OTHER_NAMES:
@@ -114,7 +114,7 @@ def unknown_key(
 
 
 def meant_elsewhere(key: str, run_keys: Sequence[str]) -> str:
-    """The clause about a key of another framework or of another section; "" for any other."""
+    """A hint for a key of another framework or another section; "" for any other key."""
     if key in OTHER_NAMES:
         return f"Gymnast calls it {OTHER_NAMES[key]}"
     places = places_of(key, run_keys)
@@ -143,5 +143,5 @@ def setting_meant(name: str, run_keys: Sequence[str]) -> str | None:
 
 def places_of(key: str, run_keys: Sequence[str]) -> list[str]:
     """The dotted keys of this name in a run's YAML, those of training before `evaluation`."""
-    found = [dotted for dotted in run_keys if dotted.rpartition(".")[2] == key]
-    return sorted(found, key=lambda dotted: dotted.startswith("evaluation."))[:2]
+    matches = [dotted for dotted in run_keys if dotted.rpartition(".")[2] == key]
+    return sorted(matches, key=lambda dotted: dotted.startswith("evaluation."))[:2]

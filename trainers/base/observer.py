@@ -1,4 +1,4 @@
-"""What a trainer tells while it runs: the events that a console or a logger listens to."""
+"""The events of a run, for a console, a logger or a program of your own."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -9,7 +9,7 @@ Groups = Sequence[Sequence[Trajectory]]
 
 
 class Observer(Protocol):
-    """Is told what happens in a run, on the trainer's thread and only in the main process.
+    """Receives the events of a run, on the trainer's thread and only in the main process.
 
     Metrics are numbers by name: `reward/mean`, `reward/std`, `tokens/sampled`, `tokens/per_s`,
     `time/step_s`, `time/rollout_s`, `time/train_s`, `loss`, `grad_norm`, `episodes/left_out`,
@@ -17,7 +17,7 @@ class Observer(Protocol):
     with `eval/`. No name is always there, and a number may be NaN where a step was skipped.
     `docs/metrics.md` lists them all.
 
-    A complete small observer, which keeps the mean rewards:
+    A complete small observer that keeps the mean rewards:
 
         class Rewards:
             def __init__(self):
@@ -43,13 +43,12 @@ class Observer(Protocol):
         """The run begins.
 
         Args:
-            trainer_info: `steps` (how many in all) and `start` (how many are done, by a run that
-                this one resumes), and more about the trainer.
+            trainer_info: `steps`, how many in all, and `start`, how many a resumed run has done.
         """
         ...
 
     def on_rollouts(self, step: int, done: int, total: int) -> None:
-        """Some episodes of a step have ended: `done` of `total`, those of the main process."""
+        """Some episodes of a step have ended: `done` of `total` in the main process."""
         ...
 
     def on_step(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
@@ -57,8 +56,8 @@ class Observer(Protocol):
 
         Args:
             step: Its number; the first is 1.
-            metrics: Of the step.
-            groups: What it was trained on: the trajectories of each row.
+            metrics: The step's.
+            groups: The trajectories of each row that the step was trained on.
         """
         ...
 
@@ -76,6 +75,6 @@ class Observer(Protocol):
         """The run is over: all steps are taken, or it was stopped. It is not called after an error.
 
         Args:
-            summary: What `Trainer.train` returns.
+            summary: As `Trainer.train` returns it.
         """
         ...

@@ -1,7 +1,7 @@
 """Seeds that depend on where they are used and on nothing else.
 
-Derived, not drawn: a resumed run, another number of processes or another order of episodes finds
-the same seed at the same place.
+They are derived, not drawn: a resumed run, another number of processes or another order of episodes
+gets the same seed at the same place.
 """
 
 import hashlib

@@ -14,9 +14,10 @@ tests/trainers/test_settings.py compares the two, and
 """
 
 import os
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
@@ -24,6 +25,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.config_errors import sentences
 from gymnast.types import Sampling
+
+T = TypeVar("T")
 
 
 def _whole(value: Any) -> Any:
@@ -79,6 +82,27 @@ class Settings(BaseModel):
     def keywords(cls, section: "Settings") -> dict[str, Any]:
         """Keywords of `Trainer` from a YAML's section: the reverse of `collect`."""
         return {cls.prefix + name: getattr(section, name) for name in cls.model_fields}
+
+
+def documented(settings: Sequence[type[Settings]]) -> Callable[[type[T]], type[T]]:
+    """A class decorator: the class's docstring gets the meanings of settings, before `Raises:`."""
+    lines = [
+        textwrap.fill(
+            f"{cls.prefix}{name}: {' '.join(str(field.description).split())}",
+            width=100,
+            initial_indent=" " * 8,
+            subsequent_indent=" " * 12,
+        )
+        for cls in settings
+        for name, field in cls.model_fields.items()
+    ]
+
+    def add(owner: type[T]) -> type[T]:
+        arguments, raises, errors = (owner.__doc__ or "").partition("\n\n    Raises:")
+        owner.__doc__ = "\n".join([arguments, *lines]) + raises + errors
+        return owner
+
+    return add
 
 
 class StepSettings(Settings):

@@ -1,9 +1,8 @@
-"""Ctrl-C and SIGTERM while a run is under way: the first asks it to stop, a second ends it at once.
+"""Ctrl-C and SIGTERM during a run: the first asks it to stop, a second ends it at once.
 
-A run stops between two steps. Episodes that are being played are given up; an update is finished,
-for its weights belong to no step before it is. Then all is saved as at the end of a run.
-
-Left out: what is saved (`trainers/ending.py`).
+A run stops between two steps. Episodes under way are cancelled; an update is finished, because the
+weights in the middle of one belong to no step. Then everything is saved as at the end of a run
+(`trainers/saving/ending.py`).
 """
 
 import asyncio
@@ -23,14 +22,14 @@ NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
 class Stopped(Exception):
-    """Episodes were given up because the run is to stop; never leaves the trainer."""
+    """Episodes were cancelled because the run is to stop; never leaves the trainer."""
 
 
 class Stopping:
-    """Whether a run is to stop, and the way to give up what it plays.
+    """Whether a run is to stop; cancels its episodes then.
 
     Attributes:
-        by: What asked for it, "Ctrl-C" or "SIGTERM"; "" where nothing did, and outside of a run.
+        by: What asked for it: "Ctrl-C", "SIGTERM", or "" if nothing has.
     """
 
     def __init__(self) -> None:
@@ -41,10 +40,10 @@ class Stopping:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Within the block both signals ask the run to stop, in place of what they did before.
+        """Within the block, both signals ask the run to stop.
 
-        A program's own handler of SIGINT stays, and so does a signal that is ignored. Outside of
-        the main thread, which alone can install handlers, nothing changes.
+        A program's own handler of SIGINT stays, and so does a signal that is ignored. Outside the
+        main thread, which alone can install handlers, nothing changes.
         """
         self.by, self._number = "", None
         if threading.current_thread() is threading.main_thread():
@@ -58,10 +57,10 @@ class Stopping:
             yield
         finally:
             self._restore()
-            self.by = ""  # what comes after the run is not given up
+            self.by = ""  # what comes after the run is not cancelled
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end, also where a loop is running already (a notebook).
+        """Run a coroutine to its end, even inside a running loop (a notebook).
 
         Raises:
             Stopped: The run is to stop; the coroutine was cancelled.
@@ -73,7 +72,7 @@ class Stopping:
         return run_blocking(self._unless_stopped(coroutine))
 
     def pass_on(self) -> None:
-        """Once all is saved: SIGTERM does what it did before; Ctrl-C has done what it should."""
+        """Once all is saved, let SIGTERM do what it did before; Ctrl-C is dealt with."""
         if self._number == signal.SIGTERM:
             signal.raise_signal(self._number)
 
@@ -104,12 +103,12 @@ class Stopping:
         self.by = NAMES[self._number]
         if os.environ.get("RANK", "0") == "0":
             # Not by a logger or print: the line that was interrupted may be within one.
-            said = f"\n{self.by}: the run stops and is saved; a second one ends it at once\n"
-            os.write(2, said.encode())
+            message = f"\n{self.by}: the run stops and is saved; a second one ends it at once\n"
+            os.write(2, message.encode())
         if self._give_up is not None:
             self._give_up()
 
     def _restore(self) -> None:
         for number, before in [*self._before.items()]:
             signal.signal(number, before)
-        self._before.clear()  # not before: until then, one of them may come
+        self._before.clear()  # last: a signal may arrive until then

@@ -1,7 +1,7 @@
-"""A run's YAML read, with overrides from the command line, and written into the run's folder.
+"""A run's YAML file: read with overrides from the command line, written to the run's folder.
 
-Left out: what the keys mean (`trainers/config/sections.py`), and YAML itself
-(`trainers/config/yaml_reader.py`).
+`trainers/config/sections.py` says what the keys mean, `trainers/config/yaml_reader.py` reads the
+text.
 """
 
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read and check a run's YAML.
 
     Args:
-        path: The file. The inputs that it names are looked for in its folder.
-        overrides: `dotted.key=value`, such as `trainer.steps=3`; values are read as YAML. The
-            inputs that they name are looked for in the working folder.
+        path: The file. Inputs that it names are looked for in its folder.
+        overrides: `dotted.key=value`, such as `trainer.steps=3`; values are read as YAML. Inputs
+            that they name are looked for in the working folder.
 
     Returns:
-        The run, its inputs as absolute paths; `output_dir` is of the working folder.
+        The run, its inputs as absolute paths; `output_dir` is relative to the working folder.
 
     Raises:
-        ConfigError: Whatever does not hold, one line each.
+        ConfigError: A key or a value does not hold; one line each.
     """
     file = absolute(path, Path.cwd())
     misplaced: Misplaced = {}
@@ -44,17 +44,17 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def _from_command_line(names: Sequence[str], value: Any) -> Any:
-    """The value of an override, with the inputs that it names in the working folder."""
+    """The value of an override; inputs that it names are located in the working folder."""
     for name in reversed(names):
         value = {name: value}
-    found = located(value, RunConfig, Path.cwd())
+    value = located(value, RunConfig, Path.cwd())
     for name in names:
-        found = found[name]
-    return found
+        value = value[name]
+    return value
 
 
 def _check_misplaced(misplaced: Misplaced, written: Any, settings: Any, yaml: str) -> None:
-    """Say which inputs are in the working folder and not beside the YAML, overridden ones aside."""
+    """Refuse inputs that exist in the working folder but not beside the YAML, unless overridden."""
     lines = [
         f"{place}: {given} is looked for beside {yaml}, but is only in the working folder; "
         f"write {there} in the YAML, or {place}={given} on the command line"
@@ -76,10 +76,10 @@ def _at(settings: Any, place: str) -> Any:
 def parse_config(settings: dict[str, Any]) -> RunConfig:
     """Check settings that are plain dicts; an empty section (None) counts as left out.
 
-    The inputs that they name are looked for in the working folder.
+    Inputs that they name are looked for in the working folder.
 
     Raises:
-        ConfigError: Whatever does not hold, one line each.
+        ConfigError: A key or a value does not hold; one line each.
     """
     settings = located(settings, RunConfig, Path.cwd())
     try:

@@ -1,8 +1,8 @@
-"""What config.yaml says of a `Trainer` made in Python, as far as a YAML can.
+"""The config.yaml of a `Trainer` made in Python, as far as a YAML can express it.
 
-Lists of rows are written beside it, never over a file that is there already. Functions and
-objects of Python are left out, and named at the head of the file, so that it can be given on the
-command line: `gymnast eval runs/first environment.id=shop.py:Shop`.
+Lists of rows are written beside it, but never over an existing file. Functions and objects are left
+out; the head of the file names them, so that they can be given on the command line:
+`gymnast eval runs/first environment.id=shop.py:Shop`.
 """
 
 import json
@@ -20,16 +20,16 @@ from gymnast.trainers.saving.durable import write_text
 from gymnast.trainers.saving.run_folder import CONFIG_FILE
 from gymnast.types import Sampling
 
-MOST_ROWS = 10_000  # more are left where they are
+MOST_ROWS = 10_000  # longer lists are not written
 ROWS, EVALUATION_ROWS = "rows.jsonl", "evaluation_rows.jsonl"
 
 
 def write_python_config(folder: Path, given: Mapping[str, Any]) -> None:
-    """Write config.yaml, and the rows that it names, unless there is one.
+    """Write config.yaml and the rows that it names, unless the file exists.
 
     Args:
-        folder: Of the run.
-        given: The arguments of `Trainer`, by name.
+        folder: The run's.
+        given: The arguments of `Trainer` by name.
     """
     if (folder / CONFIG_FILE).exists():
         return
@@ -55,7 +55,7 @@ def write_python_config(folder: Path, given: Mapping[str, Any]) -> None:
         *_add_agent(settings, given["agent"]),
         *_add_algorithm(settings, given),
     ]
-    settings = located(settings, RunConfig, Path.cwd())  # Python names them from there
+    settings = located(settings, RunConfig, Path.cwd())  # where Python looks for them
     missing += _add_rows(settings, folder, given)
     head = "# Written by a Trainer in Python.\n"
     head += "".join(f"# Left out: {line}\n" for line in missing)
@@ -127,7 +127,7 @@ def _add_rows(settings: dict[str, Any], folder: Path, given: Mapping[str, Any]) 
 
 
 def _write_rows(path: Path, rows: Any) -> str:
-    """Write rows; returns why not, or ""."""
+    """Write rows; returns why they cannot be written, or ""."""
     if not isinstance(rows, Sequence):
         return f"the rows are not a list but a {type(rows).__name__}"
     if len(rows) > MOST_ROWS:
@@ -144,7 +144,7 @@ def _write_rows(path: Path, rows: Any) -> str:
 
 
 def _as_written(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as YAML can say them: without None, and numbers of NumPy's as Python's."""
+    """Settings as YAML expresses them: without None, and with NumPy's numbers as Python's."""
     return {
         name: _as_written(value) if isinstance(value, Mapping) else _as_python(value)
         for name, value in settings.items()

@@ -1,9 +1,7 @@
-"""Whether a run's folder may be written to, and whether a config goes with what is in it.
+"""Whether a run's folder may be written to, and whether a config fits the run in it.
 
-A run may be resumed with another config: most settings take effect from then on, and each that
-differs is said. Those that make the saved weights meaningless are refused.
-
-Left out: the state itself (`trainers/saving/run_state.py`).
+A run may be resumed with another config: most settings take effect from then on, and each
+difference is logged. Differences that make the saved weights meaningless are refused.
 """
 
 import os
@@ -19,7 +17,7 @@ from gymnast.trainers.saving.checkpoints import Checkpoints
 from gymnast.trainers.saving.run_folder import CONFIG_FILE, OVER, holds_results, is_over
 from gymnast.visible import visible_logger
 
-# What the saved weights are weights of.
+# What the saved weights belong to.
 FIXED = (
     "model.name",
     "model.dtype",
@@ -34,8 +32,8 @@ logger = visible_logger(__name__)
 def check_output_folder(folder: Path, *, resume: bool) -> None:
     """Make a run's folder, and check that it can be written and holds no other run.
 
-    With `resume`, the run in it may continue. There need not be one: a run that was killed while it
-    started left nothing, and begins again.
+    With `resume`, the run in it may continue. A run that was killed while it started left nothing
+    and begins again.
 
     Raises:
         ConfigError: It cannot be written, holds another run, or holds one that cannot be continued.
@@ -59,14 +57,14 @@ def check_output_folder(folder: Path, *, resume: bool) -> None:
 
 
 def check_same_run(config: RunConfig, folder: Path) -> None:
-    """Compare a config with that of the run it is to resume; log what differs.
+    """Compare a config with that of the run it resumes; log what differs.
 
     Args:
-        config: To go on with.
-        folder: Of the run.
+        config: The config to go on with.
+        folder: The run's.
 
     Raises:
-        ConfigError: There are checkpoints, and they are of another model; one line a key.
+        ConfigError: There are checkpoints, and they are of another model; one line per key.
     """
     path = folder / CONFIG_FILE
     try:
@@ -97,7 +95,7 @@ NOT_SET = "not set"
 def differences(before: RunConfig, after: RunConfig) -> list[tuple[str, str, str]]:
     """(dotted key, value before, value after) of each setting that differs.
 
-    Where the folder lies is no setting of the run.
+    `output_dir` does not count: a run's folder may be moved.
     """
     old, new = (dict(_flat(config.model_dump(mode="json"))) for config in (before, after))
     return [

@@ -1,9 +1,7 @@
-"""Reading a run's YAML: text and overrides into plain dicts, with every mistake located.
+"""YAML text and overrides into plain dicts; errors say where in the text a mistake is.
 
-Two habits of YAML 1.1 are put right: `1e-3` is a number (YAML 1.1 wants `1.0e-3`), and a key that
-is written twice is an error (the last one would win without a word).
-
-Left out: what the keys mean (`trainers/config/sections.py`).
+Two habits of YAML 1.1 are corrected: `1e-3` is a number (YAML 1.1 wants `1.0e-3`), and a key that
+is written twice is an error (YAML would silently take the last).
 """
 
 import re
@@ -53,7 +51,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping.
 
     Raises:
-        ConfigError: The file is missing or cannot be read, or is not YAML, or no mapping.
+        ConfigError: The file is missing, cannot be read, or is not a YAML mapping.
     """
     file = Path(path).expanduser()
     try:
@@ -73,12 +71,14 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         ) from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    found = _parse(text, str(path))
-    if found is None:
+    settings = _parse(text, str(path))
+    if settings is None:
         raise ConfigError(f"{path}: is empty; a run needs at least model, environment and trainer")
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: must be a mapping of sections (model: ...), got {found!r:.100}")
-    return found
+    if not isinstance(settings, dict):
+        raise ConfigError(
+            f"{path}: must be a mapping of sections (model: ...), got {settings!r:.100}"
+        )
+    return settings
 
 
 def with_overrides(
@@ -86,15 +86,15 @@ def with_overrides(
     overrides: Sequence[str],
     read: Callable[[Sequence[str], Any], Any] = lambda names, value: value,
 ) -> dict[str, Any]:
-    """Settings with `dotted.key=value` overrides put in; values are read as YAML.
+    """Settings with `dotted.key=value` overrides applied; values are read as YAML.
 
     Args:
-        settings: Are left as they are.
-        overrides: The last of a key wins.
-        read: From the parts of a key and its value to what is put in.
+        settings: Left unchanged.
+        overrides: If a key is overridden twice, the last value counts.
+        read: Maps the parts of a key and its value to the value that is set.
 
     Raises:
-        ConfigError: An override is written in another way, or leads through a value.
+        ConfigError: An override is malformed, or its key leads into something without keys.
     """
     result = _copied(settings)
     for override in overrides:
@@ -105,8 +105,8 @@ def with_overrides(
                 f"override {override!r}: must be dotted.key=value, such as trainer.steps=3"
             )
         # `tiny:` alone is a name; as YAML it would be a mapping without a value.
-        found = text if _NAME.fullmatch(text) else _parse(text, f"override {override!r}")
-        value = read(names, found)
+        parsed = text if _NAME.fullmatch(text) else _parse(text, f"override {override!r}")
+        value = read(names, parsed)
         section = result
         for depth, name in enumerate(names[:-1], start=1):
             if section.get(name) is None:

@@ -1,1 +1,1 @@
-"""Rows: read from files, mapped, put in order, and held out."""
+"""Rows: read from files, mapped, ordered, and split into training and evaluation rows."""

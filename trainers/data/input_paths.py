@@ -1,10 +1,10 @@
 """Where the files are that a run's YAML names: beside the YAML, or in the working folder.
 
 What a YAML names is looked for in the YAML's own folder, so that a run's `config.yaml` means the
-same from everywhere; what the command line names, in the working folder. `output_dir` is always of
-the working folder. A key that may name an input is marked with `Input` where it is declared.
+same everywhere; what the command line names, in the working folder. `output_dir` is always relative
+to the working folder. A key that may name an input is marked with `Input` where it is declared.
 
-Names that are no paths stay as they are: ids, `module:Class`, `pypi:...`, hub names that no file
+Names that are not paths stay as they are: ids, `module:Class`, `pypi:...`, hub names that no file
 or folder has.
 """
 
@@ -28,8 +28,8 @@ class Input:
     """Marks a key of a YAML that may name a file or a folder.
 
     Attributes:
-        part: The part of a value that is a path if anything is, and what follows it.
-        surely: Whether that part can be nothing but a path; a hub's name may be one too.
+        part: Splits a value into the part that may be a path, and the rest.
+        surely: Whether that part can only be a path; `org/name` may also be a hub's name.
     """
 
     part: Callable[[str], tuple[str, str]]
@@ -41,7 +41,7 @@ def _whole(text: str) -> tuple[str, str]:
 
 
 def _before_the_name(text: str) -> tuple[str, str]:
-    """`path/to/file.py:Class` as its two parts; a module is no path."""
+    """`path/to/file.py:Class` as its two parts; a module is not a path."""
     source, colon, name = text.rpartition(":")
     return (source, colon + name) if source.endswith(".py") else ("", text)
 
@@ -76,11 +76,11 @@ def located(
     """Settings with the inputs they name as absolute paths.
 
     Args:
-        settings: Of a whole YAML, or of a section; what is not as it should be is left alone.
-        model: Of the section.
-        folder: What relative paths start from.
-        misplaced: Gets, by dotted key, the path of each input that is not there but in the working
-            folder, and what the YAML would have to call that one.
+        settings: A whole YAML, or a section; malformed parts are left as they are.
+        model: The section's.
+        folder: What paths are relative to.
+        misplaced: Receives, by dotted key, each input that exists in the working folder but not in
+            `folder`: its path, and the path that the YAML should name.
     """
     return _Search(folder, {} if misplaced is None else misplaced).section(settings, model, "")
 
@@ -93,11 +93,11 @@ class _Search:
     def section(self, settings: Any, model: type[BaseModel], place: str) -> Any:
         if not isinstance(settings, dict):
             return settings
-        found = dict(settings)
+        result = dict(settings)
         for name, field in model.model_fields.items():
-            if name in found:
-                found[name] = self._value(found[name], field, f"{place}{name}")
-        return found
+            if name in result:
+                result[name] = self._value(result[name], field, f"{place}{name}")
+        return result
 
     def _value(self, value: Any, field: FieldInfo, place: str) -> Any:
         mark = _mark(field)
@@ -127,17 +127,17 @@ class _Search:
 
 
 def _mark(field: FieldInfo) -> Input | None:
-    """The mark of a key, whether it may be left out (None) or not."""
+    """The mark of a key, required or optional."""
     options = [a for option in get_args(field.annotation) for a in get_args(option)]
     return next((a for a in [*field.metadata, *options] if isinstance(a, Input)), None)
 
 
 def absolute(path: str | Path, folder: Path) -> Path:
-    """A path from a folder on, `~` and `..` written out; links stay."""
+    """A path relative to a folder as an absolute one; `~` and `..` are resolved, links are not."""
     return Path(os.path.abspath(folder / Path(path).expanduser()))
 
 
 def shown(path: str | Path) -> str:
-    """A path as people would write it: from the working folder on where it is inside."""
+    """A path as people write it: relative to the working folder if it is inside."""
     given = Path(path)
     return str(given.relative_to(Path.cwd())) if given.is_relative_to(Path.cwd()) else str(path)

@@ -1,16 +1,17 @@
 """Whether what Python code passes to a trainer or a rollout is of the right kind.
 
-The error about any other value says what it is and how to make the right one from it. Values in
-the wrong range are refused by `trainers/base/settings.py`.
+An error says what the value is and how to make the right one from it. Numbers are checked by
+`trainers/base/settings.py`.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from gymnast.errors import ConfigError, DataError, ModelError
-from gymnast.trainers.data.rows import RowSource
+from gymnast.trainers.data.rows import Row, RowSource
 from gymnast.types import Sampling
 
 _LOAD = "model, tokenizer = load_model({name!r}, dtype='bfloat16')"
@@ -63,8 +64,25 @@ def check_rows_kind(rows: Any, name: str = "rows") -> None:
         raise DataError(f"{name}: must be a list of dicts or a RowSource, {problem}")
 
 
+def as_rows(rows: Any, name: str = "rows") -> Sequence[Row]:
+    """Evaluation rows, checked; an array of NumPy becomes a list.
+
+    Raises:
+        DataError: They are no sequence of dicts, or have no end.
+    """
+    if isinstance(rows, RowSource):
+        raise DataError(
+            f"{name}: must be a list of dicts, got {rows!r:.100}, which has no end; take some of "
+            "its rows: [source.row(i) for i in range(128)]"
+        )
+    problem = _kind_problem(rows)
+    if problem:
+        raise DataError(f"{name}: must be a list of dicts, {problem}")
+    return list(rows) if isinstance(rows, np.ndarray) else rows
+
+
 def _kind_problem(rows: Any) -> str:
-    """What is given in place of rows and what to do; "" where they are rows."""
+    """What is given in place of rows and what to do; "" if they are rows."""
     if rows is None:
         return "got None; a row is a dict such as {'prompt': 'What is 2 + 3?', 'answer': 5}"
     if isinstance(rows, str):
@@ -73,6 +91,8 @@ def _kind_problem(rows: Any) -> str:
         return f"got a {type(rows).__name__}; pass frame.to_dict('records')"
     if isinstance(rows, Mapping):
         return f"got a dict with the keys {', '.join(map(str, rows))[:100]}; one row is [row]"
+    if isinstance(rows, np.ndarray) and rows.ndim != 1:
+        return f"got an array of the shape {rows.shape}"
     if not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
         return f"got {rows!r:.100}; make a list of what can be iterated only once: list(rows)"
     wrong = [i for i, row in enumerate(_looked_at(rows)) if not isinstance(row, Mapping)]

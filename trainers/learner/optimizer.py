@@ -146,8 +146,8 @@ class Optimizer(ABC):
     def restore_counts(self, state: dict[str, Any]) -> None:
         """Take them over from a `state_dict`."""
         self.steps = state["steps"]
-        self.skipped = state.get("skipped", 0)  # checkpoints of version 0.1 have none
-        self.skipped_in_a_row = state.get("skipped_in_a_row", 0)
+        self.skipped = state["skipped"]
+        self.skipped_in_a_row = state["skipped_in_a_row"]
 
     def _learning_rate_of(self, step: int) -> float:
         return self.learning_rate * min(1.0, step / (self.warmup_steps + 1))

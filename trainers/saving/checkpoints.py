@@ -1,12 +1,10 @@
 """Checkpoints: how one is written, how a torn one is told from a whole one, which is the newest.
 
-    checkpoints/step_00004/state.pt   what `run_state.py` puts in, by torch.save
+    checkpoints/step_00004/state.pt   the state of `run_state.py`, by torch.save
     checkpoints/step_00004/complete   size and SHA-256 of state.pt, as JSON
 
-A checkpoint gets its name when all of it is on the disk, and only then are older ones removed. So
-there is no moment at which a kill would cost the newest good one.
-
-Left out: what a checkpoint holds (`trainers/saving/run_state.py`).
+A checkpoint gets its name when all of it is on the disk, and only then are older ones removed. So a
+kill never costs the newest whole one.
 """
 
 import hashlib
@@ -18,8 +16,8 @@ from typing import Any
 import torch
 
 from gymnast.errors import CheckpointError
+from gymnast.trainers.saving.disk_space import naming_full_disk
 from gymnast.trainers.saving.durable import remove, sweep, written_aside
-from gymnast.trainers.saving.full_disk import naming_full_disk
 from gymnast.visible import visible_logger
 
 STATE = "state.pt"
@@ -32,45 +30,47 @@ class Checkpoints:
     """The checkpoints of a run.
 
     Args:
-        folder: Made when the first one is saved.
+        folder: Where they are; made when the first one is saved.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
     def path(self, step: int) -> Path:
-        """Where that of a step is, or would be."""
+        """Where the checkpoint of a step is, or would be."""
         return self.folder / f"step_{step:05d}"
 
     def save(self, step: int, state: Mapping[str, Any], *, keep: int) -> None:
-        """Write one, then remove all but the newest `keep` up to this step.
+        """Write a checkpoint, then remove all but the newest `keep` up to this step.
 
-        Checkpoints of later steps are removed too: the run went back to before them.
+        Checkpoints of later steps are removed too: the run was resumed from before them.
 
         Args:
-            step: After how many steps.
+            step: How many steps were taken.
             state: Numbers, text, tensors, and dicts and lists of them.
-            keep: How many stay, this one included; at least 1.
+            keep: How many checkpoints stay, this one included; at least 1.
 
         Raises:
             DiskFull: There is no room for it; the others are untouched.
         """
         path = self.path(step)
         with naming_full_disk(path, _size(state)), written_aside(path) as aside:
-            with (aside / STATE).open("wb") as file:  # given a path, torch hides what went wrong
+            with (aside / STATE).open(
+                "wb"
+            ) as file:  # given a path, torch hides the cause of errors
                 torch.save(dict(state), file)
             marker = {STATE: _fingerprint(aside / STATE)}
             (aside / COMPLETE).write_text(json.dumps(marker))
         self.prune(step, keep=keep)
-        for later in [n for n in self._by_step() if n > step]:
+        for later in [other for other in self._by_step() if other > step]:
             remove(self.path(later))
 
     def prune(self, step: int, *, keep: int) -> None:
-        """Of those up to a step, remove all but it and the newest whole ones, `keep` in all."""
-        earlier = {n: path for n, path in self._by_step().items() if n < step}
-        whole = [n for n in sorted(earlier) if not _torn(earlier[n], by_content=False)]
-        for number in earlier.keys() - set(whole[max(0, len(whole) - keep + 1) :]):
-            remove(earlier[number])
+        """Remove those before a step, but the newest whole ones: `keep` stay, its own included."""
+        earlier = {other: path for other, path in self._by_step().items() if other < step}
+        whole = [n for n in sorted(earlier) if not _damage(earlier[n], by_content=False)]
+        for other in earlier.keys() - set(whole[max(0, len(whole) - keep + 1) :]):
+            remove(earlier[other])
 
     def any(self) -> bool:
         """Whether there are any, torn ones included."""
@@ -81,20 +81,20 @@ class Checkpoints:
         return len(self._by_step())
 
     def newest(self, *, by_content: bool = True) -> int | None:
-        """The step of the newest whole one; None where there is none. Torn ones are logged.
+        """The step of the newest whole checkpoint, or None. Torn ones are logged.
 
         Args:
-            by_content: Read all of it; else only its size is looked at.
+            by_content: Check all of its bytes; else only its size.
         """
         for step, path in sorted(self._by_step().items(), reverse=True):
-            reason = _torn(path, by_content=by_content)
-            if not reason:
+            damage = _damage(path, by_content=by_content)
+            if not damage:
                 return step
-            logger.warning("%s is torn (%s): the one before it is used", path, reason)
+            logger.warning("%s is torn (%s): the one before it is used", path, damage)
         return None
 
     def load(self, step: int) -> dict[str, Any]:
-        """The state of a whole one, its tensors on the CPU.
+        """The state in a whole checkpoint, its tensors on the CPU.
 
         Raises:
             CheckpointError: It cannot be read.
@@ -114,13 +114,13 @@ class Checkpoints:
         sweep(self.folder, "step_*")
 
     def _by_step(self) -> dict[int, Path]:
-        """All that have a name, torn ones included."""
-        found = ((p.name.removeprefix("step_"), p) for p in self.folder.glob("step_*"))
-        return {int(number): path for number, path in found if number.isdecimal()}
+        """All checkpoints, torn ones included."""
+        named = ((path.name.removeprefix("step_"), path) for path in self.folder.glob("step_*"))
+        return {int(step): path for step, path in named if step.isdecimal()}
 
 
 def _size(state: Any) -> int:
-    """Of all tensors in a state, in bytes."""
+    """The size of all tensors in a state, in bytes."""
     if isinstance(state, Mapping):
         return sum(map(_size, state.values()))
     if isinstance(state, list | tuple):
@@ -134,12 +134,12 @@ def _fingerprint(path: Path) -> dict[str, int | str]:
     return {"bytes": path.stat().st_size, "sha256": digest}
 
 
-def _torn(folder: Path, *, by_content: bool = True) -> str:
-    """What is wrong with a checkpoint; "" where it is as it was written.
+def _damage(folder: Path, *, by_content: bool = True) -> str:
+    """What is wrong with a checkpoint; "" if it is as it was written.
 
     Args:
-        folder: Of the checkpoint.
-        by_content: Read the whole file; else only its size is looked at.
+        folder: The checkpoint's.
+        by_content: Check all of its bytes; else only its size.
     """
     try:
         wanted = json.loads((folder / COMPLETE).read_bytes())[STATE]
@@ -149,9 +149,9 @@ def _torn(folder: Path, *, by_content: bool = True) -> str:
     except (OSError, ValueError, LookupError, TypeError):
         return f"{COMPLETE} cannot be read"
     try:
-        found = (folder / STATE).stat().st_size
-        if found != size:
-            return f"{STATE} has {found} bytes of {size}"
+        actual = (folder / STATE).stat().st_size
+        if actual != size:
+            return f"{STATE} has {actual} bytes of {size}"
         if by_content and _fingerprint(folder / STATE)["sha256"] != digest:
             return f"{STATE} is not what was written"
     except OSError as error:

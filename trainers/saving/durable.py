@@ -1,8 +1,8 @@
-"""Files and folders that are there whole or not at all, whenever the process is killed.
+"""Files and folders that are there whole or not at all, even if the process is killed.
 
-    .NAME.new    being written; takes the place of NAME when it is whole and on the disk
-    .NAME.old    what NAME was, until the new one is in its place
-    .NAME.gone   what is being removed
+    .NAME.new    being written; becomes NAME when it is whole and on the disk
+    .NAME.old    the former NAME, until the new one is in its place
+    .NAME.gone   being removed
 
 A process that is killed leaves some of these behind; `sweep` puts back what is the only copy, and
 removes the rest. One process at a time writes a name.
@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gymnast.trainers.saving.full_disk import naming_full_disk
+from gymnast.trainers.saving.disk_space import naming_full_disk
 
 
 @contextmanager
 def written_aside(target: Path) -> Iterator[Path]:
-    """A new folder that takes the place of `target` when the block ends well.
+    """A new folder that replaces `target` if the block succeeds.
 
-    It is on the disk before it is renamed. The folder that was there stays until then, under one
-    name or the other.
+    It is on the disk before it is renamed. Until then the former folder stays, as `target` or as
+    .NAME.old.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     new, old = _beside(target, "new"), _beside(target, "old")
@@ -44,7 +44,7 @@ def written_aside(target: Path) -> Iterator[Path]:
 
 
 def write_text(target: Path, text: str) -> None:
-    """Write a file; a reader finds the old text or the new one, never a part.
+    """Write a file; a reader sees the old text or the new one, never a part.
 
     Raises:
         DiskFull: There is no room for it.
@@ -59,7 +59,7 @@ def write_text(target: Path, text: str) -> None:
 
 
 def remove(target: Path) -> None:
-    """Remove a folder; it is gone from its name at once, however long the files take."""
+    """Remove a folder; its name is free at once, however long removing the files takes."""
     gone = _beside(target, "gone")
     shutil.rmtree(gone, ignore_errors=True)
     os.rename(target, gone)
@@ -67,10 +67,10 @@ def remove(target: Path) -> None:
 
 
 def sweep(folder: Path, names: str) -> None:
-    """Clear away what a killed process left of some names.
+    """Clear away what a killed process left of some files and folders.
 
     Args:
-        folder: Where; it may be missing.
+        folder: Where they are; it may be missing.
         names: A glob pattern of names, such as "step_*".
     """
     for path in sorted(folder.glob(f".{names}.old")):
@@ -82,12 +82,12 @@ def sweep(folder: Path, names: str) -> None:
             path.unlink()
 
 
-def _beside(target: Path, what: str) -> Path:
-    return target.with_name(f".{target.name}.{what}")
+def _beside(target: Path, suffix: str) -> Path:
+    return target.with_name(f".{target.name}.{suffix}")
 
 
 def _recover(target: Path) -> None:
-    """Put the old folder back where no new one took its place; else remove it."""
+    """Put the old folder back if no new one took its place; else remove it."""
     old = _beside(target, "old")
     if old.exists() and not target.exists():
         os.rename(old, target)

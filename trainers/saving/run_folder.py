@@ -1,22 +1,23 @@
-"""What a run leaves on disk.
+"""The files of a run.
 
-    config.yaml              what was run; of a `Trainer` in Python, with rows.jsonl beside it
-    metrics.jsonl            one line a step, one an evaluation
+    config.yaml                what was run; for a `Trainer` in Python, with rows.jsonl beside it
+    metrics.jsonl              one line for each step, one for each evaluation
     rollouts/step_00001.jsonl  the trajectories of a step; rollouts/eval_00000.jsonl likewise
-    checkpoints/step_00004/  what `train(resume=True)` goes on from
-    (`trainers/saving/checkpoints.py`)
-    adapters/                LoRA adapters alone, loadable by peft
-    model/                   the trained model, adapters merged, loadable by plain Transformers
-    run.lock                 held by the process that writes here
+    checkpoints/step_00004/    where `train(resume=True)` continues (`checkpoints.py`)
+    adapters/                  LoRA adapters alone, loadable by peft
+    model/                     the trained model, adapters merged, loadable by plain Transformers
+    evaluations/001/           an evaluation on its own: again config.yaml, metrics.jsonl, rollouts/
+    run.lock                   held by the process that writes here
 
-A kill may tear the last line of metrics.jsonl and the newest file of rollouts/, both of steps that
-a resumed run makes again, and drops first. All else is there whole or not at all.
+A kill may tear the last line of metrics.jsonl and the newest file of rollouts/. Both are of steps
+that a resumed run drops first, and makes again. All else is there whole or not at all.
 """
 
 import json
 import math
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -29,14 +30,15 @@ from gymnast.agents.models.merging import save_merged
 from gymnast.agents.models.quiet import no_progress_bars
 from gymnast.errors import ConfigError
 from gymnast.trainers.saving.checkpoints import Checkpoints
+from gymnast.trainers.saving.disk_space import naming_full_disk
 from gymnast.trainers.saving.durable import sweep, write_text, written_aside
-from gymnast.trainers.saving.full_disk import naming_full_disk
 from gymnast.types import Trajectory
 
 CONFIG_FILE = "config.yaml"
 METRICS = "metrics.jsonl"
 ADAPTERS = "adapters"
 MODEL = "model"
+EVALUATIONS = "evaluations"
 LOCK = "run.lock"
 
 
@@ -54,10 +56,10 @@ class RunFolder:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Let no other run write here meanwhile; a process that is killed lets go.
+        """Keep other runs from writing here within the block; a killed process lets go.
 
         Raises:
-            ConfigError: Another run does.
+            ConfigError: Another run is writing here.
         """
         lock = FileLock(self.path / LOCK, timeout=0)
         try:
@@ -73,7 +75,7 @@ class RunFolder:
             lock.release()
 
     def begin(self) -> None:
-        """Make metrics.jsonl, by which a run that is killed soon is known."""
+        """Make an empty metrics.jsonl: a run that is killed soon is recognised by it."""
         (self.path / METRICS).touch()
 
     def add_metrics(self, metrics: Mapping[str, float | None]) -> None:
@@ -96,9 +98,14 @@ class RunFolder:
             kept = [line for line in text.splitlines() if _step_of(line) <= step]
             write_text(path, "".join(line + "\n" for line in kept))
         for rollouts in (self.path / "rollouts").glob("*.jsonl"):
-            number = re.match(r"(?:step|eval)_(\d+)(?:_|$)", rollouts.stem)
-            if number is not None and int(number[1]) > step:
+            match = re.match(r"(?:step|eval)_(\d+)(?:_|$)", rollouts.stem)
+            if match is not None and int(match[1]) > step:
                 rollouts.unlink()
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the trained model is saved."""
+        return (self.path / MODEL).exists()
 
     def sweep(self) -> None:
         """Clear away what a killed process was writing or removing."""
@@ -107,13 +114,13 @@ class RunFolder:
             sweep(self.path, name)
 
     def save_rollouts(self, name: str, groups: Sequence[Sequence[Trajectory]]) -> None:
-        """Write trajectories to rollouts/NAME.jsonl, one a line; null is no finite number."""
+        """Write trajectories to rollouts/NAME.jsonl, one per line; null stands for NaN and inf."""
         folder = self.path / "rollouts"
         folder.mkdir(exist_ok=True)
         path = folder / f"{name}.jsonl"
         lines = [
-            _as_json(asdict(trajectory) | {"group": number, "reward": trajectory.reward}) + "\n"
-            for number, group in enumerate(groups)
+            _as_json(asdict(trajectory) | {"group": row_index, "reward": trajectory.reward}) + "\n"
+            for row_index, group in enumerate(groups)
             for trajectory in group
         ]
         # Half a surrogate pair, which a row's JSON may hold, is written as JSON escapes it.
@@ -125,7 +132,7 @@ class RunFolder:
 
 
 def _as_json(record: Mapping[str, Any]) -> str:
-    """JSON, which has neither NaN nor infinity; a model that diverges gives such logprobs."""
+    """As JSON, which has neither NaN nor infinity; a diverging model gives such logprobs."""
     try:
         return json.dumps(record, default=str, ensure_ascii=False, allow_nan=False)
     except ValueError:
@@ -134,7 +141,7 @@ def _as_json(record: Mapping[str, Any]) -> str:
 
 
 def holds_results(path: Path) -> bool:
-    """Whether a folder holds what a run has come to: metrics, or a checkpoint."""
+    """Whether a folder holds results of a run: metrics, or a checkpoint."""
     metrics = path / METRICS
     written = metrics.exists() and metrics.stat().st_size > 0
     return written or Checkpoints(path / "checkpoints").any()
@@ -165,7 +172,7 @@ def save_model(model: Any, tokenizer: Any, folder: str | Path) -> None:
 
 
 def save_adapters(model: Any, folder: Path) -> None:
-    """Save the adapters of a model alone, as peft loads them; one without any saves nothing.
+    """Save a model's adapters alone, as peft loads them; without adapters, save nothing.
 
     Raises:
         DiskFull: There is no room for them; what was there before is untouched.
@@ -178,8 +185,60 @@ def save_adapters(model: Any, folder: Path) -> None:
 
 
 def _step_of(line: str) -> float:
-    """The step of a line of metrics; that of a line torn by a kill comes after all others."""
+    """The step of a line of metrics; infinity for a line that a kill has torn."""
     try:
         return float(json.loads(line)["step"])
     except (ValueError, LookupError, TypeError):
         return math.inf
+
+
+@contextmanager
+def evaluation_folder(run: str | Path) -> Iterator[str | None]:
+    """A new folder for an evaluation on its own; removed again if the evaluation fails.
+
+    Args:
+        run: The folder of the run.
+
+    Yields:
+        RUN/evaluations/001, 002, ...; None in all processes but the first, which alone writes.
+
+    Raises:
+        ConfigError: The folder cannot be made.
+    """
+    if os.environ.get("RANK", "0") != "0":  # the processes are not joined yet
+        yield None
+        return
+    existed = Path(run).exists()
+    folder = _next_numbered(Path(run) / EVALUATIONS)
+    try:
+        yield str(folder)
+    finally:
+        if not (folder / METRICS).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            _remove_if_empty(folder.parent)
+            if not existed:
+                _remove_if_empty(Path(run))
+
+
+def _next_numbered(parent: Path) -> Path:
+    """The next folder by number, made by this process and no other."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        number = 1 + max((int(p.name) for p in parent.iterdir() if p.name.isdecimal()), default=0)
+        while True:
+            folder = parent / f"{number:03d}"
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:
+                number += 1
+    except OSError as error:
+        raise ConfigError(
+            f"output_dir: {parent} cannot be written: {error.strerror}; name another folder "
+            "(output_dir=...)"
+        ) from error
+
+
+def _remove_if_empty(folder: Path) -> None:
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()

@@ -1,18 +1,16 @@
-"""What a run needs to go on exactly: put together from all processes, saved, and restored.
+"""What a run needs to continue exactly: gathered from all processes, saved, and restored.
 
     optimizer     float32 master weights, moments, how many updates were taken and skipped
-    counters      whole numbers: `step`, and `evaluated`, after which step the last evaluation was
+    counters      whole numbers: `step`, and `evaluated`, the step of the last evaluation
     generators    Python's, NumPy's and torch's global generators, of each process
 
-A state lies between two steps: it is noted where one ends (`RunState.mark`), so that a step that is
-dropped leaves no trace in it. A state in the middle of an update is not saved.
+A state lies between two steps. It is recorded at the end of each (`RunState.mark`), so a step that
+is dropped leaves no trace in it. A state in the middle of an update is not saved.
 
-Nothing else is needed: which rows a step has, and the seeds of episodes, environments and dropout,
-are derived from the run's seed and the step. The model's weights are the master weights; those that
-are not trained come from the model that the config names.
-
-Left out: how a checkpoint is written and found (`trainers/saving/checkpoints.py`), and whether a
-config goes with it (`trainers/config/resuming.py`).
+Nothing else is needed: the rows of a step, and the seeds of episodes, environments and dropout, are
+derived from the run's seed and the step. The model's weights are the master weights; those that are
+not trained come from the model that the config names. Whether a config goes with a saved run is
+decided in `trainers/config/resuming.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +35,7 @@ logger = visible_logger(__name__)
 
 @dataclass(frozen=True)
 class _Mark:
-    """Where a step ended."""
+    """The end of a step."""
 
     updates: tuple[int, int]  # of the optimizer: taken, skipped
     generators: dict[str, Any]  # of this process
@@ -50,10 +48,10 @@ class RunState:
     Every method is a collective call: every process makes it, and the main one writes.
 
     Attributes:
-        accelerator: Of this process.
-        optimizer: Over the trained weights.
-        folder: Of the run, one for all processes; None saves nothing.
-        seed: Of the run.
+        accelerator: This process's.
+        optimizer: The optimizer of the trained weights.
+        folder: The run's, one for all processes; None saves nothing.
+        seed: The run's.
         keep: How many checkpoints stay, while no optimisation steps are being skipped.
     """
 
@@ -66,10 +64,9 @@ class RunState:
     _saved: dict[str, int] | None = field(default=None, init=False)
 
     def begin(self, *, resume: bool) -> dict[str, int]:
-        """Begin a run, or go on from its newest whole checkpoint; returns the counters.
+        """Begin a run, or continue from its newest whole checkpoint; returns the counters.
 
-        Metrics and rollouts of later steps are dropped. Where there is no checkpoint yet, the run
-        begins again.
+        Metrics and rollouts of later steps are dropped. Without a checkpoint, the run starts over.
 
         Raises:
             ConfigError: There is no folder to resume from, or there is a run in it already.
@@ -81,7 +78,7 @@ class RunState:
             seed_generators(self.seed, "generators", self.accelerator.process_index)
             counters = {"step": 0, "evaluated": -1}
         else:
-            # Not what it gives, which would be sent to all.
+            # `together` sends results to all processes; this one stays here.
             states: list[dict[str, Any]] = []
             together(self.accelerator, lambda: states.append(self._restore(step)))
             counters = self._saved = states[0]
@@ -91,21 +88,19 @@ class RunState:
         return counters
 
     def mark(self) -> None:
-        """Note that a step ends here, and where the generators are."""
+        """Record that a step ends here, with the states of the generators."""
         self._mark = _Mark(self._updates, generator_states())
 
     @property
     def is_between_steps(self) -> bool:
-        """Whether the weights are those of the mark: no update was begun after it."""
+        """Whether the weights are those at the mark: no update began after it."""
         return self._mark is not None and self._mark.updates == self._updates
 
     def save(self, counters: Mapping[str, int]) -> None:
-        """Write a checkpoint of the mark, unless it is written already.
-
-        Older ones than the newest `keep` are removed.
+        """Write a checkpoint of the mark, unless it is written already; `keep` of them stay.
 
         Args:
-            counters: `step` and `evaluated`, which `begin` gives back.
+            counters: `step` and `evaluated`, which `begin` returns.
 
         Raises:
             DiskFull: There is no room for it; what was written before is intact.
@@ -124,13 +119,13 @@ class RunState:
         self._saved = dict(counters)
 
     def _on_main_process(self, work: Callable[[], T]) -> T:
-        """Do some work there; returns its result in every process."""
+        """Do some work in the main process; returns its result in every process."""
         main = self.accelerator.is_main_process
-        found: Any = together(self.accelerator, lambda: work() if main else None)
-        return found[0]
+        results: Any = together(self.accelerator, lambda: work() if main else None)
+        return results[0]
 
     def _first_step(self, resume: bool) -> int | None:
-        """That of the checkpoint to go on from; None begins at step 0."""
+        """The step of the checkpoint to continue from; None to begin at step 0."""
         if self.folder is None:
             if resume:
                 raise ConfigError("resume: the trainer has no output_dir to resume from")
@@ -154,7 +149,7 @@ class RunState:
                 "%s: no complete checkpoint yet, so the run begins at step 0", self.folder.path
             )
         else:
-            logger.info("going on from %s", self.folder.checkpoints.path(step))
+            logger.info("continuing from %s", self.folder.checkpoints.path(step))
         return step
 
     def _restore(self, step: int) -> dict[str, int]:
@@ -177,7 +172,7 @@ class RunState:
         return checkpoints_kept(self.optimizer, self.keep)
 
     def _clear_after(self, step: int | None) -> None:
-        """Remove what is going to be written again, and what a killed process did not get to."""
+        """Remove what will be written again, and what a killed process failed to remove."""
         assert self.folder is not None
         self.folder.drop_after(-1 if step is None else step)
         if step is not None:

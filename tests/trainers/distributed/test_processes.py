@@ -8,10 +8,10 @@ import pytest
 import torch
 from accelerate import Accelerator
 
+from clocks import without_clocks
 from gymnast.agents.models.tiny import tiny_model
 from gymnast.errors import ConfigError
 from gymnast.trainers import Trainer, make_algorithm
-from gymnast.trainers.clocks import without_clocks
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.update import UpdateSettings, update
 from process_runs import (

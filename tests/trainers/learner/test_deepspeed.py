@@ -8,8 +8,8 @@ import pytest
 import torch
 from accelerate import Accelerator
 
+from clocks import without_clocks
 from gymnast.trainers import make_algorithm
-from gymnast.trainers.clocks import without_clocks
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.update import UpdateSettings, update
 from process_runs import Found, assert_same_run, difference, in_two_processes, sampled

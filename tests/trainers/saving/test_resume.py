@@ -21,7 +21,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from gymnast.trainers.clocks import without_clocks
+from clocks import without_clocks
 from gymnast.trainers.saving.checkpoints import Checkpoints
 
 SCRIPT = Path(__file__).parents[1] / "killed_runs.py"
@@ -391,7 +391,7 @@ def test_a_torn_checkpoint_is_said_and_the_one_before_it_used(runs: Runs, whole:
     assert runs.play("torn", resume=True) == 0, runs.log("torn")
     said = f"{state.parent} is torn (state.pt is not what was written): the one before it is used\n"
     assert said in runs.log("torn")
-    assert f"going on from {run}/checkpoints/step_00002\n" in runs.log("torn")
+    assert f"continuing from {run}/checkpoints/step_00002\n" in runs.log("torn")
     assert_same_run(run, whole)
 
 

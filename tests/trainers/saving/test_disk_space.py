@@ -15,7 +15,7 @@ from gymnast.envs import Environment
 from gymnast.errors import ConfigError, DiskFull
 from gymnast.trainers import Trainer
 from gymnast.trainers.saving.checkpoints import Checkpoints
-from gymnast.trainers.saving.full_disk import shown
+from gymnast.trainers.saving.disk_space import shown
 from gymnast.trainers.saving.run_folder import RunFolder, save_model
 from gymnast.types import Sampling
 

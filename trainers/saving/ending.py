@@ -1,12 +1,9 @@
-"""The end of a run, however it comes: what is saved, and what is reported.
+"""The end of a run, however it ends: what is saved, and what is reported.
 
-    all steps are taken   a checkpoint, the adapters, the model
-    Ctrl-C, SIGTERM       the same, of the last whole step
-    an error              the same; but nothing is added after an error during an update, whose
-                          weights belong to no step, nor in several processes, which can no
-                          longer agree
-
-Left out: how a run is stopped (`trainers/base/stopping.py`).
+all steps are taken   a checkpoint, the adapters, the model
+Ctrl-C, SIGTERM       the same, of the last whole step
+an error              the same; but nothing after an error during an update, whose weights
+belong to no step, nor in several processes, which can no longer agree
 """
 
 from collections.abc import Mapping
@@ -21,11 +18,11 @@ from gymnast.visible import visible
 
 @dataclass(frozen=True)
 class Ending:
-    """Saves what a run came to.
+    """Saves the results of a run.
 
     Attributes:
-        state: Of the run.
-        folder: Of the run; None saves nothing.
+        state: The state of the run.
+        folder: The folder of the run; None saves nothing.
         model: As it is saved.
         tokenizer: The model's.
     """
@@ -38,11 +35,11 @@ class Ending:
     def save(self, counters: Mapping[str, int]) -> None:
         """Save a checkpoint, the adapters and the model; a collective call.
 
-        Before the first step is taken there is nothing to save. The model is tried even if there
-        is no room for the checkpoint, which is larger.
+        Before the first step is taken there is nothing to save. If there is no room for the
+        checkpoint, the model is still tried: it is smaller.
 
         Args:
-            counters: Of the state.
+            counters: As `RunState.save` takes them.
 
         Raises:
             DiskFull: There is no room for one of them.
@@ -57,11 +54,11 @@ class Ending:
         self._save_model()
 
     def rescue(self, error: Exception, counters: Mapping[str, int]) -> None:
-        """Save after an error what can be saved; a failure is noted at the error.
+        """After an error, save what can be saved; if that fails too, a note at the error says so.
 
         Args:
-            error: That ends the run.
-            counters: Of the state, `step` being the last one that was taken.
+            error: The error that ends the run.
+            counters: As `RunState.save` takes them, `step` being the last one that was taken.
         """
         alone = self.state.accelerator.num_processes == 1
         if not (alone and self.state.is_between_steps):
@@ -72,20 +69,20 @@ class Ending:
             if str(another) != str(error):
                 error.add_note(visible(f"saving failed too: {another}"))
 
-    def kept(self, go_on: str) -> str:
+    def kept(self, continued_by: str) -> str:
         """What is saved of the run, and how to continue it, in one line.
 
         Args:
-            go_on: The command, or the call.
+            continued_by: The command or the call that continues it.
         """
         if self.folder is None:
             return "the run has no output_dir, so nothing is saved"
         step = self.folder.checkpoints.newest(by_content=False)
         if step is None:
-            return f"there is no checkpoint in {self.folder.path}; to start again: {go_on}"
+            return f"there is no checkpoint in {self.folder.path}; to start again: {continued_by}"
         kept = [f"checkpoints/{self.folder.checkpoints.path(step).name}"]
         kept += [f"{name}/" for name in (ADAPTERS, MODEL) if (self.folder.path / name).exists()]
-        return f"saved in {self.folder.path}: {', '.join(kept)}; to continue: {go_on}"
+        return f"saved in {self.folder.path}: {', '.join(kept)}; to continue: {continued_by}"
 
     def _save_model(self) -> None:
         if self.folder is not None and self.state.accelerator.is_main_process:
