@@ -6,14 +6,15 @@ from typing import Any
 
 from gymnast.agents.policy import PolicyAgent, check_policy_agent
 from gymnast.agents.transformers_agent import TransformersAgent
-from gymnast.errors import ConfigError, UnknownEnvironment
-from gymnast.hints import did_you_mean
-from gymnast.lookup import import_source
+from gymnast.errors import ConfigError
+from gymnast.lookup import Names, did_you_mean
 
 Backend = Callable[..., PolicyAgent]
 
 TRANSFORMERS = "transformers"
-BACKENDS: dict[str, Backend] = {TRANSFORMERS: TransformersAgent}
+AGENTS: Names[Backend] = Names(
+    "agent", "gymnast.agents", {TRANSFORMERS: TransformersAgent}, wanted="class or function"
+)
 
 
 def make_agent(
@@ -29,8 +30,9 @@ def make_agent(
     Args:
         model: That is trained. "transformers" samples with this very model.
         tokenizer: The model's.
-        backend: A name ("transformers"), or "module:name" or "path/to/file.py:name" of a class or
-            a function, which is called with the model, the tokenizer and the settings.
+        backend: A name ("transformers", or one that an installed package registers), or
+            "module:name" or "path/to/file.py:name" of a class or a function, which is called with
+            the model, the tokenizer and the settings.
         concurrency: How many completions are going to be asked for at once.
         **settings: Keywords of the backend.
 
@@ -97,7 +99,7 @@ def find_backend(name: str, settings: Iterable[str] = ()) -> Backend:
         ConfigError: There is no such backend, or it has no such setting.
         UserCodeError: Its module raised while it was imported.
     """
-    backend = BACKENDS.get(name) or _imported(name)
+    backend = AGENTS.find(name, "agent.backend")
     parameters = [*inspect.signature(backend).parameters.values()][2:]
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return backend
@@ -106,22 +108,4 @@ def find_backend(name: str, settings: Iterable[str] = ()) -> Backend:
         if setting not in known:
             hint = did_you_mean(setting, known) or f" It has: {', '.join(known) or 'none'}."
             raise ConfigError(f"agent.{setting}: {name} has no such setting.{hint}")
-    return backend
-
-
-def _imported(name: str) -> Backend:
-    source, _, attribute = name.rpartition(":")
-    if not source or not attribute:
-        known = ", ".join(sorted(BACKENDS))
-        raise ConfigError(
-            f"agent.backend: must be one of {known}, 'module:Class' or 'path/to/file.py:Class', "
-            f"got {name!r}.{did_you_mean(name, BACKENDS)}"
-        )
-    try:
-        found: Any = getattr(import_source(source), attribute, None)
-    except (UnknownEnvironment, ValueError) as error:
-        raise ConfigError(f"agent.backend: {name!r} cannot be imported: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"agent.backend: {source!r} has no class or function {attribute!r}")
-    backend: Backend = found
     return backend

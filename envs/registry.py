@@ -1,7 +1,8 @@
 """Environments by name: an id, "module:Class", "path/to/file.py:Class", or the class itself.
 
-Ids live in Gymnasium's own registry, so `gymnasium.make` knows them as well. `make` returns the
-environment without wrappers, which would hide `astep` and `act`.
+Ids live in Gymnasium's own registry, so `gymnasium.make` knows them as well; the short names of
+installed packages (`gymnast/lookup.py`) are known here alone. `make` returns the environment
+without wrappers, which would hide `astep` and `act`.
 """
 
 import inspect
@@ -21,10 +22,18 @@ from gymnast.errors import (
     UsageError,
     UserCodeError,
 )
-from gymnast.hints import did_you_mean
-from gymnast.lookup import import_source
+from gymnast.lookup import Names, did_you_mean
 
-_ids: dict[str, None] = {}
+_ids: dict[str, str | type[Environment]] = {}  # that `register` was given
+ENVIRONMENTS: Names[type[Environment]] = Names(
+    "environment",
+    "gymnast.environments",
+    _ids,
+    base=Environment,
+    wanted="subclass of gymnast.envs.Environment (plain functions become one with "
+    "Environment.from_tools([...]))",
+    error=UnknownEnvironment,
+)
 
 
 def register(id: str, entry_point: type[Environment] | str) -> None:
@@ -38,19 +47,19 @@ def register(id: str, entry_point: type[Environment] | str) -> None:
         UnknownEnvironment: The id is not written like that, or the class is no `Environment`.
     """
     if not isinstance(entry_point, str):
-        _checked_class(entry_point, repr(entry_point))
+        ENVIRONMENTS.find(entry_point)
     registry.pop(id, None)
     try:
         point: Any = entry_point  # a class is an EnvCreator too
         gymnasium.register(id=id, entry_point=point, disable_env_checker=True)
     except gymnasium.error.Error as error:
         raise UnknownEnvironment(f"{id!r} cannot be an id: {error}") from error
-    _ids[id] = None
+    _ids[id] = entry_point
 
 
 def registered() -> list[str]:
-    """The ids that `register` was given, in order."""
-    return list(_ids)
+    """The ids that `register` was given, in order, then the names that packages register."""
+    return ENVIRONMENTS.known()
 
 
 def make(
@@ -59,7 +68,8 @@ def make(
     """Construct an environment.
 
     Args:
-        environment: An id, "module:Class", "path/to/file.py:Class", or a class.
+        environment: An id, a name that an installed package registers, "module:Class",
+            "path/to/file.py:Class", or a class.
         renderer_or_tokenizer: A `Renderer`, or a tokenizer to make one of; None for an environment
             that is driven by messages.
         **settings: What the class takes.
@@ -100,22 +110,10 @@ def find(environment: str | type[Environment]) -> type[Environment]:
         UserCodeError: Its module raised while it was imported.
         GymnastError: Its module did so on purpose: it defines a tool wrongly, say.
     """
-    if not isinstance(environment, str):
-        return _checked_class(environment, repr(environment))
-    if environment in registry:
+    if isinstance(environment, str) and environment in registry:
         point: Any = registry[environment].entry_point
-        if not isinstance(point, str):
-            return _checked_class(point, environment)
-        return _checked_class(_import(point), environment)
-    if ":" in environment:
-        return _checked_class(_import(environment), environment)
-    if environment.endswith(".py"):
-        _import(f"{environment}:")
-    raise UnknownEnvironment(
-        f"there is no environment {environment!r}.{did_you_mean(environment, _ids)} Registered: "
-        f"{', '.join(_ids) or '(none)'}. A class of your own is named 'module:Class' or "
-        "'path/to/file.py:Class'."
-    )
+        return ENVIRONMENTS.find(point, environment)
+    return ENVIRONMENTS.find(environment)
 
 
 def check_names(cls: type[Environment], settings: Iterable[str]) -> None:
@@ -169,34 +167,7 @@ def check_constructor(cls: type[Environment]) -> None:
         return
 
 
-def _checked_class(found: Any, name: str) -> type[Environment]:
-    if isinstance(found, type) and issubclass(found, Environment):
-        return found
-    raise UnknownEnvironment(
-        f"{name} is {found!r:.200}, which is no subclass of gymnast.envs.Environment. Name such a "
-        "class; plain functions become one with Environment.from_tools([...])."
-    )
-
-
 def _renderer(given: Any) -> Renderer | None:
     if given is None or all(hasattr(given, name) for name in ("prompt", "parse", "observe")):
         return given
     return Renderer(given)
-
-
-def _import(path: str) -> Any:
-    """The object that "module:Name" or "file.py:Name" names."""
-    source, _, name = path.rpartition(":")
-    module = import_source(source)
-    if name and hasattr(module, name):
-        return getattr(module, name)
-    classes = [
-        key
-        for key, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, Environment) and value is not Environment
-    ]
-    problem = f"{source!r} has no {name!r}." if name else f"{source!r} names no class."
-    raise UnknownEnvironment(
-        f"{problem}{did_you_mean(name, classes)} Its environments are: "
-        f"{', '.join(classes) or '(none)'}."
-    )

@@ -158,3 +158,11 @@ class DiskFull(GymnastError, OSError):
 
 class CheckpointError(GymnastError, RuntimeError):
     """A checkpoint is torn, missing, or of another run."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of another library's exception; all of it, if that ends with a colon."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines)[:400] if lines[0].endswith(":") else lines[0]

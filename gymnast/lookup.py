@@ -1,28 +1,233 @@
-"""Importing what a user names: a module, or a Python file by its path."""
+"""What a config names, found: one rule for environments, sandboxes, losses, rewards and the rest.
+
+A name is
+
+    docker                    a short one: built in, or registered by an installed package
+    my_package.boxes:MyBox    a module and what it defines; the working folder is searched too
+    path/to/boxes.py:MyBox    a Python file and what it defines
+
+A package registers short names by entry points, one group for each kind:
+
+    [project.entry-points."gymnast.sandboxes"]
+    firecracker = "my_package.boxes:FirecrackerSandbox"
+
+`docs/extending.md` lists the groups. A name that is built in cannot be registered again: the
+built-in one wins. One that two packages register is refused.
+"""
 
 import hashlib
 import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterable, Mapping
+from difflib import SequenceMatcher
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from gymnast.errors import GymnastError, UnknownEnvironment, UserCodeError
-from gymnast.hints import nearest_file
+from gymnast.errors import ConfigError, GymnastError, UsageError, UserCodeError, first_line
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+T = TypeVar("T")
+
+_LISTED = 20  # names in a message
+
+
+class Names(Generic[T]):
+    """The things of one kind, by name.
+
+        SANDBOXES = Names(
+            "sandbox backend",
+            "gymnast.sandboxes",
+            {"docker": "gymnast.sandboxes.docker.sandbox:DockerSandbox"},
+            base=Sandbox,
+            wanted="subclass of gymnast.sandboxes.Sandbox",
+        )
+        SANDBOXES.find("docker")  # imports it
+
+    Args:
+        kind: What one of them is called in messages.
+        group: The entry-point group by which packages register short names.
+        builtin: The short names that are built in, and what each means: "module:name", imported
+            when it is used, or the thing itself. Read anew at each call, so it may grow.
+        base: They are subclasses of this; None: they are callable.
+        wanted: What they are, in messages: "function".
+        error: What is raised where there is none of a name.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        builtin: Mapping[str, str | T] | None = None,
+        *,
+        base: type | None = None,
+        wanted: str = "function",
+        error: type[UsageError] = ConfigError,
+    ) -> None:
+        self.kind, self.group = kind, group
+        self._builtin: Mapping[str, str | T] = {} if builtin is None else builtin
+        self._base, self._wanted, self._error = base, wanted, error
+        self._loaded: dict[str, T] = {}  # by entry points
+
+    def find(self, given: str | T, field: str = "") -> T:
+        """What a name means; a thing that is no name is checked and returned.
+
+        Args:
+            given: A name, or what it would mean.
+            field: Where it was named, for the error: "algorithm.loss".
+
+        Raises:
+            UsageError: There is no such thing, it is not of this kind, or the package that
+                registers it is broken. Of the class that this kind has: `ConfigError`, say.
+            UserCodeError: Its module raised while it was imported.
+            GymnastError: Its module did so on purpose: it defines a tool wrongly, say.
+        """
+        try:
+            return self._find(given)
+        except _NotFound as error:
+            place = f"{field}: " if field else ""
+            raise self._error(f"{place}{error}") from error.__cause__
+
+    def known(self) -> list[str]:
+        """The short names: those built in, then those of installed packages."""
+        registered = (point.name for point in self._entry_points())
+        return list(dict.fromkeys([*self._builtin, *sorted(registered)]))
+
+    def knows(self, name: str) -> bool:
+        """Whether there is such a short name."""
+        return name in self._builtin or any(name == p.name for p in self._entry_points())
+
+    def check_written(self, name: str, field: str = "") -> None:
+        """Check, importing nothing, that a name is a short one or written as "module:name".
+
+        Raises:
+            UsageError: As `find`.
+        """
+        if not (is_source(name) or self.knows(name)):
+            self.find(name, field)
+
+    def _find(self, given: str | T) -> T:
+        if not isinstance(given, str):
+            return self._checked(given, repr(given)[:200])
+        if given in self._builtin:
+            target = self._builtin[given]
+            return _builtin(target) if isinstance(target, str) else target
+        if is_source(given):
+            return self._checked(self._attribute(given), repr(given))
+        if given not in self._loaded:
+            self._loaded[given] = self._of_package(given)
+        return self._loaded[given]
+
+    def _attribute(self, path: str) -> Any:
+        source, _, name = path.rpartition(":") if ":" in path else (path, "", "")
+        module = import_source(source)
+        if name and hasattr(module, name):
+            return getattr(module, name)
+        defined = [key for key, value in vars(module).items() if self._is_own(key, value, module)]
+        if name:
+            problem = f"{source!r} has no {name!r}.{did_you_mean(name, defined)}"
+        else:
+            problem = f"{source!r} names no {self.kind} in it."
+        raise _NotFound(f"{problem} It defines: {_listed(defined) or '(nothing such)'}.")
+
+    def _is_own(self, key: str, value: Any, module: ModuleType) -> bool:
+        """Whether a module, or one below it, defines this, and it is of this kind."""
+        home = str(getattr(value, "__module__", ""))
+        return (
+            not key.startswith("_")
+            and f"{home}.".startswith(f"{module.__name__}.")
+            and self._is_one(value)
+        )
+
+    def _of_package(self, name: str) -> T:
+        """What an installed package registers by a short name."""
+        points = [point for point in self._entry_points() if point.name == name]
+        if not points:
+            raise _NotFound(no_such(self.kind, name, self.known()))
+        if len({point.value for point in points}) > 1:
+            both = " and ".join(_package(point) for point in points)
+            raise _NotFound(
+                f"{self.kind} {name!r} is registered by {both}. Uninstall all but one, or name it "
+                f"as {points[0].value!r}."
+            )
+        point = points[0]
+        named = f"{self.kind} {name!r} of {_package(point)}"
+        try:
+            value = point.load()
+        except Exception as error:
+            raise _NotFound(
+                f"{named} cannot be loaded: {type(error).__name__}: {first_line(error)}. Update "
+                "the package, or uninstall it."
+            ) from error
+        return self._checked(value, named)
+
+    def _entry_points(self) -> "list[EntryPoint]":
+        from importlib.metadata import entry_points  # takes a while, and few names need it
+
+        return [*entry_points(group=self.group)]
+
+    def _is_one(self, value: Any) -> bool:
+        if self._base is None:
+            return callable(value)
+        return isinstance(value, type) and issubclass(value, self._base)
+
+    def _checked(self, value: Any, named: str) -> T:
+        if not self._is_one(value):
+            raise _NotFound(f"{named} is {value!r:.200}, which is no {self._wanted}.")
+        found: T = value
+        return found
 
 
 def import_source(source: str) -> ModuleType:
     """Import a module by its name, or by its path if that ends with ".py".
 
     Raises:
-        UnknownEnvironment: There is none.
         UserCodeError: It raised while it was imported.
     """
     return _module_of_file(Path(source)) if source.endswith(".py") else _module(source)
 
 
+def no_such(kind: str, name: str, known: Iterable[str]) -> str:
+    """The message about a short name that nothing has: what was meant, and what there is."""
+    names = list(known)
+    there_are = f" There are: {_listed(names)}." if names else ""
+    return (
+        f"there is no {kind} {name!r}.{did_you_mean(name, names)}{there_are} One of your own is "
+        "named 'module:name' or 'path/to/file.py:name'."
+    )
+
+
+class _NotFound(Exception):
+    """Why a name means nothing; `Names.find` makes the error of its kind of it."""
+
+
+def is_source(name: str) -> bool:
+    """Whether a name is written as one in a module or a file, rather than a short one."""
+    return ":" in name or name.endswith(".py")
+
+
+def _listed(names: list[str]) -> str:
+    more = [f"and {len(names) - _LISTED} more"] if len(names) > _LISTED else []
+    return ", ".join([*names[:_LISTED], *more])
+
+
+def _package(point: "EntryPoint") -> str:
+    name = point.dist.name if point.dist is not None else "?"
+    return f"package {name!r} (entry point {f'{point.name} = {point.value}'!r} of {point.group})"
+
+
+def _builtin(target: str) -> Any:
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 def _module(name: str) -> ModuleType:
+    if not name or name.startswith("."):
+        raise _NotFound(f"{name!r} is no module's name. Write 'module:name'.")
     folder = os.getcwd()
     if folder not in sys.path:  # as `python -m` does; a console script starts without it
         sys.path.append(folder)
@@ -31,22 +236,25 @@ def _module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise _import_error(name, error) from error
-        raise UnknownEnvironment(
+        raise _NotFound(
             f"there is no module {name!r} to import (looked in {folder} and the installed "
-            "packages). For a file, write its path: 'path/to/file.py:Class'."
+            "packages). For a file, write its path: 'path/to/file.py:name'."
         ) from error
     except GymnastError:  # a tool without a docstring, say: it tells what to do
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _import_error(name, error) from error
 
 
 def _module_of_file(path: Path) -> ModuleType:
-    path = path.expanduser().resolve()
-    if not path.is_file():
+    try:
+        path = path.expanduser().resolve()
+    except (ValueError, RuntimeError) as error:  # NUL; the home of a user that there is not
+        raise _NotFound(f"there is no file {str(path)!r}: {error}.") from error
+    if not os.path.isfile(path):
         near = nearest_file(path)
         hint = f" Did you mean {near}?" if near else ""
-        raise UnknownEnvironment(f"there is no file {path}.{hint}")
+        raise _NotFound(f"there is no file {path}.{hint}")
     name = f"gymnast_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:  # executed once, however often it is named
         return sys.modules[name]
@@ -60,12 +268,53 @@ def _module_of_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
-        if isinstance(error, GymnastError) or not isinstance(error, Exception):
+        if isinstance(error, GymnastError) or not isinstance(error, Exception | SystemExit):
             raise
         raise _import_error(str(path), error) from error
     return module
 
 
-def _import_error(name: str, error: Exception) -> UserCodeError:
+def _import_error(name: str, error: BaseException) -> UserCodeError:
     problem = f"importing {name} raised {type(error).__name__}: {error}"
     return UserCodeError("import", None, problem)
+
+
+# --- Did you mean
+
+# A typo of one or two letters reaches this; words that merely share an ending do not.
+_ALIKE = 0.64
+_SHORTEST_BEGINNING = 3
+
+
+def nearest(name: object, known: Iterable[str]) -> str | None:
+    """The known name nearest to an unknown one; None if none is close.
+
+    Close is a typo, another case, or the beginning of a known name (`eval` for `evaluation`).
+    """
+    given = str(name).lower()
+    likeness = {other: _likeness(given, other.lower()) for other in known}
+    best = max(likeness, key=likeness.__getitem__, default=None)
+    return best if best is not None and likeness[best] >= _ALIKE else None
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """` Did you mean 'steps'?`, to follow a sentence; "" where no known name is close."""
+    near = nearest(name, known)
+    return f" Did you mean {near!r}?" if near is not None else ""
+
+
+def nearest_file(path: str | Path) -> Path | None:
+    """The file or folder beside a missing path whose name is nearest to its name."""
+    wanted = Path(path)
+    folder = wanted.expanduser().parent
+    try:
+        near = nearest(wanted.name, [entry.name for entry in folder.iterdir()])
+    except OSError:
+        return None
+    return wanted.parent / near if near is not None else None
+
+
+def _likeness(given: str, known: str) -> float:
+    ratio = SequenceMatcher(None, given, known).ratio()
+    begins = len(given) >= _SHORTEST_BEGINNING and known.startswith(given)
+    return max(ratio, _ALIKE) if begins else ratio

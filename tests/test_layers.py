@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("gymnast", "sandboxes", "envs", "agents", "trainers")
 
 # Modules of `gymnast` itself that every room may import. They import nothing but each other.
-BOTTOM = {"errors", "hints", "lookup", "threads", "types", "visible"}
+BOTTOM = {"errors", "lookup", "threads", "types", "visible"}
 
 # From the bottom up: a room, and what it imports beside its own modules.
 ROOMS = {
@@ -58,7 +58,7 @@ ROOMS = {
     "trainers.algorithms": "trainers.base",
     "trainers.distributed": "",
     "trainers.rollouts": (
-        "agents envs envs.boxes envs.environment trainers.algorithms trainers.base "
+        "agents envs envs.boxes envs.environment trainers.base "
         "trainers.data trainers.distributed"
     ),
     "trainers.learner.policy": "agents.models trainers.algorithms",

@@ -23,8 +23,7 @@ from gymnast.agents.models.model_source import (
     model_source,
     unreadable,
 )
-from gymnast.errors import ModelError
-from gymnast.hints import first_line
+from gymnast.errors import ModelError, first_line
 
 TINY = "tiny:"
 

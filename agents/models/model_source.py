@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.agents.models.package_weights import SCHEME, package_checkpoint
-from gymnast.errors import ModelError
-from gymnast.hints import first_line, nearest_file
+from gymnast.errors import ModelError, first_line
+from gymnast.lookup import nearest_file
 
 # One of these is in every folder that a tokenizer was saved in.
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.json")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from gymnast.errors import ConfigError, SandboxBroken, SandboxDead, UsageError
-from gymnast.hints import did_you_mean
+from gymnast.lookup import did_you_mean
 from gymnast.sandboxes.backends.open import backends
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.forwarding import ForwardingSandbox

@@ -4,36 +4,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gymnast.envs.rendering.calls.payloads import Malformed, read_arguments
-from gymnast.errors import ConfigError, UnknownEnvironment, UserCodeError
-from gymnast.lookup import import_source
+from gymnast.errors import UserCodeError
+from gymnast.lookup import Names
 from gymnast.types import ToolCall
 
 Parser = Callable[[str], Any]
+PARSERS: Names[Parser] = Names("parser", "gymnast.parsers")
 
 
 def load_parser(parser: Parser | str) -> Parser:
-    """Take a parser, or import the one that "module:function" or "file.py:function" names.
+    """Take a parser, or the one of a name.
 
     Raises:
-        ConfigError: If there is none of this name.
+        ConfigError: There is none of this name.
+        UserCodeError: Its module raised while it was imported.
     """
-    if callable(parser):
-        return parser
-    source, _, function = parser.rpartition(":")
-    if not source or not function:
-        raise ConfigError(
-            f"parser {parser!r} must be 'module:function' or 'path/to/file.py:function'"
-        )
-    try:
-        found = getattr(import_source(source), function, None)
-    except UnknownEnvironment as error:
-        raise ConfigError(f"parser {parser!r} cannot be imported: {error}") from error
-    if not callable(found):
-        raise ConfigError(
-            f"parser {parser!r}: {source} has no function {function!r}; name one that takes a "
-            "string"
-        )
-    return found
+    return PARSERS.find(parser, "parser")
 
 
 def run_parser(parser: Parser, text: str) -> tuple[str, list[ToolCall]]:

@@ -19,7 +19,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from gymnast.envs.tools.marks import ToolOptions, mark_of, plain_function
 from gymnast.envs.tools.schema import Schema, json_schema, parse_docstring, type_name
 from gymnast.errors import ConfigError, ToolDefinitionError
-from gymnast.hints import did_you_mean
+from gymnast.lookup import did_you_mean
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, TypeVar, overload
 
 from gymnast.errors import ToolDefinitionError
-from gymnast.hints import did_you_mean
+from gymnast.lookup import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 

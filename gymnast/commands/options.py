@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gymnast.errors import ConfigError
-from gymnast.hints import nearest
+from gymnast.lookup import nearest
 
 # An unknown option is passed on as if it were a setting, so that `refuse_options` can say more.
 HANDED_OVER = {"ignore_unknown_options": True}

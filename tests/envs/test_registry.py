@@ -82,7 +82,7 @@ def test_an_environment_in_a_file_is_found_with_what_lies_beside_it(
     ("name", "words"),
     [
         ("gymnast/Arithmetic-v1", "mean 'gymnast/Arithmetic-v0'"),
-        ("Arithmetik", "Registered: .*gymnast/Arithmetic-v0"),
+        ("Arithmetik", "There are: .*gymnast/Arithmetic-v0"),
         ("no_such_module:Class", "no module 'no_such_module'"),
         ("gymnast.envs.builtin.arithmetic:Arithmetics", "mean 'Arithmetic'"),
         ("no/such/file.py:Class", "no file .*file.py"),

@@ -179,7 +179,7 @@ YAMLS = {
     ),
     "text with letters of other alphabets": (
         "train run.yaml algorithm.name=grüße",
-        "algorithm.name: must be one of ",
+        "algorithm.name: there is no algorithm 'grüße'. There are: ",
     ),
 }
 SETTINGS = {
@@ -217,11 +217,11 @@ SETTINGS = {
     ),
     "an algorithm that there is not": (
         "train run.yaml algorithm.name=ppo",
-        "algorithm.name: must be one of ",
+        "algorithm.name: there is no algorithm 'ppo'. There are: cispo, dapo, ",
     ),
     "a reward function that there is not": (
         "train run.yaml 'rewards=[{function: shop.py:brevity}]'",
-        "rewards.0.function: '{here}/shop.py' has no function 'brevity'",
+        "rewards.0.function: '{here}/shop.py' has no 'brevity'. It defines: ",
     ),
     "a tracker that there is not": (
         "train run.yaml trackers=[tensorbord]",
@@ -280,11 +280,11 @@ ENVIRONMENTS = {
     ),
     "a file without its class": (
         "check shop.py",
-        "'shop.py' names no class. Its environments are: Shop",
+        "'shop.py' names no environment in it. It defines: Shop.",
     ),
     "a class that is not in its file": (
         "train run.yaml environment.id=shop.py:Shup",
-        "'{here}/shop.py' has no 'Shup'. Did you mean 'Shop'? Its environments are: Shop.",
+        "'{here}/shop.py' has no 'Shup'. Did you mean 'Shop'? It defines: Shop.",
     ),
     "a module that is not there": (
         "train run.yaml environment.id=nowhere:Shop",
@@ -338,7 +338,7 @@ ENVIRONMENTS = {
 MODELS = {
     "a parser without a module": (
         "train run.yaml model.parser=nope",
-        "parser 'nope' must be 'module:function' or 'path/to/file.py:function'",
+        "parser: there is no parser 'nope'. One of your own is named 'module:name' or ",
     ),
     "a template file that is not there": (
         "train run.yaml model.chat_template=nope.jinja",

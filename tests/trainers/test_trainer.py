@@ -595,7 +595,11 @@ def test_how_many_episodes_may_fail_by_the_users_code(
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"algorithm": "gppo"}, ConfigError, r"algorithm: 'gppo' is unknown; one of .*grpo.*rloo"),
+        (
+            {"algorithm": "gppo"},
+            ConfigError,
+            r"algorithm: there is no algorithm 'gppo'.*mean 'g.po'",
+        ),
         ({"rows": []}, DataError, "rows: is empty"),
         (
             {"sampling": Sampling(temperature=0.0)},

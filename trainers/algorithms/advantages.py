@@ -63,7 +63,7 @@ Kernel = Callable[..., torch.Tensor]
 Estimator = Callable[..., list[torch.Tensor]]
 F = TypeVar("F", bound=Callable[..., Any])
 
-ESTIMATORS: Registry[list[torch.Tensor]] = Registry("estimator")
+ESTIMATORS: Registry[list[torch.Tensor]] = Registry("estimator", "gymnast.estimators")
 
 
 def estimator(function: F) -> F:

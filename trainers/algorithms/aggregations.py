@@ -33,7 +33,7 @@ class Weights(NamedTuple):
     normaliser: float
 
 
-AGGREGATIONS: Registry[Weights] = Registry("aggregation")
+AGGREGATIONS: Registry[Weights] = Registry("aggregation", "gymnast.aggregations")
 
 
 def aggregation(function: F) -> F:

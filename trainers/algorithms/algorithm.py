@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 from pydantic import ConfigDict, ValidationError, create_model
 
 from gymnast.errors import ConfigError
+from gymnast.lookup import is_source, no_such
 from gymnast.trainers.algorithms.advantages import ESTIMATORS, Estimator
 from gymnast.trainers.algorithms.aggregations import AGGREGATIONS, Aggregation
 from gymnast.trainers.algorithms.kl import Kl
@@ -214,14 +215,13 @@ def as_algorithm(given: "str | Estimator | Algorithm") -> Algorithm:
         return given
     if not isinstance(given, str):
         return make_algorithm(estimator=given)
-    if ":" not in given and given not in names():
-        raise ConfigError(f"algorithm: {given!r} is unknown; one of {names()}")
+    _preset(given, "algorithm")
     return make_algorithm(given)
 
 
 def names() -> list[str]:
     """What `make_algorithm` takes as a name, besides "module:function"."""
-    return sorted({*PRESETS, *ESTIMATORS})
+    return sorted({*PRESETS, *ESTIMATORS.known()})
 
 
 def _check_old_logprobs(old_logprobs: str, importance_cap: float | None) -> None:
@@ -234,14 +234,12 @@ def _check_old_logprobs(old_logprobs: str, importance_cap: float | None) -> None
         )
 
 
-def _preset(name: str) -> Preset:
+def _preset(name: str, field: str = "algorithm.name") -> Preset:
     if name in PRESETS:
         return PRESETS[name]
-    if ":" in name or name in ESTIMATORS:
+    if is_source(name) or ESTIMATORS.knows(name):
         return Preset(name)
-    raise ConfigError(
-        f"algorithm.name: must be one of {', '.join(names())} or 'module:function', got {name!r}"
-    )
+    raise ConfigError(f"{field}: {no_such('algorithm', name, names())}")
 
 
 def _checked_options(parts: Sequence[Part[Any]], given: Mapping[str, Any]) -> dict[str, Any]:

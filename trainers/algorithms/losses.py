@@ -45,7 +45,7 @@ class TokenLosses:
     clipped: torch.Tensor
 
 
-LOSSES: Registry[TokenLosses] = Registry("loss")
+LOSSES: Registry[TokenLosses] = Registry("loss", "gymnast.losses")
 
 
 def against_engine(function: F) -> F:

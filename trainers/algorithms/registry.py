@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar, get_type_hints
 
-from gymnast.errors import ConfigError, UnknownEnvironment
-from gymnast.lookup import import_source
+from gymnast.lookup import Names
 
 R = TypeVar("R")
 
@@ -54,15 +53,17 @@ class Part(Generic[R]):
 
 
 class Registry(dict[str, Part[R]]):
-    """Parts of one kind by name.
+    """Parts of one kind: those that decorators have added by name, and how others are found.
 
     Args:
         kind: What they are called in a config.
+        group: The entry-point group by which packages register further ones.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, group: str) -> None:
         super().__init__()
         self.kind = kind
+        self._names: Names[Callable[..., Any]] = Names(kind, group, self)
         self._by_function: dict[Callable[..., Any], Part[R]] = {}
 
     def add(self, function: Callable[..., Any], call: Callable[..., R]) -> None:
@@ -76,49 +77,29 @@ class Registry(dict[str, Part[R]]):
             self[function.__name__] = part
 
     def find(self, given: str | Callable[..., Any]) -> Part[R]:
-        """A part by its name, by "module:function" or "path/to/file.py:function", or as it is.
+        """A part by its name, or as it is.
 
         Raises:
             ConfigError: There is none of this name.
+            UserCodeError: Its module raised while it was imported.
         """
-        if isinstance(given, Part):
-            return given
-        if not isinstance(given, str):
-            return self._by_function.get(given, Part(given, given))
-        if given in self:
-            return self[given]
-        if ":" not in given:
-            raise ConfigError(
-                f"algorithm.{self.kind}: must be one of {', '.join(sorted(self))} or "
-                f"'module:function', got {given!r}"
-            )
-        return self.find(import_function(given, f"algorithm.{self.kind}"))
+        function = self._names.find(given, f"algorithm.{self.kind}")
+        return function if isinstance(function, Part) else self._part(function)
+
+    def known(self) -> list[str]:
+        """The short names, those of installed packages included."""
+        return self._names.known()
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a part of this short name."""
+        return self._names.knows(name)
+
+    def _part(self, function: Callable[..., Any]) -> Part[R]:
+        """A function as a part: as it was decorated, if it was."""
+        return self._by_function.get(function, Part(function, function))
 
 
 def name_of(function: Callable[..., Any]) -> str:
     """The name of a part, or of a function, for errors."""
     given = function.function if isinstance(function, Part) else function
     return getattr(given, "__name__", None) or repr(given)
-
-
-def import_function(path: str, field: str) -> Callable[..., Any]:
-    """The function that "module:function" or "path/to/file.py:function" names.
-
-    Args:
-        path: Its name.
-        field: Of the config, for the error.
-
-    Raises:
-        ConfigError: There is none.
-        UserCodeError: The module raised while it was imported.
-    """
-    source, _, name = path.rpartition(":")
-    if not source or not name:
-        raise ConfigError(f"{field}: must be 'module:function', got {path!r}")
-    try:
-        found = getattr(import_source(source), name, None)
-    except (UnknownEnvironment, ValueError) as error:
-        raise ConfigError(f"{field}: {path!r} cannot be imported: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"{field}: {source!r} has no function {name!r}")
-    return found

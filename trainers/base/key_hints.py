@@ -7,7 +7,7 @@ rooms above this one.
 
 from collections.abc import Sequence
 
-from gymnast.hints import nearest
+from gymnast.lookup import nearest
 
 _ROWS = "trainer.rows_per_step (rows, each with algorithm.group_size episodes)"
 _STEPS = "trainer.steps (optimisation steps)"

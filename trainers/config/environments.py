@@ -26,7 +26,7 @@ from gymnast.errors import (
     UnknownEnvironment,
     UserCodeError,
 )
-from gymnast.hints import nearest
+from gymnast.lookup import nearest
 from gymnast.threads import run_blocking
 from gymnast.trainers.base.key_hints import meant_elsewhere
 from gymnast.trainers.config.sections import ModelSection, RunConfig, run_keys

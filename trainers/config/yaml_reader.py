@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from gymnast.errors import ConfigError
-from gymnast.hints import nearest_file
+from gymnast.lookup import nearest_file
 
 _FLOAT = re.compile(
     r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+"

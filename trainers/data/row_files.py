@@ -13,8 +13,8 @@ from typing import Any, overload
 
 import jmespath
 
-from gymnast.errors import DataError
-from gymnast.hints import first_line, nearest, nearest_file
+from gymnast.errors import DataError, first_line
+from gymnast.lookup import nearest, nearest_file
 from gymnast.trainers.data.input_paths import shown
 from gymnast.trainers.data.row_formats import (
     SUFFIXES,

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from gymnast.errors import DataError
-from gymnast.hints import first_line
+from gymnast.errors import DataError, first_line
 
 Row = dict[str, Any]
 Numbered = Iterator[tuple[Row, int]]  # a row and its line in the file

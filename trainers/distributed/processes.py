@@ -20,8 +20,7 @@ from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
 from accelerate.utils import InitProcessGroupKwargs, gather_object, patch_environment
 
-from gymnast.errors import ConfigError, GymnastError, UserCodeError
-from gymnast.hints import first_line
+from gymnast.errors import ConfigError, GymnastError, UserCodeError, first_line
 
 T = TypeVar("T")
 

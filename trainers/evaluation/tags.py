@@ -16,7 +16,7 @@ from typing import Any
 import jmespath
 
 from gymnast.errors import ConfigError
-from gymnast.hints import nearest
+from gymnast.lookup import nearest
 
 Row = Mapping[str, Any]
 By = Sequence[str] | Mapping[str, str]

@@ -29,11 +29,12 @@ from typing import Any
 from gymnast.envs.boxes.box import BROKEN
 from gymnast.envs.environment.user_code import Blame, call_hook, checked_number
 from gymnast.errors import ConfigError
+from gymnast.lookup import Names
 from gymnast.threads import EpisodeThread
-from gymnast.trainers.algorithms.registry import import_function
 from gymnast.types import Trajectory
 
 OWN = "environment"
+REWARDS: Names[Callable[[Trajectory], Any]] = Names("reward", "gymnast.rewards")
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Reward:
 
 
 def load_rewards(named: Sequence[tuple[str, float]]) -> list[Reward]:
-    """Import reward functions: (function, weight) each, the function as "module:function".
+    """Import reward functions: (name, weight) each, "module:function" and the like for a name.
 
     Raises:
         ConfigError: One cannot be imported, or two have one name.
@@ -65,7 +66,7 @@ def load_rewards(named: Sequence[tuple[str, float]]) -> list[Reward]:
         name = path.rpartition(":")[2]
         if name in found or name == OWN:
             raise ConfigError(f"{field}: another part of the reward is called {name!r} already")
-        found[name] = Reward(name, import_function(path, field), weight)
+        found[name] = Reward(name, REWARDS.find(path, field), weight)
     return list(found.values())
 
 

@@ -107,9 +107,9 @@ def test_functions_of_the_users_are_parts_with_options(tmp_path: Path) -> None:
     [
         (
             {"name": "ppo"},
-            "algorithm.name: must be one of cispo, .*turn_level or 'module:function'",
+            "algorithm.name: there is no algorithm 'ppo'. There are: cispo, .*turn_level. One of ",
         ),
-        ({"loss": "clip"}, "algorithm.loss: must be one of cispo, clipped"),
+        ({"loss": "clip"}, "algorithm.loss: there is no loss 'clip'. Did you mean 'clipped'?"),
         ({"gamma": 0.9}, "algorithm.gamma: unknown key; the keys are clip_low, clip_high"),
         ({"name": "turn_level", "gamma": 2}, "algorithm.gamma: must be <= 1, got 2"),
         ({"epochs": 0}, "epochs: must be >= 1, got 0"),

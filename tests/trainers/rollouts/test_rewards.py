@@ -312,10 +312,10 @@ def test_functions_are_imported_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        (["math:nothing"], "rewards.0.function: 'math' has no function 'nothing'"),
-        (["math:pi"], "rewards.0.function: 'math' has no function 'pi'"),
-        (["no_module_at_all:f"], "rewards.0.function: 'no_module_at_all:f' cannot be imported"),
-        (["sqrt"], "rewards.0.function: must be 'module:function', got 'sqrt'"),
+        (["math:nothing"], "rewards.0.function: 'math' has no 'nothing'."),
+        (["math:pi"], "rewards.0.function: 'math:pi' is 3.14.*, which is no function"),
+        (["no_module_at_all:f"], "rewards.0.function: there is no module 'no_module_at_all'"),
+        (["sqrt"], "rewards.0.function: there is no reward 'sqrt'. One of your own is"),
         (["math:sqrt", "cmath:sqrt"], "rewards.1.function: another part .* 'sqrt' already"),
     ],
 )

@@ -151,8 +151,13 @@ def test_a_parser_may_be_named_and_give_a_message(tokenizer: Any) -> None:
     text = '{"content": "Hm", "tool_calls": [{"function": {"name": "add", "arguments": {}}}]}'
     message = renderer.parse(tokenizer.encode(text))
     assert message["content"] == "Hm" and message["tool_calls"][0].name == "add"
-    for name in ("json:nothing", "no_such_module:f", "json", "json:__name__"):
-        with pytest.raises(ConfigError, match=f"parser {name!r}"):
+    for name, words in {
+        "json:nothing": "'json' has no 'nothing'",
+        "no_such_module:f": "there is no module 'no_such_module'",
+        "json": "there is no parser 'json'",
+        "json:__name__": "'json:__name__' is 'json', which is no function",
+    }.items():
+        with pytest.raises(ConfigError, match=f"parser: {words}"):
             Renderer(tokenizer, parser=name)
 
 

@@ -1,30 +1,12 @@
-"""Which name somebody meant: suggested where it is close, and never where it is not."""
+"""Which key of a config somebody meant, also in the words of other frameworks."""
 
 import pytest
 
-from gymnast.hints import nearest
 from gymnast.trainers.algorithms.advantages import ESTIMATORS
 from gymnast.trainers.algorithms.losses import LOSSES
 from gymnast.trainers.base.config_errors import dotted_keys
 from gymnast.trainers.base.key_hints import OTHER_NAMES, setting_meant, unknown_key
 from gymnast.trainers.config.sections import RunConfig
-
-
-@pytest.mark.parametrize(
-    ("given", "known", "meant"),
-    [
-        ("learning_rat", ["learning_rate", "steps"], "learning_rate"),
-        ("Gymnast/arithmetic-V0", ["gymnast/Arithmetic-v0"], "gymnast/Arithmetic-v0"),
-        ("eval", ["environment", "evaluation"], "evaluation"),
-        ("num_generations", ["aggregation", "name"], None),
-        ("final", ["multiply", "add"], None),
-        ("a", ["answer"], None),
-        ("", ["answer"], None),
-        ("name", [], None),
-    ],
-)
-def test_only_a_close_name_is_suggested(given: str, known: list[str], meant: str | None) -> None:
-    assert nearest(given, known) == meant
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,0 @@
-../../gymnast/hints.py
