@@ -1,1 +1,1 @@
-"""Evaluations: held-out episodes, and how far their numbers may be off."""
+"""Evaluations: episodes of rows that are not trained on, and how far their numbers may be off."""

@@ -1,10 +1,8 @@
-"""What an evaluation says of a policy, and how far it may be off: pass@k, means, 95% intervals.
+"""What an evaluation says about a policy, and how far it may be off: pass@k, means, 95% intervals.
 
 Rows are the units: another evaluation would draw other rows, and the episodes of one row resemble
 one another. So each interval comes from how rows differ (the rows are clusters), and with fewer
 than two rows there is none. Everything here is a pure function of numbers.
-
-Left out: which numbers are taken, and their names (`trainers/evaluation/metrics.py`).
 """
 
 import math
@@ -25,7 +23,7 @@ class Estimate(NamedTuple):
 
 
 def pass_at_k(episodes: int, passed: int, k: int) -> float:
-    """The chance that one of k episodes passes, drawn without replacement from a row's own.
+    """The chance that one of k episodes of a row passes, drawn without replacement.
 
         1 - C(n - c, k) / C(n, k)        n = episodes, c = passed
 
@@ -33,7 +31,7 @@ def pass_at_k(episodes: int, passed: int, k: int) -> float:
     1 - (1 - c/n)^k is not.
 
     Args:
-        episodes: Of the row; at least k.
+        episodes: How many the row has, at least k.
         passed: How many of them passed.
         k: How many are drawn.
     """
@@ -52,11 +50,11 @@ def clustered_mean(groups: Sequence[Sequence[float]]) -> Estimate:
         mean -+ t_{R-1} * se
 
     The standard error of clustered means (Miller 2024, https://arxiv.org/abs/2411.00640) with the
-    usual correction for few clusters; where rows have equally many episodes it is that of the
-    rows' means. Where every row has the same mean, nothing varies and the interval is a point.
+    usual correction for few clusters; if all rows have equally many episodes, it is that of the
+    rows' means. If every row has the same mean, nothing varies and the interval is a point.
 
     Args:
-        groups: The numbers of each row's episodes: R groups, N numbers; empty ones do not count.
+        groups: The numbers of each row's episodes: R groups, N numbers; empty groups do not count.
 
     Raises:
         ValueError: There are no numbers.
@@ -82,12 +80,12 @@ def mean_share(shares: Sequence[float], episodes: int) -> Estimate:
         (p + z^2/2m -+ z sqrt( p (1 - p) / m + z^2/4m^2 )) / (1 + z^2/m)
 
     as surveys do it (Franco et al. 2019, https://pmc.ncbi.nlm.nih.gov/articles/PMC6690503). It is
-    no point at 0 and at 1, where m = R: rows that are all alike say no more than R observations.
-    With an episode a row it is Wilson's own.
+    not a point at 0 and at 1, where m = R: rows that are all alike say no more than R observations.
+    With one episode per row it is Wilson's own interval.
 
     Args:
-        shares: One of each row: R numbers.
-        episodes: Of all rows: N.
+        shares: One for each row: R numbers.
+        episodes: How many all rows have: N.
 
     Raises:
         ValueError: There are no shares.
@@ -114,13 +112,13 @@ def mean_share(shares: Sequence[float], episodes: int) -> Estimate:
 
 @cache
 def student_t(degrees: int) -> float:
-    """Within plus and minus this, Student's t lies with 95% probability.
+    """Student's t lies between minus and plus this value with 95% probability.
 
-    Found by bisection on the angle atan(t / sqrt(degrees)), in which the probability is a finite
+    Computed by bisection on the angle atan(t / sqrt(degrees)), in which the probability is a finite
     sum (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4). No library that Gymnast needs has it.
 
     Args:
-        degrees: Of freedom, at least 1: 12.706 at 1, 2.228 at 10, 1.984 at 100.
+        degrees: Degrees of freedom, at least 1: 12.706 at 1, 2.228 at 10, 1.984 at 100.
     """
     low, high = 0.0, math.pi / 2
     while low < (angle := (low + high) / 2) < high:

@@ -1,10 +1,7 @@
-"""An evaluation: the episodes of held-out rows, in the run's own environment and in further ones.
+"""An evaluation: episodes of the evaluation rows, in the run's own environment and in further ones.
 
-Training and `gymnast eval` come here alike, through `Trainer.evaluate`. What is measured, and
-under which names, is in `trainers/evaluation/metrics.py`.
-
-Left out: when a run evaluates (`trainers/trainer.py`), and what the environments of a config stand
-for (`trainers/config/task.py`).
+Training and `gymnast eval` both come here, through `Trainer.evaluate`; `RunLoop` decides when a run
+evaluates. What is measured, and under which names, is in `trainers/evaluation/metrics.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,12 +33,12 @@ class EvaluationEnvironment(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-    """What came of an evaluation.
+    """The results of an evaluation.
 
     Attributes:
         metrics: Named `eval/...`.
-        rollouts: Of the run's own environment.
-        others: Of each further environment.
+        rollouts: Those of the run's own environment.
+        others: Those of each further environment.
     """
 
     metrics: dict[str, float]
@@ -57,9 +54,9 @@ class Evaluation:
         rollouts: Plays rows in the run's own environment.
         settings: How they are played; the seed is the same at every evaluation, so that
             evaluations can be compared.
-        pass_reward: An episode passes when its reward reaches it.
-        tags: What rows are divided by: `tag_expressions`.
-        others: Plays the rows of each further environment.
+        pass_reward: An episode passes when its reward reaches this.
+        tags: What rows are divided by, as `tag_expressions` returns it.
+        others: For each further environment, what plays its rows, and the rows.
 
     Raises:
         ConfigError: A number is out of its range.
@@ -79,26 +76,26 @@ class Evaluation:
             )
 
     def check(self, rows: Sequence[Row] | None) -> None:
-        """Check the tags against the rows that there are going to be.
+        """Check tags and further environments against the rows that will be evaluated.
 
         Args:
-            rows: Of the run's own environment; None where they are not known yet.
+            rows: The evaluation rows of the run's own environment; None if they are not known yet.
 
         Raises:
-            ConfigError: A tag finds nothing in them, or a further environment has no rows.
+            ConfigError: A tag finds nothing in any row, or a further environment has no rows.
         """
-        for name, (_, own) in self.others.items():
+        for name, (_, other_rows) in self.others.items():
             check_environment_name(name, "eval_environments")
-            if not len(own):
+            if not len(other_rows):
                 raise ConfigError(f"eval_environments: {name!r} has no rows; give it some")
         if rows is not None and len(rows):
-            check_tags([rows, *(own for _, own in self.others.values())], self.tags)
+            check_tags([rows, *(others for _, others in self.others.values())], self.tags)
 
     def run(self, rows: Sequence[Row], purpose: str, *, alone: bool = False) -> Evaluated:
         """Evaluate; a collective call, which every process makes with the same rows.
 
         Args:
-            rows: Of the run's own environment.
+            rows: The evaluation rows of the run's own environment.
             purpose: What the episodes are for, in words, for errors.
             alone: Leave the further environments out.
 
@@ -127,16 +124,16 @@ class Evaluation:
 def played_by(
     rollouts: SharedRollouts, environments: Mapping[str, tuple[Any, Sequence[Row]]], tokenizer: Any
 ) -> dict[str, tuple[SharedRollouts, Sequence[Row]]]:
-    """Further environments with what plays their rows.
+    """For each further environment, what plays its rows, and the rows.
 
     Args:
-        rollouts: Plays rows in the run's own environment; the agent and all else are the same.
+        rollouts: Plays rows in the run's own environment; all else is the same in further ones.
         environments: By name, each a `EvaluationEnvironment` or such a pair.
         tokenizer: For the renderer.
 
     Raises:
         UnknownEnvironment: There is no such environment.
-        ConfigError: It is nothing that makes environments.
+        ConfigError: It does not make environments.
     """
     length = rollouts.agent.context_length
     return {

@@ -33,7 +33,7 @@ from gymnast.trainers.evaluation.tags import Row, divide
 from gymnast.types import Trajectory
 
 PREFIX = "eval/"
-# What names of the run's own environment begin with; no further environment may be called so.
+# How metrics of the run's own environment begin; no further environment may have such a name.
 AREAS = (
     *("by", "environment", "episodes", "reward", "reward_parts", "rows"),
     *("sandbox", "time", "tokens", "tools"),
@@ -41,25 +41,25 @@ AREAS = (
 Groups = Sequence[Sequence[Trajectory]]
 
 
-def check_environment_name(name: str, place: str) -> None:
-    """A further environment's name must be one that metrics and files can carry.
+def check_environment_name(name: str, setting: str) -> None:
+    """Check that metrics and files can be named after a further environment.
 
     Args:
-        name: The name.
-        place: Where it was given, for the message.
+        name: The environment's name.
+        setting: The setting that gives it, for the message.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: They cannot.
     """
     if not re.fullmatch(r"\w[\w.-]*", name) or name in AREAS:
         raise ConfigError(
-            f"{place}: a name must consist of letters, digits and _ . - and be none of "
+            f"{setting}: a name must consist of letters, digits and _ . - and be none of "
             f"{', '.join(AREAS)}, got {name!r}"
         )
 
 
 def ks(group_size: int) -> list[int]:
-    """For which k there is a pass@k: powers of two, and the group size."""
+    """The k for which there is a pass@k: powers of two, and the group size."""
     powers = [2**power for power in range(group_size.bit_length())]
     return sorted({*powers, group_size})
 
@@ -69,7 +69,7 @@ def measure(groups: Groups, group_size: int, pass_reward: float) -> dict[str, fl
 
     Args:
         groups: The trajectories of each row.
-        group_size: How many there were to be of each row.
+        group_size: How many episodes each row was to have.
         pass_reward: What an episode's reward must reach to pass.
     """
     rewards = [[trajectory.reward for trajectory in group] for group in groups if group]
@@ -101,27 +101,27 @@ def measure_environment(
     """The numbers of an environment and of its divisions.
 
     Args:
-        rows: Its rows.
+        rows: The environment's rows.
         groups: The trajectories of each row.
-        group_size: How many there were to be of each row.
+        group_size: How many episodes each row was to have.
         pass_reward: What an episode's reward must reach to pass.
-        tags: Of `tag_expressions`.
+        tags: As `tag_expressions` returns them.
     """
     metrics = measure(groups, group_size, pass_reward)
-    for division, places in divide(rows, tags).items():
-        part = measure([groups[place] for place in places], group_size, pass_reward)
+    for division, row_indices in divide(rows, tags).items():
+        part = measure([groups[index] for index in row_indices], group_size, pass_reward)
         metrics |= {f"by/{division}/{name}": value for name, value in part.items()}
     return metrics
 
 
 class Scope(NamedTuple):
-    """One scope as read back from metrics.
+    """One scope, read back from metrics.
 
     Attributes:
         name: "" for the run's own environment, "by/operation=add", "large", ...
         rows: How many rows.
         reward: The mean reward.
-        passes: pass@k by k.
+        passes: pass@k, by k.
     """
 
     name: str
@@ -131,7 +131,7 @@ class Scope(NamedTuple):
 
 
 def scopes(metrics: Mapping[str, float]) -> list[Scope]:
-    """Every scope with a reward that metrics named `eval/...` hold, in their order."""
+    """Every scope with a reward in metrics named `eval/...`, in their order."""
     names = [
         name.removeprefix(PREFIX).removesuffix("reward/mean")
         for name in metrics
@@ -142,16 +142,16 @@ def scopes(metrics: Mapping[str, float]) -> list[Scope]:
 
 def _scope(name: str, metrics: Mapping[str, float]) -> Scope:
     start = f"{PREFIX}{name}pass@"
-    found = [m.removeprefix(start) for m in metrics if m.startswith(start)]
-    passes = {int(k): _estimate(metrics, start + k) for k in found if k.isdigit()}
+    endings = [metric.removeprefix(start) for metric in metrics if metric.startswith(start)]
+    passes = {int(k): _estimate(metrics, start + k) for k in endings if k.isdigit()}
     reward = _estimate(metrics, f"{PREFIX}{name}reward/mean")
     return Scope(name.removesuffix("/"), int(metrics[f"{PREFIX}{name}rows"]), reward, passes)
 
 
 def _bounds(name: str) -> tuple[str, str]:
     """The names of an estimate's bounds: reward/mean has reward/low, pass@2 has pass@2/low."""
-    place = name.removesuffix("/mean")
-    return f"{place}/low", f"{place}/high"
+    base = name.removesuffix("/mean")
+    return f"{base}/low", f"{base}/high"
 
 
 def _add(metrics: dict[str, float], name: str, estimate: Estimate) -> None:

@@ -3,9 +3,9 @@
     by: [operation]                                     a column of the rows
     by: {operation: operation, large: "a > `50`"}       jmespath over a row, by name
 
-A division is written `operation=add`: a tag's name and its value in a row. In a name and in a
-value, whatever is not a letter, a digit or one of `_ . : + -` becomes `_`; values that are then
-the same count as one. A row at which an expression finds nothing is in no division of that tag.
+A division is written `operation=add`: a tag's name and its value in a row. In names and values,
+every character but letters, digits and `_ . : + -` becomes `_`; values that are then the same count
+as one. A row in which an expression finds nothing is in no division of that tag.
 """
 
 import json
@@ -21,12 +21,12 @@ from gymnast.lookup import nearest
 Row = Mapping[str, Any]
 By = Sequence[str] | Mapping[str, str]
 
-# More values than this are no tags but something that each row has of its own.
+# With more values than this, it is not a tag but something different in each row.
 MOST_VALUES = 100
 
 
 def tag_expressions(by: By) -> dict[str, str]:
-    """Each tag's jmespath expression.
+    """The jmespath expression of each tag.
 
     Args:
         by: Columns of the rows, or expressions by name.
@@ -38,7 +38,7 @@ def tag_expressions(by: By) -> dict[str, str]:
         pairs = list(by.items())
     else:
         pairs = [(column, json.dumps(column)) for column in by]  # as jmespath quotes a key
-    found: dict[str, str] = {}
+    tags: dict[str, str] = {}
     for name, expression in pairs:
         try:
             jmespath.compile(expression)
@@ -47,49 +47,49 @@ def tag_expressions(by: By) -> dict[str, str]:
                 f"evaluation.by.{name}: must be a jmespath expression ({_first_line(error)}), "
                 f"got {expression!r}"
             ) from error
-        if _label(name) in found:
+        if _label(name) in tags:
             raise ConfigError(f"evaluation.by: names {name!r} twice, as {_label(name)!r}")
-        found[_label(name)] = expression
-    return found
+        tags[_label(name)] = expression
+    return tags
 
 
 def divide(rows: Sequence[Row], expressions: Mapping[str, str]) -> dict[str, list[int]]:
-    """The rows of each division, as their places, by the division's name.
+    """The row indices of each division, by the division's name.
 
     Args:
         rows: The rows.
-        expressions: Of `tag_expressions`.
+        expressions: As `tag_expressions` returns them.
 
     Raises:
         ConfigError: An expression cannot be applied to a row.
     """
-    found: dict[str, list[int]] = {}
+    divisions: dict[str, list[int]] = {}
     for name, expression in expressions.items():
         compiled = jmespath.compile(expression)
-        of_tag: dict[str, list[int]] = {}
-        for place, row in enumerate(rows):
+        by_value: dict[str, list[int]] = {}
+        for row_index, row in enumerate(rows):
             try:
                 value = compiled.search(row)
             except Exception as error:  # jmespath's functions let Python's own errors through
                 raise ConfigError(
-                    f"evaluation.by.{name}: {expression!r} cannot be applied to row {place}: "
+                    f"evaluation.by.{name}: {expression!r} cannot be applied to row {row_index}: "
                     f"{_first_line(error)}; the row is {dict(row)!r:.200}"
                 ) from error
             if value is not None:
-                of_tag.setdefault(f"{name}={_label(_text(value))}", []).append(place)
-        found |= dict(sorted(of_tag.items()))
-    return found
+                by_value.setdefault(f"{name}={_label(_text(value))}", []).append(row_index)
+        divisions |= dict(sorted(by_value.items()))
+    return divisions
 
 
 def check_tags(row_sets: Sequence[Sequence[Row]], expressions: Mapping[str, str]) -> None:
-    """Each tag must find something in one set of rows at least, and few values in each.
+    """Check that each tag finds something in at least one environment, and few values in each.
 
     Args:
         row_sets: The rows of each environment that is evaluated.
-        expressions: Of `tag_expressions`.
+        expressions: As `tag_expressions` returns them.
 
     Raises:
-        ConfigError: It does not.
+        ConfigError: A tag finds nothing, or too many values.
     """
     for name, expression in expressions.items():
         divisions = [divide(rows, {name: expression}) for rows in row_sets]
@@ -104,7 +104,7 @@ def check_tags(row_sets: Sequence[Sequence[Row]], expressions: Mapping[str, str]
             near = nearest(expression.strip('"'), columns)
             hint = f"; did you mean {near}?" if near else ""
             raise ConfigError(
-                f"evaluation.by.{name}: must find something in a held-out row, got {expression} "
+                f"evaluation.by.{name}: must find something in an evaluation row, got {expression} "
                 f"(the columns: {', '.join(columns)}){hint}"
             )
 

@@ -1,8 +1,7 @@
 """Two ways to drive an environment from an event loop: awaited, or on a thread.
 
 An `Environment` is awaited. Any other `gymnasium.Env` (one inside wrappers, say) blocks, so its
-`reset` and `step` run on a thread of their own, one after another. Left out: who acts in it
-(`one_episode.py`), and who may use it when (`episodes.py`).
+`reset` and `step` run on a thread of their own, one after another.
 """
 
 import threading
@@ -21,7 +20,23 @@ logger = visible_logger(__name__)
 
 
 class Driver(Protocol):
-    """Drives one environment; one call at a time.
+    """Drives one environment, one call at a time.
+
+        class Blocking:
+            def __init__(self, env):
+                self.env = env
+
+            async def reset(self, seed, options):
+                return self.env.reset(seed=seed, options=options)
+
+            async def step(self, action):
+                return self.env.step(action)
+
+            def release(self):
+                pass
+
+            def close(self):
+                self.env.close()
 
     Attributes:
         env: The environment.
@@ -30,24 +45,24 @@ class Driver(Protocol):
     env: gymnasium.Env[Any, Any]
 
     async def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
-        """As the environment's `reset`: ids and info."""
+        """Reset the environment; returns ids and info."""
         ...
 
     async def step(self, action: np.ndarray) -> Step:
-        """As the environment's `step`."""
+        """Step the environment."""
         ...
 
     def release(self) -> None:
-        """Let go of threads; the environment stays as it is."""
+        """End the driver's threads; the environment stays as it is."""
         ...
 
     def close(self) -> None:
-        """Close the environment; one that is amid an abandoned call, when that call ends."""
+        """Close the environment; if it is in an abandoned call, when that call ends."""
         ...
 
 
-def driver_of(env: gymnasium.Env[Any, Any]) -> Driver:
-    """The way to drive this environment."""
+def make_driver(env: gymnasium.Env[Any, Any]) -> Driver:
+    """The driver that suits this environment."""
     return Awaited(env) if isinstance(env, Environment) else Threaded(env)
 
 
@@ -73,10 +88,10 @@ class Awaited:
         return await self._environment.astep(action)
 
     def release(self) -> None:
-        """Nothing: its thread is the environment's own."""
+        """Do nothing: the thread is the environment's own."""
 
     def close(self) -> None:
-        """Close it. It has cleaned up behind a cancelled call by itself."""
+        """Close the environment, which has cleaned up after a cancelled call by itself."""
         self._environment.close()
 
 
@@ -121,7 +136,7 @@ class Threaded:
 
 
 class _Call:
-    """A function that runs on a thread, and what is to come after it."""
+    """A function that runs on a thread, and what to call after it."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function
@@ -141,10 +156,10 @@ class _Call:
                 self._running, self._over = False, True
                 after = self._after
             if after is not None:
-                _attempt(after)
+                _call_and_log(after)
 
     def then(self, after: Callable[[], None]) -> None:
-        """Call this now or, while the function is running, on its thread when it ends."""
+        """Call `after` now; if the function is running, on its thread when it ends."""
         with self._lock:
             if self._running:
                 self._after = after
@@ -153,8 +168,8 @@ class _Call:
         after()
 
 
-def _attempt(function: Callable[[], None]) -> None:
+def _call_and_log(function: Callable[[], None]) -> None:
     try:
         function()
-    except Exception:  # nobody waits for it
+    except Exception:  # no caller waits for it
         logger.warning("an environment could not be closed after its step", exc_info=True)

@@ -9,7 +9,7 @@ import gymnasium
 from gymnast.envs import Renderer, make
 from gymnast.envs.registry import find
 from gymnast.errors import ConfigError
-from gymnast.trainers.rollouts.drivers import Driver, driver_of, max_boxes
+from gymnast.trainers.rollouts.drivers import Driver, make_driver, max_boxes
 
 MakeEnvironment = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -69,7 +69,7 @@ class Environments:
             ConfigError: It has fewer boxes than there are episodes that wait for one another.
         """
         if not self._free:
-            driver = driver_of(self._make_env())
+            driver = make_driver(self._make_env())
             self._all.append(driver)
             _check_boxes(driver.env, self._waiting_together)
             return driver

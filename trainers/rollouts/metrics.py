@@ -1,24 +1,24 @@
-"""The numbers of a collection: what was counted on the way, and what its trajectories say.
+"""The numbers of a collection: counts made on the way, and means over its trajectories.
 
 `Trajectory.metrics` of one episode (`one_episode.py`):
 
     time/episode_s              from `reset` to the end; about the sum of the next three
     time/model_s                the agent computing
     time/waiting_s              queued in the agent, as `Completion.waited_s` reports it
-    time/environment_s          `reset` and every `step`; its parts, of those that occurred:
+    time/environment_s          `reset` and every `step`; the parts of it that occurred:
     time/environment/<part>_s   setup, parse, tools, render, reward, cleanup
     time/tool/<tool>_s          the calls of one tool, also those that failed
     tools/calls/<tool>          how many of them there were
-    tools/failures/<tool>       how many calls of it did not succeed, for their arguments or in it
+    tools/failures/<tool>       how many of them failed, for their arguments or in the tool
     tools/calls, tools/errors, tools/errors/<kind>, tools/abandoned_threads
-    sandbox/broken              1 where the policy broke its box, which is reward 0
-    sandbox/unusable            1 where a hook that scores could not use what the policy left
+    sandbox/broken              1 if the policy broke its box, which means reward 0
+    sandbox/unusable            1 if a hook that scores could not use what the policy left
     anything else               what the environment's `metrics` returned
 
-Whatever a clock measured begins with `time/`; the rest repeats where a run does. An episode begins
-when there is a place for it; that wait is in no metric. `Rollouts.metrics` has the mean over
-episodes of each of these (the environment's own begin with `environment/`) and the sum of those
-that begin with `tools/`; besides
+Everything measured by a clock begins with `time/`; the rest repeats when a run does. The wait
+before an episode begins is in no metric. `Rollouts.metrics` has the mean of each of these over
+episodes (the environment's own begin with `environment/`), but the sum of those that begin with
+`tools/`; besides
 
     reward/mean, reward/std, tokens/sampled, tokens/observed
     reward_parts/<name>         the mean of a part of the reward (`Trajectory.reward_parts`)
@@ -26,11 +26,11 @@ that begin with `tools/`; besides
     episodes/finished           those with a trajectory
     episodes/turns              the mean
     episodes/stop/<reason>      the share of each `StopReason`
-    episodes/retried            attempts that the infrastructure broke and that were made again
+    episodes/retried            attempts that the infrastructure broke and that were repeated
     episodes/left_out           without a trajectory, for any of these reasons:
     episodes/left_out/deadline        not finished, or not begun, when `deadline_s` was over
-    episodes/left_out/infrastructure  broken, and again when tried again
-    episodes/left_out/user_code       a hook of the environment raised or returned what it may not
+    episodes/left_out/infrastructure  broken, and broken again in the second attempt
+    episodes/left_out/user_code       a hook of the environment raised, or returned a wrong value
     episodes/left_out/reward          a reward function raised, or gave no finite number
     episodes/left_out/no_reward       `reward`, or a reward function, returned None
     episodes/rows_skipped       rows whose prompt is too long; their episodes are not left out
@@ -49,14 +49,14 @@ LeftOut = Literal["deadline", "infrastructure", "user_code", "reward", "no_rewar
 
 @dataclass
 class Counts:
-    """What happened beside the trajectories; `stream` adds to the one it is given.
+    """What happened besides the trajectories; `stream` adds to the one it is given.
 
     Attributes:
-        retried: Attempts that the infrastructure broke and that were made again.
-        left_out_for: Episodes without a trajectory, by reason; a prompt that is too long is none.
+        retried: Attempts that the infrastructure broke and that were repeated.
+        left_out_for: Episodes without a trajectory, by reason; too long a prompt is not one.
         user_errors: What the user's code raised; each left one episode out.
-        rows_skipped: Indices of rows whose prompt is too long.
-        finished: Episodes that are over, one way or the other.
+        rows_skipped: The row indices of prompts that are too long.
+        finished: Episodes that are over, with a trajectory or without.
     """
 
     retried: int = 0
@@ -113,30 +113,30 @@ def _numbers(trajectory: Trajectory) -> dict[str, float]:
 
 
 def _latencies(metrics: Mapping[str, float], episodes: int) -> dict[str, float]:
-    """The mean seconds a call of each tool took."""
-    found = {}
+    """The mean seconds of a call, by tool."""
+    latencies = {}
     for name, calls in metrics.items():
         tool = name.removeprefix("tools/calls/")
         seconds = metrics.get(f"time/tool/{tool}_s")
         if tool != name and calls and seconds is not None:
-            found[f"time/tool_call/{tool}_s"] = seconds * episodes / calls
-    return found
+            latencies[f"time/tool_call/{tool}_s"] = seconds * episodes / calls
+    return latencies
 
 
-def nothing_finished(what: str, episodes: int, metrics: Mapping[str, float]) -> TooManyFailures:
+def nothing_finished(purpose: str, episodes: int, metrics: Mapping[str, float]) -> TooManyFailures:
     """The error that says why no episode has a trajectory.
 
     Args:
-        what: What they were for.
+        purpose: What the episodes were for.
         episodes: How many there were.
-        metrics: Of `summarise`.
+        metrics: As `summarise` returns them.
     """
     reasons = {
         "deadline": (
             "were not finished when rollout_deadline_s was over; raise it, or sample less "
             "(max_new_tokens, max_turns, rows_per_step)"
         ),
-        "infrastructure": "were broken by the infrastructure, and again when tried again",
+        "infrastructure": "were broken by the infrastructure, in both attempts",
         "user_code": "ended when the environment's own code raised",
         "reward": "have no reward: a function of `rewards` raised or gave no finite number",
         "no_reward": (
@@ -151,4 +151,4 @@ def nothing_finished(what: str, episodes: int, metrics: Mapping[str, float]) -> 
     ]
     if skipped := metrics["episodes/rows_skipped"]:
         parts.append(f"{skipped:.0f} rows have a prompt that leaves no room in context_length")
-    return TooManyFailures(f"{what}: none of {episodes} episodes finished: {'; '.join(parts)}.")
+    return TooManyFailures(f"{purpose}: none of {episodes} episodes finished: {'; '.join(parts)}.")

@@ -6,9 +6,8 @@
         ids += action
         ids += step(action)                    mask 0
 
-What appends token ids here knows neither messages nor tools. Many episodes at once, retries and
-groups are `trainers/rollouts/many_episodes.py`; what the metrics mean is told in
-`trainers/rollouts/metrics.py`.
+Nothing here knows messages or tools: an episode is token ids. `many_episodes.py` plays many of them
+at once, in groups and with retries; `metrics.py` says what their metrics mean.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ from gymnast.envs import Environment
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.data.inputs import check_sampling_kind
-from gymnast.trainers.rollouts.drivers import Driver, driver_of
+from gymnast.trainers.rollouts.drivers import Driver, make_driver
 from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory, VersionSpan
 from gymnast.visible import visible_line, visible_logger
 
@@ -34,7 +33,7 @@ logger = visible_logger(__name__)
 
 @dataclass
 class _Record:
-    """The growing trajectory: three lists that are only ever appended to together."""
+    """The growing trajectory: ids, mask and logprobs are only ever appended to together."""
 
     ids: list[int] = field(default_factory=list)
     action_mask: list[int] = field(default_factory=list)
@@ -46,38 +45,53 @@ class _Record:
     no_reward: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
 
-    def given(self, ids: np.ndarray) -> None:
+    def append_given(self, ids: np.ndarray) -> None:
         """Append tokens that the policy did not sample."""
         self.ids += ids.tolist()
         self.action_mask += [0] * len(ids)
         self.logprobs += [0.0] * len(ids)
 
-    def sampled(self, said: Completion, seconds: float) -> None:
-        """Append an action that took so long, waiting included."""
-        place = len(self.ids)
-        self.turns.append(Span(place, place + len(said.ids)))
-        self.versions += [VersionSpan(place + a, place + b, v) for a, b, v in said.versions]
-        self.ids += said.ids
-        self.action_mask += [1] * len(said.ids)
-        self.logprobs += said.logprobs
-        waited = min(max(said.waited_s, 0.0), seconds)
+    def append_action(self, action: Completion, seconds: float) -> None:
+        """Append an action; `seconds` is how long the agent took, waiting included."""
+        start = len(self.ids)
+        self.turns.append(Span(start, start + len(action.ids)))
+        self.versions += [VersionSpan(start + a, start + b, v) for a, b, v in action.versions]
+        self.ids += action.ids
+        self.action_mask += [1] * len(action.ids)
+        self.logprobs += action.logprobs
+        waited = min(max(action.waited_s, 0.0), seconds)
         self.add("time/waiting_s", waited)
         self.add("time/model_s", seconds - waited)
 
-    def note(self, info: Mapping[str, Any], seconds: float) -> None:
-        """Keep what a call of the environment took and says of its parts and of the episode."""
+    def keep(self, info: Mapping[str, Any], seconds: float) -> None:
+        """Keep the info of a call of the environment, and how long the call took."""
         self.add("time/environment_s", seconds)
-        for kind, part in info.get("timings", {}).items():
+        for kind, part_s in info.get("timings", {}).items():
             name = kind if kind.startswith("tool/") else f"environment/{kind}"
-            self.add(f"time/{name}_s", part)
-        for name, value in info.get("metrics", {}).items():
-            self.metrics[name] = value
+            self.add(f"time/{name}_s", part_s)
+        self.metrics |= info.get("metrics", {})
         self.reward_parts |= info.get("reward_parts", {})
         self.no_reward = self.no_reward or bool(info.get("no_reward"))
 
     def add(self, name: str, value: float) -> None:
         """Add to a metric."""
         self.metrics[name] = self.metrics.get(name, 0.0) + value
+
+
+@dataclass(frozen=True)
+class _Over:
+    """How an episode ended: the last `info`, and what Gymnasium says."""
+
+    info: Mapping[str, Any]
+    terminated: bool
+    truncated: bool
+
+    @property
+    def stop_reason(self) -> StopReason:
+        """The reason that the environment gives; a wrapper that ended the episode gives none."""
+        if self.info.get("stop_reason") is not None:
+            return StopReason(self.info["stop_reason"])
+        return StopReason.environment if self.terminated else StopReason.max_turns
 
 
 async def rollout(
@@ -104,11 +118,11 @@ async def rollout(
     Raises:
         ConfigError: The environment has no renderer.
         PromptTooLong: The row's prompt leaves no room to act.
-        UserCodeError: A hook of the environment's raised.
+        UserCodeError: A hook of the environment raised.
         InfrastructureError: The agent failed.
     """
     check_sampling_kind(sampling)
-    driver = driver_of(env)
+    driver = make_driver(env)
     try:
         return await drive(driver, agent, row, seed, sampling or Sampling())
     finally:
@@ -122,49 +136,31 @@ async def drive(
     seed: int | None,
     sampling: Sampling,
 ) -> Trajectory:
-    """What `rollout` does, with a driver that its caller keeps for further episodes."""
+    """Do what `rollout` does, with a driver that the caller keeps for further episodes."""
     _check_renderer(driver.env.unwrapped)
-    record = _Record()
-    clock = time.perf_counter
+    record, clock = _Record(), time.perf_counter
     started = before = clock()
     prompt, info = await driver.reset(seed, None if row is None else {"row": row})
-    record.given(prompt)
-    record.note(info, clock() - before)
+    record.append_given(prompt)
+    record.keep(info, clock() - before)
     terminated = truncated = False
     while not (terminated or truncated):
         _stop_if_cancelled()
         before = clock()
-        said = await agent.generate(record.ids, _for_turn(sampling, info, len(record.turns)))
-        record.sampled(said, clock() - before)
+        action = await agent.generate(record.ids, _for_turn(sampling, info, len(record.turns)))
+        record.append_action(action, clock() - before)
         before = clock()
-        action = np.array(said.ids, dtype=np.int64)
-        observation, reward, terminated, truncated, info = await driver.step(action)
-        record.given(observation)
+        action_ids = np.array(action.ids, dtype=np.int64)
+        observation, reward, terminated, truncated, info = await driver.step(action_ids)
+        record.append_given(observation)
         record.turn_rewards.append(float(reward))
-        record.note(info, clock() - before)
+        record.keep(info, clock() - before)
     if "failure" in info:
         why = visible_line(info["failure"])
-        logger.warning("an episode broke under its environment: %s", why)
+        logger.warning("the infrastructure of an environment broke: %s", why)
     record.metrics["time/episode_s"] = clock() - started
-    inner = driver.env.unwrapped
-    return Trajectory(
-        ids=record.ids,
-        action_mask=record.action_mask,
-        logprobs=record.logprobs,
-        prompt_length=len(prompt),
-        turns=record.turns,
-        turn_rewards=record.turn_rewards,
-        stop_reason=_stop_reason(info, terminated),
-        terminated=bool(terminated),
-        truncated=bool(truncated),
-        messages=inner.messages if isinstance(inner, Environment) else [],
-        versions=record.versions,
-        reward_parts=record.reward_parts,
-        no_reward=record.no_reward,
-        metrics=record.metrics,
-        row=dict(inner.row if isinstance(inner, Environment) else row or {}),
-        seed=seed,
-    )
+    over = _Over(info, bool(terminated), bool(truncated))
+    return _trajectory(record, len(prompt), over, driver.env.unwrapped, row, seed)
 
 
 def _check_renderer(env: gymnasium.Env[Any, Any]) -> None:
@@ -177,14 +173,14 @@ def _check_renderer(env: gymnasium.Env[Any, Any]) -> None:
 
 
 def _stop_if_cancelled() -> None:
-    """A tool may have swallowed the cancellation of the episode."""
+    """Raise the cancellation of the episode again: a tool may have swallowed it."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
 
 
 def _for_turn(sampling: Sampling, info: Mapping[str, Any], turn: int) -> Sampling:
-    """The environment's stop ids and budget, and this turn's own seed."""
+    """`sampling` with the environment's stop ids and token budget, and the turn's own seed."""
     left = info.get("tokens_left")
     most = sampling.max_new_tokens
     return replace(
@@ -195,8 +191,29 @@ def _for_turn(sampling: Sampling, info: Mapping[str, Any], turn: int) -> Samplin
     )
 
 
-def _stop_reason(info: Mapping[str, Any], terminated: bool) -> StopReason:
-    """The environment's own reason; a wrapper that ended the episode gives none."""
-    if info.get("stop_reason") is not None:
-        return StopReason(info["stop_reason"])
-    return StopReason.environment if terminated else StopReason.max_turns
+def _trajectory(
+    record: _Record,
+    prompt_length: int,
+    over: _Over,
+    env: gymnasium.Env[Any, Any],
+    row: Mapping[str, Any] | None,
+    seed: int | None,
+) -> Trajectory:
+    return Trajectory(
+        ids=record.ids,
+        action_mask=record.action_mask,
+        logprobs=record.logprobs,
+        prompt_length=prompt_length,
+        turns=record.turns,
+        turn_rewards=record.turn_rewards,
+        stop_reason=over.stop_reason,
+        terminated=over.terminated,
+        truncated=over.truncated,
+        messages=env.messages if isinstance(env, Environment) else [],
+        versions=record.versions,
+        reward_parts=record.reward_parts,
+        no_reward=record.no_reward,
+        metrics=record.metrics,
+        row=dict(env.row if isinstance(env, Environment) else row or {}),
+        seed=seed,
+    )

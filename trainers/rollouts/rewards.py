@@ -1,4 +1,4 @@
-"""Reward functions beside the environment's own: from a config or from Python.
+"""Reward functions besides the environment's own reward, from a config or from Python.
 
     rewards:
       - {function: my_rewards:brevity, weight: 0.5}
@@ -13,11 +13,11 @@
         return await ask_a_judge(trajectory.messages, trajectory.row["answer"])
 
 A function gets the whole `Trajectory`: messages, row, stop reason, token ids, turns. All functions
-of an episode run at once, as soon as it has ended and while others go on; sync ones may run on
-several threads at the same time. The weighted sum is added to the last turn's reward, and each
-value is kept, unweighted, in `Trajectory.reward_parts` by the function's name, beside what the
-environment gave ("environment", where it named no parts). None is called for an episode whose box
-the policy broke: its reward is 0.
+run at once as soon as an episode ends, while other episodes go on; sync ones may run on several
+threads at the same time. Their weighted sum is added to the reward of the last turn. Each value is
+kept, unweighted, in `Trajectory.reward_parts` under the function's name, beside the environment's
+parts ("environment", if it named none). No function is called for an episode whose box the policy
+broke: its reward is 0.
 """
 
 import asyncio
@@ -39,13 +39,13 @@ REWARDS: Names[Callable[[Trajectory], Any]] = Names("reward", "gymnast.rewards")
 
 @dataclass(frozen=True)
 class Reward:
-    """A reward function and what it counts.
+    """A reward function and its weight.
 
     Attributes:
-        name: Of its part of the reward, and of the function in errors.
-        function: From a `Trajectory` to a finite number, or None to leave the episode out; sync or
-            async.
-        weight: The number is multiplied by this.
+        name: Names its part of the reward, and the function in errors.
+        function: Maps a `Trajectory` to a finite number, or to None to leave the episode out; sync
+            or async.
+        weight: The number is multiplied by it.
     """
 
     name: str
@@ -54,24 +54,24 @@ class Reward:
 
 
 def load_rewards(named: Sequence[tuple[str, float]]) -> list[Reward]:
-    """Import reward functions: (name, weight) each, "module:function" and the like for a name.
+    """Import reward functions, each named as (name, weight), such as ("module:function", 0.5).
 
     Raises:
         ConfigError: One cannot be imported, or two have one name.
         UserCodeError: A module raised while it was imported.
     """
-    found: dict[str, Reward] = {}
-    for number, (path, weight) in enumerate(named):
-        field = f"rewards.{number}.function"
+    rewards: dict[str, Reward] = {}
+    for index, (path, weight) in enumerate(named):
+        field = f"rewards.{index}.function"
         name = path.rpartition(":")[2]
-        if name in found or name == OWN:
+        if name in rewards or name == OWN:
             raise ConfigError(f"{field}: another part of the reward is called {name!r} already")
-        found[name] = Reward(name, REWARDS.find(path, field), weight)
-    return list(found.values())
+        rewards[name] = Reward(name, REWARDS.find(path, field), weight)
+    return list(rewards.values())
 
 
 async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Trajectory | None:
-    """Score an episode; None where a function, or the environment's `reward`, returned None.
+    """Score an episode; None if a function, or the environment's `reward`, returned None.
 
     Args:
         trajectory: With the environment's own reward.
@@ -79,8 +79,8 @@ async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Traj
 
     Raises:
         ConfigError: Two parts of the reward have one name, one of which would be lost.
-        UserCodeError: A function raised, or returned what is no finite number; so did the
-            environment. `hook` is then the function's name, or "environment".
+        UserCodeError: A function raised, or its result or the environment's reward is not a finite
+            number. `hook` is the function's name, or "environment".
         InfrastructureError: A function raised one.
     """
     if trajectory.no_reward:
@@ -109,7 +109,7 @@ async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Traj
 
 
 def _check_names(trajectory: Trajectory, rewards: Sequence[Reward]) -> None:
-    """Check that no reward function is called like another, or like a part of the environment's."""
+    """Check that no reward function has the name of another, or of a part by the environment."""
     taken = set(trajectory.reward_parts) or {OWN}
     for reward in rewards:
         if reward.name in taken:
@@ -121,7 +121,7 @@ def _check_names(trajectory: Trajectory, rewards: Sequence[Reward]) -> None:
 
 
 async def _outcome(reward: Reward, trajectory: Trajectory) -> Any:
-    """The number, None, or the exception: the others are not cancelled by it."""
+    """The number, None, or the exception, which is returned so that it cancels no others."""
     blame = Blame("rewards", reward.name, trajectory.row)
     thread = EpisodeThread(f"gymnast-reward-{reward.name}")
     try:

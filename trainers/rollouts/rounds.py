@@ -1,9 +1,9 @@
-"""Rounds: every batch a function of the data alone, so that a seeded run repeats bit for bit.
+"""Rounds: every batch depends on the data alone, so that a seeded run repeats bit for bit.
 
 A sampled token depends on the batch it was computed in, since one row of a matrix product differs
 in its last bits between batch sizes; and which requests share a batch depends on how fast tools
-are. So here nobody is served before everybody has asked. The cost: a round begins when the slowest
-tool of the last one is done, and ends with its longest answer.
+are. So here no request is served before every live episode has made one. The cost: a round begins
+when the slowest tool of the last one is done, and ends with its longest answer.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class _Call:
 
     @property
     def order(self) -> tuple[list[int], int]:
-        """Its place in the round, however fast it came."""
+        """Its sort key in the round, which does not depend on when it came."""
         context_ids, sampling = self.request
         return context_ids, -1 if sampling.seed is None else sampling.seed
 
@@ -35,14 +35,14 @@ class _Call:
 class Rounds:
     """An agent that serves its callers in rounds.
 
-    A round begins when as many calls wait as `expect` said there are live episodes. All of them go
-    to the agent at once, sorted by context and seed, through its `generate_all` where it has one;
-    they are answered together. Requests with the same context and the same seed (or none) have no
-    order of their own; `collect` makes none.
+    A round begins when as many calls wait as there are live episodes, by the last `expect`. All of
+    them go to the agent at once, sorted by context and seed, through its `generate_all` if it has
+    one, and are answered together. Requests with the same context and the same seed (or none) have
+    no order of their own; `collect` makes no such requests.
 
     `Completion.waited_s` includes the wait for the round to begin. A call that is cancelled before
-    its round is left out of it. When all calls of a round are cancelled, as by a deadline, the
-    round is, and the agent's places are free at once.
+    its round is left out of it. If all calls of a round are cancelled (by a deadline, say), so is
+    the round, which frees its places in the agent at once.
 
     Args:
         agent: Samples. Its own batches must depend on the order of its requests alone.
@@ -56,7 +56,7 @@ class Rounds:
         self._round: asyncio.Task[None] | None = None
 
     def expect(self, live: int) -> None:
-        """So many episodes are live: each will call `generate`, or end."""
+        """Set how many episodes are live: each of them will call `generate`, or end."""
         self._live = live
         self._begin_if_complete()
 
@@ -103,18 +103,18 @@ class Rounds:
                     waited_s = answer.waited_s + began - call.since
                     call.future.set_result(replace(answer, waited_s=waited_s))
         finally:
-            for call in calls:  # where the agent was cancelled: nobody waits for ever
+            for call in calls:  # no caller waits for ever, even if the agent was cancelled
                 call.future.cancel()
 
     async def _answers(self, calls: list[_Call]) -> Sequence[Completion | BaseException]:
-        """What the agent answers to each call, or raises."""
+        """The agent's answer to each call, or what it raised."""
         requests = [call.request for call in calls]
         generate_all = getattr(self._agent, "generate_all", None)
         if generate_all is None:
             each = (self._agent.generate(*request) for request in requests)
             return await asyncio.gather(*each, return_exceptions=True)
         try:
-            found: Sequence[Completion] = await generate_all(requests)
-            return found
+            answers: Sequence[Completion] = await generate_all(requests)
+            return answers
         except Exception as error:
             return [error] * len(calls)

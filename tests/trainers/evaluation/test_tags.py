@@ -49,7 +49,7 @@ def test_a_tag_must_find_something_in_the_rows_of_one_environment() -> None:
     with pytest.raises(ConfigError) as caught:
         check_tags([ROWS], tag_expressions(["operatoin"]))
     assert str(caught.value) == (
-        'evaluation.by.operatoin: must find something in a held-out row, got "operatoin" (the '
+        'evaluation.by.operatoin: must find something in an evaluation row, got "operatoin" (the '
         "columns: a, hard, meta, operation, the topic); did you mean operation?"
     )
 
