@@ -1,25 +1,17 @@
-"""Environments: toolsets as `gymnasium.Env`s whose actions and observations are token ids.
+"""Environments: tools and rewards as a `gymnasium.Env` over token ids.
 
 Where to begin reading: `builtin/arithmetic.py` (a whole environment), `environment/hooks.py` (what
-a subclass overrides), `environment/toolset.py` (one turn in messages), `environment/environment.py`
-(the same in tokens), `rendering/renderer.py` (messages to tokens and back). The rest, by what it
-serves:
+a subclass overrides, and what it finds on `self`), `environment/environment.py` (`reset` and
+`step`), `environment/episode_runner.py` (one turn in messages), `environment/context.py` (the same
+in tokens). The rooms, from the bottom up:
 
-    tokens      base, ending (the limits), spaces, blocking (sync over async)
-    messages    toolset, hooks, user_code (calls them), rows, state, episode, messages, metrics
-    tools       marks, tools, schema, functions, schema_tools, arguments, calls, results, bugs,
-                worker (a thread)
-    renderer    renderer, chat_template, probes (what is rendered to find out), plain_protocol
-      calls     derivation, markup, parsing; what a call can look like: payloads, json_payloads,
-                parameters, keyword_calls; values: argument_types, literals
-      reading   reading, reasoning, response_template, spelled (text that spells a token)
-      writing   turns (where they end), following (what comes then), skeletons, turn_ends
-      safety    safe_text, markers (no added token from text)
-    by name     registry
-    check       check, check_report, example_arguments, differences
-    boxes       box (the episode's), python, shell, code
-      images    container (tools in an image), tool_program
-      grading   code_rows, code_tasks, grading; judging/ runs in the boxes
+    records      messages, calls, turns and episodes, as they are recorded
+    tools        what `@tool` marks: schemas, arguments, running calls, results, bugs
+    rendering    messages to tokens and back, for any chat template
+    boxes        an episode's sandbox, and the fresh one in which its work is graded
+    environment  `Environment` and its hooks
+    checking     `check_env`
+    builtin      the environments that Gymnast brings along
 """
 
 from gymnast.envs.checking.check import check_env

@@ -12,8 +12,8 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, registry
 
+from gymnast.envs.environment.construction import CONSTRUCTOR, require_construction
 from gymnast.envs.environment.environment import Environment
-from gymnast.envs.environment.toolset import CONSTRUCTOR
 from gymnast.envs.rendering.renderer import Renderer
 from gymnast.errors import (
     ConfigError,
@@ -95,7 +95,7 @@ def make(
     except Exception as error:
         problem = f"{type(error).__name__}: {error} (its settings: {settings!r:.500})"
         raise UserCodeError("__init__", None, f"{cls.__name__}.__init__: {problem}") from error
-    made._require_construction()
+    require_construction(made)
     if known is not None:  # Gymnasium's record of how it was made, so that it can be made again
         made.spec = EnvSpec(known.id, known.entry_point, disable_env_checker=True)
         made.spec.kwargs = {"renderer": made.renderer, **settings}

@@ -1,7 +1,7 @@
 """The box of an episode: which one an environment asks for, and whose doing it is when it breaks.
 
 Left out: how boxes are made (`gymnast.sandboxes`), and when an episode takes and closes its own
-(`environment/toolset.py`).
+(`environment/episode_runner.py`).
 """
 
 import dataclasses

@@ -13,8 +13,7 @@ from gymnast.envs.builtin.tool_program import ToolProgram, described
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.environment.rows import pick_row
 from gymnast.envs.environment.spaces import TokenIds
-from gymnast.envs.environment.toolset import Info
-from gymnast.envs.records.episode import Episode
+from gymnast.envs.records.episode import Episode, Info
 from gymnast.envs.tools.definition import Tool
 from gymnast.errors import ConfigError
 from gymnast.sandboxes.contract.base import Sandbox

@@ -16,10 +16,11 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from gymnast.envs.checking.differences import first_difference
 from gymnast.envs.checking.example_arguments import NoExample, example_arguments
 from gymnast.envs.checking.report import CheckReport, ToolTried
-from gymnast.envs.environment.environment import Environment
+from gymnast.envs.environment.environment import Environment, require_renderer
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.spaces import TokenIds
-from gymnast.envs.environment.toolset import Info
+from gymnast.envs.records.episode import Info
+from gymnast.envs.tools import bugs
 from gymnast.envs.tools.definition import Tool
 from gymnast.threads import run_blocking
 from gymnast.visible import visible
@@ -56,7 +57,7 @@ def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
     assert isinstance(environment, Environment), (
         f"{type(environment).__name__} is no subclass of gymnast.envs.Environment"
     )
-    renderer = environment._require_renderer()
+    renderer = require_renderer(environment)
     _check_signature(environment)
     prompt = _check_reset(environment)
     _check_schemas(environment)
@@ -130,9 +131,10 @@ def _check_tools(env: Environment) -> tuple[list[ToolTried], list[_End]]:
             tried.append(ToolTried(tool.signature, None, str(error)))
             continue
         env.reset(seed=_SEED, options={"row": {**row, "tools": [name]}})
-        with env._told.hushed():
-            ends += run_blocking(_call_and_answer(env, name, arguments))
-        tried.append(_tried(env, tool))
+        with bugs.hushed():
+            ended = run_blocking(_call_and_answer(env, name, arguments))
+        ends += ended
+        tried.append(_tried(env, tool, ended))
         _check_json(env.messages, "messages")
         for left in set(vars(env)) - known:  # or it would hide that another tool or hook needs it
             delattr(env, left)
@@ -149,9 +151,10 @@ async def _call_and_answer(env: Environment, name: str, arguments: Any) -> list[
     return [_End(outcome.reward, outcome.info)] if ended else []
 
 
-def _tried(env: Environment, tool: Tool) -> ToolTried:
+def _tried(env: Environment, tool: Tool, ends: list[_End]) -> ToolTried:
     """What came of the call; a bug in the tool breaks the contract."""
-    assert env.episode.calls, f"calling {tool.name} broke the episode: {env._state.failure}"
+    failures = "; ".join(str(end.info.get("failure")) for end in ends)
+    assert env.episode.calls, f"calling {tool.name} broke the episode: {failures}"
     record = env.episode.calls[0]
     given = ", ".join(f"{name}={_as_json(value)}" for name, value in record.call.arguments.items())
     call = f"{tool.name}({given})"
@@ -221,7 +224,7 @@ def _check_rewards(ends: list[_End]) -> None:
 
 def _check_repeats(env: Environment, actions: list[TokenIds]) -> None:
     """Equal actions after equal seeds give equal rewards and infos."""
-    answer = np.array(env._stop_ids[:1], dtype=np.int64)
+    answer = np.array(require_renderer(env).stop_ids[:1], dtype=np.int64)
     for played in (actions, [answer]):
         first, second = _steps(env, played), _steps(env, played)
         for number, (a, b) in enumerate(zip(first, second, strict=False), start=1):

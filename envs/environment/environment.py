@@ -1,35 +1,41 @@
-"""Environment: a toolset as a `gymnasium.Env` over token ids.
+"""Environment: tools, hooks and a way to score, as a `gymnasium.Env` over token ids.
 
-    step(action ids) = parse -> act(assistant message) -> render
+    step(action ids) = read -> act(assistant message) -> answer
 
-This file puts tokens around `toolset.py`, which knows messages alone. Left out: how an episode
-ends (`records/ending.py`), chat templates (`rendering/renderer.py`).
+Two parts do the work: `TokenContext` (`context.py`) holds the ids and reads and writes messages in
+them; `EpisodeRunner` (`episode_runner.py`) runs an episode in messages, and knows no ids. What a
+subclass overrides is in `hooks.py`.
 """
 
-import functools
-from collections.abc import Iterable, Mapping, Sequence, Sized
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
 
-from gymnast.envs.boxes.box import BoxSettings
-from gymnast.envs.boxes.fresh_box import run_grader
+from gymnast.envs.boxes.box import box_settings
+from gymnast.envs.environment.construction import (
+    check_settings,
+    environment_class,
+    require_construction,
+)
+from gymnast.envs.environment.context import UNLIMITED, TokenContext
+from gymnast.envs.environment.episode_boxes import EpisodeBoxes
+from gymnast.envs.environment.episode_runner import EpisodeRunner
+from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.spaces import TokenIds, TokenSpace
-from gymnast.envs.environment.toolset import Info, Toolset
-from gymnast.envs.records.ending import TokenBudget, close_turn
+from gymnast.envs.environment.state import first_reason
+from gymnast.envs.records.episode import Episode, Info, Outcome
 from gymnast.envs.records.messages import conversation
-from gymnast.envs.records.metrics import Timings
 from gymnast.envs.rendering.renderer import Renderer
-from gymnast.errors import ConfigError, PromptTooLong, UsageError
-from gymnast.sandboxes.contract.base import Sandbox
-from gymnast.sandboxes.contract.spec import ExecResult
+from gymnast.envs.tools.definition import tools_of_class
+from gymnast.envs.tools.running import approximate_tokens
+from gymnast.errors import ConfigError, UsageError
 from gymnast.threads import run_blocking
-from gymnast.types import Message
 from gymnast.visible import visible
 
 
-class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
+class Environment(Hooks, gymnasium.Env[TokenIds, TokenIds]):
     """A set of tools, a way to begin and a way to score.
 
         from gymnast.envs import Environment, Renderer, tool
@@ -77,6 +83,10 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         "render_fps": 1,  # Gymnasium asks for it; nothing here moves
     }
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._class_tools = tools_of_class(cls)
+
     def __init__(
         self,
         renderer: Renderer | None = None,
@@ -98,11 +108,36 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         self.context_length = context_length
         self.episode_timeout_s = episode_timeout_s
         self.system_prompt = system_prompt
-        _check_settings(self)
-        Toolset.__init__(self, stop_tools, sandbox)
-        self._stop_ids = tuple(renderer.stop_ids) if renderer else ()
+        check_settings(self)
+        owner = type(self).__name__
+        boxes = EpisodeBoxes(owner, box_settings(owner, self.sandbox_spec, sandbox))
+        self._episode_runner = EpisodeRunner(self, self._class_tools, stop_tools, boxes)
+        self._token_context: TokenContext | None = None
         self.action_space = TokenSpace.of(renderer)
         self.observation_space = TokenSpace.of(renderer)
+
+    @classmethod
+    def from_tools(
+        cls,
+        functions: Iterable[Callable[..., Any]],
+        *,
+        reward: Callable[[Episode], Any] | None = None,
+        stop_tools: Iterable[str] = (),
+    ) -> type[Self]:
+        """Make an environment class of plain functions.
+
+        Args:
+            functions: The tools: with type hints and docstrings, marked with `@tool` or not.
+            reward: Scores an episode, whose row is `episode.row`.
+            stop_tools: Names of those that end the episode.
+
+        Raises:
+            ToolDefinitionError: A function lacks a docstring or a type hint.
+            ConfigError: `stop_tools` names none of the functions.
+        """
+        return environment_class(cls, functions, reward, stop_tools)
+
+    # ---- Gymnasium's methods, which block ----
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -129,87 +164,11 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
         return run_blocking(self.astep(action))
 
     def close(self) -> None:
-        """End the episode, if one is running, and let its thread go."""
-        if self._needs_cleanup or self._boxes.any_open:
-            run_blocking(self.aclose())
+        """End the episode, if one is running, and let the episode's thread go."""
+        if self._episode_runner.is_idle:
+            self._episode_runner.stop_thread()
         else:
-            self._thread.stop()
-
-    @property
-    def box_settings(self) -> BoxSettings:
-        """Where the boxes of this environment come from: the backend, the image and the limits.
-
-        Raises:
-            UserCodeError: The class declares no `sandbox_spec`.
-        """
-        return self._boxes.settings("box_settings", self._state.row or None)
-
-    async def open_box(self) -> Sandbox:
-        """Open a further box beside the episode's; for async hooks and tools.
-
-        It is of the same image and limits, and empty: `prepare_sandbox` is not called with it. It
-        is closed with the episode, or earlier by `async with await self.open_box() as box`.
-
-        What the policy wrote belongs into `self.sandbox`, which tells who broke it. When this box
-        breaks, that is taken for an accident (`SandboxDead`), and the episode is tried again.
-
-        Raises:
-            UserCodeError: The class declares no `sandbox_spec`.
-            SandboxError: There is none to be had.
-        """
-        return await self._boxes.open_further(self._state.row or None)
-
-    @property
-    def max_boxes(self) -> int | None:
-        """How many episodes of this process may have a box at once; None: they have none."""
-        return self.box_settings.max_boxes if self._boxes.wanted else None
-
-    async def run_grader(
-        self,
-        command: str | Sequence[str],
-        *,
-        files: Mapping[str, str] | None = None,
-        stdin: str | None = None,
-    ) -> ExecResult | None:
-        """Run a program on what the policy has left in its working folder; for an async `reward`.
-
-        The program runs in a fresh box, to which the files of the folder are carried and nothing
-        else of the policy's: no process, no variable, no file elsewhere, no link that leads out of
-        the folder or to one of `files`. Its home is empty, and Python imports nothing from the
-        folder. Only where it runs the policy's files itself can they answer for it. The Python
-        session of the episode's own box ends, and with it what it has started.
-
-        Args:
-            command: An argument vector, or a text for `/bin/sh -c`.
-            files: What the program needs, by path; the policy never sees it. A file of the
-                policy's at such a path is replaced. Python imports modules from these files.
-            stdin: What the program reads.
-
-        Returns:
-            How it ended; None where the policy left something that cannot be graded, such as more
-            files than can be carried. Both are the policy's doing.
-
-        Raises:
-            UserCodeError: The class declares no `sandbox_spec`.
-            UsageError: An argument is of another type, or one of `files` cannot be written.
-            SandboxError: A box broke, or there is none to be had.
-        """
-        return await run_grader(
-            self.sandbox,
-            self.box_settings,
-            command,
-            begin=self.prepare_sandbox,
-            files=files or {},
-            stdin=stdin,
-        )
-
-    async def aclose(self) -> None:
-        """Close without blocking."""
-        self._running = False
-        try:
-            await self._clean_up()
-        finally:
-            self._thread.stop()
+            run_blocking(self.aclose())
 
     def render(self) -> str | None:
         """The conversation so far as text, for people; None (and a warning) without `render_mode`.
@@ -224,30 +183,36 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
             return None
         return visible(conversation(self.messages))
 
+    # ---- the same without blocking ----
+
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[TokenIds, Info]:
         """Begin an episode without blocking; see `reset`."""
-        self._require_construction()
-        self._running = False
-        await self._clean_up()
+        require_construction(self)
+        runner = self._episode_runner
+        runner.running = False
+        await runner.clean_up()
         gymnasium.Env.reset(self, seed=seed)
-        self._forget_episode()
+        runner.forget()
+        self._token_context = None
         row = (options or {}).get("row")
         if row is None:
-            row = await self._hook("sample_row", self.np_random)
+            row = await runner.sample_row(self.np_random)
         try:
-            messages = await self._begin(row, self.episode_timeout_s)
-            state = self._state
+            messages = await runner.begin(row)
+            ids: list[int] = []
             if self.renderer is not None:
-                with state.timings.measure("render"):
-                    state.ids = list(self.renderer.prompt(messages, self.tools or None))
-                state.budget = self._budget_after(len(state.ids))
+                context = self._token_context = TokenContext(self.renderer, self.tools)
+                with runner.state.timings.measure("render"):
+                    context.begin(messages, self.max_tokens, self.context_length)
+                ids = context.ids
         except BaseException:
-            await self._abort()
+            await runner.abort()
             raise
-        self._running = True
-        return np.array(state.ids, dtype=np.int64), self._info()
+        runner.running = True
+        info = {"timings": runner.state.timings, **self._token_info()}
+        return np.array(ids, dtype=np.int64), info
 
     async def astep(self, action: Any) -> tuple[TokenIds, float, bool, bool, Info]:
         """Take one action without blocking.
@@ -264,71 +229,92 @@ class Environment(Toolset, gymnasium.Env[TokenIds, TokenIds]):
             UsageError: The action is something else than a flat sequence of ids.
             UserCodeError: A hook raised.
         """
-        self._require_episode()
-        renderer, state = self._require_renderer(), self._state
-        state.timings = Timings()
+        require_construction(self)
+        runner = self._episode_runner
+        runner.require_episode()
+        renderer, context = require_renderer(self), self._token_context
+        assert context is not None
         ids = _token_ids(action)
         try:
-            with state.timings.measure("parse"):
-                message = self._parse(renderer, ids)
-            state.ids += ids
-            cut = not ids or ids[-1] not in self._stop_ids
-            turn, reward, holding = await self._take_turn(message, cut=cut)
-            render = functools.partial(self._render, renderer, turn.results)
-            with state.timings.measure("render"):
-                observed, reason = close_turn(state.budget, len(state.ids), holding, render)
-            state.ids += observed
-            ending = await self._end_turn(turn, reward, reason)
-            return np.array(observed, dtype=np.int64), *ending
+            with runner.state.timings.measure("parse"):
+                message = context.read(ids)
+            cut = not ids or ids[-1] not in renderer.stop_ids
+            taken = await runner.take_turn(message, self._encode, cut=cut)
+            with runner.state.timings.measure("render"):
+                observation, reason = context.answer(taken.turn.results, taken.holding)
+            reward, terminated, truncated, info = await runner.end_turn(taken, reason)
         except BaseException:
-            await self._abort()
+            await runner.abort()
             raise
+        info |= self._token_info()
+        return np.array(observation, dtype=np.int64), reward, terminated, truncated, info
 
-    def _parse(self, renderer: Renderer, ids: list[int]) -> Message:
-        message = renderer.parse(ids, context_ids=self._state.ids, tools=self.tools or None)
-        if any(call.error is not None for call in message["tool_calls"]):
-            # What could not be read is in neither content nor calls; a reader of rollouts wants it.
-            known = [number for number in ids if 0 <= number < 2**31]
-            return {**message, "raw": renderer.tokenizer.decode(known)}  # type: ignore[typeddict-unknown-key]
-        return message
+    async def aclose(self) -> None:
+        """Close without blocking."""
+        runner = self._episode_runner
+        runner.running = False
+        try:
+            await runner.clean_up()
+        finally:
+            runner.stop_thread()
 
-    def _render(
-        self, renderer: Renderer, results: Sequence[Message], generation_prompt: bool
-    ) -> list[int]:
-        if not results:  # an answer, or nothing that could be answered
-            return []
-        tools = self.tools or None
-        return renderer.observe(
-            self._state.ids, results, tools=tools, generation_prompt=generation_prompt
-        )
+    async def act(self, message: Mapping[str, Any]) -> Outcome:
+        """Take one turn at the level of messages: what `step` does between parsing and rendering.
 
-    def _budget_after(self, prompt_length: int) -> TokenBudget:
-        budget = TokenBudget(prompt_length, self.max_tokens, self.context_length)
-        if budget.reached(prompt_length):
-            raise PromptTooLong(
-                f"the prompt has {prompt_length} tokens, which leaves none to act within "
-                f"context_length={self.context_length}. Shorten it, or raise context_length."
-            )
-        return budget
+        Limits on tokens do not hold here. An episode is driven by `act` or by `step`, not by both.
 
-    def _require_renderer(self) -> Renderer:
-        if self.renderer is None:
-            raise ConfigError(
-                f"{type(self).__name__} has no renderer, so it knows no token ids. Pass "
-                "renderer=Renderer(tokenizer), or drive it by messages with `await act(message)`."
-            )
-        return self.renderer
+        Args:
+            message: An assistant message in OpenAI's shape, with or without `tool_calls`.
+
+        Returns:
+            `(messages, reward, terminated, truncated, info)`, the messages being what the
+            environment answers.
+
+        Raises:
+            ResetNeeded: No episode is running.
+            UserCodeError: A hook raised.
+        """
+        require_construction(self)
+        runner = self._episode_runner
+        runner.require_episode()
+        try:
+            taken = await runner.take_turn(message, self._encode)
+            reason = first_reason(taken.holding)
+            reward, terminated, truncated, info = await runner.end_turn(taken, reason)
+        except BaseException:
+            await runner.abort()
+            raise
+        info |= self._token_info()
+        return Outcome(list(taken.turn.results), reward, terminated, truncated, info)
 
     def _encode(self, text: str) -> Sized:
+        """Measure a text in tokens."""
         if self.renderer is None:
-            return super()._encode(text)
+            return approximate_tokens(text)
         ids: list[int] = self.renderer.tokenizer.encode(text, add_special_tokens=False)
         return ids
 
-    def _info(self) -> Info:
-        state = self._state
-        left = state.budget.left(len(state.ids))
-        return super()._info() | {"stop_ids": list(self._stop_ids), "tokens_left": left}
+    def _token_info(self) -> Info:
+        """What every info says of tokens; new objects each time."""
+        context = self._token_context
+        return {
+            "stop_ids": [] if self.renderer is None else list(self.renderer.stop_ids),
+            "tokens_left": UNLIMITED if context is None else context.tokens_left,
+        }
+
+
+def require_renderer(environment: Environment) -> Renderer:
+    """The environment's renderer.
+
+    Raises:
+        ConfigError: It has none.
+    """
+    if environment.renderer is None:
+        raise ConfigError(
+            f"{type(environment).__name__} has no renderer, so it knows no token ids. Pass "
+            "renderer=Renderer(tokenizer), or drive it by messages with `await act(message)`."
+        )
+    return environment.renderer
 
 
 def _token_ids(action: Any) -> list[int]:
@@ -341,43 +327,5 @@ def _token_ids(action: Any) -> list[int]:
             f"an action is a flat sequence of token ids, got {action!r:.100}. A message goes to "
             "`await act(message)`."
         )
-    found: list[int] = ids.tolist()
-    return found
-
-
-def _check_settings(environment: Environment) -> None:
-    """Check the settings that every environment has.
-
-    Raises:
-        ConfigError: One is out of its range or of the wrong type.
-    """
-    owner = type(environment).__name__
-    for name in ("max_turns", "max_tokens", "context_length"):
-        value = getattr(environment, name)
-        if value is None and name != "max_turns":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{owner}: {name} must be a whole number >= 1, got {value!r}.")
-    timeout_s = environment.episode_timeout_s
-    if timeout_s is not None and not timeout_s > 0:
-        raise ConfigError(f"{owner}: episode_timeout_s must be > 0 or None, got {timeout_s!r}.")
-    prompt = environment.system_prompt
-    if prompt is not None and not isinstance(prompt, str):
-        raise ConfigError(f"{owner}: system_prompt must be a string or None, got {prompt!r:.100}.")
-    if environment.render_mode not in (None, "ansi"):
-        raise ConfigError(
-            f'{owner}: render_mode must be "ansi" or None, got {environment.render_mode!r:.100}.'
-        )
-    renderer = environment.renderer
-    if renderer is not None and not all(
-        hasattr(renderer, name) for name in ("prompt", "parse", "observe", "stop_ids")
-    ):
-        raise ConfigError(
-            f"{owner}: renderer is a {type(renderer).__name__}, not a Renderer. Wrap a tokenizer: "
-            "Renderer(tokenizer), or use gymnast.envs.make, which does."
-        )
-    rows = environment.rows
-    if rows is not None and not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
-        raise ConfigError(
-            f"{owner}: rows has type {type(rows).__name__}; use a list of dicts or a dataset."
-        )
+    flat: list[int] = ids.tolist()
+    return flat

@@ -1,4 +1,6 @@
-"""The hooks: what a subclass of `Environment` overrides. Each may be `async def` as well.
+"""The hooks: what a subclass of `Environment` overrides, and what it finds on `self`.
+
+Each hook may be `async def` as well, but for `prepare_sandbox`.
 
 Sync hooks and sync tools of an environment run on one thread of its own, so a database connection
 that `setup` opens can be used in all of them; async ones run on the caller's event loop. An
@@ -8,14 +10,21 @@ broke, or as a missing file of it, scores 0 (docs/sandboxes.md).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from gymnast.envs.boxes.box import BoxSettings
+from gymnast.envs.boxes.fresh_box import run_grader
 from gymnast.envs.environment.rows import pick_row
 from gymnast.envs.records.episode import Episode, Turn
 from gymnast.envs.tools.definition import Tool
 from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.sandboxes.contract.spec import ExecResult, SandboxSpec
+from gymnast.types import Message
+
+if TYPE_CHECKING:
+    from gymnast.envs.environment.episode_runner import EpisodeRunner
 
 
 class Hooks:
@@ -38,7 +47,12 @@ class Hooks:
     """
 
     rows: Sequence[Mapping[str, Any]] | None
+    max_turns: int
+    episode_timeout_s: float | None
+    system_prompt: str | None
+    sandbox_spec: ClassVar[SandboxSpec | None] = None
     _class_tools: ClassVar[Mapping[str, Tool]] = {}
+    _episode_runner: "EpisodeRunner"
 
     def prepare_sandbox(self, sandbox: Sandbox) -> None:
         """Put into a fresh box what an episode finds there. Not `async def`.
@@ -123,7 +137,7 @@ class Hooks:
         Raises:
             Exception: What the policy is told, as of a tool that raises it.
         """
-        raise NotImplementedError  # `Environment` runs it
+        return await self._episode_runner.call_tool(name, arguments)
 
     def reward(self, episode: Episode) -> Any:
         """Score a finished episode.
@@ -154,3 +168,120 @@ class Hooks:
             DataError: There are no rows.
         """
         return pick_row(self.rows, rng, type(self).__name__)
+
+    # ---- what hooks and tools find on `self`: the current episode ----
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """The row of the current episode."""
+        return self._episode_runner.state.row
+
+    @property
+    def episode(self) -> Episode:
+        """The episode so far."""
+        return self._episode_runner.state.episode
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation so far, in OpenAI's shape and JSON-serialisable."""
+        return self.episode.messages
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The schemas of the tools offered in this episode, in OpenAI's shape.
+
+        Before the first one, and in `setup` of a class with `tools_for`: the tools of the class.
+        """
+        return [tool.schema for tool in self._episode_runner.state.tools.values()]
+
+    @property
+    def tool_definitions(self) -> Mapping[str, Tool]:
+        """The same tools with their options and parameters, by name."""
+        return dict(self._episode_runner.state.tools)
+
+    def end_episode(self) -> None:
+        """End the episode after this turn, with `StopReason.environment`.
+
+        To be called from a tool or from `turn_reward`: when a game is over, say.
+        """
+        self._episode_runner.state.ended = True
+
+    # ---- and its boxes ----
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The episode's box, from before `setup` until after `cleanup`; a fresh one each episode.
+
+        Raises:
+            UserCodeError: The class declares no `sandbox_spec`.
+            SandboxDead: No episode is running.
+        """
+        return self._episode_runner.boxes.box(self.row or None)
+
+    @property
+    def box_settings(self) -> BoxSettings:
+        """Where the boxes of this environment come from: the backend, the image and the limits.
+
+        Raises:
+            UserCodeError: The class declares no `sandbox_spec`.
+        """
+        return self._episode_runner.boxes.settings("box_settings", self.row or None)
+
+    async def open_box(self) -> Sandbox:
+        """Open a further box beside the episode's; for async hooks and tools.
+
+        It is of the same image and limits, and empty: `prepare_sandbox` is not called with it. It
+        is closed with the episode, or earlier by `async with await self.open_box() as box`.
+
+        What the policy wrote belongs into `self.sandbox`, which tells who broke it. When this box
+        breaks, that is taken for an accident (`SandboxDead`), and the episode is tried again.
+
+        Raises:
+            UserCodeError: The class declares no `sandbox_spec`.
+            SandboxError: There is none to be had.
+        """
+        return await self._episode_runner.boxes.open_further(self.row or None)
+
+    @property
+    def max_boxes(self) -> int | None:
+        """How many episodes of this process may have a box at once; None: they have none."""
+        return self.box_settings.max_boxes if self._episode_runner.boxes.wanted else None
+
+    async def run_grader(
+        self,
+        command: str | Sequence[str],
+        *,
+        files: Mapping[str, str] | None = None,
+        stdin: str | None = None,
+    ) -> ExecResult | None:
+        """Run a program on what the policy has left in its working folder; for an async `reward`.
+
+        The program runs in a fresh box, to which the files of the folder are carried and nothing
+        else of the policy's: no process, no variable, no file elsewhere, no link that leads out of
+        the folder or to one of `files`. Its home is empty, and Python imports nothing from the
+        folder. Only where it runs the policy's files itself can they answer for it. The Python
+        session of the episode's own box ends, and with it what it has started.
+
+        Args:
+            command: An argument vector, or a text for `/bin/sh -c`.
+            files: What the program needs, by path; the policy never sees it. A file of the
+                policy's at such a path is replaced. Python imports modules from these files.
+            stdin: What the program reads.
+
+        Returns:
+            How it ended; None where the policy left something that cannot be graded, such as more
+            files than can be carried. Both are the policy's doing.
+
+        Raises:
+            UserCodeError: The class declares no `sandbox_spec`.
+            UsageError: An argument is of another type, or one of `files` cannot be written.
+            SandboxError: A box broke, or there is none to be had.
+        """
+        return await run_grader(
+            self.sandbox,
+            self.box_settings,
+            command,
+            begin=self.prepare_sandbox,
+            files=files or {},
+            stdin=stdin,
+        )

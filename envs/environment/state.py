@@ -1,23 +1,38 @@
-"""The state of one running episode, and what can be told from it alone.
+"""The state of one running episode, and why it ends.
 
-`environment.py` makes a fresh one in every reset and changes it turn by turn; nothing of an earlier
-episode can leak into the next.
+`episode_runner.py` makes a fresh one for each episode and changes it turn by turn, so nothing of an
+earlier episode can leak into the next. Limits on tokens are in `context.py`.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from gymnast.envs.boxes.box import BROKEN
 from gymnast.envs.environment.episode_boxes import EpisodeBoxes
-from gymnast.envs.records.ending import TokenBudget
 from gymnast.envs.records.episode import Episode, Turn
 from gymnast.envs.records.metrics import Timings, episode_metrics
 from gymnast.envs.tools.definition import Tool
 from gymnast.errors import InfrastructureError, SandboxBroken
 from gymnast.types import Message, StopReason
+
+PRECEDENCE = (
+    StopReason.error,
+    StopReason.stop_tool,
+    StopReason.answered,
+    StopReason.environment,
+    StopReason.context,
+    StopReason.max_tokens,
+    StopReason.max_turns,
+    StopReason.timeout,
+)
+
+
+def first_reason(holding: Collection[StopReason]) -> StopReason | None:
+    """The reason an episode ends for, of those that hold; None where none does."""
+    return next((reason for reason in PRECEDENCE if reason in holding), None)
 
 
 @dataclass
@@ -29,8 +44,6 @@ class EpisodeState:
         tools: Those offered, by name.
         deadline: When its time is up, on `time.monotonic`; None is never.
         prompt: The messages it began with.
-        ids: The context: prompt, actions and observations.
-        budget: Its limits on tokens.
         turns: Those taken.
         timings: Of the turn being taken.
         ended: Whether the environment ended it.
@@ -46,8 +59,6 @@ class EpisodeState:
     tools: Mapping[str, Tool]
     deadline: float | None = None
     prompt: list[Message] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    budget: TokenBudget = field(default_factory=lambda: TokenBudget(0))
     turns: list[Turn] = field(default_factory=list)
     timings: Timings = field(default_factory=Timings)
     ended: bool = False

@@ -12,6 +12,7 @@ from gymnast.types import Message, StopReason, ToolCall
 from gymnast.visible import visible_line
 
 ErrorKind = Literal["malformed", "unknown_tool", "bad_arguments", "exception", "timeout", "bug"]
+Info = dict[str, Any]
 _MAX_SHOWN = 80
 
 
@@ -160,7 +161,7 @@ class Outcome(NamedTuple):
     reward: float
     terminated: bool
     truncated: bool
-    info: dict[str, Any]
+    info: Info
 
 
 def _clipped(text: str) -> str:

@@ -2,7 +2,7 @@
 
 Rows, hooks, policies and users write messages with small freedoms: calls as `ToolCall`s or dicts,
 arguments as objects or as strings of JSON, text in parts, empty keys. Three forms come of them:
-`read_calls` what is run, `in_openai_shape` what a chat template is given, `read_messages` and
+`parse_tool_calls` what is run, `in_openai_shape` what a chat template is given, `read_messages` and
 `json_message` what is recorded.
 """
 
@@ -28,7 +28,7 @@ def text_of(message: Mapping[str, Any]) -> str:
     return "".join(str(part.get("text", "")) for part in parts if isinstance(part, Mapping))
 
 
-def read_calls(message: Mapping[str, Any], *, turn: int) -> list[ToolCall]:
+def parse_tool_calls(message: Mapping[str, Any], *, turn: int) -> list[ToolCall]:
     """The calls of an assistant message, given as `ToolCall` or in OpenAI's shape.
 
     Args:

@@ -16,7 +16,9 @@ import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from gymnast.envs.records.episode import ToolError
 from gymnast.visible import visible_logger
@@ -87,50 +89,59 @@ def own_traceback(error: BaseException, sources: Sequence[Callable[..., Any]]) -
     return "".join(lines).rstrip()
 
 
-class Told:
-    """What the author of one environment class has been told."""
+# What the author of each class has been told, and whether nothing is to be told just now.
+_told: WeakKeyDictionary[type, set[tuple[str, str, bool]]] = WeakKeyDictionary()
+_hushed: ContextVar[bool] = ContextVar("hushed", default=False)
 
-    def __init__(self) -> None:
-        self._told: set[tuple[str, str, bool]] = set()
-        self._hushed = False
 
-    @contextmanager
-    def hushed(self) -> Iterator[None]:
-        """Tell nothing inside the block, whose code reads the errors itself."""
-        self._hushed = True
-        try:
-            yield
-        finally:
-            self._hushed = False
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Log no warning inside the block, whose code reads the errors itself."""
+    token = _hushed.set(True)
+    try:
+        yield
+    finally:
+        _hushed.reset(token)
 
-    def tell(self, owner: str, errors: Iterable[ToolError], row: Mapping[str, Any]) -> None:
-        """Log a warning of each bug whose tool and kind of exception are new.
 
-        Args:
-            owner: The class's name.
-            errors: Those of a turn; only bugs among them count.
-            row: The episode's.
-        """
-        for error in errors:
-            kind = (error.tool, error.exception, bool(error.traceback))
-            if error.kind == "bug" and not self._hushed and kind not in self._told:
-                self._told.add(kind)
-                logger.warning("%s", _warning(owner, error, row))
+def _is_new(owner: type, tool: str, exception: str, has_traceback: bool = False) -> bool:
+    """Whether the author of a class is to be told of this, for the first time."""
+    kind = (tool, exception, has_traceback)
+    told = _told.setdefault(owner, set())
+    if _hushed.get() or kind in told:
+        return False
+    told.add(kind)
+    return True
 
-    def tell_unusable(self, error: Exception) -> None:
-        """Log a warning of a file or a text of the policy's that a hook could not use, once a kind.
 
-        Args:
-            error: What the hook raised, by its class and name.
-        """
-        kind = (str(error).partition(":")[0], type(error.__cause__).__name__, False)
-        if not self._hushed and kind not in self._told:
-            self._told.add(kind)
-            logger.warning(
-                "%s. The policy can bring that about, so it counts as reward 0, here and whenever "
-                "it happens again (sandbox/unusable); catch it in the hook to score it otherwise.",
-                error,
-            )
+def warn_of_bugs(owner: type, errors: Iterable[ToolError], row: Mapping[str, Any]) -> None:
+    """Log a warning of each bug whose tool and kind of exception are new.
+
+    Args:
+        owner: The environment's class.
+        errors: Those of a turn; only bugs among them count.
+        row: The episode's.
+    """
+    for error in errors:
+        if error.kind != "bug":
+            continue
+        if _is_new(owner, error.tool, error.exception, bool(error.traceback)):
+            logger.warning("%s", _warning(owner.__name__, error, row))
+
+
+def warn_of_unusable(owner: type, error: Exception) -> None:
+    """Log a warning of a file or a text of the policy's that a hook could not use, once a kind.
+
+    Args:
+        owner: The environment's class.
+        error: What the hook raised; its message begins with the class and the hook.
+    """
+    if _is_new(owner, str(error).partition(":")[0], type(error.__cause__).__name__):
+        logger.warning(
+            "%s. The policy can bring that about, so it counts as reward 0, here and whenever "
+            "it happens again (sandbox/unusable); catch it in the hook to score it otherwise.",
+            error,
+        )
 
 
 def _warning(owner: str, error: ToolError, row: Mapping[str, Any]) -> str:

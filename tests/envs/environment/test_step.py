@@ -222,8 +222,8 @@ def test_a_degenerate_call_keeps_every_sampled_token(
     renderer: Renderer, encode: Encode, tokenizer: Any
 ) -> None:
     """Tokenizing its text again would give fewer tokens than were sampled."""
-    env = Desk(renderer)
-    prompt, _ = env.reset(options=ROW)
+    env = Desk(renderer, max_tokens=1000)
+    env.reset(options=ROW)
     action = encode("<tool_call>\n")
     for character in '{\n      "name"        :   "repeat" ,  "arguments":{"times" :1 } }\n':
         action += encode(character)
@@ -231,7 +231,7 @@ def test_a_degenerate_call_keeps_every_sampled_token(
     assert len(encode(tokenizer.decode(action))) < len(action)
     observation, _, _, _, info = env.step(action)
     assert info["errors"] == [] and "word" in tokenizer.decode(observation)
-    assert env._state.ids == [*prompt, *action, *observation]
+    assert info["tokens_left"] == 1000 - len(action) - len(observation)
 
 
 def test_text_of_a_tool_becomes_no_added_token(

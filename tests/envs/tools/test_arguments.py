@@ -107,7 +107,7 @@ def test_no_arguments_raise(arguments: Any) -> None:
     from gymnast.envs.tools.validation import bind_arguments
 
     try:
-        bound = bind_arguments(Echo._class_tools["take"], arguments)
+        bound = bind_arguments(Echo().tool_definitions["take"], arguments)
     except BadArguments as error:
         assert str(error).startswith("take(")
     else:

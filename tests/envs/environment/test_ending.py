@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.envs.records.ending import PRECEDENCE, TokenBudget, close_turn, first_reason
+from gymnast.envs.environment.context import TokenBudget, close_turn
+from gymnast.envs.environment.state import PRECEDENCE, first_reason
 from gymnast.types import StopReason
 
 

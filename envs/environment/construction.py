@@ -1,0 +1,108 @@
+"""How environments are made: their settings are checked, and plain functions become a class."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from gymnast.envs.tools.definition import function_name, with_stop_tools
+from gymnast.envs.tools.marks import ToolOptions, mark_of, marked
+from gymnast.errors import ConfigError, ToolDefinitionError, UsageError
+
+E = TypeVar("E", bound=type)
+
+CONSTRUCTOR = (
+    "Write: def __init__(self, renderer=None, *, size=3, **settings): "
+    "super().__init__(renderer, **settings); self.size = size."
+)
+
+
+def require_construction(environment: Any) -> None:
+    """Require that the constructor of a subclass has called that of `Environment`.
+
+    Raises:
+        UsageError: It has not.
+    """
+    if "_episode_runner" not in vars(environment):
+        raise UsageError(
+            f"{type(environment).__name__}.__init__ does not call super().__init__. {CONSTRUCTOR}"
+        )
+
+
+def check_settings(environment: Any) -> None:
+    """Check the settings that every environment has.
+
+    Raises:
+        ConfigError: One is out of its range or of the wrong type.
+    """
+    owner = type(environment).__name__
+    for name in ("max_turns", "max_tokens", "context_length"):
+        value = getattr(environment, name)
+        if value is None and name != "max_turns":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{owner}: {name} must be a whole number >= 1, got {value!r}.")
+    timeout_s = environment.episode_timeout_s
+    if timeout_s is not None and not timeout_s > 0:
+        raise ConfigError(f"{owner}: episode_timeout_s must be > 0 or None, got {timeout_s!r}.")
+    prompt = environment.system_prompt
+    if prompt is not None and not isinstance(prompt, str):
+        raise ConfigError(f"{owner}: system_prompt must be a string or None, got {prompt!r:.100}.")
+    if environment.render_mode not in (None, "ansi"):
+        raise ConfigError(
+            f'{owner}: render_mode must be "ansi" or None, got {environment.render_mode!r:.100}.'
+        )
+    renderer = environment.renderer
+    if renderer is not None and not all(
+        hasattr(renderer, name) for name in ("prompt", "parse", "observe", "stop_ids")
+    ):
+        raise ConfigError(
+            f"{owner}: renderer is a {type(renderer).__name__}, not a Renderer. Wrap a tokenizer: "
+            "Renderer(tokenizer), or use gymnast.envs.make, which does."
+        )
+    rows = environment.rows
+    if rows is not None and not (hasattr(rows, "__len__") and hasattr(rows, "__getitem__")):
+        raise ConfigError(
+            f"{owner}: rows has type {type(rows).__name__}; use a list of dicts or a dataset."
+        )
+
+
+def environment_class(
+    base: E,
+    functions: Iterable[Callable[..., Any]],
+    reward: Callable[[Any], float | Mapping[str, float]] | None,
+    stop_tools: Iterable[str],
+) -> E:
+    """Make a subclass whose tools are functions; see `Environment.from_tools`."""
+    if callable(functions):
+        raise ToolDefinitionError(f"from_tools takes a list of functions: [{functions!r}].")
+    members: dict[str, Any] = {"__doc__": f"Made of plain functions by {base.__name__}.from_tools."}
+    for function in functions:
+        tool_name = function_name(function, "from_tools was given")
+        if tool_name in members or hasattr(base, tool_name):
+            raise ToolDefinitionError(
+                f"from_tools: the name of tool {tool_name!r} is taken, by another tool or by "
+                f"{base.__name__}.{tool_name}. Rename the function."
+            )
+        members[tool_name] = _as_tool(function)
+    if reward is not None:
+        members["reward"] = _as_method(reward)
+    made: Any = type(base)("ToolsEnvironment", (base,), members)
+    tools = with_stop_tools(made._class_tools, stop_tools)
+    for tool_name in members.keys() & tools.keys():  # marked, so that subclasses see it too
+        marked(members[tool_name], tools[tool_name].options)
+    made._class_tools = tools
+    return made
+
+
+def _as_tool(function: Callable[..., Any]) -> "staticmethod[..., Any]":
+    return marked(staticmethod(function), mark_of(function) or ToolOptions())
+
+
+def _as_method(reward: Callable[[Any], Any]) -> Callable[..., Any]:
+    def call_reward(self: Any, episode: Any) -> Any:
+        return reward(episode)
+
+    async def await_reward(self: Any, episode: Any) -> Any:
+        return await reward(episode)
+
+    return await_reward if inspect.iscoroutinefunction(reward) else call_reward

@@ -1,0 +1,160 @@
+"""The token level of an episode: its context, which only grows, and the limits on it.
+
+    context' = context + action + observation
+
+What ends an episode besides these limits is in `state.py`.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gymnast.envs.environment.state import first_reason
+from gymnast.envs.rendering.renderer import Renderer
+from gymnast.errors import PromptTooLong
+from gymnast.types import Message, StopReason
+
+Schemas = list[dict[str, Any]]
+
+UNLIMITED = 2**31 - 1  # the tokens of a context without a limit: a number, so that min() works
+
+
+@dataclass(frozen=True)
+class TokenBudget:
+    """How many tokens an episode may have.
+
+    Attributes:
+        prompt_length: Tokens of the prompt.
+        max_tokens: Of sampled and observed tokens after the prompt; None is no limit.
+        context_length: Of all tokens; None is no limit.
+    """
+
+    prompt_length: int
+    max_tokens: int | None = None
+    context_length: int | None = None
+
+    def left(self, length: int) -> int:
+        """How many tokens may be added to a context of this length."""
+        longest = min((limit for _, limit in self._limits()), default=UNLIMITED)
+        return max(0, longest - length)
+
+    def reached(self, length: int) -> set[StopReason]:
+        """The limits that leave no token to sample in a context of this length."""
+        return {reason for reason, limit in self._limits() if length >= limit}
+
+    def fits(self, length: int) -> bool:
+        """Whether a context may be this long."""
+        return all(length <= limit for _, limit in self._limits())
+
+    def _limits(self) -> list[tuple[StopReason, int]]:
+        """The longest context each limit allows."""
+        limits = []
+        if self.context_length is not None:
+            limits.append((StopReason.context, self.context_length))
+        if self.max_tokens is not None:
+            limits.append((StopReason.max_tokens, self.prompt_length + self.max_tokens))
+        return limits
+
+
+def close_turn(
+    budget: TokenBudget,
+    length: int,
+    holding: Collection[StopReason],
+    render: Callable[[bool], list[int]],
+) -> tuple[list[int], StopReason | None]:
+    """Decide what follows an action, and whether it was the last one.
+
+    Args:
+        budget: The episode's limits.
+        length: Tokens of the context, the action included.
+        holding: What ends the episode apart from the token limits.
+        render: Gives the ids of the turn's results, with a generation prompt (True) or without.
+
+    Returns:
+        The ids to append, and the reason the episode ends for or None. The results of a turn are
+        appended whole or not at all, and a generation prompt only where a token can follow it.
+    """
+    reached: set[StopReason] = set()
+    if not holding:
+        ids = render(True)
+        reached = budget.reached(length + len(ids))
+        if not reached:
+            return ids, None
+    ids = render(False)
+    reached |= budget.reached(length + len(ids))
+    if not budget.fits(length + len(ids)):
+        ids = []
+    return ids, first_reason({*holding, *reached})
+
+
+@dataclass
+class TokenContext:
+    """The token ids of one episode.
+
+    Attributes:
+        renderer: Messages to tokens, and back.
+        tools: The schemas of the tools offered.
+        ids: The prompt, actions and observations, of shape [T].
+        budget: The limits on how many there may be.
+    """
+
+    renderer: Renderer
+    tools: Schemas
+    ids: list[int] = field(default_factory=list)
+    budget: TokenBudget = field(default_factory=lambda: TokenBudget(0))
+
+    def begin(
+        self, messages: Sequence[Message], max_tokens: int | None, context_length: int | None
+    ) -> None:
+        """Begin with a prompt.
+
+        Raises:
+            PromptTooLong: It leaves no token to sample.
+        """
+        self.ids = list(self.renderer.prompt(messages, self.tools or None))
+        self.budget = TokenBudget(len(self.ids), max_tokens, context_length)
+        if self.budget.reached(len(self.ids)):
+            raise PromptTooLong(
+                f"the prompt has {len(self.ids)} tokens, which leaves none to act within "
+                f"context_length={context_length}. Shorten it, or raise context_length."
+            )
+
+    @property
+    def tokens_left(self) -> int:
+        """How many tokens may be added."""
+        return self.budget.left(len(self.ids))
+
+    def read(self, action: list[int]) -> Message:
+        """Append an action, of shape [A], and read the message that it says."""
+        renderer = self.renderer
+        message = renderer.parse(action, context_ids=self.ids, tools=self.tools or None)
+        self.ids += action
+        if any(call.error is not None for call in message["tool_calls"]):
+            # What could not be read is in neither content nor calls; a reader of rollouts wants it.
+            known = [number for number in action if 0 <= number < 2**31]
+            return {**message, "raw": renderer.tokenizer.decode(known)}  # type: ignore[typeddict-unknown-key]
+        return message
+
+    def answer(
+        self, results: Sequence[Message], holding: Collection[StopReason]
+    ) -> tuple[list[int], StopReason | None]:
+        """Append the results of a turn, as far as they fit.
+
+        Args:
+            results: What the environment answers.
+            holding: What ends the episode, limits on tokens apart.
+
+        Returns:
+            The ids appended, of shape [O], and why the episode ends, or None.
+        """
+
+        def render(generation_prompt: bool) -> list[int]:
+            if not results:  # an answer, or nothing that could be answered
+                return []
+            return self.renderer.observe(
+                self.ids, results, tools=self.tools or None, generation_prompt=generation_prompt
+            )
+
+        observation, reason = close_turn(self.budget, len(self.ids), holding, render)
+        self.ids += observation
+        return observation, reason

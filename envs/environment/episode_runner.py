@@ -1,0 +1,374 @@
+"""The message level of an environment: an episode begins, takes turns, is scored and cleaned up.
+
+An assistant message goes in; tools run; the environment's messages, the reward and the end come
+out. Nothing here knows tokens: `environment.py` puts them around it.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sized
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.error import ResetNeeded
+
+from gymnast.envs.environment.episode_boxes import EpisodeBoxes
+from gymnast.envs.environment.hooks import Hooks
+from gymnast.envs.environment.rows import (
+    checked_row,
+    episode_tools,
+    offered_tools,
+    prompt_of,
+    with_system_prompt,
+)
+from gymnast.envs.environment.state import EpisodeState
+from gymnast.envs.environment.user_code import (
+    Blame,
+    call_hook,
+    checked_messages,
+    checked_number,
+    checked_numbers,
+    checked_reward,
+    of_the_policy,
+)
+from gymnast.envs.records.episode import Episode, Info, Turn
+from gymnast.envs.records.messages import json_message, parse_tool_calls
+from gymnast.envs.records.metrics import Timings
+from gymnast.envs.tools import bugs
+from gymnast.envs.tools.definition import Tool, with_stop_tools
+from gymnast.envs.tools.running import CallRunner, answer, call_user_code
+from gymnast.errors import InfrastructureError, ToolDefinitionError, UserCodeError
+from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.threads import EpisodeThread
+from gymnast.types import Message, StopReason
+from gymnast.visible import visible_logger
+
+logger = visible_logger(__name__)
+
+Ending = tuple[float, bool, bool, Info]
+
+
+class TurnTaken(NamedTuple):
+    """A turn whose tools have run, before it is known whether it was the last.
+
+    Attributes:
+        turn: The message, its calls and the results.
+        reward: What `turn_reward` returned.
+        holding: What ends the episode, limits on tokens apart.
+    """
+
+    turn: Turn
+    reward: float
+    holding: set[StopReason]
+
+
+class EpisodeRunner:
+    """Runs the episodes of one environment, one after another.
+
+    Attributes:
+        state: Of the current episode, or of the last one; empty before the first.
+        boxes: The open boxes.
+        running: Whether a turn may be taken.
+
+    Args:
+        hooks: The environment, whose hooks and tools are called.
+        tools: Those of its class, by name.
+        stop_tools: Names of tools that end an episode.
+        boxes: Its boxes.
+    """
+
+    def __init__(
+        self,
+        hooks: Hooks,
+        tools: Mapping[str, Tool],
+        stop_tools: Iterable[str],
+        boxes: EpisodeBoxes,
+    ) -> None:
+        self.boxes = boxes
+        self.running = False
+        self._hooks = hooks
+        self._owner = type(hooks).__name__
+        self._methods = tools
+        self._stop_tools = stop_tools if isinstance(stop_tools, str) else tuple(stop_tools)
+        self._own_tools = not self._is_default("tools_for")
+        self._tools = tools if self._own_tools else with_stop_tools(tools, self._stop_tools)
+        self._thread = EpisodeThread(f"gymnast-{self._owner}")
+        self._needs_cleanup = False
+        self.forget()
+
+    # ---- an episode, from begin to end ----
+
+    def forget(self) -> None:
+        """Forget the last episode."""
+        self.state = EpisodeState({}, self._tools)
+
+    async def sample_row(self, rng: np.random.Generator) -> Any:
+        """A row for an episode that is given none.
+
+        Raises:
+            UserCodeError: `sample_row` raised.
+            DataError: There are no rows.
+        """
+        return await self._hook("sample_row", rng)
+
+    async def begin(self, row: Any) -> list[Message]:
+        """Begin an episode: its box, its setup, its tools.
+
+        Returns:
+            The messages of its prompt.
+
+        Raises:
+            DataError: The row lacks what the environment needs.
+            UserCodeError: A hook raised.
+            InfrastructureError: What the episode runs on broke.
+        """
+        row = checked_row(row, self._owner)
+        hooks, timeout_s = self._hooks, self._hooks.episode_timeout_s
+        state = self.state = EpisodeState(
+            row,
+            self._tools if self._own_tools else offered_tools(row, self._tools),
+            None if timeout_s is None else time.monotonic() + timeout_s,
+            abandoned_before=self._thread.abandoned,
+        )
+        self._require_methods()
+        if self.boxes.wanted:
+            with state.timings.measure("sandbox"):
+                await self.boxes.take(self._prepare)
+        self._needs_cleanup = True
+        with state.timings.measure("setup"):
+            messages = await self._hook("setup", row)
+            if self._own_tools:
+                state.tools = await self._tools_for(row)
+        if messages is not None:
+            messages = checked_messages(messages, self._blame("setup"))
+        else:
+            messages = prompt_of(row)
+        state.prompt = with_system_prompt(messages, hooks.system_prompt)
+        return state.prompt
+
+    def require_episode(self) -> None:
+        """Require that a turn may be taken, and begin to measure its time.
+
+        Raises:
+            ResetNeeded: No episode is running.
+        """
+        if not self.running:
+            raise ResetNeeded(
+                f"{self._owner}: no episode is running; call reset() first, and again "
+                "after a step that returned terminated or truncated."
+            )
+        self.state.timings = Timings()
+
+    async def take_turn(
+        self, message: Mapping[str, Any], encode: Callable[[str], Sized], *, cut: bool = False
+    ) -> TurnTaken:
+        """Run a message's calls and score the turn.
+
+        Args:
+            message: What the policy wrote.
+            encode: Measures a text, whose length is in tokens then.
+            cut: Whether the message was cut by its length.
+
+        Raises:
+            UserCodeError: `turn_reward` raised.
+        """
+        state = self.state
+        self.boxes.policy_acts()
+        index = len(state.turns)
+        calls = parse_tool_calls(message, turn=index)
+        turn = Turn(index, json_message(message, calls))
+        reward = 0.0
+        with state.settling(self.boxes):
+            with state.timings.measure("tools"):
+                records = await self._call_runner(encode).run(calls)
+            for record in records:
+                if record.call.name in state.tools:
+                    state.timings.add(f"tool/{record.call.name}", record.seconds)
+            turn = Turn(index, turn.message, tuple(records), tuple(map(answer, records)))
+            bugs.warn_of_bugs(type(self._hooks), turn.errors, state.row)
+            with state.timings.measure("reward"):
+                returned = await self._scoring_hook("turn_reward", turn, 0.0)
+            reward = checked_number(returned, self._blame("turn_reward"))
+        holding = state.holding(turn, cut=cut, max_turns=self._hooks.max_turns)
+        # Cut before any whole call: nothing is answered.
+        if state.failure is not None or StopReason.max_tokens in holding:
+            turn = Turn(index, turn.message, turn.calls)
+        return TurnTaken(turn, reward, holding)
+
+    async def end_turn(self, taken: TurnTaken, reason: StopReason | None) -> Ending:
+        """Record a turn and, where it was the last, score and close the episode.
+
+        Args:
+            taken: The turn.
+            reason: Why it is the last one; None where it is not.
+
+        Returns:
+            Its reward, whether the episode is terminated, whether it is truncated, and the info.
+        """
+        state, turn, reward = self.state, taken.turn, taken.reward
+        state.turns.append(turn)
+        state.stop_reason = reason
+        extra: Info = {}
+        if reason is not None:
+            reward, extra = await self._end_episode(reward)
+        state.paid += reward
+        ended = state.stop_reason
+        info = {
+            "timings": state.timings,
+            "tool_calls": turn.tool_calls,
+            "errors": turn.errors,
+            "stop_reason": ended,
+            **extra,
+        }
+        terminated = ended is not None and ended.terminated
+        return reward, terminated, ended is not None and not terminated, info
+
+    async def _end_episode(self, reward: float) -> tuple[float, Info]:
+        """Score the episode and clean up; returns the last turn's reward and more info."""
+        state = self.state
+        extra: Info = {}
+        with state.settling(self.boxes):
+            scored, extra = await self._score()
+            reward += scored
+        if state.failure is not None:
+            reward, extra = 0.0, {"failure": f"{type(state.failure).__name__}: {state.failure}"}
+            state.stop_reason = StopReason.error
+        elif state.broke_box:  # what the turns were paid is taken back
+            reward, extra = min(0.0, -state.paid), {}
+        given_up = self._thread.abandoned - state.abandoned_before
+        counts = state.counts(abandoned=given_up, boxed=self.boxes.has_box)
+        extra["metrics"] = counts | extra.get("metrics", {})
+        self.running = False
+        with state.timings.measure("cleanup"):
+            await self.clean_up()
+        return reward, extra
+
+    async def _score(self) -> tuple[float, Info]:
+        """The episode's reward, its parts and the subclass's metrics."""
+        state = self.state
+        if state.failure is not None or state.broke_box:
+            return 0.0, {}
+        episode = state.episode
+        with state.timings.measure("reward"):
+            returned = await self._scoring_hook("reward", episode, 0.0)
+            metrics = await self._scoring_hook("metrics", episode, {})
+        metrics = checked_numbers(metrics, self._blame("metrics"))
+        reward, extra = checked_reward(returned, self._blame("reward"))
+        return reward, {"metrics": metrics, **extra}
+
+    # ---- tools ----
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Run a call by the function or method of its tool."""
+        function = self._function(name)
+        if function is None:
+            raise NotImplementedError(f"tool {name!r} has no function; override call_tool")
+        return await call_user_code(self._thread, partial(function, **arguments))
+
+    async def _tools_for(self, row: Mapping[str, Any]) -> dict[str, Tool]:
+        """The tools that the hook `tools_for` gives, those of them that the row names."""
+        given = await self._hook("tools_for", row)
+        methods = self._methods if self._is_default("call_tool") else None
+        return episode_tools(given, row, self._stop_tools, methods, self._owner)
+
+    def _call_runner(self, encode: Callable[[str], Sized]) -> CallRunner:
+        state = self.state
+        return CallRunner(
+            tools=state.tools,
+            call_tool=self._hooks.call_tool,
+            thread=self._thread,
+            code_of=self._code_of,
+            deadline=state.deadline,
+            encode=encode,
+        )
+
+    def _function(self, name: str) -> Callable[..., Any] | None:
+        """The function or method behind a tool; None where it is only described."""
+        tool = self.state.tools.get(name)
+        if tool is not None and tool.function is not None:
+            return tool.function
+        return getattr(self._hooks, name) if name in self._methods else None
+
+    def _code_of(self, name: str) -> list[Callable[..., Any]]:
+        """The author's functions that run a tool's calls."""
+        hook = [] if self._is_default("call_tool") else [self._hooks.call_tool]
+        function = self._function(name)
+        return hook if function is None else [*hook, function]
+
+    def _require_methods(self) -> None:
+        """A tool is looked up by its name, which an attribute of the instance would hide."""
+        hidden = [name for name in self._methods if name in vars(self._hooks)]
+        if hidden:
+            raise ToolDefinitionError(
+                f"{self._owner}: tool {hidden[0]!r} is hidden by the attribute "
+                f"self.{hidden[0]}. Rename one of them."
+            )
+
+    # ---- hooks ----
+
+    async def _hook(self, name: str, *arguments: Any) -> Any:
+        """Call a hook where it runs; a default one, which does nothing, at once."""
+        hook = getattr(self._hooks, name)
+        if self._is_default(name):
+            return hook(*arguments)
+        return await call_hook(hook, *arguments, thread=self._thread, blame=self._blame(name))
+
+    async def _scoring_hook(self, name: str, scored: Turn | Episode, unusable: Any) -> Any:
+        """Call a hook that scores; `unusable` where it could not use what the policy has left."""
+        try:
+            return await self._hook(name, scored)
+        except UserCodeError as error:
+            if not of_the_policy(error):
+                raise
+            self.state.unusable = True
+            bugs.warn_of_unusable(type(self._hooks), error)
+            return unusable
+
+    def _prepare(self, box: Sandbox) -> None:
+        with self._blame("prepare_sandbox").of_what_raises():
+            self._hooks.prepare_sandbox(box)
+
+    def _is_default(self, hook: str) -> bool:
+        """Whether no subclass overrides a hook."""
+        return getattr(getattr(self._hooks, hook), "__func__", None) is vars(Hooks)[hook]
+
+    def _blame(self, hook: str) -> Blame:
+        return Blame(self._owner, hook, self.state.row or None)
+
+    # ---- cleaning up ----
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to clean up."""
+        return not self._needs_cleanup and not self.boxes.any_open
+
+    def stop_thread(self) -> None:
+        """Let the episode's thread end once it is idle; another one starts when it is needed."""
+        self._thread.stop()
+
+    async def clean_up(self) -> None:
+        """Run `cleanup` if the last episode still needs it, and close its boxes.
+
+        Raises:
+            UserCodeError: `cleanup` raised.
+        """
+        needed, self._needs_cleanup = self._needs_cleanup, False
+        try:
+            if needed:
+                await self._hook("cleanup")
+        except Exception as error:
+            known = isinstance(error, InfrastructureError) or of_the_policy(error)
+            if self.boxes.broke is None and not known:
+                raise
+            logger.warning("%s.cleanup failed", self._owner, exc_info=True)
+        finally:
+            if self.boxes.any_open:
+                await self.boxes.close()
+
+    async def abort(self) -> None:
+        """Clean up behind an exception, which matters more than one in `cleanup`."""
+        self.running = False
+        try:
+            await self.clean_up()
+        except UserCodeError:
+            logger.warning("%s.cleanup failed too", self._owner, exc_info=True)
