@@ -1,10 +1,8 @@
-"""Which type an argument has that a template writes without telling: its tool's JSON schema says.
+"""The types of arguments that a template writes as bare text, from the tool's JSON schema.
 
 A template that writes `<parameter=x>22</parameter>` or `x="22"` means a number where the schema
-asks for one, and a string where it asks for that. A value is never changed into another one to fit:
-what is not of the right type is handed on as it is, and the tool's validation says so.
-
-Left out: validation (`tools/validation.py`).
+asks for one, and a string where it asks for that. No value is converted to fit: one of the wrong
+type is passed on as it is, for the tool's validation (`tools/validation.py`) to answer.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,14 +27,14 @@ def typed(text: str, schema: Mapping[str, Any] | None) -> Any:
     """The value that a raw text stands for.
 
     Args:
-        text: As written, without quotes of the template's own.
-        schema: The parameter's JSON schema, as far as it is known. What it does not say, or says by
-            `$ref`, may be of any type.
+        text: The argument as written, without quotes that the template adds.
+        schema: The parameter's JSON schema, as far as it is known. Where it gives no type, or a
+            `$ref`, any type is allowed.
 
     Returns:
-        The text itself where only a string is allowed, whatever it looks like. Else the JSON or
-        Python literal that it writes, if it writes one: of a type that is allowed, or, where no
-        string is allowed either, of any. Else the text, its own quotes included.
+        The text itself where only a string is allowed, whatever it looks like. Otherwise the JSON
+        or Python literal that it spells, if its type is allowed or no string is. Otherwise the
+        text, its own quotes included.
     """
     allowed = types(schema)
     if allowed == {"string"}:
@@ -119,7 +117,7 @@ def _options(schema: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
-    """A schema and everything it is a union or an intersection of."""
+    """A schema, and every schema that it is a union or an intersection of."""
     if not isinstance(schema, Mapping):
         return
     yield schema

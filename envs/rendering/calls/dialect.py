@@ -1,9 +1,9 @@
-"""From a completion's text to what the assistant said and the calls in it.
+"""Split a completion's text into its content and its calls.
 
-A `Dialect` is how one chat template writes calls; `rendering/template/derivation.py` reads it from
-the template. `read_calls` raises for nothing that a model can write: a call that cannot be read is
-a `ToolCall` whose `error` says where, which rule, and what would be right. So is what is nearly a
-call (`near_misses.py`). Left out: a user's own parser (`rendering/user_parser.py`).
+A `Dialect` describes how one chat template writes calls; `rendering/template/derivation.py` derives
+it from the template. `read_calls` raises for nothing that a model can write: a call that cannot be
+read becomes a `ToolCall` whose `error` says where it breaks which rule, and what would be right. So
+does text that is nearly a call (`near_misses.py`).
 """
 
 import re
@@ -15,7 +15,7 @@ from gymnast.envs.rendering.calls.literals import skip_space
 from gymnast.envs.rendering.calls.payloads import Malformed, Payload, Schemas
 from gymnast.types import ToolCall
 
-_SEPARATORS = (";", ",")  # models write them between calls, whatever the template does
+_SEPARATORS = (";", ",")  # models write them between calls where the template does not
 _LAST_SEPARATOR = re.compile(r"[;,]\s*+\Z")
 
 
@@ -32,16 +32,16 @@ class Dialect:
         between: What separates payloads that share one `open` and `close`.
         section_open: What comes once before the first `open`.
         section_close: What comes once after the last `close`.
-        beside: What else the template writes between text and calls, or between two calls.
+        beside: Other markup that the template writes between text and calls, or between calls.
         several: Whether the template writes several calls in a turn.
         as_text: Whether the template takes a call's arguments as a JSON string.
         empty_content: The content that the template takes where there is none: "" or None.
         announced: Whether the template itself tells the model of the tools.
-        needs_system: Whether it does so in a system message only.
+        needs_system: Whether it does so only in a system message.
         prewritten: Whether the generation prompt ends with `open`.
-        answer: What stands after `open` where text comes instead of a call.
+        answer: What follows `open` where text comes instead of a call.
         leading_word: A word before calls that the template asks for, but leaves out; or "".
-        example: A right call of `TOOL` with `KEY` and `VALUE`, to show to a model.
+        example: A well-formed call of `TOOL` with `KEY` and `VALUE`, for a model to see.
     """
 
     payload: Payload
@@ -70,10 +70,10 @@ def read_calls(
     Args:
         text: The completion, added tokens included, without its stop token.
         dialect: How calls are written.
-        schemas: The parameters' schemas by the tools' names, for dialects that write no types.
+        schemas: The parameters' schemas by tool name, for dialects that write no types.
 
     Returns:
-        What is outside of the calls, and the calls in order. Ids are as the model wrote them, ""
+        The text outside of the calls, and the calls in order. Ids are as the model wrote them, ""
         where it wrote none.
     """
     schemas = schemas or {}
@@ -91,10 +91,10 @@ def read_calls(
 def read_near_miss(
     text: str, dialect: Dialect, schemas: Schemas | None = None
 ) -> tuple[str, list[ToolCall]]:
-    """Look for what is nearly a call in text in which somebody else found none.
+    """Look for a near miss in text in which another parser read no calls.
 
     Returns:
-        The text before it, and a call with its error; else the whole text, and no call.
+        The text before it, and a call with its error; or the whole text, and no call.
     """
     part = _with_near_miss(_Part(0, text, []), dialect, schemas or {}, alone=True)
     if not part.calls:
@@ -104,7 +104,7 @@ def read_near_miss(
 
 @dataclass(frozen=True)
 class _Part:
-    """A stretch of text, and the calls that come right after it.
+    """A stretch of text, and the calls right after it.
 
     Attributes:
         start: Where it begins in the completion.
@@ -118,7 +118,7 @@ class _Part:
 
 
 def _with_near_miss(part: _Part, dialect: Dialect, schemas: Schemas, *, alone: bool) -> _Part:
-    """A part whose text ends where something begins that is nearly a call."""
+    """The part, its text cut where something begins that is nearly a call."""
     text = part.text if alone else _without_markup(part.text, dialect)
     miss = near_misses.find(text, _markup_of(dialect), schemas, alone=alone)
     if miss is None:
@@ -156,30 +156,30 @@ def _without_markup(part: str, dialect: Dialect) -> str:
 
 
 def _without_ends(part: str, tag: re.Pattern[str]) -> str:
-    """A text without markup at its start and at its end."""
-    if found := tag.match(part):
-        part = part[found.end() :].lstrip()
-    for found in tag.finditer(part):
-        if found.end() == len(part):
-            return part[: found.start()].rstrip()
+    """The text without this markup at its start and its end."""
+    if at_start := tag.match(part):
+        part = part[at_start.end() :].lstrip()
+    for match in tag.finditer(part):
+        if match.end() == len(part):
+            return part[: match.start()].rstrip()
     return part
 
 
 def _read_delimited(text: str, dialect: Dialect, schemas: Schemas) -> list[_Part]:
     parts, position = [], 0
     while match := markup.pattern(dialect.open).search(text, position):
-        begin, said = position, text[position : match.start()]
+        begin, before = position, text[position : match.start()]
         if dialect.answer and (answer := markup.pattern(dialect.answer).match(text, match.end())):
-            parts.append(_Part(begin, said, []))
+            parts.append(_Part(begin, before, []))
             position = answer.end()
             continue
         read, position = _read_block(text, match.end(), dialect, schemas)
-        parts.append(_Part(begin, said, [_with_id(call, match) for call in read]))
+        parts.append(_Part(begin, before, [_with_id(call, match) for call in read]))
     return [*parts, _Part(position, text[position:], [])]
 
 
 def _read_bare(text: str, dialect: Dialect, schemas: Schemas) -> list[_Part]:
-    """Without a delimiter only the turn's beginning, or a word, can tell a call from text."""
+    """Without a delimiter, only the turn's start or the leading word tells a call from text."""
     parts: list[_Part] = []
     start, end = skip_space(text, 0), 0
     begins = dialect.payload.begins(text, start)
@@ -189,14 +189,14 @@ def _read_bare(text: str, dialect: Dialect, schemas: Schemas) -> list[_Part]:
     for word in re.finditer(re.escape(dialect.leading_word), text) if dialect.leading_word else ():
         start = skip_space(text, word.end())
         if word.start() >= end and dialect.payload.begins(text, start):
-            said, begin = text[end : word.start()], end
+            before, begin = text[end : word.start()], end
             calls, end = _read_block(text, start, dialect, schemas)
-            parts.append(_Part(begin, said, calls))
+            parts.append(_Part(begin, before, calls))
     return [*parts, _Part(end, text[end:], [])]
 
 
 def _with_id(call: ToolCall, opening: re.Match[str]) -> ToolCall:
-    """The call with the id that its opening markup holds, if it does."""
+    """The call with the id in its opening markup, if there is one."""
     return replace(call, id=opening[1]) if opening.groups() and not call.id else call
 
 
@@ -231,7 +231,7 @@ def _read_block(
 
 
 def _next_payload(text: str, position: int, dialect: Dialect) -> int | None:
-    """Where another payload begins behind the same opening delimiter, if one does."""
+    """Where another payload begins after the same opening delimiter, if one does."""
     position = skip_space(text, position)
     if dialect.between and text.startswith(dialect.between, position):
         position = skip_space(text, position + len(dialect.between))
@@ -242,11 +242,11 @@ def _next_payload(text: str, position: int, dialect: Dialect) -> int | None:
 
 
 def _resume(text: str, start: int, dialect: Dialect) -> int:
-    """Where to go on after a broken block: behind its end, or else at the next one's start.
+    """Where to go on after a broken block: after its end, or else at the start of the next.
 
     Args:
         text: The whole completion.
-        start: Up to where it could be read.
+        start: How far it could be read.
         dialect: How calls are written.
     """
     begins = markup.pattern(dialect.open).search(text, start) if dialect.open else None
@@ -254,7 +254,7 @@ def _resume(text: str, start: int, dialect: Dialect) -> int:
     close = markup.pattern(dialect.close).search(text, start, limit) if dialect.close else None
     if close:
         return close.end()
-    # A policy that repeats the opening, and nothing else, broke one call and not a thousand.
+    # A policy that repeats the opening and nothing else broke one call, not a thousand.
     while begins:
         limit = begins.start()
         begins = markup.pattern(dialect.open).match(text, skip_space(text, begins.end()))

@@ -23,7 +23,7 @@ from gymnast.types import ToolCall
 
 
 def find_path(value: Any, wanted: Any) -> tuple[str, ...] | None:
-    """The keys that lead from a JSON object to a value in it, or None."""
+    """The path of keys from a JSON object to a value in it, or None."""
     if not isinstance(value, dict):
         return None
     for key, item in value.items():
@@ -45,7 +45,7 @@ def _is_text_of(item: Any, wanted: Any) -> bool:
 
 
 def find_json(region: str, inside: str) -> tuple[Any, int, int] | None:
-    """The outermost JSON value around a word in a rendering, with its start and end."""
+    """The outermost JSON value around a word in a rendering, and its start and end."""
     word = region.find(inside)
     for match in re.finditer(r"[\[{]", region[: max(word, 0)]):
         try:
@@ -61,19 +61,19 @@ def _quoted(path: tuple[str, ...]) -> str:
     return ".".join(json.dumps(key) for key in path)
 
 
-_LONGEST_HEAD = 256  # of a call: so far the end of its name is looked for, markup included
+_LONGEST_HEAD = 256  # characters within which a tool's name, its markup included, must end
 _TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 
 
 @dataclass(frozen=True)
 class JsonCalls(Payload):
-    """JSON objects, alone or in a list, each with the tool's name and arguments somewhere in it.
+    """JSON objects, alone or in a list, that hold the tool's name and arguments.
 
     Attributes:
-        name: The keys that lead to the tool's name; empty where the name is itself the key of the
+        name: The path of keys to the tool's name; empty where the name is itself the key of the
             arguments.
-        arguments: The keys that lead to the arguments.
-        call_id: The keys that lead to the call's id; empty where it is not written.
+        arguments: The path of keys to the arguments.
+        call_id: The path of keys to the call's id; empty where it is not written.
         listed: Whether the template writes a list.
     """
 
@@ -143,14 +143,14 @@ class JsonCalls(Payload):
         return jmespath.search(_quoted(path), item)
 
     def begins(self, text: str, start: int) -> bool:
-        """Whether an object that begins with one of the expected keys begins here."""
+        """Whether an object begins here whose first key is one of the expected ones."""
         keys = {path[0] for path in (self.name, self.arguments, self.call_id) if path}
         either = "|".join(re.escape(json.dumps(key)) for key in keys)
         return bool(keys and re.compile(rf"\[?\s*{{\s*(?:{either})\s*:").match(text, start))
 
     @property
     def markup(self) -> PayloadMarkup:
-        """The last keys on the way to the name and the arguments."""
+        """The last key of each path."""
         return PayloadMarkup(
             name_key="".join(self.name[-1:]), arguments_key="".join(self.arguments[-1:])
         )
@@ -207,15 +207,15 @@ class NameThenJson(Payload):
 
     @property
     def header(self) -> str:
-        """What a model may write before the call instead of after its name; "" where nothing."""
+        """What a model may write before the call instead of after its name, or ""."""
         first = re.match(_TAG.pattern + r"\s*\w+", self.separator)
         return first[0] if first and len(_TAG.findall(self.separator)) > 1 else ""
 
     def _other_header(self, text: str, start: int) -> re.Match[str] | None:
-        """A separator of several tags that says something else between them.
+        """A separator of several tags with other words between them.
 
-        Models write the parts of a header in more ways than their template does: what ends it, and
-        the JSON behind it, leave no doubt.
+        Models write a header's parts in more ways than their template does. The last tag and the
+        JSON after it leave no doubt.
         """
         tags = _TAG.findall(self.separator)
         if len(tags) < 2 or not self.separator.endswith(tags[-1]):

@@ -4,12 +4,10 @@ r"""Calls with keywords in one pair of brackets: as Python writes them, or in br
     f{x:<|"|>text<|"|>,y:22}        braces, and strings in markup of the template's own
     f{x:<escape>22<escape>}         every value in quotes: its type is the schema's
 
-Some templates write what nobody could read back: strings without quotes, quotes in strings without
-escapes, no comma between arguments. What a model would rightly write is read there, and of the
-template's own way what can be read in one way only.
-
-Left out: markup around the payload, `call:` before a name included
-(`rendering/template/derivation.py`), and how values are read (`literals.py`).
+Some templates write calls that are ambiguous: strings without quotes, unescaped quotes inside
+strings, no comma between arguments. There, what a model would rightly write is read, and what the
+template writes where it can be read in one way only. Markup around the payload, such as `call:`
+before a name, belongs to the dialect; `literals.py` reads the values.
 """
 
 import re
@@ -71,7 +69,7 @@ class KeywordCalls(Payload):
 
     Attributes:
         opening: The bracket after a name, "(" or "{".
-        assign: What stands between a keyword and its value, "=" or ":".
+        assign: The sign between a keyword and its value, "=" or ":".
         notation: How strings are written.
         escaped: Whether the template escapes a quote in a string.
         quoted: Whether every value is in quotes, a number too.
@@ -160,8 +158,8 @@ class _Arguments:
     """The arguments of one call, while they are read.
 
     Attributes:
-        values: By name.
-        error: The first fault that does not keep the rest from being read, or None.
+        values: The values by name.
+        error: The first fault after which the rest can still be read, or None.
     """
 
     def __init__(self, syntax: KeywordCalls, schema: Mapping[str, Any] | None) -> None:
@@ -172,7 +170,7 @@ class _Arguments:
         self._named = False
 
     def read(self, text: str, position: int) -> int:
-        """Read up to the closing bracket; give where it ends."""
+        """Read up to the closing bracket; return where it ends."""
         close = _CLOSING[self._syntax.opening]
         position = skip_space(text, position)
         while not text.startswith(close, position):
@@ -186,7 +184,7 @@ class _Arguments:
         return position + 1
 
     def _read_key(self, text: str, start: int) -> tuple[str | None, int]:
-        """The keyword that begins here, if one does, and where its value begins."""
+        """The keyword that begins here, or None, and where the value begins."""
         assign = self._syntax.assign
         string = self._syntax.notation.read_string(text, start)
         if string is not None:
@@ -202,7 +200,7 @@ class _Arguments:
         return match[1].rstrip(), skip_space(text, match.end())
 
     def _read_value(self, text: str, start: int) -> tuple[Any, int, bool]:
-        """A value, where it ends, and whether a comma must come before the next keyword."""
+        """A value, where it ends, and whether the next keyword needs a comma before it."""
         joined = None if self._syntax.comma else _WITHOUT_COMMA.match(text, start)
         if joined:
             return Word(joined[1]), joined.end(), False
@@ -212,7 +210,7 @@ class _Arguments:
         return value, end, self._syntax.comma or isinstance(value, Word)
 
     def _beyond_quotes(self, text: str, start: int, value: str, end: int) -> tuple[str, int]:
-        """A string whose own quotes are not escaped: it ends where something can follow it."""
+        """A string with unescaped quotes in it: it ends where something can follow it."""
         close, quote = _CLOSING[self._syntax.opening], text[start]
         following = skip_space(text, end)
         if following == len(text) or text[following] in ",)]}":
@@ -230,9 +228,9 @@ class _Arguments:
     def _add(self, key: str | None, value: Any, position: int) -> None:
         rule = ""
         if key is None and self._named:
-            rule = "an argument without its name comes after one with it"
+            rule = "an argument without a name comes after one with a name"
             if self._syntax.notation.bare:
-                rule += "; put a string that has a comma in it in quotes"
+                rule += "; put a string with a comma in it in quotes"
         elif key is None:
             key = self._name_by_position()
         else:
@@ -240,27 +238,27 @@ class _Arguments:
         if key is None:
             rule = rule or "an argument has no name; write KEY=VALUE"
         elif key in self.values:
-            rule = f"the argument {key!r} comes twice"
+            rule = f"the argument {key!r} is given twice"
         else:
             self.values[key] = self._fit(value, of_property(self._schema, key))
         if rule and self.error is None:
             self.error = f"at character {position}: {rule}"
 
     def _name_by_position(self) -> str | None:
-        """The name of the next argument in the schema's order, as Python would have it."""
+        """The name of the next argument in the schema's order, as in Python."""
         properties = (self._schema or {}).get("properties")
         if not isinstance(properties, Mapping):
             return None
         return next((name for name in properties if name not in self.values), None)
 
     def _fit(self, value: Any, schema: Mapping[str, Any] | None, inside: bool = False) -> Any:
-        """A value as its schema has it."""
+        """A value in the type that its schema gives."""
         if isinstance(value, Word):
             if self._syntax.notation.bare:
                 return typed(value.text, schema)
             return None if constant(value.text) is None else typed(value.text, schema)
         if isinstance(value, str):
-            # Where numbers are quoted too, only the schema tells them from text.
+            # Where numbers are quoted as well, only the schema tells them from text.
             known = schema is not None or not inside
             is_text = schema is not None and "string" in types(schema)
             return typed(value, schema) if self._syntax.quoted and known and not is_text else value

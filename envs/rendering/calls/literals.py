@@ -1,13 +1,13 @@
 r"""Values as programming languages write them: strings, numbers, constants, lists, objects.
 
-One reader takes Python's literals and JSON's alike, mixed as models mix them: `None` or `null`,
-single quotes or double ones, keys with quotes or without. Where a template encloses strings in
-markup of its own, nothing is escaped in them.
+One reader takes Python's literals and JSON's, mixed as models mix them: `None` or `null`, single or
+double quotes, keys with quotes or without. Where a template encloses strings in markup of its own,
+nothing in them is escaped.
 
     ['x', 1, {"k": null}]      [<|"|>x<|"|>,1,{k:null}]
 
-Nothing is evaluated, and reading takes time in proportion to the text. Left out: what type a value
-should have (`argument_types.py`).
+Nothing is evaluated, and reading takes time in proportion to the text. Which type a value should
+have is not decided here (`argument_types.py`).
 """
 
 import math
@@ -18,7 +18,7 @@ from typing import Any
 from gymnast.envs.rendering.calls.payloads import Malformed
 
 DEPTH = 100
-"""How many lists and objects may stand inside each other."""
+"""How deeply lists and objects may be nested."""
 
 _CONSTANTS = {
     "true": True,
@@ -57,10 +57,10 @@ _SURROGATES = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 @dataclass(frozen=True)
 class Word:
-    """What was written without quotes: a number, a constant, or the text of a string.
+    """A value without quotes: a number, a constant, or the text of a string.
 
     Attributes:
-        text: As it was written.
+        text: The value as written.
     """
 
     text: str
@@ -73,10 +73,10 @@ def skip_space(text: str, position: int) -> int:
 
 
 def constant(text: str) -> Any:
-    """The number or constant that a word writes.
+    """The number or constant that a word spells.
 
     Raises:
-        ValueError: If it writes none, or a number that has no finite value.
+        ValueError: If it spells none, or a number without a finite value.
     """
     if text in _CONSTANTS:
         return _CONSTANTS[text]
@@ -95,7 +95,7 @@ def constant(text: str) -> Any:
 
 
 def read_literal(text: str) -> Any:
-    """The value that a whole text writes, white space at its ends aside.
+    """The value that a whole text spells; white space at its ends is ignored.
 
     Raises:
         Malformed: If it is not one value.
@@ -108,7 +108,7 @@ def read_literal(text: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """What was read, each word in it as the number or constant it writes."""
+    """A value that was read, with each `Word` in it as the number or constant that it spells."""
     if isinstance(value, Word):
         return constant(value.text)
     if isinstance(value, list):
@@ -132,7 +132,7 @@ class Notation:
     bare: bool = False
 
     def read(self, text: str, start: int, depth: int = 0) -> tuple[Any, int]:
-        """Read the value at `start`; give it, with a `Word` for each word, and where it ends.
+        """Read the value at `start`; return it, with a `Word` where it has no quotes, and its end.
 
         Raises:
             Malformed: If there is none.
@@ -171,7 +171,7 @@ class Notation:
         return _unescaped(match[1]), match.end()
 
     def quoting(self) -> str:
-        """How a string is to be written, for a model to read."""
+        """How to write a string, for a model to read."""
         return f"{self.quote}...{self.quote}" if self.quote else "'...'"
 
     def _read_word(self, text: str, start: int) -> tuple[Word, int]:

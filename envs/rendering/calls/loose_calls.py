@@ -1,13 +1,12 @@
-r"""Calls without any markup, in text: an offered tool with its parameters, or a JSON object.
+r"""Calls in text without any markup: an offered tool with its parameters, or a JSON object.
 
     add(a=1, b=2)      Action: add {"a": 1}      <function name="add"><a>1</a>
     {"tool": "add", "args": {"a": 1,}}           {'function': {'name': 'add', ...
 
-Both must begin a line, or stand behind a tag; an object may also be the last thing that is said. A
-tool's name counts only where nothing but brackets, and words of calls, stand between it and one of
-its parameters; an object only where its keys are those of a call.
-
-Left out: what a dialect's own markup gives away (`near_misses.py`).
+Both must begin a line or follow a tag; an object may also end the text. A tool's name counts only
+if nothing but brackets and the words of calls stand between it and one of its parameters; an object
+counts only if its keys are those of a call. What a dialect's own markup betrays is in
+`near_misses.py`.
 """
 
 import re
@@ -20,7 +19,7 @@ from typing import Any
 from gymnast.envs.rendering.calls.literals import Notation, plain
 from gymnast.envs.rendering.calls.payloads import Malformed, Schemas, read_json
 
-_MOST_NAMES, _MOST_OBJECTS = 200, 30  # that are looked at in a text
+_MOST_NAMES, _MOST_OBJECTS = 200, 30  # that are checked in one text
 _REACH = 200  # characters between a line's start, a name and a parameter
 _NAME_KEYS = ("name", "tool", "tool_name", "function", "function_name", "action")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args", "params", "input", "action_input", "kwargs")
@@ -38,7 +37,7 @@ _QUOTE = r"\\?[\"'“”`]?"
 _LABEL = re.compile(r"\s*+(?:\w{1,24}\s*+[:\[])?[^\w\n]*+")
 _REST = re.compile(r"[^\w]*+\Z")
 _DEPTH = 4  # objects around a call
-_SHOWN = 60  # characters of what was seen
+_SHOWN = 60  # characters of a near miss that its rule quotes
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,9 @@ class NearMiss:
     """Something that begins like a call.
 
     Attributes:
-        start: Where, in characters.
-        rule: What was seen, and which rule it breaks.
-        name: The tool that it names, as far as that is known.
+        start: Where it begins, in characters.
+        rule: What stands there, and which rule it breaks.
+        name: The tool that it names; "" where that is unknown.
     """
 
     start: int
@@ -57,7 +56,7 @@ class NearMiss:
 
 
 def words_of(markup: str) -> frozenset[str]:
-    """The words in a dialect's markup, and those that any call may have."""
+    """The words in a dialect's markup, and those that any call may contain."""
     return _WORDS | {word.casefold() for word in _LETTERS.findall(markup)}
 
 
@@ -66,7 +65,7 @@ class Loose:
     """Finds calls without markup.
 
     Attributes:
-        words: Which words may stand beside a tool's name and its parameters' names.
+        words: The words that may stand beside the names of a tool and its parameters.
         name_key: The dialect's own key of a tool's name; "" where it has none.
         arguments_key: Its own key of the arguments; "" where it has none.
     """
@@ -77,12 +76,12 @@ class Loose:
 
     def find(self, text: str, schemas: Schemas) -> Iterator[NearMiss]:
         """The first named tool, and the first object, that mean a call."""
-        for found in (self._offer(text, schemas), self._object(text, schemas)):
-            if found is not None:
-                yield found
+        for miss in (self._offer(text, schemas), self._object(text, schemas)):
+            if miss is not None:
+                yield miss
 
     def is_data(self, text: str, start: int, schemas: Schemas) -> bool:
-        """Whether a whole object, or a list of them, that begins at a place means no call."""
+        """Whether the object, or the list of them, that begins at `start` means no call."""
         value, _ = _read(text, start)
         items = value if isinstance(value, list) else [value]
         return bool(items) and all(self._is_data(item, schemas) for item in items)
@@ -94,13 +93,13 @@ class Loose:
         return self._name(item, schemas) is None and not any(map(_are_arguments, arguments))
 
     def _offer(self, text: str, schemas: Schemas) -> NearMiss | None:
-        found_names = _named(tuple(schemas)).finditer(text) if schemas else iter(())
-        for found in islice(found_names, _MOST_NAMES):
-            name = found[0]
-            behind = _argument(self.words, tuple(_properties(schemas[name])))
-            argument = behind.match(text, found.end())
-            start = _beginning(text, found.start())
-            if argument and _beside(self.words).fullmatch(text, start, found.start()):
+        names = _named(tuple(schemas)).finditer(text) if schemas else iter(())
+        for match in islice(names, _MOST_NAMES):
+            name = match[0]
+            rest_of_call = _argument(self.words, tuple(_properties(schemas[name])))
+            argument = rest_of_call.match(text, match.end())
+            start = _beginning(text, match.start())
+            if argument and _beside(self.words).fullmatch(text, start, match.start()):
                 shown = text[start : argument.end()].strip()[-_SHOWN:]
                 rule = f"{shown!r} looks like a call, but is not written as one"
                 return NearMiss(start, rule, name)
@@ -110,10 +109,10 @@ class Loose:
         keys = (*self._name_keys, *self._argument_keys, *_OTHER_KEYS, *_AROUND, *schemas)
         position = 0
         for _ in range(_MOST_OBJECTS):
-            found = _opened(keys).search(text, position)
-            if found is None:
+            opening = _opened(keys).search(text, position)
+            if opening is None:
                 break
-            start = found.start()
+            start = opening.start()
             value, position = _read(text, start)
             if value is None:
                 name = self._torn(text[start : start + 2 * _REACH], schemas)
@@ -139,7 +138,7 @@ class Loose:
         return value is not None and _REST.match(text, end) is not None
 
     def _name(self, value: Any, schemas: Schemas, depth: int = _DEPTH) -> str | None:
-        """The tool that an object means to call; None where it does not."""
+        """The tool that an object means to call; None where it means no call."""
         if isinstance(value, list):
             names = (self._name(item, schemas, depth) for item in value[:8])
             return next((name for name in names if name is not None), None)
@@ -164,7 +163,7 @@ class Loose:
         return name if right and re.fullmatch(r"[\w.\-]+", name) else None
 
     def _torn(self, part: str, schemas: Schemas) -> str | None:
-        """The tool in an object that cannot be read, if it has the keys of a call."""
+        """The tool named in an object that cannot be read, if it has the keys of a call."""
         named = _key(self._name_keys, rf"{_QUOTE}([\w.\-]++)").search(part)
         if named is None:
             return None
@@ -173,12 +172,12 @@ class Loose:
 
 
 def _read(text: str, start: int) -> tuple[Any, int]:
-    """The object, or the list, at a place, and where it ends; None where it cannot be read."""
+    """The object or list at `start`, and where it ends; None where it cannot be read."""
     try:
         return read_json(text, start)
     except Malformed:
         pass
-    try:  # as programming languages write it: other quotes, a comma at its end
+    try:  # as programming languages write it: other quotes, a trailing comma
         value, end = Notation().read(text, start)
         return plain(value), end
     except Malformed:
@@ -196,7 +195,7 @@ def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _beginning(text: str, position: int) -> int:
-    """Where the line of a position begins, or what comes behind a tag or a call in it."""
+    """Where the line of a position begins, or the part of it after a tag or a call."""
     limit = max(0, position - _REACH)
     cuts = [text.rfind(end, limit, position) + len(end) for end in ("\n", ">", "]", "; ")]
     return max([limit, *(cut for cut in cuts if cut > 1)])
@@ -215,7 +214,7 @@ def _beside(words: frozenset[str]) -> re.Pattern[str]:
 
 @lru_cache(maxsize=256)
 def _argument(words: frozenset[str], keys: tuple[str, ...]) -> re.Pattern[str]:
-    """What comes behind a tool's name in a call, up to one of its parameters."""
+    """What follows a tool's name in a call, up to one of its parameters."""
     word, key = rf"(?i:{_any(words)})(?![^\W\d_])", rf"(?:{_any(keys)})(?!\w)"
     forms = (
         rf"\(\s*+{key}\s*+=(?!=)",  # (a=1
@@ -223,13 +222,13 @@ def _argument(words: frozenset[str], keys: tuple[str, ...]) -> re.Pattern[str]:
         rf"<(?:[^\w<>\n]|{word}){{0,12}}?{key}[^<>\n]{{0,40}}+>",  # <parameter=a>
         rf">\s*+{key}\s*+</",  # <arg_key>a</arg_key>
     )
-    between = rf"(?!\s*+=\s)(?:[\W\d_]|{word}){{0,{_REACH}}}?"  # an assignment is none
+    between = rf"(?!\s*+=\s)(?:[\W\d_]|{word}){{0,{_REACH}}}?"  # an assignment is no call
     return re.compile(rf"{between}(?:{'|'.join(forms)})")
 
 
 @lru_cache(maxsize=256)
 def _key(keys: tuple[str, ...], value: str) -> re.Pattern[str]:
-    """One of these keys, and the beginning of its value."""
+    """One of these keys, and the start of its value."""
     return re.compile(rf"{_QUOTE}(?:{_any(keys)}){_QUOTE}\s*+[:=]\s*+{value}")
 
 
@@ -239,5 +238,5 @@ def _any(words: Any) -> str:
 
 @lru_cache(maxsize=256)
 def _opened(keys: tuple[str, ...]) -> re.Pattern[str]:
-    """The beginning of an object, or of a list of them, up to its first key."""
+    """The start of an object, or of a list of them, up to its first key."""
     return re.compile(rf"(?:\[\s*+)?{{\s*+{_QUOTE}(?:{_any(keys)}){_QUOTE}\s*+[:=]")

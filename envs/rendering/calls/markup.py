@@ -1,13 +1,12 @@
 r"""Markup that a template writes around calls, as a pattern to look for in what a model wrote.
 
-Most of it is the same for every call. What differs has a placeholder in it: the call's id, its
-number, the tool's name, an argument's key. White space is free between two pieces of markup,
-written or not: a model's tokens often merge it with what follows. Only two words need some.
+Most of it is the same for every call. For what differs it has a placeholder: the call's id, its
+number, the tool's name, an argument's key. White space between two pieces of markup is optional,
+since a model's tokens often merge it with what follows; only two words need some.
 
     functions.NAME:0<|args|>   ->   "functions." NAME ":" NUMBER "<|args|>"
 
-Left out: how markup is found (`rendering/template/derivation.py`) and what it encloses
-(`payloads.py`).
+`rendering/template/derivation.py` derives the markup; `payloads.py` describes what it encloses.
 """
 
 import re
@@ -25,7 +24,7 @@ _LONE_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 
 
 def generalised(markup: str) -> str:
-    """Markup of a marked call, with placeholders for what differs from call to call."""
+    """Markup of a marked call, with placeholders for what differs between calls."""
     for call_id, name in zip(probes.IDS, probes.NAMES, strict=True):
         markup = markup.replace(call_id, ID).replace(name, NAME)
     return _LONE_NUMBER.sub(NUMBER, markup)
@@ -43,7 +42,7 @@ def pattern(markup: str, key: str | None = None) -> re.Pattern[str]:
     written, last = "", ""
     for piece in _PIECE.findall(markup):
         if written:
-            # Two words would be one without; two pieces of one word are never apart.
+            # Without white space, two words would become one.
             written += r"\s++" if _is_word(last[-1]) and _is_word(piece[0]) else r"\s*+"
         written += "".join(patterns.get(c) or re.escape(c) for c in piece)
         last = piece
@@ -66,7 +65,7 @@ def shared_length(text: str, other: str) -> int:
 
 
 def common_start(text: str, other: str, added: Collection[str] = ()) -> str:
-    """What two texts begin with, up to a sensible place to cut `text`."""
+    """The start that two texts share, up to a sensible place to cut `text`."""
     length = shared_length(text, other)
     common = text[:length]
     if length in (len(text), len(other)):
@@ -79,7 +78,7 @@ def common_start(text: str, other: str, added: Collection[str] = ()) -> str:
 
 
 def common_end(text: str, other: str, added: Collection[str] = ()) -> str:
-    """What two texts end with, down to a sensible place to cut `text`."""
+    """The end that two texts share, from a sensible place to cut `text`."""
     length = shared_length(text[::-1], other[::-1])
     cut = len(text) - length
     if length in (len(text), len(other)) and text[cut : cut + 1] not in _CLOSING:
@@ -96,7 +95,7 @@ def common_end(text: str, other: str, added: Collection[str] = ()) -> str:
 
 
 def cuts_token(text: str, cut: int, added: Collection[str]) -> bool:
-    """Whether cutting a text here would cut an added token."""
+    """Whether cutting the text here would cut an added token in two."""
     return any(
         match.start() < cut < match.end()
         for token in added

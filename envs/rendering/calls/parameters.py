@@ -29,17 +29,17 @@ from gymnast.envs.rendering.calls.payloads import (
 )
 from gymnast.types import ToolCall
 
-_ATTRIBUTE = "\ue0f4"  # in `assign`: the word that says what type the value has
+_ATTRIBUTE = "\ue0f4"  # in `assign`: the word that gives the type of the value
 _KEYS = tuple(probes.ARGUMENTS[0])
-# No white space can be matched in two ways: a model may write thousands of it.
+# No white space can match in two ways: a model may write thousands of spaces.
 _KEY_TEXT = r"\s*+([^{ends}\n]{{0,200}}?[^{ends}\s])\s*+"
 _ENTITIES = {"&quot;": '"', "&apos;": "'", "&#39;": "'", "&#34;": '"', "&lt;": "<", "&gt;": ">"}
-_LONGEST_NAME = 256  # of a tool; so far the end of a name is looked for, markup included
+_LONGEST_NAME = 256  # characters within which a tool's name, its markup included, must end
 
 
 @dataclass(frozen=True)
 class Parameters(Payload):
-    """A tool's name, and each argument in markup.
+    """A tool's name, and each argument in markup of its own.
 
     Attributes:
         after_name: What follows the tool's name.
@@ -47,10 +47,10 @@ class Parameters(Payload):
         assign: What stands between a key and its value.
         close: What follows a value; it may hold the key.
         text_word: The attribute's word for a string, where `assign` has an attribute.
-        before, after: White space that the template writes around a value, not part of it.
-        enclosure: What the template puts around a text that could be taken for markup.
-        item: The key under which a list's items are written; "" where lists are JSON.
-        entities: Whether names and keys are written with XML's entities.
+        before, after: White space that the template adds around a value.
+        enclosure: What the template puts around a text that looks like markup.
+        item: The key of a list's items; "" where lists are JSON.
+        entities: Whether names and keys are written with XML entities.
     """
 
     label: ClassVar[str] = "parameters in markup"
@@ -128,14 +128,14 @@ class Parameters(Payload):
             end = markup.pattern(tag).search(text, start, limit) if tag else None
             limit = end.start() if end else limit
         after = markup.pattern(self.after_name) if self.after_name else None
-        found = after.search(text, start, limit) if after else None
-        name = text[start : found.start() if found else limit].strip()
-        if after and found is None:
+        header = after.search(text, start, limit) if after else None
+        name = text[start : header.start() if header else limit].strip()
+        if after and header is None:
             rule = f"the tool's name must be followed by {markup.shown(self.after_name)!r}"
             raise Malformed(start, rule, name if len(name.split()) == 1 else "")
         if len(name.split()) != 1:
             raise Malformed(start, "a call must begin with the tool's name")
-        return self._unescaped(name), found.end() if found else limit
+        return self._unescaped(name), header.end() if header else limit
 
     def _next_parameter(self, text: str, position: int, close: str) -> re.Match[str] | None:
         position = skip_space(text, position)
@@ -146,29 +146,29 @@ class Parameters(Payload):
     def _read_parameter(
         self, text: str, start: int, tool: Mapping[str, Any] | None, close: str
     ) -> tuple[str, Any, int]:
-        found = _key_pattern(self.assign).match(text, start)
-        if found is None:
+        assignment = _key_pattern(self.assign).match(text, start)
+        if assignment is None:
             shown = self.assign.replace(_ATTRIBUTE, self.text_word)
             raise Malformed(start, f"an argument's key must be followed by {shown!r}")
-        key = self._unescaped(found[1])
+        key = self._unescaped(assignment[1])
         schema = of_property(tool, key)
-        if self.item and self._is_nested(text, found.end()):
-            value, end = self._read_nested(text, found.end(), key, schema, DEPTH)
+        if self.item and self._is_nested(text, assignment.end()):
+            value, end = self._read_nested(text, assignment.end(), key, schema, DEPTH)
             return key, value, end
         inside, outside = self.enclosure
-        begin = found.end()
+        begin = assignment.end()
         if inside and text.startswith(inside, skip_space(text, begin)):
             begin = max(text.find(outside, begin), begin)
         end_match = self._value_end(text, begin, key, close)
-        value = text[found.end() : end_match.start()]
+        value = text[assignment.end() : end_match.start()]
         value = value.removeprefix(self.before).removesuffix(self.after)
         core = value.strip()
         if inside and core.startswith(inside) and core.endswith(outside):
             core = core[len(inside) : -len(outside)]
             return key, core if "string" in types(schema) else typed(core, schema), end_match.end()
-        if self._holds_argument(value, text.startswith(self.before, found.end())):
-            raise self._not_closed(found.end(), key)
-        if self.text_word and found[2] == self.text_word:
+        if self._holds_argument(value, text.startswith(self.before, assignment.end())):
+            raise self._not_closed(assignment.end(), key)
+        if self.text_word and assignment[2] == self.text_word:
             return key, value, end_match.end()
         return key, self._typed(value, schema), end_match.end()
 
@@ -180,16 +180,16 @@ class Parameters(Payload):
         return word.replace("&amp;", "&")
 
     def _holds_argument(self, value: str, spaced: bool) -> bool:
-        """Whether another argument begins inside of a value, whose end was then left out.
+        """Whether another argument begins inside a value, because the value's end is missing.
 
         Args:
             value: The value.
-            spaced: Whether `before` stands before it: then it does before another argument's too.
+            spaced: Whether `before` stands before it; then it stands before the other's as well.
         """
         before = self.before if spaced else ""
         for opening in markup.pattern(self.open).finditer(value):
-            found = _key_pattern(self.assign).match(value, opening.end())
-            if found is not None and value.startswith(before, found.end()):
+            assignment = _key_pattern(self.assign).match(value, opening.end())
+            if assignment is not None and value.startswith(before, assignment.end()):
                 return True
         return False
 
@@ -199,12 +199,12 @@ class Parameters(Payload):
         return typed(value, schema)
 
     def _value_end(self, text: str, start: int, key: str, close: str) -> re.Match[str]:
-        """Where a value ends: at the first `close` that is followed by more of the call."""
-        found = _followed(self.close, key, (self.open, close)).search(text, start)
-        found = found or markup.pattern(self.close, key).search(text, start)
-        if found is None:
+        """Where a value ends: at the first `close` that more of the call follows."""
+        end = _followed(self.close, key, (self.open, close)).search(text, start)
+        end = end or markup.pattern(self.close, key).search(text, start)
+        if end is None:
             raise self._not_closed(start, key)
-        return found
+        return end
 
     def _is_nested(self, text: str, start: int) -> bool:
         start = skip_space(text, start)
@@ -238,16 +238,18 @@ class Parameters(Payload):
         if is_list:
             return [value for _, value in children], closing.end()
         if repeated is not None:
-            raise Malformed(repeated[0], f"the element {repeated[1]!r} comes twice")
+            raise Malformed(repeated[0], f"the element {repeated[1]!r} is given twice")
         return dict(children), closing.end()
 
     def _read_element(self, text: str, start: int, schema: Any, depth: int) -> tuple[str, Any, int]:
-        """Read one element of a list or an object: its key, its value, and where it ends."""
+        """Read one element of a list or an object; return its key, its value, and its end."""
         opening = markup.pattern(self.open).match(text, start)
-        found = opening and _key_pattern(self.assign).match(text, opening.end())
-        if found is None or found[1].split() != [found[1]]:  # the next call, for one
+        assignment = opening and _key_pattern(self.assign).match(text, opening.end())
+        if assignment is None or assignment[1].split() != [
+            assignment[1]
+        ]:  # but, say, the next call
             raise Malformed(start, "an element must begin with its key, one word")
-        key, begin = found[1], found.end()
+        key, begin = assignment[1], assignment.end()
         part = of_items(schema) if key == self.item else of_property(schema, key)
         if self._is_nested(text, begin):
             return key, *self._read_nested(text, begin, key, part, depth - 1)
@@ -262,30 +264,30 @@ class Parameters(Payload):
 
 
 def _enclosure(call: MarkedCall, payload: Parameters) -> tuple[str, str]:
-    """What the template puts around a text with markup and lines in it."""
+    """What the template puts around a text with markup and line breaks in it."""
     text = 'Zq <b> & "q"\nZq'
     region = call.write({_KEYS[0]: text}) or ""
-    found = region.find(text)
-    if found < 0:
+    begin = region.find(text)
+    if begin < 0:
         return "", ""
-    key = _key_before(region, found, payload)
-    closed = markup.pattern(payload.close, _KEYS[0]).search(region, found + len(text))
+    key = _key_before(region, begin, payload)
+    closed = markup.pattern(payload.close, _KEYS[0]).search(region, begin + len(text))
     if key is None or closed is None:
         return "", ""
-    before, after = region[key.end() : found], region[found + len(text) : closed.start()]
+    before, after = region[key.end() : begin], region[begin + len(text) : closed.start()]
     return (before.strip(), after.strip()) if before.strip() and after.strip() else ("", "")
 
 
 def _item(call: MarkedCall, payload: Parameters) -> str:
-    """The key under which a list's items are written, where they have markup of their own."""
+    """The key of a list's items, where they have markup of their own; else ""."""
     region = call.write({_KEYS[0]: ["Zqone", "Zqtwo"]}) or ""
-    found = region.find("Zqone")
-    key = _key_before(region, found, payload)
-    return key[1] if key is not None and key.end() == found and key[1] != _KEYS[0] else ""
+    begin = region.find("Zqone")
+    key = _key_before(region, begin, payload)
+    return key[1] if key is not None and key.end() == begin and key[1] != _KEYS[0] else ""
 
 
 def _key_before(region: str, value: int, payload: Parameters) -> re.Match[str] | None:
-    """The key, with its assignment, of the argument or item whose value begins at `value`."""
+    """The key and assignment of the argument or item whose value begins at `value`."""
     opened = [match.end() for match in markup.pattern(payload.open).finditer(region, 0, value)]
     return _key_pattern(payload.assign).match(region, opened[-1]) if opened else None
 
@@ -294,8 +296,8 @@ def _split(region: str) -> tuple[int, str, str, str, str, int, str] | None:
     """Cut the marked call at its name, keys and values.
 
     Returns:
-        Where the name starts; what stands between name and key, key and text, text and next key,
-        key and number; where the number ends, and what follows it. None if they do not come in this
+        Where the name starts; the text between name and key, key and text, text and next key, key
+        and number; where the number ends, and the text after it. None if they come in another
         order.
     """
     (key, text), (next_key, number) = (
@@ -305,11 +307,11 @@ def _split(region: str) -> tuple[int, str, str, str, str, int, str] | None:
     start = region.rfind(probes.NAMES[0], 0, max(first_key, 0))
     cuts, position = [], start + len(probes.NAMES[0])
     for word in (key, text, next_key, number):
-        found = region.find(word, position)
-        if start < 0 or found < 0:
+        at = region.find(word, position)
+        if start < 0 or at < 0:
             return None
-        cuts.append(region[position:found])
-        position = found + len(word)
+        cuts.append(region[position:at])
+        position = at + len(word)
     header, assign, between, assign_number = cuts
     return (
         start,
@@ -323,7 +325,7 @@ def _split(region: str) -> tuple[int, str, str, str, str, int, str] | None:
 
 
 def _with_attribute(text: str, other: str) -> tuple[str, str]:
-    """Two assignments as one with a place for the word that differs; and the word for text."""
+    """Two assignments as one, `_ATTRIBUTE` for the word that differs; and the word for text."""
     start = re.sub(r"\w+\Z", "", text[: markup.shared_length(text, other)])
     shared = markup.shared_length(text[::-1], other[::-1])
     end = re.sub(r"\A\w+", "", text[len(text) - shared :])
@@ -336,13 +338,13 @@ def _with_attribute(text: str, other: str) -> tuple[str, str]:
 @lru_cache(maxsize=1024)
 def _key_pattern(assign: str) -> re.Pattern[str]:
     pattern = markup.pattern(assign).pattern.replace(re.escape(_ATTRIBUTE), r"(\w+)")
-    # A key in quotes may hold any other character.
+    # A key in quotes may hold any character but a quote.
     ends = '"' if assign.startswith('"') else "<>"
     return re.compile(_KEY_TEXT.format(ends=ends) + pattern)
 
 
 @lru_cache(maxsize=1024)
 def _followed(close: str, key: str, following: tuple[str, ...]) -> re.Pattern[str]:
-    """A value's `close`, where the text ends after it or one of these tags comes next."""
+    """A value's `close` that the end of the text or one of these tags follows."""
     tags = [markup.pattern(tag).pattern for tag in following if tag]
     return re.compile(rf"{markup.pattern(close, key).pattern}(?=\s*+(?:{'|'.join(tags)}|\Z))")

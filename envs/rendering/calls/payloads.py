@@ -1,4 +1,4 @@
-r"""What can stand between the delimiters of a call: the contract of a payload kind.
+r"""Payloads, what stands between the delimiters of a call: the contract of each kind.
 
 A payload is what a dialect's `open` and `close` enclose. A kind is a small frozen class that
 recognises itself in a template's rendering of a marked call, and then reads what a model writes.
@@ -24,11 +24,11 @@ Schemas = Mapping[str, Mapping[str, Any]]
 
 
 class Malformed(ValueError):
-    """What a model wrote breaks a rule.
+    """What a model wrote breaks a rule of the dialect.
 
     Attributes:
         position: Where in the text, in characters.
-        name: The tool's name, as far as it could be read.
+        name: The tool's name; "" where it could not be read.
     """
 
     def __init__(self, position: int, rule: str, name: str = "") -> None:
@@ -131,7 +131,7 @@ class Payload(ABC):
     def read(
         self, text: str, start: int, schemas: Schemas, close: str
     ) -> tuple[list[ToolCall], int]:
-        """Read the payload that begins at `start`; give its calls and where it ends.
+        """Read the payload that begins at `start`; return its calls and where it ends.
 
         Args:
             text: The whole completion.
@@ -173,7 +173,7 @@ _DECODER = json.JSONDecoder(strict=False, parse_constant=_reject_constant, parse
 
 
 def read_json(text: str, start: int) -> tuple[Any, int]:
-    """Read the JSON value at `start`; give it and where it ends.
+    """Read the JSON value at `start`; return it and where it ends.
 
     Raises:
         Malformed: If there is none.
@@ -190,7 +190,7 @@ def read_json(text: str, start: int) -> tuple[Any, int]:
 
 
 def read_arguments(value: Any, position: int, name: str) -> dict[str, Any]:
-    """The arguments as a dict; a string of JSON is decoded, null means none.
+    """The arguments as a dict; a JSON string is decoded, and null means none.
 
     Raises:
         Malformed: If they are not an object.

@@ -1,7 +1,7 @@
-"""Marked conversations: what is rendered to find out how a chat template writes things.
+"""Marked conversations, rendered to find out how a chat template writes things.
 
-Every word here is one that no template contains, so where it turns up in a rendering is where the
-template puts it. The values are harmless to templates that check names and ids.
+No template contains the words used here, so where one turns up in a rendering, the template put it
+there. The values pass the checks of templates that check names and ids.
 """
 
 import json
@@ -50,8 +50,8 @@ def calling(
     Args:
         count: How many calls, at most two.
         content: The text before them.
-        as_text: Whether the arguments are given as a JSON string.
-        arguments: Of each call.
+        as_text: Whether arguments are given as a JSON string.
+        arguments: The arguments of each call.
     """
     calls = [
         openai_call(call_id, name, json.dumps(given) if as_text else given)
@@ -61,7 +61,7 @@ def calling(
 
 
 def result(number: int = 0) -> dict[str, Any]:
-    """The result of the call of that number."""
+    """The result of the call with this number, from 0."""
     return {
         "role": "tool",
         "content": "Zqresult",

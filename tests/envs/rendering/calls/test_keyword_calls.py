@@ -257,11 +257,11 @@ def test_arguments_without_names_follow_the_schema() -> None:
 @pytest.mark.parametrize(
     ("text", "position", "rule"),
     [
-        ("[f(x=1, x=2)]", 8, "'x' comes twice"),
-        ("[f('x', a='y')]", 8, "'a' comes twice"),
+        ("[f(x=1, x=2)]", 8, "'x' is given twice"),
+        ("[f('x', a='y')]", 8, "'a' is given twice"),
         ("[f(1, 2, 3)]", 9, "no name; write KEY=VALUE"),
-        ("[f(b=1, 'x')]", 8, "comes after one with it"),
-        ("[f(a='x', b=1, 2, 3)]", 15, "comes after one with it"),
+        ("[f(b=1, 'x')]", 8, "comes after one with a name"),
+        ("[f(a='x', b=1, 2, 3)]", 15, "comes after one with a name"),
     ],
 )
 def test_a_call_whose_arguments_clash_carries_its_error(

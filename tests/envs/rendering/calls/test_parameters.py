@@ -268,7 +268,7 @@ def test_empty_lists_and_objects_in_markup_need_a_schema() -> None:
         (ENCLOSED, 'two words">', "", "must begin with the tool's name"),
         (NESTED, 'f">[<a>[<b>1[</a>[</f>', "[<b>", "'b' is not closed"),
         (NESTED, 'f">[<a>[<b>1[</b>x[</a>[</f>', "x", "'a' is not closed"),
-        (NESTED, 'f">[<a>[<b>1[</b>[<b>2[</b>[</a>[</f>', "[<b>2", "comes twice"),
+        (NESTED, 'f">[<a>[<b>1[</b>[<b>2[</b>[</a>[</f>', "[<b>2", "is given twice"),
         (NESTED, 'f">' + "[<a>" * 200, None, "nested too deeply"),
         (NESTED, 'f">[<a>[<f name="g">[</f>', '[<f name="g', "must begin with its key"),
     ],
