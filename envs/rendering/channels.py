@@ -1,11 +1,11 @@
-r"""A turn in parts, each under a header of its own: thoughts, calls, what is said before and after.
+r"""Turns in several parts, each under a header: thoughts, answers, and calls with text around them.
 
     <|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.
     header, of a thought             joint                    header, of an answer
 
-A template's renderings show the header of a thought and that of an answer. Models write others as
-well (`<|channel|>commentary<|message|>` before a call), and several parts of one kind. Headers and
-joints are never content, whatever their words.
+A template's renderings show the headers of a thought and of an answer. Models write others as well
+(`<|channel|>commentary<|message|>` before a call), and several parts of one kind. Headers and
+joints are never content, whatever words they hold.
 """
 
 import re
@@ -18,19 +18,19 @@ from gymnast.envs.rendering.calls.dialect import Dialect
 from gymnast.envs.rendering.template.reasoning import Reasoning
 
 _WORD = re.compile(r"\w+")
-_LONGEST_HEADER = 80  # characters between its first and its last markup
+_LONGEST_HEADER = 80  # characters between the first and the last of its markup
 
 
 @dataclass(frozen=True)
 class Channels:
-    """How a template parts a turn.
+    """How a template divides a turn into parts.
 
     Attributes:
         joint: What ends a part and begins the next.
         start: What a header begins with.
         end: What it ends with.
         thought: The header of a thought.
-        call: What a call begins with in its part's header; "" where calls stand in parts like text.
+        call: What a call begins with in a header; "" where calls stand in parts, like text.
     """
 
     joint: str
@@ -47,7 +47,7 @@ class Channels:
         dialect: Dialect | None,
         added: Collection[str],
     ) -> "Channels | None":
-        """Compare a thought's header with an answer's; None where they differ in kind.
+        """Compare the headers of thought and answer; None where they differ in more than a word.
 
         Args:
             reasoning: How the template writes thoughts.
@@ -68,17 +68,17 @@ class Channels:
         return None
 
     def split(self, text: str) -> tuple[str, str, str]:
-        """Part a turn.
+        """Divide a turn.
 
         Returns:
-            The thoughts, what is said, and the calls with their markup from `call` on. Without
-            `call`, what is said is given where calls are, to look for them in it.
+            The thoughts, the text, and the calls with their markup from `call` on. Without `call`,
+            the text takes the place of the calls, to be searched for them.
         """
         parts = list(self._parts(text))
         thoughts = [body for kind, body in parts if kind == "thought"]
-        said = [body for kind, body in parts if kind == "said"]
+        texts = [body for kind, body in parts if kind == "text"]
         calls = [body for kind, body in parts if kind == "call"]
-        thought, text = "\n".join(filter(None, thoughts)), "\n".join(filter(None, said))
+        thought, text = "\n".join(filter(None, thoughts)), "\n".join(filter(None, texts))
         return (thought, text, "".join(calls)) if self.call else (thought, "", text)
 
     def _parts(self, text: str) -> Iterator[tuple[str, str]]:
@@ -91,25 +91,25 @@ class Channels:
             header = self._header.match(part, 0, call)
             body = part[header.end() if header else 0 : call]
             thinks = header is not None and header[0].strip() == self.thought
-            yield "thought" if thinks else "said", body.strip()
+            yield "thought" if thinks else "text", body.strip()
             yield "call", part[call:]
 
     def _last(self, part: str) -> str:
-        """A turn's last part, without the beginning of a joint that its end cut off."""
+        """A turn's last part, without the start of a joint that the end of the turn cut off."""
         part, least = part.rstrip(), self.joint.find(">") + 1 or len(self.joint)
         lengths = range(len(self.joint), least - 1, -1)
         cut = next((n for n in lengths if part.endswith(self.joint[:n])), 0)
         return part[: len(part) - cut]
 
     def _call(self, part: str) -> int:
-        """Where the call in a part begins; its end where there is none."""
+        """Where the call in a part begins; the end of the part where there is none."""
         call = markup.pattern(self.call).search(part) if self.call else None
         return call.start() if call and part.rfind(self.end) > call.start() else len(part)
 
     @cached_property
     def _header(self) -> re.Pattern[str]:
         start, end = re.escape(self.start), re.escape(self.end)
-        open_end = rf"\s*+{start}\s*+[\w.]*\s*\Z"  # cut off, or gone on with as a call
+        open_end = rf"\s*+{start}\s*+[\w.]*\s*\Z"  # cut off, or continued as a call
         within = rf"[^\n]{{0,{_LONGEST_HEADER}}}?"
         return re.compile(rf"{open_end}|\s*+[^<>\n]{{0,{_LONGEST_HEADER}}}?{start}{within}{end}")
 

@@ -1,8 +1,15 @@
 """From sampled ids to the assistant's message: its text, its thought, its calls.
 
-Who reads is settled once: the user's parser, else the tokenizer's response template, else the
-dialect that was found in the chat template, or the plain protocol's. Nothing that a model can
-write raises; a call that cannot be read is in the message, with an `error`.
+Which parser reads is settled once: the user's, else the tokenizer's response template, else the
+dialect derived from the chat template, or the plain protocol's. Nothing that a model can write
+raises; a call that cannot be read is in the message, with an `error`. The way back, from a message
+to ids, is `encoding.py`.
+
+A model can write `<|"|>` as one token, which ends a string, or letter by letter, as text in that
+string. Decoded, both look the same. Where a completion has the token itself, text that only spells
+it gets a marker before the completion is read, which is taken out of the result. Where a completion
+has the markup in letters alone, they are read as markup: a policy that has not learned the token
+yet means it all the same.
 """
 
 import re
@@ -23,10 +30,10 @@ from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.envs.rendering.user_parser import Parser, run_parser
 from gymnast.types import Message, ToolCall
 
-_MARKER = "\ue0ff"
+_MARKER = "\ue0ff"  # in text that only spells a token
 
 STRICT_ID = re.compile(r"[A-Za-z0-9]{9}")
-"""A call's id as the strictest template wants it."""
+"""The rule of the strictest template for a call's id."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +46,8 @@ class Reader:
         dialect: How it writes calls.
         reasoning: How it writes thoughts; None where it writes none.
         stop_ids: The ids that end a turn.
-        channels: How it parts a turn; None where it does not.
-        strict_ids: Whether it takes calls' ids of nine letters and digits only.
+        channels: How it divides a turn into parts; None where it does not.
+        strict_ids: Whether it accepts only ids of nine letters and digits for calls.
         parser: The user's parser.
         response: The tokenizer's response template.
     """
@@ -58,7 +65,7 @@ class Reader:
     def read(
         self, completion_ids: Sequence[int], context_ids: Sequence[int], tools: Tools
     ) -> Message:
-        """Read a completion. See `Renderer.parse`."""
+        """Read a completion, as `Renderer.parse` describes."""
         if self.parser is not None:
             content, calls = run_parser(
                 self.parser, self.text.decode(self._without_stop(completion_ids))
@@ -67,7 +74,8 @@ class Reader:
         elif self.response is not None:
             parsed = self.response.read(completion_ids, context_ids, tools, self.stop_ids)
             thought, content, calls = parsed.reasoning, parsed.content, parsed.calls
-            if not calls and self.dialect is not plain_protocol.DIALECT:  # else none was found
+            derived = self.dialect is not plain_protocol.DIALECT
+            if derived and not calls:
                 content, calls = read_near_miss(content, self.dialect, _parameters(tools))
         else:
             thought, content, calls = self._by_dialect(completion_ids, context_ids, tools)
@@ -84,9 +92,9 @@ class Reader:
         self, completion_ids: Sequence[int], context_ids: Sequence[int], tools: Tools
     ) -> tuple[str, str, list[ToolCall]]:
         text, marker = decode_with_marker(self._without_stop(completion_ids), self.text)
-        thought, said, dialect = "", "", self.dialect
+        thought, answer, dialect = "", "", self.dialect
         if self.channels is not None:
-            thought, said, text = self.channels.split(text)
+            thought, answer, text = self.channels.split(text)
         elif self.reasoning is not None:
             thought, text = self.reasoning.split(
                 text,
@@ -96,7 +104,7 @@ class Reader:
             )
         opening = dialect.open if dialect.prewritten else ""
         content, calls = read_calls(opening + text, dialect, _parameters(tools))
-        content = "\n".join(filter(None, (said, content)))
+        content = "\n".join(filter(None, (answer, content)))
         thought, content = without_marker([thought, self.turns.unwrap(content)], marker)
         return thought, content, [_without_marker(call, marker) for call in calls]
 
@@ -108,7 +116,7 @@ class Reader:
         return ids if self.text.decode(ids[-1:]) in closes else ids[:-1]
 
     def _is_thinking(self, reasoning: Reasoning, context_ids: Sequence[int]) -> bool:
-        """Whether the context ends with the beginning of a thought."""
+        """Whether the context ends with the opening of a thought."""
         if not len(context_ids) or not reasoning.open:
             return reasoning.prewritten
         end = self.text.decode(context_ids[-len(reasoning.open) - 4 :])
@@ -117,16 +125,16 @@ class Reader:
     def _with_ids(self, calls: Sequence[ToolCall], position: int) -> list[ToolCall]:
         """Give every call an id of its own.
 
-        What the model wrote is kept where the template takes it. Ours have nine letters and digits,
-        which is the strictest template's rule. The position grows from turn to turn by more than
-        there can be calls, so ids differ within an episode.
+        An id that the model wrote is kept where the template accepts it. Others get nine letters
+        and digits, the strictest template's rule. The position grows from turn to turn by more than
+        a turn can have calls, so ids differ within an episode.
         """
         numbered: list[ToolCall] = []
         seen: set[str] = set()
         for index, call in enumerate(calls):
             taken = not self.strict_ids or STRICT_ID.fullmatch(call.id)
             if self.strict_ids and self.text.breaker.is_suspicious(call.id):
-                taken = None  # it could not be written again as it is
+                taken = None  # it could not be written again unchanged
             own = call.id if call.id and taken and call.id not in seen else ""
             own = own or _own_id(position + index)
             seen.add(own)
@@ -135,7 +143,7 @@ class Reader:
 
 
 def decode_with_marker(ids: Sequence[Any], text: SafeText) -> tuple[str, str]:
-    """Decode a completion; give its text, and the marker in what only spells a token, or ""."""
+    """Decode a completion; return its text, and the marker in what only spells a token, or ""."""
     decoded = text.decode(ids)
     tokens = Counter(token for token in map(text.token_of, ids) if token)
     if all(decoded.count(token) <= count for token, count in tokens.items()):
@@ -143,11 +151,11 @@ def decode_with_marker(ids: Sequence[Any], text: SafeText) -> tuple[str, str]:
     if _MARKER in decoded:
         return decoded, ""
     parts: list[str] = []
-    stretch: list[Any] = []  # a token that is markup, and what follows it up to the next
+    stretch: list[Any] = []  # a token that is markup, and the ids up to the next one
     for number in [*ids, None]:
         token = text.token_of(number) if number is not None else ""
         if number is None or token in tokens:
-            # Decoded with the token before it, for a decoder may strip a text's first space.
+            # Decoded with the token before it, since a decoder may strip a text's first space.
             written = text.decode(stretch)
             before = text.token_of(stretch[0]) if stretch else ""
             before = before if written.startswith(before) else ""
@@ -161,14 +169,14 @@ def decode_with_marker(ids: Sequence[Any], text: SafeText) -> tuple[str, str]:
 
 
 def without_marker(value: Any, marker: str) -> Any:
-    """A copy of what was read, without the marker in any of its strings."""
+    """A copy of a parsed value, without the marker in any of its strings."""
     if not marker:
         return value
     return change_strings(value, lambda string: string.replace(marker, ""), "data")
 
 
 def _own_id(number: int) -> str:
-    """An id of nine letters and digits, for up to a hundred million calls."""
+    """An id of nine letters and digits, distinct for up to a hundred million numbers."""
     digits = f"{number:05d}"
     return "call"[: 9 - len(digits)] + digits
 

@@ -1,13 +1,14 @@
-r"""From an assistant's message to the action that says it: what an agent would have sampled.
+r"""From an assistant's message to its action, the ids that an agent would have sampled to say it.
 
-A stand-in conversation, a user's word and then the message, is rendered. The action begins where
-the generation prompt ends, and ends with the token that stops generation:
+This is the way back of `completion.py`. A stand-in conversation, a user's message and then this
+one, is rendered. The action begins where the generation prompt ends, and ends with the token that
+stops generation:
 
     <|im_start|>user\n...<|im_end|>\n<|im_start|>assistant\n  Hello.<|im_end|>  \n
                                             generation prompt  action
 
-A thought that the generation prompt opens, and the template never writes, is closed first. Left
-out: how an action is read (`completion.py`); `difference` compares what was.
+A thought that the generation prompt opens, and the template never writes, is closed first.
+`difference` compares a message with what is read from its action.
 """
 
 import hashlib
@@ -39,11 +40,11 @@ class Encoder:
     Attributes:
         text: The tokenizer.
         turns: How the template brackets a turn.
-        following: Renders what comes after one.
-        reasoning: How the template writes thoughts; None where it knows of none.
+        following: Renders what comes after a turn.
+        reasoning: How the template writes thoughts; None where it has none.
         stop_ids: The ids that end a turn.
         plain: Whether calls are written by the plain protocol.
-        strict_ids: Whether the template takes calls' ids of nine letters and digits only.
+        strict_ids: Whether the template accepts only ids of nine letters and digits for calls.
     """
 
     text: SafeText
@@ -60,13 +61,14 @@ class Encoder:
         """The ids of an action, in the ways that the template writes it.
 
         First as the conversation's last turn; then as it stands when more follows, because some
-        templates write only that form as they read it; last with its thought, if that is left out.
+        templates write only that form consistently; last with its thought added, if the template
+        leaves it out.
 
         Args:
-            message: What to say, as the template takes it, its added tokens broken.
+            message: The message as the template takes it, its added tokens broken.
             tools: The schemas that were offered.
             thought: The message's thought, its added tokens broken.
-            marker: What they were broken with.
+            marker: The marker that they were broken with.
 
         Raises:
             TemplateError: If the template refuses the message.
@@ -92,18 +94,18 @@ class Encoder:
                 yield [*ids, *self._end(after, tools, ids)]
 
     def _with_ids(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The message with an id for each call that has none, or none that the template takes."""
+        """The message with an id for each call that has none that the template accepts."""
         calls = []
         for index, call in enumerate(message.get("tool_calls") or ()):
             written = str(call.get("id") or "")
             if not written or (self.strict_ids and not STRICT_ID.fullmatch(written)):
-                said = f"{index} {_canonical(call['function'])}"
-                call = call | {"id": hashlib.sha256(said.encode()).hexdigest()[:9]}
+                content = f"{index} {_canonical(call['function'])}"
+                call = call | {"id": hashlib.sha256(content.encode()).hexdigest()[:9]}
             calls.append(call)
         return {**message, "tool_calls": calls} if calls else message
 
     def _passed(self, message: Mapping[str, Any], tools: Tools) -> Tools:
-        """The schemas to pass to the template: stand-ins where it wants some and none are given."""
+        """The schemas to pass to the template: stand-ins where it demands some and has none."""
         stand_ins = self.following.tools
         if stand_ins is None or tools:
             return tools if stand_ins else None
@@ -118,7 +120,7 @@ class Encoder:
         return False
 
     def _written(self, message: Mapping[str, Any], after: list[Any], tools: Tools) -> str:
-        """What the template writes for messages behind the generation prompt."""
+        """What the template writes for messages after the generation prompt."""
         messages = [dict(message), *after]
         if self.plain:
             messages = plain_protocol.rewrite(messages, None, takes_system=True)
@@ -135,19 +137,19 @@ class Encoder:
         return turn[self._begin(turn, prompt[begin:]) :]
 
     def _begin(self, turn: str, opening: str) -> int:
-        """Where the action begins behind the user's text.
+        """Where the action begins after the user's text.
 
         Args:
-            turn: What stands there.
-            opening: The generation prompt, which the template may write otherwise in a turn.
+            turn: Everything after the user's text.
+            opening: The generation prompt, which a template may write differently in a turn.
         """
         if turn.startswith(opening):
             return len(opening)
         tokens = "|".join(map(re.escape, sorted(self.text.added, key=len, reverse=True)))
         pieces = [piece for piece in re.split(rf"({tokens})|\s+", opening) if piece]
-        if found := re.match(r"\s*" + r"\s*".join(map(re.escape, pieces)), turn):
+        if start := re.match(r"\s*" + r"\s*".join(map(re.escape, pieces)), turn):
             space = opening[len(opening.rstrip()) :]
-            return found.end() + shared_length(space, turn[found.end() :])
+            return start.end() + shared_length(space, turn[start.end() :])
         shared = len(common_start(turn, opening, self.text.added))
         while re.match(r"\w\w", turn[max(shared - 1, 0) :]):  # never within a word
             shared -= 1
@@ -156,12 +158,12 @@ class Encoder:
         return past.end() if past else shared
 
     def _with_thought(self, written: str, thought: str, thinks: bool) -> str:
-        """What is written, with the thought that the template leaves out.
+        """The written action, with the thought that the template leaves out.
 
         Args:
             written: What the template writes.
-            thought: The message's; "" where it has none.
-            thinks: Whether this one is left out, though the template writes some.
+            thought: The message's thought; "" where it has none.
+            thinks: Whether to add the thought though the template writes some thoughts.
         """
         reasoning = self.reasoning
         if reasoning is None or (reasoning.written and not thinks):
@@ -172,7 +174,7 @@ class Encoder:
         return f"{opening}{thought}\n{reasoning.close}\n\n{written.lstrip()}"
 
     def _after(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What may follow a message: results of its calls, or a user's word."""
+        """What may follow a message: results of its calls, or a user's message."""
         calls = message.get("tool_calls") or ()
         return [
             probes.result() | {"tool_call_id": call.get("id", ""), "name": call["function"]["name"]}
@@ -180,7 +182,7 @@ class Encoder:
         ] or [probes.user("Zqnext")]
 
     def _end(self, after: list[dict[str, Any]], tools: Tools, ids: list[int]) -> list[int]:
-        """The end of a turn that the template leaves to what follows."""
+        """The end of a turn that the template writes only before what follows."""
         if self.plain:
             after = plain_protocol.rewrite(after, None, takes_system=True)
         following = self.following.render(after, tools, generation_prompt=True)
@@ -193,7 +195,7 @@ class Encoder:
 
 
 def check_sayable(message: Mapping[str, Any]) -> None:
-    """Refuse what no assistant says.
+    """Refuse a message that no action can say.
 
     Raises:
         UsageError: If it is not an assistant's message, or has a call that could not be read.
@@ -202,62 +204,62 @@ def check_sayable(message: Mapping[str, Any]) -> None:
     if role != "assistant":
         raise UsageError(
             f"a message with the role {role!r} cannot be an action; only an assistant's can. "
-            "Other messages go through Renderer.prompt or Renderer.observe"
+            "Pass other messages to Renderer.prompt or Renderer.observe"
         )
     for call in message.get("tool_calls") or ():
         error = call.error if isinstance(call, ToolCall) else call.get("error")
         if error is not None:
             raise UsageError(
-                f"the call {call!r:.200} cannot be an action, because it has an error; leave it "
+                f"the call {call!r:.200} cannot be an action, because it has an error. Leave it "
                 "out, or keep the ids that were sampled"
             )
 
 
 def difference(message: Mapping[str, Any], read: Message, written: str) -> str | None:
-    """What an action fails to say of its message, as an error's text; None if it says all of it.
+    """The part of a message that its action does not say, as an error's text, or None.
 
     Args:
-        message: What was to be said.
-        read: What was read from the action.
+        message: The message to say.
+        read: The message that is read from the action.
         written: The action's text.
     """
-    for what, (meant, found, way_out) in _compared(message, read).items():
-        if meant != found:
+    for part, (meant, got, way_out) in _compared(message, read).items():
+        if meant != got:
             return (
-                f"cannot say this message: its {what}, {meant:.200}, would read as {found:.200} in "
-                f"{written!r:.400}; {way_out}"
+                f"cannot say this message: its {part}, {meant:.200}, would be read as {got:.200} "
+                f"in {written!r:.400}. {way_out}"
             )
     return None
 
 
 def _compared(message: Mapping[str, Any], read: Message) -> dict[str, tuple[str, str, str]]:
-    """What was meant, what was read, and what to do where they differ, by parts of a message."""
+    """What is meant, what is read, and the way out where they differ, by the parts of a message."""
     shaped = in_openai_shape(message)
     calls = [call["function"] for call in shaped.get("tool_calls", ())]
-    found = [
+    read_calls = [
         {"error": call.error} if call.error else {"name": call.name, "arguments": call.arguments}
         for call in read["tool_calls"]
     ]
     text, thought = (str(shaped.get(key) or "") for key in ("content", "reasoning_content"))
     own, own_thought = read["content"] or "", read.get("reasoning_content") or ""
-    reword = "word it without the template's markup"
-    types = "give the tools' schemas as tools=..., from which the types of arguments are read, or "
-    beside = "leave it out, or put it in a message of its own"
+    reword = "Word it without the template's markup"
+    types = "Pass the tools' schemas as tools=..., which give the types of arguments, or use "
+    beside = "Leave it out, or put it in a message of its own"
     return {
         "tool_calls": (
             _canonical(calls),
-            _canonical(found),
+            _canonical(read_calls),
             f"{types}arguments without the template's markup" if calls else f"{reword} of calls",
         ),
         "content": (repr(text.strip()), repr(own.strip()), reword if own or not calls else beside),
         "reasoning_content": (
             repr(thought.strip()),
             repr(own_thought.strip()),
-            reword if own_thought else "leave it out: the template writes none here",
+            reword if own_thought else "Leave it out: the template writes none here",
         ),
     }
 
 
 def _canonical(value: Any) -> str:
-    """Tells 1, 1.0 and True apart, and not the order of keys."""
+    """JSON that distinguishes 1, 1.0 and True, and ignores the order of keys."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False)

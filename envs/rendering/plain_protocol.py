@@ -1,7 +1,7 @@
-r"""The plain protocol: how a model whose chat template knows no tools is told of them.
+r"""The plain protocol: tools for a model whose chat template knows none.
 
 The system prompt ends with the tools' signatures and how to call one; calls are written in the
-assistant's text, results come back in a user's turn:
+assistant's text, and results come back in a user's turn:
 
     system     You can call tools:
                add(a: integer, b: integer): Add two integers.
@@ -17,13 +17,13 @@ assistant's text, results come back in a user's turn:
                3
                </tool_response>
 
-Small models follow signatures far better than JSON schemas. A parameter's description and what a
-plain type does not say of it (choices, items, a default) follow on lines of their own.
+Small models follow signatures far better than JSON schemas. A parameter's description, and what its
+type alone does not say (choices, items, a default), follow on lines of their own.
 
-Neighbouring results share one user turn, and a user's message right after them joins it, so that
+Consecutive results share one user turn, and a user's message right after them joins it, so that
 templates whose roles must alternate work. Where a template takes no system message, its text goes
-before the first user's. The tags are ordinary text unless the tokenizer has tokens for them: a tool
-result can then imitate them.
+before the first user's. Unless the tokenizer has tokens for the tags, they are ordinary text, which
+a tool's result can imitate.
 """
 
 import json
@@ -81,7 +81,7 @@ def announce(
     takes_system: bool,
     example: str = _EXAMPLE,
 ) -> list[MessageDict]:
-    """Tell of the tools in the system prompt, for a template that does not.
+    """Announce the tools in the system prompt, for a template that does not.
 
     Args:
         messages: A conversation.
@@ -89,18 +89,18 @@ def announce(
         takes_system: Whether the template has a place for a system message.
         example: What a call looks like.
     """
-    told = [dict(message) for message in messages]
+    announced = [dict(message) for message in messages]
     if tools:
         text = announcement(tools, example)
-        if told and told[0].get("role") == "system":
-            told[0]["content"] = join(told[0].get("content") or "", text, "\n\n")
+        if announced and announced[0].get("role") == "system":
+            announced[0]["content"] = join(announced[0].get("content") or "", text, "\n\n")
         else:
-            told.insert(0, {"role": "system", "content": text})
-    return told if takes_system else _without_system(told)
+            announced.insert(0, {"role": "system", "content": text})
+    return announced if takes_system else _without_system(announced)
 
 
 def announcement(tools: Sequence[Mapping[str, Any]], example: str = _EXAMPLE) -> str:
-    """The text that tells of the tools."""
+    """The text that announces the tools."""
     signatures = [_signature(tool.get("function", tool)) for tool in tools]
     return "\n".join(["You can call tools:", *signatures, "", "To call one, write:", example])
 

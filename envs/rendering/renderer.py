@@ -5,10 +5,10 @@
     encode    an assistant's message       -> the ids that an agent would have sampled to say it
     observe   context ids, new messages    -> only the ids to append
 
-Sampled ids are never decoded and encoded again: `observe` looks at the last of them and gives what
-comes after. How the template writes turns and calls is read from its own renderings
-(`rendering/template/turns.py`, `rendering/template/derivation.py`), once; a template without tools
-gets the plain protocol (`plain_protocol.py`).
+Sampled ids are never decoded and encoded again: `observe` looks at the last of them and returns
+what comes next. How the template writes turns and calls is derived once, from its own renderings
+(`template/turns.py`, `template/derivation.py`); a template without tools gets the plain protocol
+(`plain_protocol.py`).
 """
 
 import json
@@ -46,20 +46,20 @@ class Renderer:
         tokenizer: A fast tokenizer of Transformers.
         chat_template: A Jinja template to use instead of the tokenizer's own.
         chat_template_kwargs: Passed to every rendering, for example `{"enable_thinking": False}`.
-        parser: Reads calls instead of the dialect found in the template: a function, or
-            "module:function", that gets a completion's text (its contract is at
-            `gymnast.envs.rendering.user_parser.run_parser`). Prompts stay as the template, or the
-            plain protocol, writes them.
+        parser: Reads calls instead of the dialect derived from the template: a function, or
+            "module:function", that gets a completion's text
+            (`gymnast.envs.rendering.user_parser.run_parser` has its contract). Prompts stay as the
+            template, or the plain protocol, writes them.
 
     Raises:
-        TemplateError: If there is no chat template, or it does not write what the assistant says.
+        TemplateError: If there is no chat template, or it does not write the assistant's text.
             Also if it writes tool calls in a way that is not understood, and there is no parser.
         ModelError: If the tokenizer is not a fast one.
         ConfigError: If the parser cannot be imported.
 
     No id of an added token comes from the text of messages or tools. But where a template's own
-    markup is ordinary text (the plain protocol, if the tokenizer has no tokens for its tags), text
-    can imitate it.
+    markup is ordinary text (as in the plain protocol, if the tokenizer has no tokens for its tags),
+    text can imitate it.
 
     Example:
         >>> renderer = Renderer(tokenizer)
@@ -86,15 +86,15 @@ class Renderer:
         self.tokenizer = tokenizer
         self._template = ChatTemplate.of(
             tokenizer, chat_template, chat_template_kwargs
-        ).in_form_taken()
+        ).in_accepted_form()
         self._text = SafeText(tokenizer, self._template.replaced)
         eos_id = None if tokenizer.eos_token_id is None else int(tokenizer.eos_token_id)
-        response = self._find_response() if chat_template is None else None
+        response = self._response_template() if chat_template is None else None
         turns = TurnMarkup.of(self._template, self._text, eos_id)
-        # Whoever reads calls in their own way knows what we may not understand.
-        self._read_elsewhere = parser is not None or response is not None
-        self._unread = False
-        self.dialect = self._find_dialect(turns)
+        # Another parser may understand calls from which no dialect can be derived.
+        self._has_own_parser = parser is not None or response is not None
+        self._underivable = False
+        self.dialect = self._derive_dialect(turns)
         self._following = Following(
             self._template, turns, self._text, writes_calls=not self._plain, dialect=self.dialect
         )
@@ -121,7 +121,7 @@ class Renderer:
         """The ids of a conversation, up to where the assistant's next turn begins.
 
         Args:
-            messages: The conversation in OpenAI's shape; it may hold worked turns with calls.
+            messages: The conversation in OpenAI's shape, earlier turns with calls included.
             tools: The function schemas to offer, in OpenAI's shape.
 
         Raises:
@@ -154,9 +154,9 @@ class Renderer:
             tools: The schemas that were offered.
 
         Returns:
-            The assistant's message. `tool_calls` is always there; a call that could not be read is
-            in it, with an `error`. Text outside of the calls is the `content`; what the template
-            marks as thought is the `reasoning_content`, which is left out where there is none.
+            The assistant's message. It always has `tool_calls`; a call that could not be read is
+            in them, with an `error`. Text outside of the calls is the `content`; what the template
+            marks as thought is the `reasoning_content`, a key that is absent without thoughts.
 
         Raises:
             UserCodeError: If the user's parser raises anything but a `ValueError`.
@@ -166,30 +166,30 @@ class Renderer:
     def encode(self, message: Mapping[str, Any], *, tools: Tools = None) -> list[int]:
         """The action that an agent would have sampled to say a message, its stop id included.
 
-        `parse` reads the message back from it: names, arguments, content and thought, but for white
-        space at the ends of the last two. No id of an added token comes from its texts. It is what
-        the template writes for the message as the last one, after a user's.
+        `parse` reads the message back from it: names, arguments, content and thought, the last two
+        without white space at their ends. No id of an added token comes from the message's texts.
+        The action is what the template writes for the message as the last one, after a user's.
 
         Args:
-            message: An assistant's, in OpenAI's shape; its calls may be `ToolCall`s.
-            tools: The schemas that were offered. Templates that write arguments without types need
-                them to tell the text "5" from the number.
+            message: An assistant's message in OpenAI's shape; its calls may be `ToolCall`s.
+            tools: The schemas that were offered. Where a template writes arguments without types,
+                they tell the text "5" from the number.
 
         Raises:
             UsageError: If it is not an assistant's message, or has a call that could not be read.
             TemplateError: If the template cannot say it: it refuses the message, or what it writes
-                reads as another one.
+                is read as another message.
         """
         check_sayable(message)
         (written,), schemas, marker = self._prepare([message], tools)
         thought = written.get(self._thought_key) or ""
-        wrong = ""
+        first = ""
         for ids in self._encoder.encode(written, schemas, thought, marker):
-            found = difference(message, self.parse(ids, tools=tools), self._text.decode(ids))
-            if found is None:
+            failure = difference(message, self.parse(ids, tools=tools), self._text.decode(ids))
+            if failure is None:
                 return ids
-            wrong = wrong or found
-        raise TemplateError(f"the chat template of {self._template.tokenizer!r} {wrong}")
+            first = first or failure
+        raise TemplateError(f"the chat template of {self._template.tokenizer!r} {first}")
 
     def observe(
         self,
@@ -201,16 +201,16 @@ class Renderer:
     ) -> list[int]:
         """The ids to append after an action, so that the whole reads as the template writes it.
 
-        That is what the template writes at a turn's end and the model never samples, the end itself
-        where the turn was cut by its length, the messages, and the next turn's opening.
+        These are what the template writes at a turn's end and the model never samples, the end
+        itself where the turn was cut by its length, the messages, and the next turn's opening.
 
         Args:
             context_ids: Everything so far; the action comes last.
-            messages: What the environment answers. An answer to a call carries its `tool_call_id`
-                and `name`.
+            messages: The environment's answers. An answer to a call carries its `tool_call_id` and
+                `name`.
             tools: The schemas that were offered.
             generation_prompt: Whether to open the assistant's next turn. Without it and without
-                messages, a turn that ended by itself gets nothing.
+                messages, nothing follows a turn that ended by itself.
 
         Raises:
             TemplateError: If the template refuses the messages.
@@ -222,7 +222,7 @@ class Renderer:
         repeated = self._following.repeats_tools
         written, schemas, marker = self._prepare(messages, tools if repeated else None)
         if tools and not repeated:
-            schemas = self._following.tools  # what they are makes no difference here
+            schemas = self._following.tools  # any will do: they are not written here
         after = self._after_turn(written, schemas, generation_prompt)
         ids = self._text.encode(after, marker, inside=True)
         if stopped:
@@ -244,29 +244,29 @@ class Renderer:
     @property
     def _plain(self) -> bool:
         """Whether calls, results and schemas are written by the plain protocol."""
-        return self.dialect is None and not self._unread
+        return self.dialect is None and not self._underivable
 
-    def _find_dialect(self, turns: TurnMarkup) -> Dialect | None:
+    def _derive_dialect(self, turns: TurnMarkup) -> Dialect | None:
         try:
-            found = derive_dialect(self._template, turns, self._text)
-            if found is None or not found.prewritten:
-                return found
-            return replace(found, answer=next(iter(turns.before_text), ""))
+            dialect = derive_dialect(self._template, turns, self._text)
+            if dialect is None or not dialect.prewritten:
+                return dialect
+            return replace(dialect, answer=next(iter(turns.before_text), ""))
         except TemplateError:
-            if not self._read_elsewhere:
+            if not self._has_own_parser:
                 raise
-            self._unread = True
+            self._underivable = True
             return None
 
     def _with_ends_of_calls(self, turns: TurnMarkup) -> TurnMarkup:
         try:
             return with_ends_of_calls(self._following)
         except TemplateError:
-            if not self._read_elsewhere:
+            if not self._has_own_parser:
                 raise
             return turns
 
-    def _find_response(self) -> ResponseTemplate | None:
+    def _response_template(self) -> ResponseTemplate | None:
         """The tokenizer's response template, if it reads calls."""
         if getattr(self.tokenizer, "response_template", None) is None:
             return None
@@ -275,7 +275,11 @@ class Renderer:
         return response if response is not None and response.has_calls else None
 
     def _check_response(self) -> None:
-        """The response template must read what the chat template writes."""
+        """Check that the response template reads what the chat template writes.
+
+        Raises:
+            TemplateError: If it does not.
+        """
         tools, talk = probes.tools(), [probes.user(), self._following.calling(1)]
         try:
             prompt = self._template.render([probes.user()], tools, generation_prompt=True)
@@ -294,7 +298,7 @@ class Renderer:
             raise TemplateError(
                 f"the response_template of tokenizer {self._template.tokenizer!r} reads {read!r} "
                 f"from {whole[len(prompt) :]!r}, which its chat template writes for a call of "
-                f"{probes.NAMES[0]}({probes.ARGUMENTS[0]}); mend one of the two, or set "
+                f"{probes.NAMES[0]}({probes.ARGUMENTS[0]}). Fix one of the two, or set "
                 "tokenizer.response_template = None to derive the calls from the chat template"
             )
 
@@ -308,7 +312,7 @@ class Renderer:
 
     @property
     def _thought_key(self) -> str:
-        """The key of a message under which the template looks for its thought."""
+        """The key under which the template looks for a message's thought."""
         return self._reader.reasoning.key if self._reader.reasoning else "reasoning_content"
 
     @cached_property
@@ -326,7 +330,7 @@ class Renderer:
     def _prepare(
         self, messages: Sequence[Mapping[str, Any]], tools: Tools
     ) -> tuple[list[dict[str, Any]], Any, str | None]:
-        """Bring messages into one shape and break the added tokens in them and in the tools."""
+        """Bring messages into one shape, and break the added tokens in them and in the tools."""
         plain = [in_openai_shape(message) for message in messages]
         (written, schemas), marker = self._text.breaker.protect([plain, list(tools or ())])
         for message in written:
@@ -341,8 +345,8 @@ class Renderer:
         count = len(message["tool_calls"])
         if count > 1 and self.dialect is not None and not self.dialect.several:
             raise TemplateError(
-                f"the chat template of {self._template.tokenizer!r} writes one call a turn, and a "
-                f"message has {count}; give each call a message of its own"
+                f"the chat template of {self._template.tokenizer!r} writes one call a turn, but a "
+                f"message has {count}. Give each call a message of its own"
             )
         if not message.get("content"):
             message["content"] = self.dialect.empty_content if self.dialect else ""
@@ -358,7 +362,7 @@ class Renderer:
         try:
             return self._following.render(messages, tools, generation_prompt=generate)
         except TemplateError:
-            # A policy can call where no tools are offered, and some templates want to see some.
+            # A policy may call where no tools are offered, and some templates then demand some.
             if tools or self._following.tools is None:
                 raise
             return self._following.render(

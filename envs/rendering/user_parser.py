@@ -26,8 +26,8 @@ def run_parser(parser: Parser, text: str) -> tuple[str, list[ToolCall]]:
     """Read a completion with a user's parser.
 
     Args:
-        parser: Gets the completion's text, added tokens included, without its stop token. It gives
-            a list of calls, or a message: a mapping with `content` and `tool_calls`. A call is a
+        parser: Gets the completion's text, added tokens included, without its stop token; returns a
+            list of calls, or a message: a mapping with `content` and `tool_calls`. A call is a
             `ToolCall`, an OpenAI call, or a mapping with `name`, `arguments` and perhaps `id`; the
             arguments are a mapping or a JSON string. A `ValueError` says that the text holds a call
             that cannot be read.

@@ -1,1 +1,1 @@
-"""What a chat template does, read from its own rendering of marked conversations."""
+"""What a chat template does, derived from its renderings of marked conversations."""

@@ -1,8 +1,8 @@
 """A chat template as a function: messages and tools in, text out.
 
-Holds the template of one tokenizer together with what the template may refer to (the special
-tokens, the user's own variables). What the text means is `derivation.py` and `turns.py`; how it
-becomes token ids is `rendering/tokens/safe_text.py`.
+Holds the template of one tokenizer and what it may refer to: the special tokens and the user's own
+variables. `derivation.py` and `turns.py` find out what the text means, and
+`rendering/tokens/safe_text.py` makes token ids of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,9 +25,9 @@ class ChatTemplate:
     Attributes:
         tokenizer: The tokenizer's name, for error messages.
         source: The Jinja template.
-        source_with_tools: The one used when tools are offered; the same for most tokenizers.
+        source_with_tools: The template used when tools are offered; the same for most tokenizers.
         variables: What the template may refer to besides messages and tools.
-        in_parts: Whether the template takes a message's text as a list of parts only.
+        in_parts: Whether the template takes a message's text only as a list of parts.
     """
 
     tokenizer: str
@@ -40,7 +40,7 @@ class ChatTemplate:
     def of(
         cls, tokenizer: Any, chat_template: str | None, variables: Mapping[str, Any] | None
     ) -> "ChatTemplate":
-        """Take the template from a tokenizer, or the one given instead.
+        """Take a tokenizer's template, or the one given instead.
 
         Raises:
             TemplateError: If there is none.
@@ -48,7 +48,7 @@ class ChatTemplate:
         name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
         if chat_template is None and not getattr(tokenizer, "chat_template", None):
             raise TemplateError(
-                f"tokenizer {name!r} has no chat template, so messages cannot become tokens; use "
+                f"tokenizer {name!r} has no chat template, so messages cannot become tokens. Use "
                 "the tokenizer of an instruct model, or pass a template: Renderer(tokenizer, "
                 "chat_template='...')"
             )
@@ -62,17 +62,17 @@ class ChatTemplate:
     @cached_property
     def replaced(self) -> frozenset[str]:
         """The strings that the template replaces in others, and those it puts in their place."""
-        found, inside = set(), False
+        strings, inside = set(), False
         for token in self._tokens():
             if token.type in ("name", "rparen"):
                 inside = token.value == "replace"
             elif inside and token.type == "string":
-                found.add(token.value)
-        return frozenset(found - {""})
+                strings.add(token.value)
+        return frozenset(strings - {""})
 
     @cached_property
     def literals(self) -> frozenset[str]:
-        """The strings that stand in the template: all that it can compare a message with."""
+        """The strings in the template: it can compare a message with no others."""
         return frozenset(token.value for token in self._tokens() if token.type == "string")
 
     def _tokens(self) -> list[jinja2.lexer.Token]:
@@ -83,11 +83,11 @@ class ChatTemplate:
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(
                 f"the chat template of {self.tokenizer!r} is not valid Jinja: {error.message} "
-                f"(line {error.lineno}); mend it, or pass another chat_template"
+                f"(line {error.lineno}). Fix it, or pass another chat_template"
             ) from error
 
-    def in_form_taken(self) -> "ChatTemplate":
-        """The template with content in the form that it writes: a string, or a list of parts."""
+    def in_accepted_form(self) -> "ChatTemplate":
+        """The template with content in the form that it accepts: a string, or a list of parts."""
         in_parts = replace(self, in_parts=True)
         return in_parts if in_parts._writes_text() and not self._writes_text() else self
 
@@ -126,7 +126,7 @@ class ChatTemplate:
         except Exception as error:  # Templates raise whatever Jinja or Python raises in them.
             roles = [message.get("role") for message in messages]
             undefined = isinstance(error, jinja2.UndefinedError)
-            hint = "; give its variables as chat_template_kwargs={...}" if undefined else ""
+            hint = ". Pass its variables as chat_template_kwargs={...}" if undefined else ""
             raise TemplateError(
                 f"the chat template of {self.tokenizer!r} refuses a conversation with the roles "
                 f"{roles}: {error}{hint}"

@@ -67,7 +67,7 @@ def derive_dialect(template: ChatTemplate, turns: TurnMarkup, text: SafeText) ->
 
 
 def _dialect(renderer: CallRenderer, one: MarkedTurn) -> Dialect | None:
-    """Compare one call, one after some text, and two; None where they do not read back."""
+    """Compare one call, one after text, and two; None where they do not read back."""
     after_text = renderer.marked(1, probes.TEXT)
     two = renderer.marked(2, renderer.empty_content)
     compared = _compare(one, two, after_text, renderer)
@@ -147,7 +147,7 @@ def _compare(
     after_text: MarkedTurn | None,
     renderer: CallRenderer,
 ) -> Dialect:
-    """Lay the renderings side by side: what they share is markup of a call, or of all calls."""
+    """Lay the renderings side by side: what they share is the markup of each call, or of all."""
     assert one.first is not None
     added = renderer.text.added
     lead_in, gap, opening = "", "", one.before
@@ -159,7 +159,7 @@ def _compare(
         cuts = _cut_several(one, opening, closing, between, added)
     else:
         cuts = _Cuts(_from_last_token(opening, added), one.after)
-    # Markup before the calls with none after them is a thought's, not a section's.
+    # Markup before the calls, with none after them, belongs to a thought and not to a section.
     section_close = (closing if between.strip() else one.after).removeprefix(cuts.close)
     section_open = opening.removesuffix(cuts.open) if section_close.strip() else ""
     other = opening.removesuffix(cuts.open).removesuffix(section_open)
@@ -199,13 +199,13 @@ class _Cuts:
 def _cut_several(
     one: MarkedTurn, opening: str, closing: str, between: str, added: Mapping[str, int]
 ) -> _Cuts:
-    """Tell a call's markup by what stands between two calls.
+    """Tell the markup of a call from what stands between two calls.
 
     Args:
         one: A rendering of one call.
         opening: What the model writes before the first call.
-        closing: What it writes after the last.
-        between: What it writes between two.
+        closing: What it writes after the last call.
+        between: What it writes between two calls.
         added: The tokenizer's added tokens.
     """
     close = common_start(closing, between, added)
@@ -221,7 +221,7 @@ def _cut_several(
 
 
 def _after_first(two: MarkedTurn | None, renderer: CallRenderer) -> tuple[str, str]:
-    """What stands between two calls, and after the second, where they are two payloads."""
+    """The text between two calls and after the second; "" twice where they share a payload."""
     if two is None or two.first is None or probes.NAMES[1] not in two.after:
         return "", ""
     after = _second_as_first(two.after)
@@ -230,7 +230,7 @@ def _after_first(two: MarkedTurn | None, renderer: CallRenderer) -> tuple[str, s
 
 
 def _second_as_first(text: str) -> str:
-    """The second marked call, renamed to the first, so that the same search finds it."""
+    """The second marked call with the words of the first, so that it is recognised alike."""
     renamed = dict(
         zip(probes.NAMES[1:] + probes.IDS[1:], (probes.NAMES[0], probes.IDS[0]), strict=True)
     )
@@ -242,13 +242,13 @@ def _second_as_first(text: str) -> str:
 
 
 def _leaves_turn(one: MarkedTurn, renderer: CallRenderer) -> bool:
-    """Whether what ends a turn comes before a call's end: then sampling would stop too soon."""
+    """Whether a stop token comes before a call's end: sampling would stop too soon."""
     written = renderer.text.encode(one.written, inside=True)
     return not (renderer.turns.closing | renderer.turns.opening).isdisjoint(written)
 
 
 def _reads_back(dialect: Dialect, written: str, count: int) -> bool:
-    """Whether a rendering of the marked calls gives these calls, and no text beside them."""
+    """Whether the marked calls, and no text beside them, are read from their rendering."""
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in probes.tools()}
     content, calls = read_calls(written, dialect, schemas)
     expected = list(zip(probes.NAMES, probes.ARGUMENTS, strict=True))[:count]
@@ -257,6 +257,6 @@ def _reads_back(dialect: Dialect, written: str, count: int) -> bool:
 
 
 def _from_last_token(text: str, added: Mapping[str, int]) -> str:
-    """The part that a model cannot do without: what comes before may be a thought's markup."""
+    """The last token and what follows it: what comes before may be the markup of a thought."""
     starts = [text.rfind(token) for token in added]
     return text[max([0, *starts]) :]

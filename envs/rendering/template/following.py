@@ -1,10 +1,10 @@
 """What a chat template writes after an assistant's turn: the text of an observation.
 
-Only a short stand-in conversation is rendered, never the real one: a user's word, an assistant's
-turn that fits the new messages (calls of the same ids and names, where they are results), and the
-new messages. So it costs the same in the first turn and in the hundredth, and nothing that was
-sampled is rendered again. Messages of a kind that was seen before are not rendered at all: their
-contents are filled into what was (`skeletons.py`).
+Only a short stand-in conversation is rendered, never the real one: a user's message, an assistant's
+turn that fits the new messages (where they are results, with calls of the same ids and names), and
+the new messages. So the hundredth turn costs what the first costs, and nothing that was sampled is
+rendered again. Messages of a shape rendered before are not rendered at all: their contents are
+filled into the earlier rendering (`skeletons.py`).
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Following:
         turns: How it brackets a turn.
         text: The tokenizer.
         writes_calls: Whether the template itself writes calls and results.
-        dialect: How it writes calls, as far as that is understood.
+        dialect: How it writes calls; None where that is not understood.
     """
 
     template: ChatTemplate
@@ -48,12 +48,12 @@ class Following:
 
     @property
     def tools(self) -> Tools:
-        """Stand-ins for the tools of a conversation, where the template is given them."""
+        """Stand-ins for a conversation's tools; None where the template is not given any."""
         announced = self.dialect is None or self.dialect.announced
         return probes.tools() if self.writes_calls and announced else None
 
     def render(self, messages: Messages, tools: Tools, *, generation_prompt: bool) -> str:
-        """The text from the end of what the assistant wrote to where it writes again.
+        """The text from the end of the assistant's turn to the start of its next.
 
         Args:
             messages: The new messages.
@@ -90,14 +90,16 @@ class Following:
                 continue
             if end is not None:
                 return full[end:]
+        roles = [message.get("role") for message in messages]
         raise refusal or TemplateError(
             f"the chat template of {self.template.tokenizer!r} rewrites an assistant's turn when "
-            f"{[message.get('role') for message in messages]} follow it, so nothing can be appended"
+            f"messages with the roles {roles} follow it, so they cannot be appended. Pass another "
+            "chat_template"
         )
 
     @cached_property
     def repeats_tools(self) -> bool:
-        """Whether the template tells of the tools again after a turn; few do."""
+        """Whether the template lists the tools again after a turn; few do."""
         if self.tools is None:
             return False
         for message in (probes.user("Zqnext"), probes.result()):
@@ -123,29 +125,29 @@ class Following:
         return True
 
     def _end_of_turn(self, full: str, before: list[dict[str, Any]], tools: Tools) -> int | None:
-        """Where the stand-in turn ends in a rendering; None where it is not in there as it was."""
-        said = max(full.find(probes.USER), 0)
+        """Where the stand-in turn ends in a rendering; None where the rendering changes it."""
+        user = max(full.find(probes.USER), 0)
         if not before[-1].get("tool_calls"):
-            found = full.find(probes.TEXT, said)
-            return found + len(probes.TEXT) if found >= 0 else None
+            text = full.find(probes.TEXT, user)
+            return text + len(probes.TEXT) if text >= 0 else None
         # Templates may drop an empty thought once more follows, so only the calls are compared.
         first, value = (str(value) for value in probes.ARGUMENTS[0].values())
         calls = self._calls_alone(first, before, tools)
-        start = full.find(first, said)
+        start = full.find(first, user)
         return start + len(calls) if value in calls and full.startswith(calls, start) else None
 
     def _calls_alone(self, first: str, before: list[dict[str, Any]], tools: Tools) -> str:
-        """The stand-in's calls, from the first one's first value on, when nothing follows them."""
+        """The stand-in's calls with nothing after them, from the first value of the first on."""
         called = tuple((call["id"], call["function"]["name"]) for call in before[-1]["tool_calls"])
         key = (called, tools is None)
-        found = self._calls.get(key)
-        if found is None:
+        calls = self._calls.get(key)
+        if calls is None:
             alone = self.template.render(before, tools, generation_prompt=False)
             end = call_end(alone, self.turns, self.text, self._close)
-            found = alone[alone.find(first) : end]
+            calls = alone[alone.find(first) : end]
             self._calls.clear()  # only the last: a skeleton is tried on a hundred contents
-            self._calls[key] = found
-        return found
+            self._calls[key] = calls
+        return calls
 
     def _stand_ins(self, messages: Messages) -> Iterator[dict[str, Any]]:
         """Assistant's turns that the messages could follow, the likeliest first."""
@@ -181,7 +183,7 @@ class Following:
 
 
 def with_ends_of_calls(following: Following) -> TurnMarkup:
-    """The turns, with the tokens that end a turn of calls where they are other ones.
+    """The turns, with the tokens that end a turn of calls where they differ.
 
     Args:
         following: Renders what comes after a turn.
@@ -207,8 +209,8 @@ def with_ends_of_calls(following: Following) -> TurnMarkup:
     if ends:
         return replace(turns, closing=turns.closing | ends)
     begins = first_token(text, after)
-    found = turns.closing & set(turns.end_tokens(text, text.encode(after, inside=True)).values())
-    if (turns.closing and not found) or (turns.opening and not begins):
+    closed = turns.closing & set(turns.end_tokens(text, text.encode(after, inside=True)).values())
+    if (turns.closing and not closed) or (turns.opening and not begins):
         # Results follow in the same turn: then the calls' own last token ends it.
         own = text.encode(last_markup, inside=True)[-1:]
         if own and text.is_added(own[0]):
@@ -216,8 +218,8 @@ def with_ends_of_calls(following: Following) -> TurnMarkup:
         if begins:
             return replace(turns, opening=turns.opening | begins)
         raise TemplateError(
-            f"the chat template of {following.template.tokenizer!r} ends a turn with calls in "
-            f"another way than one without, so generation would not stop there: {after!r} follows "
-            "the calls; pass another chat_template"
+            f"the chat template of {following.template.tokenizer!r} ends a turn with calls "
+            f"differently than one without, so generation would not stop there: {after!r} follows "
+            "the calls. Pass another chat_template"
         )
     return turns if turns.closing else replace(turns, opening=turns.opening | begins)

@@ -1,14 +1,14 @@
-r"""How a chat template writes what the assistant thinks before it speaks.
+r"""How a chat template writes the assistant's thoughts.
 
     <think>\nReasoning.\n</think>\n\nAnswer.
     <|channel|>analysis<|message|>Reasoning.<|end|><|start|>assistant<|channel|>final<|message|>...
 
-Read from a rendering of a marked thought: what stands before it opens a thought, what stands
-between it and the text (and, as well, between it and a call) closes it. A generation prompt can
-have written the opening already.
+In a rendering of a marked thought, what stands before it opens a thought; what stands both between
+it and an answer and between it and a call closes one. A generation prompt may have written the
+opening already.
 
-Some templates write no thoughts and yet know of them: they take what stands before `</think>` out
-of what was said, or their generation prompt ends with `<think>`. Others have none.
+Some templates write no thoughts but know of them: they strip what stands before `</think>` from an
+answer, or their generation prompt ends with `<think>`. Others have none.
 """
 
 import re
@@ -22,7 +22,7 @@ from gymnast.envs.rendering.template.chat_template import ChatTemplate
 from gymnast.errors import TemplateError
 
 KEYS = ("reasoning_content", "reasoning", "thinking")
-"""Where templates look for a message's reasoning; the first is OpenAI-shaped messages' own."""
+"""Where templates look for a message's thought; the first is the key that our messages use."""
 
 _LAST_TAG = re.compile(r"(?:<[^<>\s]*>|\[[^\[\]\s]*\])\s*\Z")
 _OPENING_TAG = re.compile(r"[<\[]\w+[>\]]\s*\Z")
@@ -31,7 +31,7 @@ _CLOSING_TAG = re.compile(r"(?:</\w+>|\[/\w+\])")
 
 @dataclass(frozen=True)
 class Reasoning:
-    """How thoughts are written.
+    """How a template writes thoughts.
 
     Attributes:
         key: The key of a message that the template reads.
@@ -55,7 +55,7 @@ class Reasoning:
         added: Collection[str],
         dialect: Dialect | None,
     ) -> "Reasoning | None":
-        """Read it from a template; None where it writes no thoughts.
+        """Derive it from a template; None where it has no thoughts.
 
         Args:
             template: The template.
@@ -74,12 +74,12 @@ class Reasoning:
                 template, before or before_call, header, close.strip(), added
             )
             return cls(key, open_, close.strip(), prewritten)
-        return cls._left_out(template, header)
+        return cls._unwritten(template, header)
 
     @classmethod
-    def _left_out(cls, template: ChatTemplate, header: str) -> "Reasoning | None":
-        """Read it from a template that writes no thought of a message."""
-        close = _taken_out(template)
+    def _unwritten(cls, template: ChatTemplate, header: str) -> "Reasoning | None":
+        """Derive it from a template that does not write a message's thought."""
+        close = _stripped_through(template)
         opened = _OPENING_TAG.search(_prompt(template))
         tag = opened[0].strip() if opened else ""
         if tag and (tag not in header or close == _closing(tag)):
@@ -101,8 +101,8 @@ class Reasoning:
         """
         opening = markup.pattern(self.open).match(text.lstrip()) if self.open else None
         rest = text.lstrip()[opening.end() :] if opening else text
-        found = (markup.pattern(tag).search(rest) for tag in until if tag)
-        cut = min((ending.start() for ending in found if ending), default=len(rest))
+        endings = (markup.pattern(tag).search(rest) for tag in until if tag)
+        cut = min((ending.start() for ending in endings if ending), default=len(rest))
         if opening is not None or prewritten:
             closing = markup.pattern(self.close).search(rest)
         else:
@@ -114,14 +114,14 @@ class Reasoning:
 
 
 def _before_text(template: ChatTemplate, key: str) -> tuple[str, str]:
-    """What stands before a marked thought, and between it and an answer."""
+    """The text before a marked thought, and between it and an answer."""
     message = probes.assistant() | {key: probes.THOUGHT}
     before, after = _around(template, message, None)
     return before, after.partition(probes.TEXT)[0] if probes.TEXT in after else ""
 
 
 def _before_call(template: ChatTemplate, key: str, dialect: Dialect | None) -> tuple[str, str]:
-    """What stands before a marked thought, and between it and a call."""
+    """The text before a marked thought, and between it and a call."""
     if dialect is None:
         return "", ""
     call = probes.calling(1, content=dialect.empty_content, as_text=dialect.as_text)
@@ -171,13 +171,13 @@ def _closing(tag: str) -> str:
     return f"{tag[0]}/{tag[1:]}"
 
 
-def _taken_out(template: ChatTemplate) -> str:
-    """The tag with all before it that the template takes out of an earlier answer; "" if none."""
+def _stripped_through(template: ChatTemplate) -> str:
+    """The tag up to which the template strips an earlier answer; "" where it strips none."""
     for tag in sorted(filter(_CLOSING_TAG.fullmatch, template.literals)):
-        said = probes.assistant(probes.THOUGHT + tag + probes.TEXT)
+        answer = probes.assistant(probes.THOUGHT + tag + probes.TEXT)
         try:
             written = template.render(
-                [probes.user(), said, probes.user("Zqnext")], generation_prompt=False
+                [probes.user(), answer, probes.user("Zqnext")], generation_prompt=False
             )
         except TemplateError:
             continue

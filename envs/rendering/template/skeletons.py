@@ -1,10 +1,10 @@
-"""Messages of one shape as a text to fill in: what a template wrote once is not rendered again.
+"""Skeletons: what a template writes for messages of one shape, as a text to fill in.
 
 A template is rendered with marks for the contents, names and ids of the messages, and cut at the
-marks. It may do more with a content than copy it (strip it, cut it, write it as JSON, compare it
-with something), so the outcome is tried on contents that would tell: white space, quotes, a long
-one, and every string that stands in the template itself; and on such names. If any comes out
-otherwise, there is no skeleton, and every message is rendered.
+marks. It may do more with a content than copy it: strip it, cut it, write it as JSON, compare it
+with something. So the skeleton is tried on contents and names that would show this: white space,
+quotes, a long text, and every string in the template itself. If it gives a different text for any
+of them, there is no skeleton, and every message is rendered.
 """
 
 import json
@@ -48,8 +48,8 @@ _NAMES_AND_IDS = {"name": re.compile(r"[\w.\-]+"), "tool_call_id": re.compile(r"
 def shape_of(messages: Sequence[Mapping[str, Any]]) -> Shape | None:
     """The shape of messages; None where they hold more than text, a name and an id of their own.
 
-    Some templates look a result's name up by its id, so results with the same id have none. Nor
-    have many messages: making a skeleton costs as much as rendering them a hundred times.
+    Some templates look up a result's name by its id, so results that share an id have no shape. Nor
+    do many messages: making a skeleton costs as much as rendering them a hundred times.
     """
     if len(messages) > _MOST_MESSAGES:
         return None
@@ -75,7 +75,7 @@ class Skeleton:
     """What a template writes for messages of one shape.
 
     Attributes:
-        pieces: Text, or the message and key whose value goes there.
+        pieces: Text, or the message's index and the key whose value goes there.
         transform: What the template does with a content.
     """
 
@@ -89,12 +89,12 @@ class Skeleton:
         render: Callable[[list[dict[str, Any]]], str],
         literals: Collection[str],
     ) -> "Skeleton | None":
-        """Make the skeleton of a shape; None if the template does not only copy.
+        """Make the skeleton of a shape; None if the template does more than copy and transform.
 
         Args:
-            shape: Of the messages.
-            render: The template.
-            literals: The strings that it can compare a message with.
+            shape: The shape of the messages.
+            render: Renders messages with the template.
+            literals: The strings that the template can compare a message with.
         """
         slots = [(index, key) for index, (_, *keys) in enumerate(shape) for key in keys]
         marked = [{"role": role} for role, *_ in shape]
@@ -116,7 +116,7 @@ class Skeleton:
         return None
 
     def fill(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """What the template writes for these messages, which have the skeleton's shape."""
+        """What the template writes for messages of the skeleton's shape."""
         filled = []
         for piece in self.pieces:
             if isinstance(piece, str):
@@ -129,7 +129,7 @@ class Skeleton:
 
 
 def _tries(marked: list[dict[str, Any]], literals: list[str]) -> list[list[dict[str, Any]]]:
-    """The messages with other contents, names and ids: such as a template can tell from others."""
+    """The messages with contents, names and ids that a template may treat in its own way."""
     names = [text for text in literals if _NAMES_AND_IDS["name"].fullmatch(text)] or ["f"]
     tries = []
     for number, content in enumerate([*_CONTENTS, *literals]):

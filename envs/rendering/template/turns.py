@@ -21,7 +21,7 @@ from gymnast.envs.rendering.template.chat_template import ChatTemplate
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.errors import TemplateError
 
-_MARGIN = 8  # tokens: as many as a model may have written in place of one of ours
+_MARGIN = 8  # tokens: a model may spell with as many what the template writes with one
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -36,10 +36,10 @@ class TurnMarkup:
         closing: The ids of tokens that end a turn and belong to it.
         opening: The ids of tokens that end a turn by beginning the next.
         next_opening: Of these, the one that follows an answer; None where a closing token does.
-        historic: The ids of tokens that stand for the closing one once more follows.
-        calls_end: The calls' own last token, where nothing else ends a turn of calls.
-        before_text: What the template writes between the generation prompt and the text; with
-            tools it may be something else than without.
+        historic: The ids of tokens that replace the closing one once more follows.
+        calls_end: The last token of the calls themselves, where nothing else ends a turn of calls.
+        before_text: What the template writes between the generation prompt and the text, with and
+            without tools.
         after_text: What it writes between the text and the closing token.
     """
 
@@ -55,31 +55,32 @@ class TurnMarkup:
 
     @classmethod
     def of(cls, template: ChatTemplate, text: SafeText, eos_id: int | None) -> "TurnMarkup":
-        """Read them from a template.
+        """Derive it from a template.
 
         Raises:
-            TemplateError: If the template does not write what the assistant said.
+            TemplateError: If the template does not write an assistant's text.
         """
         talk = [probes.user(), probes.assistant()]
         last = _render_talk(template, talk)
         start = last.find(probes.USER) + len(probes.USER)
-        found = last.find(probes.TEXT, start)
-        if found < 0:
+        begin = last.find(probes.TEXT, start)
+        if begin < 0:
             raise TemplateError(
-                f"the chat template of {template.tokenizer!r} does not write the assistant's text; "
-                f"it writes {last!r} for a user and an assistant message"
+                f"the chat template of {template.tokenizer!r} does not write the assistant's text: "
+                f"for a user and an assistant message it writes {last!r}. Pass another "
+                "chat_template"
             )
-        after_last = last[found + len(probes.TEXT) :]
+        after_last = last[begin + len(probes.TEXT) :]
         following = _what_follows(template, talk)
-        # What both have in common is the turn's end; after it, a template may end the conversation.
+        # What both share is the turn's end; after it, a template may end the conversation.
         both = common_start(after_last, following)
         closing = _ends(text, both, eos_id)
         if not closing:
             both, closing = after_last, _ends(text, after_last, eos_id)
         if not closing and eos_id is not None and eos_id in _added_ids(text, following):
-            # Left out after the last turn, to be sampled.
+            # The template does not write it after the last turn: it is to be sampled.
             both, closing = following, [eos_id]
-        header = last[start:found]
+        header = last[start:begin]
         begins = first_token(text, following)
         return cls(
             header=header,
@@ -87,7 +88,7 @@ class TurnMarkup:
             closing=frozenset(closing[:1]),
             opening=frozenset() if closing else begins,
             next_opening=None if closing else next(iter(begins), None),
-            # What ends a user's message as well is an end, not the beginning of the next.
+            # A token that ends a user's message as well is an end, not the start of the next.
             historic=begins & first_token(text, header)
             if closing and closing[0] not in _added_ids(text, following)
             else frozenset(),
@@ -96,7 +97,7 @@ class TurnMarkup:
         )
 
     def end_tokens(self, text: SafeText, ids: Sequence[int]) -> dict[int, int]:
-        """The added tokens, by their index, among which an end of a turn is, if there is one.
+        """The added tokens, by index, among which a turn's end is, if there is one.
 
         Args:
             text: The tokenizer.
@@ -107,7 +108,7 @@ class TurnMarkup:
         return {index: ids[index] for index in added[:reach]}
 
     def unwrap(self, content: str) -> str:
-        """What the assistant said, without what the template itself writes around it."""
+        """The assistant's text without what the template writes around it."""
         start = content.lstrip()
         for words in self.before_text:
             if start.startswith(words):
@@ -123,28 +124,28 @@ def _added_ids(text: SafeText, words: str) -> list[int]:
 
 
 def _ends(text: SafeText, words: str, eos_id: int | None) -> list[int]:
-    """The added tokens that can end a turn: the tokenizer's own end, or those that occur once."""
-    found = _added_ids(text, words)
-    if eos_id in found:
-        return [number for number in found if number == eos_id][:1]
-    return [number for number in found if found.count(number) == 1]
+    """The added tokens that can end a turn: the tokenizer's EOS, or those that occur once."""
+    added = _added_ids(text, words)
+    if eos_id in added:
+        return [number for number in added if number == eos_id][:1]
+    return [number for number in added if added.count(number) == 1]
 
 
 def _before_text(template: ChatTemplate) -> tuple[str, ...]:
-    found = []
+    texts = []
     for tools in (None, probes.tools()):
         with contextlib.suppress(TemplateError):
             prompt = template.render([probes.user()], tools, generation_prompt=True)
             talk = [probes.user(), probes.assistant()]
-            said = template.render(talk, tools, generation_prompt=False)
+            turn = template.render(talk, tools, generation_prompt=False)
             opening = prompt[prompt.rfind(probes.USER) + len(probes.USER) :]
-            header = said[said.rfind(probes.USER) + len(probes.USER) : said.rfind(probes.TEXT)]
-            found.append(header[len(common_start(header, opening)) :].strip())
-    return tuple(dict.fromkeys(filter(None, found)))
+            header = turn[turn.rfind(probes.USER) + len(probes.USER) : turn.rfind(probes.TEXT)]
+            texts.append(header[len(common_start(header, opening)) :].strip())
+    return tuple(dict.fromkeys(filter(None, texts)))
 
 
 def _render_talk(template: ChatTemplate, talk: Messages) -> str:
-    """Render a talk without tools; a template made for tools alone gets some."""
+    """Render a conversation without tools, or with some if the template demands them."""
     try:
         return template.render(talk, generation_prompt=False)
     except TemplateError as error:
@@ -154,7 +155,7 @@ def _render_talk(template: ChatTemplate, talk: Messages) -> str:
 
 
 def _what_follows(template: ChatTemplate, talk: Messages) -> str:
-    """What stands between an assistant's text and a second user's."""
+    """What stands between an assistant's text and the next user's."""
     try:
         full = _render_talk(template, [*talk, probes.user("Zqnext")])
     except TemplateError:
@@ -163,7 +164,7 @@ def _what_follows(template: ChatTemplate, talk: Messages) -> str:
 
 
 def first_token(text: SafeText, after: str) -> frozenset[int]:
-    """The added token that a text begins with, but for white space, if any."""
+    """The added token that a text begins with, white space aside, if any."""
     for number in text.encode(after, inside=True):
         if text.is_added(number):
             return frozenset([number])
@@ -175,13 +176,13 @@ def first_token(text: SafeText, after: str) -> frozenset[int]:
 def call_end(rendered: str, turns: TurnMarkup, text: SafeText, close: str = "") -> int:
     """Where the calls end in a rendering whose last message is an assistant's with marked calls.
 
-    Some templates end such a turn with a token of its own (`<|call|>`, `<|eom_id|>`).
+    Some templates end such a turn with a token for it (`<|call|>`, `<|eom_id|>`).
 
     Args:
         rendered: The rendering.
         turns: How the template brackets a turn.
         text: The tokenizer.
-        close: What ends a call, as far as that is known: it does not end the turn.
+        close: What ends a call, if that is known: it does not end the turn.
     """
     after_end = _after_end(turns, text)
     if after_end.strip() and rendered.endswith(after_end):
@@ -203,7 +204,7 @@ def call_end(rendered: str, turns: TurnMarkup, text: SafeText, close: str = "") 
 
 
 def _after_end(turns: TurnMarkup, text: SafeText) -> str:
-    """What some templates write at a conversation's end, after the last turn's."""
+    """What some templates write at a conversation's end, after the end of the last turn."""
     for number in turns.closing:
         _, end, after = turns.after_last.partition(text.decode([number]))
         if end:

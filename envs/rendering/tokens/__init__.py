@@ -1,1 +1,1 @@
-"""Text to token ids without an added token that the text only spells."""
+"""Text to token ids, where untrusted text never becomes an added token."""

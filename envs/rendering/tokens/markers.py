@@ -1,12 +1,12 @@
 """Break the added tokens in untrusted strings, before a chat template sees them.
 
-A marker character goes into every occurrence of an added token's content, so that in the rendered
-text an unbroken token can only be the template's own; `safe_text.py` takes the markers out again.
-A piece of a token at a string's end is broken too, for a template may join strings. What is
-structure is left alone: the keys and roles of OpenAI's message shape, the keywords of JSON Schema.
+A marker character goes into every occurrence of an added token's content, so that any unbroken
+token in the rendered text is the template's own; `safe_text.py` takes the markers out again. A
+piece of a token at the end of a string is broken as well, since a template may join strings.
+Structure is left alone: the keys and roles of OpenAI's message shape, the keywords of JSON Schema.
 
-Added tokens that are only white space, or one character long, spell ordinary text in some
-tokenizers. They are not markup, and are not broken.
+Added tokens of white space only, or of one character, spell ordinary text in some tokenizers. They
+are not markup and are not broken.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 
 from gymnast.envs.rendering.tokens.token_patterns import SPACE, Normalization, any_of
 
-# Private characters, and letters of a dead script for tokenizers that drop private characters.
+# Private characters, and cuneiform for tokenizers that drop private characters.
 CANDIDATES = [chr(code) for code in (*range(0xE000, 0xE100), *range(0x12000, 0x12100))]
 
 # fmt: off
@@ -106,8 +106,8 @@ class TokenBreaker:
     Args:
         contents: The contents of the added tokens that are markup.
         normalize: What the tokenizer does to text before it looks for some of them.
-        replaced: The strings that the chat template replaces in others, which can make a token of
-            what was around them.
+        replaced: The strings that the chat template replaces in others: what remains may form a
+            token.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class TokenBreaker:
         return change_strings(cleaned, lambda text: self._broken(text, marker)), marker
 
     def is_suspicious(self, text: str) -> bool:
-        """Whether there is an added token in a text, or could be once others stand beside it."""
+        """Whether a text holds an added token, or could once other text stands beside it."""
         return (
             bool(self._starts.search(text))
             or any(self._edges(text.strip()))
@@ -161,7 +161,7 @@ class TokenBreaker:
         )
 
     def _forms(self, content: str) -> set[str]:
-        """The texts that become a token."""
+        """The texts that a tokenizer takes for a token with this content."""
         normalized = self._normalized(content) or content
         if normalized.startswith(SPACE) and not content.startswith((" ", SPACE)):
             normalized = normalized[1:]
@@ -177,10 +177,10 @@ class TokenBreaker:
         for marker in self._markers:
             if marker not in text and escaped(marker).lower() not in lower:
                 return marker
-        return self._markers[0]  # nothing but an attack uses them all: it loses a character
+        return self._markers[0]  # only an attack uses them all: it loses a character
 
     def _broken(self, text: str, marker: str) -> str:
-        core = text.strip()  # what a template leaves that trims
+        core = text.strip()  # what remains if a template trims
         if not core:
             return text
         before, _, after = text.partition(core)
@@ -196,7 +196,7 @@ class TokenBreaker:
         return marker * at_start + before + inside + after + marker * at_end
 
     def _edges(self, text: str) -> tuple[bool, bool]:
-        """Whether a token could go on before the string's start, and after its end."""
+        """Whether a token could extend beyond the string's start, and beyond its end."""
         start, end = text[: self._longest], text[-self._longest :]
         starts = ends = False
         if self._last.search(start):
@@ -210,14 +210,14 @@ class TokenBreaker:
         return starts, ends or within
 
     def _is_rewritten(self, text: str) -> bool:
-        """Whether the template replaces something in a text that could be part of a token."""
+        """Whether a text could hold part of a token once the template has replaced something."""
         return any(part in text for part in self._replaced) and bool(self._first.search(text))
 
     def _normalized(self, text: str) -> str | None:
         return None if self._normalization is None else self._normalization.of(text)
 
     def _hides(self, normalized: str | None) -> bool:
-        """Whether normalization makes an added token of text that does not look like one."""
+        """Whether normalization turns text that does not look like an added token into one."""
         if normalized is None:
             return False
         core = normalized.strip(SPACE + string.whitespace)

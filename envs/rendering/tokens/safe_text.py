@@ -1,14 +1,12 @@
-r"""Text to token ids, where an added token can only come from text we trust.
+r"""Text to token ids, where an added token can only come from trusted text.
 
-`encode` is the tokenizer's own encoding of the whole text. Only where `markers.py` had to break
-something, the stretch between two true added tokens is encoded a second time: without the markers,
-and with a tokenizer that knows no added tokens.
+`encode` is the tokenizer's own encoding of the whole text. Where `markers.py` had to break
+something, the stretch between two true added tokens is encoded again, without the markers and by a
+tokenizer that knows no added tokens.
 
     <|im_start|>user\n  say <~|im_end|>  <|im_end|>          ~ is the marker
     ------------                         ----------          true: unbroken
                 ---------------------                        encoded again, as plain text
-
-Left out: what is a message or a template.
 """
 
 import copy
@@ -25,11 +23,11 @@ from gymnast.envs.rendering.tokens.markers import TokenBreaker, escaped, is_mark
 from gymnast.envs.rendering.tokens.token_patterns import SPACE, Normalization
 from gymnast.errors import ModelError
 
-_UNHEARD_OF = "\U0010fffd"  # a character that no vocabulary has
+_UNKNOWN_CHARACTER = "\U0010fffd"  # a character that no vocabulary has
 
 
 class SafeText:
-    """The text side of one tokenizer: break, encode, decode. It changes nothing once built.
+    """Encodes and decodes with one tokenizer. Once built, it only fills caches.
 
     Args:
         tokenizer: A fast tokenizer (one with a `backend_tokenizer`); it is copied.
@@ -43,16 +41,16 @@ class SafeText:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, Tokenizer):
             raise ModelError(
-                f"{type(tokenizer).__name__} has no `tokenizers` backend; the renderer needs a "
-                "fast tokenizer: load it with AutoTokenizer, from a folder with a tokenizer.json"
+                f"{type(tokenizer).__name__} has no `tokenizers` backend, and the renderer needs a "
+                "fast tokenizer. Load it with AutoTokenizer, from a folder with a tokenizer.json"
             )
-        # A copy, for whoever pads or truncates with the tokenizer changes its backend.
+        # A copy, because padding or truncating with the tokenizer changes its backend.
         tokens = backend.get_added_tokens_decoder()
         self._backend = _sharing_vocabulary(backend, tokens)
         if self._backend.get_added_tokens_decoder() != tokens:
             raise ModelError(
-                f"the added tokens of {type(tokenizer).__name__} have ids in no order in which "
-                "they could be added, so they cannot be copied; save and load the tokenizer"
+                f"the added tokens of {type(tokenizer).__name__} have ids that no order of adding "
+                "them gives, so it cannot be copied. Save the tokenizer and load it again"
             )
         self.added: dict[str, int] = {
             token.content: number for number, token in tokens.items() if is_markup(token.content)
@@ -66,13 +64,13 @@ class SafeText:
     def is_added(self, number: int) -> bool:
         """Whether this is the id of an added token that is markup.
 
-        Not of the one that stands for what the vocabulary lacks: that can be anything.
+        The token for what the vocabulary lacks is not: it can stand for anything.
         """
         return number in self._looks and number not in self._unknown
 
     @cached_property
     def _unknown(self) -> frozenset[int]:
-        return frozenset(self._backend.encode(_UNHEARD_OF, add_special_tokens=False).ids)
+        return frozenset(self._backend.encode(_UNKNOWN_CHARACTER, add_special_tokens=False).ids)
 
     def token_of(self, number: Any) -> str:
         """The content of an added token that is markup, by its id; "" for any other."""
@@ -82,24 +80,25 @@ class SafeText:
             return ""
 
     def decode(self, ids: Sequence[Any]) -> str:
-        """The text of token ids, added tokens included. What is no token id is left out."""
+        """The text of token ids, added tokens included. What is no token id is skipped."""
         known = []
         for number in ids:
             try:
                 value = int(number)
             except (TypeError, ValueError, OverflowError):
                 continue
-            if 0 <= value < 2**32:  # the decoder knows which of them are none
+            if 0 <= value < 2**32:  # the decoder skips those that it does not know
                 known.append(value)
         return str(self._backend.decode(known, skip_special_tokens=False))
 
     def encode(self, text: str, marker: str | None = None, *, inside: bool = False) -> list[int]:
-        """Encode text; its unbroken added tokens become ids, and nothing else does.
+        """Encode text: ids of added tokens come from its unbroken added tokens only.
 
         Args:
-            text: Rendered from what `breaker.protect` returned.
+            text: Text rendered from what `breaker.protect` returned.
             marker: The marker that `breaker.protect` returned.
-            inside: Whether other text comes before it. Some tokenizers treat a beginning apart.
+            inside: Whether other text comes before it: some tokenizers encode a text's start in
+                another way.
         """
         anchor = self._anchor if inside else ""
         text = anchor + (text.replace(escaped(marker), marker) if marker else text)
@@ -139,7 +138,7 @@ class SafeText:
                 begin, first = offsets[index][1], index + 1
 
     def _added_in(self, encoding: Encoding, text: str) -> list[int]:
-        """Where added tokens are, but for one that stands for what the vocabulary lacks."""
+        """The indices of added tokens, without the one for what the vocabulary lacks."""
         return [
             index
             for index, (number, (begin, end)) in enumerate(
@@ -149,7 +148,7 @@ class SafeText:
         ]
 
     def _look(self, text: str) -> str:
-        """What is left of text where case, spaces and normalization do not count."""
+        """The text without differences in case, spaces and normalization."""
         normalized = self._normalization.apply(text) if self._normalization else text
         return normalized.replace(SPACE, " ").strip().lower()
 
@@ -159,12 +158,12 @@ class SafeText:
         encoding = plain.encode(text)
         if not self._added_in(encoding, text):
             return plain.ids(encoding)
-        # The model's own vocabulary spells an added token as one piece: keep its parts apart.
+        # The vocabulary itself has a piece that spells an added token: encode its parts one by one.
         parts = [part for part in stretch.split(marker) if part]
         first, others = plain.ids(plain.encode(parts[0])), self._plain_going_on
         return sum((others.ids(others.encode(part)) for part in parts[1:]), first)
 
-    # For the text's start, for what follows an added token, and for what follows other text.
+    # Three encoders: for the text's start, after an added token, and after other text.
 
     @cached_property
     def _plain_at_start(self) -> "_Plain":
@@ -184,8 +183,8 @@ class _Plain:
     """A tokenizer without the added tokens that are markup.
 
     Attributes:
-        tokenizer: It has the other ones, but numbers them anew.
-        numbers: Their true ids, by those.
+        tokenizer: Has the other added tokens, under other ids.
+        numbers: Their true ids, by these ids.
     """
 
     tokenizer: Tokenizer
@@ -193,7 +192,7 @@ class _Plain:
 
     @classmethod
     def of(cls, backend: Tokenizer, prepending: Collection[str | bool]) -> "_Plain":
-        """Make one that writes no space before text where the tokenizer's setting is given."""
+        """Make one that writes no space before text if the tokenizer has one of these settings."""
         kept = {
             number: token
             for number, token in backend.get_added_tokens_decoder().items()
@@ -209,7 +208,7 @@ class _Plain:
         return cls(plain, {number: true[token.content] for number, token in added.items()})
 
     def encode(self, text: str) -> Encoding:
-        """Encode, with ids of its own."""
+        """Encode with the ids of this tokenizer."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def ids(self, encoding: Encoding) -> list[int]:
@@ -218,15 +217,15 @@ class _Plain:
 
 
 def _sharing_vocabulary(backend: Tokenizer, added: Mapping[int, AddedToken]) -> Tokenizer:
-    """A tokenizer of its own with these added tokens, neither padding nor truncating.
+    """A new tokenizer with these added tokens that neither pads nor truncates.
 
-    It shares the vocabulary, of which a copy takes seconds and a hundred megabytes.
+    It shares the vocabulary: a copy of that takes seconds and a hundred megabytes.
     """
     tokens = [added[number] for number in sorted(added)]
     sharing = _adding(backend, tokens, len(tokens))
     if sharing.get_added_tokens_decoder() == added:
         return sharing
-    return _adding(backend, tokens, 1)  # which numbers them as before where there are gaps
+    return _adding(backend, tokens, 1)  # one at a time, which keeps ids that have gaps
 
 
 def _adding(backend: Tokenizer, tokens: list[AddedToken], at_once: int) -> Tokenizer:

@@ -1,7 +1,4 @@
-"""How to find an added token in text as a tokenizer would: one pattern for all, and normalization.
-
-Left out: what is done about what is found (`markers.py`).
-"""
+"""Find added tokens in text as a tokenizer would: one pattern for all, and normalization."""
 
 import json
 import re
@@ -17,9 +14,9 @@ SPACE = "\u2581"  # what tokenizers in SentencePiece's manner write for a space
 
 
 def any_of(contents: Iterable[str]) -> str:
-    """A pattern for where any of these strings begins; nothing matches where there is none.
+    """A pattern for where any of these strings begins; for no strings, it matches nothing.
 
-    Shared beginnings are compared once: some families have thousands of `<unused17>`.
+    Shared starts are compared once: some families have thousands of tokens like `<unused17>`.
     """
     return _any_of(sorted(contents)) or "(?!)"
 
@@ -29,17 +26,17 @@ def _any_of(contents: list[str]) -> str:
     for _, group in groupby(contents, key=lambda content: content[0]):
         same = list(group)
         start = same[0][: shared_length(same[0], same[-1])]
-        # What begins with a shorter one need not be looked at: that one is found.
+        # A string that begins with a shorter one needs no branch: the shorter one matches.
         longer = "" if start == same[0] else _any_of([content[len(start) :] for content in same])
         branches.append(re.escape(start) + longer)
     return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})" if branches else ""
 
 
 class Normalization:
-    """What a tokenizer does to text before it looks for those added tokens that are normalized.
+    """What a tokenizer does to text before it looks for its normalized added tokens.
 
     Args:
-        normalizer: The tokenizer's.
+        normalizer: The normalizer of the tokenizer.
     """
 
     def __init__(self, normalizer: Normalizer) -> None:
@@ -52,7 +49,7 @@ class Normalization:
         return str(self._normalizer.normalize_str(text))
 
     def of(self, text: str) -> str | None:
-        """The normalized text; None where it is the same but for case and spaces."""
+        """The normalized text; None where it differs only in case and spaces."""
         return None if self._leaves_ascii and text.isascii() else self.apply(text)
 
 
@@ -65,6 +62,6 @@ def _steps(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def _leaves_ascii(step: dict[str, Any]) -> bool:
-    """Whether a step keeps ASCII, but for its case, and for spaces that it writes as `SPACE`."""
+    """Whether a step keeps ASCII except for its case, and for spaces written as `SPACE`."""
     spaces = step.get("content") == SPACE and step.get("pattern") == {"String": " "}
     return step["type"] in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend") or spaces

@@ -144,7 +144,7 @@ def test_no_token_of_markup_comes_from_content(
         try:
             hostile = tokens("say " + "".join(words))
         except TemplateError as error:  # what spells a call would be read as one
-            assert "would read as" in str(error)
+            assert "would be read as" in str(error)
             continue
         assert hostile == tokens("say so"), name
 
@@ -207,7 +207,7 @@ def test_a_call_without_an_id_gets_one_that_the_template_takes(
         ("hermes", say("Hi.", thought="Hm."), "the template writes none here"),
         ("hermes", say("<tool_call>"), "without the template's markup"),
         ("bare", say("Look.", add(0)), "in a message of its own"),
-        ("bare", say("", add(0), add(1)), "give each call a message of its own"),
+        ("bare", say("", add(0), add(1)), "Give each call a message of its own"),
         ("hermes", say("", ToolCall("", "", {})), "the tool's name"),
     ],
 )

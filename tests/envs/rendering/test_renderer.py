@@ -425,5 +425,5 @@ def test_a_call_is_answered_where_no_tools_are_offered(tokenizer: Any) -> None:
 
 
 def test_a_template_that_is_no_jinja_is_refused_with_its_line(tokenizer: Any) -> None:
-    with pytest.raises(TemplateError, match=r"not valid Jinja: unexpected '}' \(line 2\); mend"):
+    with pytest.raises(TemplateError, match=r"not valid Jinja: unexpected '}' \(line 2\)\. Fix it"):
         Renderer(tokenizer, chat_template="{{ messages }}\n{{ messages }")
