@@ -1,6 +1,8 @@
 """The examples that take seconds, run as a user runs them."""
 
+import ast
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -50,3 +52,23 @@ def test_the_tiny_example_goes_the_whole_way(tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(run / "model")
     ids = tokenizer("What is 3 plus 4?", return_tensors="pt")
     assert model.generate(**ids, max_new_tokens=3).shape[1] > ids["input_ids"].shape[1]
+
+
+def test_the_loop_on_one_page_learns() -> None:
+    """More episodes than a chance rise could fill: each evaluation is of 32."""
+    loop = runpy.run_path(str(ROOT / "examples/loop.py"))
+    before, after = loop["train"](steps=9)
+    assert before < 0.4
+    assert after > before + 0.15
+
+
+def test_the_loop_is_one_page_of_public_names() -> None:
+    text = (ROOT / "examples/loop.py").read_text()
+    assert len(text.splitlines()) < 150
+    imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+    ours = {str(node.module) for node in imports if str(node.module).startswith("gymnast")}
+    assert ours == {"gymnast.agents", "gymnast.envs", "gymnast.trainers", "gymnast.types"}
+    attributes = {
+        node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)
+    }
+    assert not [name for name in attributes if name.startswith("_")]

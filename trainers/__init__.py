@@ -1,8 +1,9 @@
 """Training: rollouts, advantages, losses, the trainer, and the configuration of runs.
 
-Where to begin reading: `rollouts/one_episode.py` (one episode), `rollouts/many_episodes.py` (many),
-`algorithms/advantages.py` and `algorithms/losses.py` (the algorithm), `learner/update.py` (learning
-from one batch), `trainer.py` (all of it).
+Where to begin reading: `examples/loop.py` (a training loop on one page), `rollouts/one_episode.py`
+(one episode), `rollouts/many_episodes.py` (many), `algorithms/advantages.py` and
+`algorithms/losses.py` (the algorithm), `learner/update.py` (learning from one batch), `trainer.py`
+(all of it).
 """
 
 from gymnast.trainers.algorithms import advantages, aggregations, losses
@@ -11,6 +12,12 @@ from gymnast.trainers.algorithms.algorithm import Algorithm, make_algorithm
 from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.config.files import load_config
 from gymnast.trainers.data.row_files import load_rows
+from gymnast.trainers.learner.policy.micro_batches import (
+    CreditedTrajectory,
+    MicroBatch,
+    micro_batch,
+)
+from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.rollouts.many_episodes import Group, Rollouts, collect, stream
 from gymnast.trainers.rollouts.one_episode import rollout
 from gymnast.trainers.rollouts.rewards import Reward
@@ -18,8 +25,11 @@ from gymnast.trainers.trainer import Trainer
 
 __all__ = [
     "Algorithm",
+    "CreditedTrajectory",
     "Group",
     "Kl",
+    "MicroBatch",
+    "Policy",
     "Reward",
     "RewardBatch",
     "Rollouts",
@@ -31,6 +41,7 @@ __all__ = [
     "load_rows",
     "losses",
     "make_algorithm",
+    "micro_batch",
     "rollout",
     "stream",
 ]

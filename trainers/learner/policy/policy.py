@@ -75,6 +75,12 @@ class Policy(nn.Module):
         return self
 
     @property
+    def device(self) -> torch.device:
+        """Where the model is, and where micro-batches have to be."""
+        device: torch.device = self.model.device
+        return device
+
+    @property
     def has_dropout(self) -> bool:
         """Whether its log-probabilities are others in training mode, drawn anew in every pass."""
         parts = (part for adapter in _adapters(self.model) for part in _own_parts(adapter))
