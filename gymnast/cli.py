@@ -173,7 +173,11 @@ def envs() -> None:
     ids = registered()
     width = max(len(id) for id in ids)
     for id in ids:
-        say(f"{id:{width}}  {_first_line(find(id).__doc__)}")
+        try:
+            description = _first_line(find(id).__doc__)
+        except (UsageError, UserCodeError) as error:  # an installed package's is broken
+            description = f"does not work: {error}"
+        say(f"{id:{width}}  {description}")
 
 
 @app.command(context_settings=HANDED_OVER)

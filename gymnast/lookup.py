@@ -101,14 +101,21 @@ class Names(Generic[T]):
         """Whether there is such a short name."""
         return name in self._builtin or any(name == p.name for p in self._entry_points())
 
-    def check_written(self, name: str, field: str = "") -> None:
-        """Check, importing nothing, that a name is a short one or written as "module:name".
+    def check(self, name: str, field: str = "") -> str:
+        """Check a name now and use it later; what is built in is not imported for that.
+
+        Returns:
+            The name; a file's path in it is absolute, so that it means the same in another folder.
 
         Raises:
-            UsageError: As `find`.
+            UsageError: As `find`, and the others.
         """
-        if not (is_source(name) or self.knows(name)):
+        if name not in self._builtin:
             self.find(name, field)
+        source, colon, attribute = name.rpartition(":")
+        if not source.endswith(".py"):
+            return name
+        return f"{os.path.abspath(os.path.expanduser(source))}{colon}{attribute}"
 
     def _find(self, given: str | T) -> T:
         if not isinstance(given, str):

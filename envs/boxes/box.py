@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from gymnast.errors import ConfigError, SandboxBroken, SandboxDead, UsageError
 from gymnast.lookup import did_you_mean
-from gymnast.sandboxes.backends.open import backends
+from gymnast.sandboxes.backends.open import check_backend
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.forwarding import ForwardingSandbox
 from gymnast.sandboxes.contract.spec import ExecResult, SandboxSpec, check_whole
@@ -99,11 +99,14 @@ def box_settings(
         )
     fields = dict(given)
     backend = fields.pop("backend", "auto")
-    names = ("auto", *backends())
-    if backend not in names:
+    if not isinstance(backend, str):
         raise ConfigError(
-            f"{owner}: sandbox.backend must be one of {', '.join(names)}, got {backend!r:.100}."
+            f"{owner}: sandbox.backend must be the name of a backend, got {backend!r:.100}."
         )
+    try:
+        backend = check_backend(backend)
+    except UsageError as error:
+        raise ConfigError(f"{owner}: sandbox.backend: {error}") from error
     of_pool = {name: fields.pop(name) for name in _OF_POOL if name in fields}
     known = [*_OF_POOL, *(field.name for field in dataclasses.fields(SandboxSpec))]
     for name in fields:

@@ -17,7 +17,7 @@ def backends(context: typer.Context) -> None:
     """List the sandbox backends: each opens a box here, or says why it cannot."""
     if context.invoked_subcommand is not None:
         return
-    from gymnast.errors import SandboxUnavailable
+    from gymnast.errors import SandboxUnavailable, UsageError, UserCodeError
     from gymnast.sandboxes.backends.open import backends, open_sandbox
 
     names = backends()
@@ -25,10 +25,10 @@ def backends(context: typer.Context) -> None:
     for name in names:
         try:
             open_sandbox(name).close()
-            said = "works, without isolation" if name == "local" else "works"
-        except SandboxUnavailable as error:
-            said = f"does not work: {error}"
-        say(f"{name:{width}}  {said}")
+            outcome = "works, without isolation" if name == "local" else "works"
+        except (SandboxUnavailable, UsageError, UserCodeError) as error:  # a broken package's, say
+            outcome = f"does not work: {error}"
+        say(f"{name:{width}}  {outcome}")
 
 
 @sandboxes.command()

@@ -1,12 +1,19 @@
-"""Opening a sandbox by the name of its backend."""
+"""Opening a sandbox by the name of its backend.
+
+A backend is a subclass of `Sandbox` whose constructor takes a `SandboxSpec`: one of those below, of
+an installed package (`gymnast/lookup.py`), or "module:Class". `docs/extending.md` shows one.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
-from gymnast.errors import SandboxUnavailable, UsageError
+from gymnast.errors import GymnastError, SandboxUnavailable, UsageError, UserCodeError
+from gymnast.lookup import Names
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.visible import visible_logger
+
+Opens = Callable[[SandboxSpec], Sandbox]
 
 log = visible_logger("gymnast.sandboxes")
 
@@ -17,37 +24,59 @@ def open_sandbox(
     """Open a box.
 
     Args:
-        backend: "docker", "landlock", "bubblewrap", "local" (no isolation), or "auto": the
-            strongest that works here, in this order, which is logged and never is "local". Landlock
-            without namespaces comes last, as its boxes show which files the host has.
+        backend: "docker", "landlock", "bubblewrap", "local" (no isolation); or "auto": the
+            strongest of these that works here, in this order, which is logged and is never "local".
+            Landlock without namespaces comes last, as its boxes show which files the host has. A
+            backend of an installed package, or of your own, is named as `gymnast/lookup.py` says.
         spec: The image and the limits.
         **limits: Or some of them, by the names of `SandboxSpec`.
 
     Raises:
         SandboxUnavailable: The backend does not work here, or none does; it says why.
         UsageError: There is no such backend or limit, or a limit breaks its rule.
+        UserCodeError: The constructor of a backend that is not built in raised, or its module did.
     """
     if spec is not None and limits:
         raise UsageError(f"spec and {', '.join(limits)} were given; name the limits in one place")
     spec = spec or SandboxSpec.from_limits(limits)
-    if backend == "auto":
-        return _open_strongest(spec)
-    if backend not in _BACKENDS:
-        names = ", ".join(["auto", *_BACKENDS])
-        raise UsageError(f"there is no sandbox backend {backend!r}; there are {names}")
-    return _BACKENDS[backend](spec)
+    return _open(backend, spec)
 
 
 def backends() -> tuple[str, ...]:
-    """The names of all backends, whether or not they work here."""
-    return tuple(_BACKENDS)
+    """The short names of all backends, whether or not they work here."""
+    return tuple(name for name in BACKENDS.known() if name != AUTO)
+
+
+def check_backend(name: str) -> str:
+    """Check the name of a backend, and return it with an absolute path if it names a file.
+
+    Raises:
+        UsageError: There is no such backend.
+        UserCodeError: Its module raised while it was imported.
+    """
+    return BACKENDS.check(name)
+
+
+def _open(backend: str, spec: SandboxSpec) -> Sandbox:
+    opens = BACKENDS.find(backend)
+    try:
+        return opens(spec)
+    except GymnastError:
+        raise
+    except Exception as error:
+        if backend in _BUILTIN:
+            raise
+        problem = f"{type(error).__name__}: {error}"
+        raise UserCodeError("__init__", None, f"sandbox backend {backend!r}: {problem}") from error
 
 
 def _open_strongest(spec: SandboxSpec) -> Sandbox:
     reasons: dict[str, None] = {}
-    for name, opens in _STRONGEST_FIRST:
+    for name, needs_namespaces in _STRONGEST_FIRST:
         try:
-            sandbox = opens(spec)
+            if needs_namespaces:
+                _check_namespaces()
+            sandbox = _open(name, spec)
         except SandboxUnavailable as error:
             reasons[f"{name}: {error}"] = None
         else:
@@ -60,46 +89,31 @@ def _open_strongest(spec: SandboxSpec) -> Sandbox:
     )
 
 
-def _docker(spec: SandboxSpec) -> Sandbox:
-    from gymnast.sandboxes.docker.sandbox import DockerSandbox
-
-    return DockerSandbox(spec)
-
-
-def _landlock(spec: SandboxSpec) -> Sandbox:
-    from gymnast.sandboxes.host.landlock import LandlockSandbox
-
-    return LandlockSandbox(spec)
-
-
-def _landlock_with_namespaces(spec: SandboxSpec) -> Sandbox:
+def _check_namespaces() -> None:
     from gymnast.sandboxes.host.landlock import check_works
 
     check_works(namespaces=True)
-    return _landlock(spec)
 
 
-def _bubblewrap(spec: SandboxSpec) -> Sandbox:
-    from gymnast.sandboxes.host.bubblewrap import BubblewrapSandbox
-
-    return BubblewrapSandbox(spec)
-
-
-def _local(spec: SandboxSpec) -> Sandbox:
-    from gymnast.sandboxes.host.local import LocalSandbox
-
-    return LocalSandbox(spec)
-
-
-_BACKENDS: dict[str, Callable[[SandboxSpec], Sandbox]] = {
-    "docker": _docker,
-    "landlock": _landlock,
-    "bubblewrap": _bubblewrap,
-    "local": _local,
+AUTO = "auto"
+_BUILTIN: dict[str, str | Opens] = {
+    AUTO: _open_strongest,
+    "docker": "gymnast.sandboxes.docker.sandbox:DockerSandbox",
+    "landlock": "gymnast.sandboxes.host.landlock:LandlockSandbox",
+    "bubblewrap": "gymnast.sandboxes.host.bubblewrap:BubblewrapSandbox",
+    "local": "gymnast.sandboxes.host.local:LocalSandbox",
 }
-_STRONGEST_FIRST = (  # those that isolate
-    ("docker", _docker),
-    ("landlock", _landlock_with_namespaces),
-    ("bubblewrap", _bubblewrap),
-    ("landlock", _landlock),
+_STRONGEST_FIRST = (  # those that isolate, and whether the host must allow namespaces
+    ("docker", False),
+    ("landlock", True),
+    ("bubblewrap", False),
+    ("landlock", False),
+)
+BACKENDS: Names[Opens] = Names(
+    "sandbox backend",
+    "gymnast.sandboxes",
+    _BUILTIN,
+    base=Sandbox,
+    wanted="subclass of gymnast.sandboxes.Sandbox",
+    error=UsageError,
 )

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from gymnast.errors import SandboxUnavailable
-from gymnast.sandboxes.backends.open import open_sandbox
+from gymnast.sandboxes.backends.open import check_backend, open_sandbox
 from gymnast.sandboxes.backends.sweep import sweep_in_background
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.forwarding import ForwardingSandbox
@@ -89,7 +89,7 @@ class SandboxPool:
         open_box: Opens a box, instead of `open_sandbox(backend, spec=spec)`.
 
     Raises:
-        UsageError: A number breaks its rule.
+        UsageError: There is no such backend, or a number breaks its rule.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class SandboxPool:
         Raises:
             SandboxUnavailable: The backend cannot make boxes here, none came within `wait_s` (the
                 message has the backend's reason), or the pool is closed.
-            UsageError: There is no such backend, or a limit breaks its rule.
+            UsageError: A limit breaks its rule.
         """
         ticket, box = self._ask()
         try:
@@ -246,6 +246,7 @@ class _Opener:
 
     def __init__(self, backend: str, spec: SandboxSpec) -> None:
         self._spec = spec
+        backend = check_backend(backend)
         self._open: Callable[[], Sandbox] = partial(open_sandbox, backend, spec=spec)
         self._choose = backend == "auto"
 

@@ -45,11 +45,11 @@ from gymnast.trainers.config.task_sections import (
     EvaluationSection,
     sampling_keys,
 )
-from gymnast.trainers.data.input_paths import MODEL, TEMPLATE, CodeName
+from gymnast.trainers.data.input_paths import MODEL, TEMPLATE, TRACKERS, CodeName
 from gymnast.trainers.evaluation.metrics import check_environment_name
 from gymnast.trainers.evaluation.tags import tag_expressions
 from gymnast.trainers.learner.settings import LearnerSettings
-from gymnast.trainers.reporting.trackers import read_named
+from gymnast.trainers.reporting.trackers import check_names, read_named
 from gymnast.trainers.rollouts.limits import RolloutLimits
 from gymnast.trainers.saving.settings import SavingSettings
 from gymnast.types import Sampling, StopReason
@@ -218,7 +218,7 @@ class Sections(Settings):
 class RunConfig(RunSettings, Sections):
     """A whole run."""
 
-    trackers: Annotated[dict[str, dict[str, Any]], BeforeValidator(read_named)] = Field(
+    trackers: Annotated[dict[str, dict[str, Any]], BeforeValidator(read_named), TRACKERS] = Field(
         default_factory=dict
     )
     """What metrics go to besides metrics.jsonl: names, or `{name: settings}`; see
@@ -230,6 +230,11 @@ class RunConfig(RunSettings, Sections):
         if self.evaluation.rows is not None:
             return self.evaluation.rows > 0
         return self.data is not None and self.data.evaluation is not None
+
+    @model_validator(mode="after")
+    def _trackers_are_known(self) -> "RunConfig":
+        check_names(self.trackers)
+        return self
 
     @model_validator(mode="after")
     def _algorithm_can_be_made(self) -> "RunConfig":

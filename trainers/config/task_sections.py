@@ -29,7 +29,7 @@ from gymnast.trainers.base.settings import (
     Settings,
     Text,
 )
-from gymnast.trainers.data.input_paths import CodeName, RowsName
+from gymnast.trainers.data.input_paths import BACKEND, CodeName, RowsName
 from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.types import Sampling
 
@@ -66,6 +66,9 @@ class EnvironmentSection(Settings):
     """Put before messages that have none."""
     stop_tools: list[str] | None = None
     """Names of tools that end the episode."""
+    sandbox: Annotated[str | dict[str, Any] | None, BACKEND] = None
+    """Where its boxes come from, if it uses any: a backend ("docker", "local", "module:Class") or
+    `{backend: ..., image: ..., memory_bytes: ...}`; see `docs/sandboxes.md`."""
 
     @property
     def settings(self) -> dict[str, Any]:

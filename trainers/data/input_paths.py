@@ -30,10 +30,12 @@ class Input:
     Attributes:
         part: Splits a value into the part that may be a path, and the rest.
         surely: Whether that part can only be a path; `org/name` may also be a hub's name.
+        key: The key that names the input where the value is a mapping; "*": all of its keys do.
     """
 
     part: Callable[[str], tuple[str, str]]
     surely: Callable[[str], bool]
+    key: str = ""
 
 
 def _whole(text: str) -> tuple[str, str]:
@@ -60,6 +62,8 @@ def _is_row_file(text: str) -> bool:
 
 
 CODE = Input(_before_the_name, lambda _: True)
+BACKEND = Input(_before_the_name, lambda _: True, key="backend")
+TRACKERS = Input(_before_the_name, lambda _: True, key="*")
 TEMPLATE = Input(_template_file, lambda _: True)
 MODEL = Input(_whole, _is_path)
 ROWS = Input(_whole, _is_row_file)
@@ -102,7 +106,7 @@ class _Search:
     def _value(self, value: Any, field: FieldInfo, place: str) -> Any:
         mark = _mark(field)
         if mark is not None:
-            return self._input(value, mark, place) if isinstance(value, str) else value
+            return self._marked(value, mark, place)
         inner = section_in(field.annotation)
         if inner is None:
             return value
@@ -111,6 +115,18 @@ class _Search:
         if get_origin(field.annotation) is dict and isinstance(value, dict):
             return {k: self.section(v, inner, f"{place}.{k}.") for k, v in value.items()}
         return self.section(value, inner, f"{place}.")
+
+    def _marked(self, value: Any, mark: Input, place: str) -> Any:
+        if isinstance(value, str):
+            return self._input(value, mark, place)
+        if isinstance(value, list) and mark.key == "*":
+            return [self._marked(each, mark, place) for each in value]
+        if isinstance(value, dict) and mark.key == "*":
+            return {self._marked(name, mark, place): given for name, given in value.items()}
+        if isinstance(value, dict) and mark.key in value:
+            located = self._marked(value[mark.key], mark, f"{place}.{mark.key}")
+            return {**value, mark.key: located}
+        return value
 
     def _input(self, value: str, mark: Input, place: str) -> str:
         path, rest = mark.part(value)

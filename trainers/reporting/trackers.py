@@ -3,12 +3,16 @@
     trackers: [tensorboard]
     trackers: {wandb: {project: shop, name: first}, mlflow: {project: shop}}
 
-They are accelerate's own (`accelerate.tracking`), or subclasses of its `GeneralTracker` that
-`Trainer` is given. Each works on a thread of its own, in the main process alone, so that it can
-neither raise into a run nor hold it up: what it does not take is warned of once and counted.
+    trackers: {"board.py:Board": {url: "http://localhost:8000"}}
 
-Left out: a tracker that ends the process, or holds Python's global lock; and what waits in a
-tracker when the process is killed, which only metrics.jsonl has then.
+They are accelerate's own (`accelerate.tracking`), or subclasses of its `GeneralTracker`: given to
+`Trainer`, or named as `gymnast/lookup.py` says. Such a class is called with its settings by name
+and, where it has `requires_logging_directory`, with the run's folder as `logging_dir`.
+
+Each tracker works on a thread of its own, in the main process alone, so that it can neither raise
+into a run nor hold it up: what it does not take is warned of once and counted. A tracker that ends
+the process or holds Python's global lock does end the run or hold it up. When the process is
+killed, what a tracker has not taken yet is in metrics.jsonl alone.
 """
 
 import importlib
@@ -16,7 +20,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -29,6 +33,7 @@ from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker
 
 from gymnast.errors import ConfigError
+from gymnast.lookup import Names, is_source, no_such
 from gymnast.trainers.distributed.processes import together
 from gymnast.visible import visible_logger
 
@@ -42,7 +47,13 @@ SETTINGS_OF = {
     "trackio": "trackio:init",
     "mlflow": "accelerate.tracking:MLflowTracker",
 }
-RULE = f"must name {', '.join(SETTINGS_OF)} ({ALWAYS} is always written)"
+TRACKERS: Names[type[GeneralTracker]] = Names(
+    "tracker",
+    "gymnast.trackers",
+    {name: LOGGER_TYPE_TO_CLASS[name] for name in SETTINGS_OF},
+    base=GeneralTracker,
+    wanted="subclass of accelerate.tracking.GeneralTracker",
+)
 PROJECT = "gymnast"  # where `project` is left out
 START_S = 120.0
 FINISH_S = 30.0  # how long the end of a run waits for a tracker
@@ -170,16 +181,25 @@ def read_named(value: Any) -> Any:
     """What a config names: a list of names, or names with settings, as names with settings.
 
     Raises:
-        ValueError: It is neither, or a name is unknown.
+        ValueError: It is neither.
     """
     named = isinstance(value, list) and all(isinstance(name, str) for name in value)
     settings = dict.fromkeys(value) if named else value
     if not isinstance(settings, dict):
         raise ValueError("must be a list of names, or a mapping of names to settings")
-    for name in settings:
-        if name not in SETTINGS_OF and name != ALWAYS:
-            raise ValueError(f"{RULE}, not {name!r}")
     return {name: {} if given is None else given for name, given in settings.items()}
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Check that short names of trackers are known; code is imported by `make_trackers`.
+
+    Raises:
+        ConfigError: One is not.
+    """
+    for name in names:
+        if name != ALWAYS and not is_source(name) and not TRACKERS.knows(name):
+            known = [ALWAYS, *TRACKERS.known()]
+            raise ConfigError(f"trackers: {no_such('tracker', name, known)}")
 
 
 @contextmanager
@@ -246,18 +266,29 @@ def _made(
 ) -> GeneralTracker:
     if isinstance(tracker, GeneralTracker):
         return tracker
+    cls, given = TRACKERS.find(tracker, "trackers"), dict(settings or {})
     if tracker not in SETTINGS_OF:
-        raise ConfigError(f"trackers: {RULE}, got {tracker!r}")
-    given = dict(settings or {})
+        if getattr(cls, "requires_logging_directory", False) is True:
+            given["logging_dir"] = output_dir
+        return _made_by(cls, tracker, given)
     _check_settings(tracker, given)
     made: GeneralTracker
     if tracker != "tensorboard":
-        made = LOGGER_TYPE_TO_CLASS[tracker](given.pop("project", PROJECT), **given)
+        made = cls(given.pop("project", PROJECT), **given)
     elif output_dir is not None:  # which accelerate joins to the name: output_dir/tensorboard
-        made = LOGGER_TYPE_TO_CLASS[tracker](tracker, output_dir, **given)
+        made = cls(tracker, output_dir, **given)
     else:
         raise ConfigError("trackers.tensorboard: needs an output_dir, where its files go")
     return made
+
+
+def _made_by(cls: type[GeneralTracker], name: str, settings: Mapping[str, Any]) -> GeneralTracker:
+    """A tracker of a class that is not accelerate's."""
+    try:
+        return cls(**settings)
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"trackers.{name}: {cls.__name__} cannot be made: {problem}") from error
 
 
 def _check_settings(tracker: str, settings: Mapping[str, Any]) -> None:

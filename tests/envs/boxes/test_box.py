@@ -378,7 +378,7 @@ def test_no_box_to_be_had_is_infrastructure(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("dokcer", "sandbox.backend must be one of auto, docker, .*'dokcer'"),
+        ("dokcer", "sandbox.backend: there is no sandbox backend 'dokcer'. Did you mean 'docker'"),
         ({"backend": None}, "sandbox.backend must be"),
         ({"memory": 1}, "no field 'memory'. Did you mean 'memory_bytes'"),
         ({"memory_bytes": "512M"}, "memory_bytes is '512M'"),

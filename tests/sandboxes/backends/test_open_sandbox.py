@@ -126,7 +126,7 @@ def test_auto_takes_boxes_that_show_the_hosts_names_last(
 
 def test_an_unknown_backend_is_told_the_known_ones() -> None:
     with pytest.raises(
-        UsageError, match=r"no sandbox backend 'jail'; there are auto, docker, .*local"
+        UsageError, match=r"no sandbox backend 'jail'\. There are: auto, docker, .*local\."
     ):
         open_sandbox("jail")
 

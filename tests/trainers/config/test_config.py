@@ -201,8 +201,7 @@ MISTAKES = {
     "algorithm.masked_stop_reasons=[bored]": "algorithm.masked_stop_reasons.0: must be one of "
     "'answered'",
     "rewards=[{}]": "rewards.0.function: is required",
-    "trackers=[tensorbord]": "trackers: must name tensorboard, wandb, trackio, mlflow (jsonl is "
-    "always written), not 'tensorbord'",
+    "trackers=[tensorbord]": "trackers: there is no tracker 'tensorbord'. Did you mean 'tensor",
     "trackers=tensorboard": "trackers: must be a list of names, or a mapping of names to settings",
     "trackers=[1]": "trackers: must be a list of names, or a mapping of names to settings",
     "trackers.wandb=3": "trackers.wandb: must be a mapping (key: value), got 3",

@@ -198,3 +198,23 @@ def test_a_run_is_evaluated_and_resumed_from_any_folder(
     resumed = build_trainer(more, resume=True)
     resumed.train(resume=True)
     assert (resumed.step, resumed.folder and resumed.folder.path) == (2, run)
+
+
+@pytest.mark.parametrize(
+    ("change", "located"),
+    [
+        ({"environment": {"id": "x:Y", "sandbox": "store.py:Box"}}, "{here}/store.py:Box"),
+        ({"environment": {"id": "x:Y", "sandbox": {"backend": "store.py:Box"}}}, "{here}/store.py"),
+        ({"environment": {"id": "x:Y", "sandbox": "docker"}}, "'docker'"),
+        ({"agent": {"backend": "store.py:Agent"}}, "{here}/store.py:Agent"),
+        ({"trackers": ["store.py:Board", "jsonl"]}, "{here}/store.py:Board"),
+        ({"trackers": {"store.py:Board": {"url": "x"}}}, "{here}/store.py:Board"),
+    ],
+)
+def test_code_that_is_named_inside_a_value_is_beside_the_yaml_too(
+    project: Path, change: dict[str, Any], located: str
+) -> None:
+    (project / "other.yaml").write_text(yaml.safe_dump(YAML | change))
+    config = load_config(project / "other.yaml").model_dump()
+    (section,) = change
+    assert located.format(here=project) in str(config[section])

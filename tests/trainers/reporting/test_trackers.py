@@ -264,7 +264,7 @@ def test_a_tracker_that_does_not_start_in_time_stops_the_run(
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        (["tensorbord"], "trackers: must name tensorboard, wandb, trackio, mlflow .jsonl is alw"),
+        (["tensorbord"], "trackers: there is no tracker 'tensorbord'. Did you mean 'tensorboard'"),
         ({"tensorboard": {"log_dir": "x"}}, r"trackers.tensorboard.log_dir: unknown .* comment"),
         ({"mlflow": {"runname": "x"}}, r"trackers.mlflow.runname: unknown .* project, run_id, "),
     ],
