@@ -1,7 +1,7 @@
-"""A run on the console: one line a step, the evaluations, a few episodes, the time left.
+"""A run on the console: one line per step, the evaluations, a few episodes, the time left.
 
 `RunConsole` draws with rich where the output is a terminal; elsewhere (a log file, a CI job) it
-writes one short line a step and nothing that moves.
+writes one short line per step and nothing that moves.
 """
 
 import time
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from gymnast.envs.boxes.box import BROKEN
 from gymnast.trainers.base.observer import Groups
-from gymnast.trainers.reporting.samples import Sample, pick_samples
+from gymnast.trainers.reporting.shown_episodes import ShownEpisode, pick_episodes
 from gymnast.trainers.reporting.table import aligned, headline, summary_cells, summary_table
 from gymnast.visible import visible_line
 
@@ -28,10 +28,10 @@ _LONGEST_EVENT = 160
 class RunConsole:
     """An `Observer` that shows a run to people.
 
-    Samples are shown after every evaluation, and after the last step of a run without one.
+    Episodes are shown after every evaluation, and after the last step of a run without one.
 
     Args:
-        console: Where to write; standard output when left out.
+        console: Where to write; by default standard output.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -44,7 +44,7 @@ class RunConsole:
         self._last_groups: Groups = ()
 
     def on_start(self, trainer_info: Mapping[str, Any]) -> None:
-        """Show the bar, where there is a terminal."""
+        """Show the bar, on a terminal."""
         self._steps = int(trainer_info["steps"])
         start = int(trainer_info.get("start", 0))
         if not self._console.is_terminal:
@@ -79,7 +79,7 @@ class RunConsole:
         self._write(line if self._console.is_terminal else f"{line}  left {left}")
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
-        """Write the evaluation's line, a table where it has parts, a few of its episodes."""
+        """Write the evaluation's line, a table if it has parts, and a few of its episodes."""
         self._evaluated = True
         episodes = sum(len(group) for group in groups)
         alone = not self._steps  # there is no training around it
@@ -94,16 +94,16 @@ class RunConsole:
         cells = summary_cells(metrics)
         if len(cells) > (1 if alone else 2):
             self._write_summary(cells)
-        self._write_samples(groups)
+        self._write_episodes(groups)
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        """Take the bar away and write what came of the run."""
+        """Remove the bar and write the results of the run."""
         self.close()
         if not self._evaluated:
-            self._write_samples(self._last_groups)
+            self._write_episodes(self._last_groups)
         if "before" in summary and "after" in summary:
             self._write(
-                f"held-out reward: {_number(summary['before'])} before, "
+                f"evaluation reward: {_number(summary['before'])} before, "
                 f"{_number(summary['after'])} after",
                 style="bold",
             )
@@ -113,7 +113,7 @@ class RunConsole:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Say on a terminal what is being waited for; what is written meanwhile goes above it."""
+        """On a terminal, show what is being waited for below what is written meanwhile."""
         if not self._console.is_terminal:
             yield
             return
@@ -121,7 +121,7 @@ class RunConsole:
             yield
 
     def close(self) -> None:
-        """Take the bar away; also where a run ends with an exception."""
+        """Remove the bar; also called when a run ends with an exception."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -134,7 +134,7 @@ class RunConsole:
             )
 
     def _seconds_left(self, step: int) -> float:
-        """By the mean of the last steps; the first ones warm up."""
+        """An estimate from the mean of the last steps; the first steps take longer."""
         recent = self._step_s[-5:]
         return (self._steps - step) * sum(recent) / max(1, len(recent))
 
@@ -152,22 +152,22 @@ class RunConsole:
             for line in aligned(cells):
                 self._write(f"  {line}")
 
-    def _write_samples(self, groups: Groups) -> None:
-        samples = pick_samples(groups)
+    def _write_episodes(self, groups: Groups) -> None:
+        episodes = pick_episodes(groups)
         if not self._console.is_terminal:
-            for sample in samples:
-                self._write(f"  {sample_line(sample)}")
-        elif samples:
-            self._console.print(sample_table(samples))
+            for episode in episodes:
+                self._write(f"  {episode_line(episode)}")
+        elif episodes:
+            self._console.print(episode_table(episodes))
 
 
 class DetailedConsole(RunConsole):
-    """Shows some episodes of every step too, and every metric of an evaluation."""
+    """Also shows some episodes of every step, and every metric of an evaluation."""
 
     def on_step(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
         """Write the step's line and a few of its episodes."""
         super().on_step(step, metrics, groups)
-        self._write_samples(groups)
+        self._write_episodes(groups)
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
         """Write the evaluation and all of its metrics."""
@@ -179,7 +179,7 @@ class DetailedConsole(RunConsole):
 def step_line(step: int, steps: int, metrics: Mapping[str, float]) -> str:
     """A step in one line of a terminal; what was not measured is left out.
 
-    Nor is the loss there: it is about zero wherever each sample is trained on once.
+    The loss is not shown: it is about zero wherever each episode is trained on once.
     """
     parts = [f"step {step}/{steps}"]
     for name, label, form in (
@@ -202,20 +202,20 @@ def step_line(step: int, steps: int, metrics: Mapping[str, float]) -> str:
 
 
 def _broken_boxes(metrics: Mapping[str, float], area: str = "") -> str:
-    """How many episodes have reward 0 because the policy broke their boxes."""
+    """How many episodes have reward 0 because the policy broke their box."""
     share = metrics.get(f"{area}{BROKEN}", 0.0)
     number = round(share * metrics.get(f"{area}episodes/finished", 0))
     return f"  boxes that the policy broke {number}" if number else ""
 
 
 def _bugs(metrics: Mapping[str, float], area: str = "") -> str:
-    """How many calls failed because of bugs, which a tool's author has to mend."""
+    """How many calls failed because of bugs, which a tool's author has to fix."""
     calls = metrics.get(f"{area}tools/errors/bug", 0)
     return f"  calls that failed because of bugs in tools {calls:.0f}" if calls else ""
 
 
 def _missing(metrics: Mapping[str, float], area: str = "") -> str:
-    """What a step or an evaluation had to do without, where there was any."""
+    """The episodes and rows that a step or an evaluation had to leave out, if any."""
     left_out = metrics.get(f"{area}episodes/left_out", 0)
     skipped = metrics.get(f"{area}episodes/rows_skipped", 0)
     prefix = f"{area}episodes/left_out/"
@@ -230,23 +230,23 @@ def _missing(metrics: Mapping[str, float], area: str = "") -> str:
     return "".join(parts)
 
 
-def sample_line(sample: Sample) -> str:
+def episode_line(episode: ShownEpisode) -> str:
     """An episode in one line."""
-    events = " | ".join(_clipped(event, _LONGEST_EVENT) for event in sample.events)
-    prompt = _tail(sample.prompt, _LONGEST_PROMPT)
-    return f"reward {sample.reward:.2f}  {sample.stop_reason}  {prompt} | {events}"
+    events = " | ".join(_clipped(event, _LONGEST_EVENT) for event in episode.events)
+    prompt = _tail(episode.prompt, _LONGEST_PROMPT)
+    return f"reward {episode.reward:.2f}  {episode.stop_reason}  {prompt} | {events}"
 
 
-def sample_table(samples: list[Sample]) -> Table:
-    """Episodes as a table; what a model or a tool wrote is never read as rich's markup."""
+def episode_table(episodes: list[ShownEpisode]) -> Table:
+    """Episodes as a table; text of a model or a tool is never interpreted as rich's markup."""
     table = Table(show_lines=True)
     for name in ("prompt", "episode", "reward", "stop"):
         side: Literal["left", "right"] = "right" if name == "reward" else "left"
         table.add_column(name, justify=side, overflow="fold")
-    for sample in samples:
-        events = "\n".join(_clipped(event, _LONGEST_EVENT) for event in sample.events)
-        prompt = Text(_tail(sample.prompt, _LONGEST_PROMPT))
-        table.add_row(prompt, Text(events), f"{sample.reward:.2f}", sample.stop_reason)
+    for episode in episodes:
+        events = "\n".join(_clipped(event, _LONGEST_EVENT) for event in episode.events)
+        prompt = Text(_tail(episode.prompt, _LONGEST_PROMPT))
+        table.add_row(prompt, Text(events), f"{episode.reward:.2f}", episode.stop_reason)
     return table
 
 

@@ -1,6 +1,6 @@
 """An evaluation for people to read: one line, and a table of its environments and divisions.
 
-Both are made of metrics alone; `trainers/evaluation/metrics.py` says what those mean.
+Both are made from metrics alone; `trainers/evaluation/metrics.py` says what those mean.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _OWN = "all rows"
 
 
 def headline(metrics: Mapping[str, float]) -> str:
-    """Reward with its interval, and the first and last pass@k where there are several."""
+    """The reward with its interval, and the first and last pass@k if there are several."""
     mean = metrics.get(f"{PREFIX}reward/mean")
     bounds = (metrics.get(f"{PREFIX}reward/{bound}") for bound in ("low", "high"))
     reward = "-" if mean is None else shown(Estimate(mean, *bounds))
@@ -30,35 +30,35 @@ def headline(metrics: Mapping[str, float]) -> str:
 
 
 def summary_cells(metrics: Mapping[str, float]) -> list[list[str]]:
-    """The table's cells, its header first: a line a scope; empty where nothing was measured."""
-    found = scopes(metrics)
-    if not found:
+    """The table's cells: the header, then a line per scope; empty if nothing was measured."""
+    measured = scopes(metrics)
+    if not measured:
         return []
-    ks = sorted({k for scope in found for k in scope.passes})
+    ks = sorted({k for scope in measured for k in scope.passes})
     header = ["95% intervals", "rows", "reward", *(f"pass@{k}" for k in ks)]
-    return [header, *(_cells(scope, ks) for scope in found)]
+    return [header, *(_cells(scope, ks) for scope in measured)]
 
 
 def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    """Cells as lines of text whose columns begin below one another; numbers of rows end so."""
+    """Cells as aligned lines of text: the number of rows to the right, all else to the left."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         "  ".join(
-            cell.rjust(width) if place == 1 else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+            cell.rjust(width) if column == 1 else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in cells
     ]
 
 
 def summary_table(cells: Sequence[Sequence[str]]) -> Table:
-    """Cells as a table of rich's, each interval below its number, so that it is narrow.
+    """Cells as a narrow table of rich's, each interval below its number.
 
-    A tag's value is never read as rich's markup.
+    A tag's value is never interpreted as rich's markup.
     """
     table = Table(box=SIMPLE_HEAD)
-    for place, name in enumerate(cells[0]):
-        table.add_column(name, justify="right" if place == 1 else "left", overflow="fold")
+    for column, name in enumerate(cells[0]):
+        table.add_column(name, justify="right" if column == 1 else "left", overflow="fold")
     for name, *numbers in cells[1:]:
         table.add_row(Text(name), *(Text(number.replace(" [", "\n[")) for number in numbers))
     return table
@@ -74,7 +74,7 @@ def shown(estimate: Estimate) -> str:
 def _cells(scope: Scope, ks: Sequence[int]) -> list[str]:
     environment, _, division = f"/{scope.name}".rpartition("/by/")
     name = " ".join(filter(None, (environment.strip("/"), division.strip("/")))) or _OWN
-    name = visible_line(name)  # which holds the value of a row's tag
+    name = visible_line(name)  # it holds the value of a row's tag
     passes = [shown(scope.passes[k]) if k in scope.passes else "-" for k in ks]
     return [name, str(scope.rows), shown(scope.reward), *passes]
 

@@ -30,7 +30,7 @@ def test_an_expression_has_a_name() -> None:
     }
 
 
-def test_a_row_at_which_nothing_is_found_is_in_no_division() -> None:
+def test_a_row_in_which_an_expression_finds_nothing_is_in_no_division() -> None:
     assert divided(["hard"]) == {"hard=false": [1], "hard=true": [0]}
 
 
@@ -54,7 +54,7 @@ def test_a_tag_must_find_something_in_the_rows_of_one_environment() -> None:
     )
 
 
-def test_what_each_row_has_of_its_own_is_no_tag() -> None:
+def test_a_value_that_differs_in_each_row_is_no_tag() -> None:
     rows = [{"prompt": f"What is {n} plus 1?"} for n in range(101)]
     check_tags([rows[:100]], tag_expressions(["prompt"]))
     with pytest.raises(ConfigError, match=r"evaluation.by.prompt: must have at most 100 values,"):

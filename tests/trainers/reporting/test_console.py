@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gymnast.trainers.reporting.console import RunConsole, duration, sample_table, step_line
-from gymnast.trainers.reporting.samples import as_sample, pick_samples
+from gymnast.trainers.reporting.console import RunConsole, duration, episode_table, step_line
+from gymnast.trainers.reporting.shown_episodes import as_shown, pick_episodes
 from gymnast.types import Message, Span, StopReason, Trajectory
 
 METRICS = {"reward/mean": 0.5, "tokens/per_s": 812.4, "time/step_s": 21.3, "tools/errors": 2.0}
@@ -73,7 +73,7 @@ def test_a_log_gets_one_line_a_step_and_nothing_that_moves() -> None:
             f"step {step}/3  reward 0.500  errors 2  tokens/s 812  seconds 21.3  left {left}"
             for step, left in ((1, "0:43"), (2, "0:21"), (3, "0:00"))
         ),
-        "held-out reward: 0.125 before, 0.750 after",
+        "evaluation reward: 0.125 before, 0.750 after",
         "trained for 1:04 (99 CPU seconds)",
     ]
     assert "\x1b" not in text
@@ -93,7 +93,7 @@ def test_a_word_longer_than_its_column_is_folded_not_cut() -> None:
         {"role": "user", "content": "Write."},
         {"role": "assistant", "content": word, "tool_calls": []},
     ]
-    Console(file=stream, width=60).print(sample_table([as_sample(trajectory(1.0, told, 1))]))
+    Console(file=stream, width=60).print(episode_table([as_shown(trajectory(1.0, told, 1))]))
     episode = [line.split("│")[2].strip() for line in stream.getvalue().splitlines() if "│" in line]
     assert "".join(episode) == word
 
@@ -176,14 +176,14 @@ def test_a_long_line_is_broken_between_words_on_a_terminal_and_never_in_a_log() 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (61, "1:01"), (3661, "1:01:01")]
 )
-def test_durations(seconds: float, text: str) -> None:
+def test_durations_are_shown_in_minutes_or_hours(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_a_sample_begins_after_the_worked_turns() -> None:
-    sample = as_sample(trajectory())
-    assert sample.prompt == "What is 1 plus 2?"
-    assert sample.events == ['add(a=1, b="[bold]x")', "-> 3\n\x1b[31m", "It is 3."]
+def test_a_shown_episode_begins_after_the_worked_turns() -> None:
+    episode = as_shown(trajectory())
+    assert episode.prompt == "What is 1 plus 2?"
+    assert episode.events == ['add(a=1, b="[bold]x")', "-> 3\n\x1b[31m", "It is 3."]
 
 
 def test_a_call_that_could_not_be_read_is_shown_as_written() -> None:
@@ -193,13 +193,13 @@ def test_a_call_that_could_not_be_read_is_shown_as_written() -> None:
         {"role": "tool", "content": {"error": "not JSON"}},
         {"role": "assistant", "content": None},
     ]
-    sample = as_sample(trajectory(messages=messages))
-    assert sample.events == ["<tool_call>{oops", '-> {"error": "not JSON"}', "(nothing)"]
-    assert "Go" in sample.prompt
+    episode = as_shown(trajectory(messages=messages))
+    assert episode.events == ["<tool_call>{oops", '-> {"error": "not JSON"}', "(nothing)"]
+    assert "Go" in episode.prompt
 
 
-def test_samples_are_the_worst_the_best_and_one_between() -> None:
+def test_the_episodes_shown_are_the_worst_the_best_and_one_between() -> None:
     groups = [[trajectory(reward)] for reward in (0.5, 0.0, 1.0, 0.25, 0.75)]
-    assert [sample.reward for sample in pick_samples(groups)] == [0.0, 0.5, 1.0]
-    assert [sample.reward for sample in pick_samples(groups[:2])] == [0.0, 0.5]
-    assert pick_samples([[], [trajectory(messages=[])]]) == []
+    assert [episode.reward for episode in pick_episodes(groups)] == [0.0, 0.5, 1.0]
+    assert [episode.reward for episode in pick_episodes(groups[:2])] == [0.0, 0.5]
+    assert pick_episodes([[], [trajectory(messages=[])]]) == []

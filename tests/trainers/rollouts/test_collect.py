@@ -330,7 +330,7 @@ def test_members_of_a_group_start_alike_and_sample_differently(
     assert len(set(agent.seeds)) == len(agent.seeds) == 3 * 4 * 2
 
 
-def test_seeds_derive_from_the_collections_seed_and_the_place_alone(
+def test_seeds_derive_from_the_collections_seed_and_the_row_index_alone(
     make_env: Making, script: list[list[int]]
 ) -> None:
     def seeds(seed: int, concurrency: int) -> tuple[list[int | None], set[int | None]]:

@@ -84,7 +84,7 @@ def learned(algorithm: dict[str, Any], groups: Groups, tokens: int) -> tuple[Any
         ("oo o- --", 2048, False),
     ],
 )
-def test_they_break_no_step(
+def test_empty_completions_break_no_step(
     algorithm: dict[str, Any], pattern: str, tokens: int, learns: bool
 ) -> None:
     groups = places(pattern)
@@ -95,7 +95,7 @@ def test_they_break_no_step(
     assert (optimizer.steps > 0) == learns
 
 
-def test_the_others_learn_as_if_it_had_said_something_that_does_not_count() -> None:
+def test_other_episodes_learn_as_if_an_empty_one_had_said_something_that_does_not_count() -> None:
     """Its reward is in the group's mean; the tokens of the others have the gradient of that."""
     groups = places("xox")
     _, ours = learned({"name": "rloo"}, groups, 2048)
@@ -111,7 +111,7 @@ def test_the_others_learn_as_if_it_had_said_something_that_does_not_count() -> N
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
 
 
-def test_a_divergence_in_the_reward_costs_them_nothing() -> None:
+def test_a_divergence_in_the_reward_costs_empty_completions_nothing() -> None:
     metrics, _ = learned(ALGORITHMS["kl in the reward"], places("xox"), 2048)
     alone, _ = learned(ALGORITHMS["kl in the reward"], places("xox"), 1)
     assert metrics["kl"] == pytest.approx(alone["kl"], rel=1e-4) and metrics["kl"] != 0

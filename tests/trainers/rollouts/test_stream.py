@@ -3,11 +3,12 @@
 import asyncio
 import gc
 import logging
+import selectors
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, overload
+from typing import Any, TypeVarTuple, overload
 
 import gymnasium
 import numpy as np
@@ -25,6 +26,7 @@ from gymnast.types import Completion, Sampling
 Encode = Callable[[str], list[int]]
 Say = Callable[..., list[int]]
 END = "<|im_end|>"
+Ts = TypeVarTuple("Ts")
 
 
 class Desk(Environment):
@@ -253,8 +255,19 @@ def test_the_loop_goes_on_while_the_consumer_is_busy(
     asyncio.run(scenario())
 
 
+class Selections(selectors.DefaultSelector):
+    """Counts how often the event loop waits for something: once in each of its turns."""
+
+    count = 0
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.count += 1
+        return super().select(timeout)
+
+
 def test_nothing_is_polled_while_episodes_wait(make_env: Making, script: list[list[int]]) -> None:
     """All wait in threads: the event loop runs only what this test schedules itself."""
+    selections = Selections()
 
     async def scenario() -> int:
         collecting = asyncio.create_task(
@@ -268,22 +281,15 @@ def test_nothing_is_polled_while_episodes_wait(make_env: Making, script: list[li
         )
         while make_env.log["tool"] < 16:
             await asyncio.sleep(0.005)
-        loop: Any = asyncio.get_running_loop()
-        turns, run_once = 0, loop._run_once
-
-        def counted() -> None:
-            nonlocal turns
-            turns += 1
-            run_once()
-
-        loop._run_once = counted
+        before = selections.count
         await asyncio.sleep(0.1)
-        loop._run_once = run_once
+        turns = selections.count - before
         make_env.gate.set()
         await collecting
         return turns
 
-    assert asyncio.run(scenario()) <= 5
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selections)) as runner:
+        assert 0 < runner.run(scenario()) <= 5
 
 
 # --- A deadline
@@ -352,21 +358,32 @@ def test_a_group_cut_by_the_deadline_keeps_the_members_that_finished(
 def test_a_deadline_that_is_not_reached_changes_nothing(
     make_env: Making, script: list[list[int]]
 ) -> None:
-    async def scenario() -> tuple[Rollouts, list[Any]]:
-        agent = ScriptedAgent(script)
-        found = await collect(
-            make_env, agent, prompts(3), group_size=2, sampling=Sampling(), deadline_s=1000.0
+    timers: list[asyncio.TimerHandle] = []
+
+    class Loop(asyncio.SelectorEventLoop):
+        def call_at(
+            self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Any = None
+        ) -> asyncio.TimerHandle:
+            timers.append(super().call_at(when, callback, *args, context=context))
+            return timers[-1]
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        rollouts = runner.run(
+            collect(
+                make_env,
+                ScriptedAgent(script),
+                prompts(3),
+                group_size=2,
+                sampling=Sampling(),
+                deadline_s=1000.0,
+            )
         )
-        timers = [t for t in asyncio.get_running_loop()._scheduled if not t.cancelled()]  # type: ignore[attr-defined]
-        return found, timers
-
-    found, timers = asyncio.run(scenario())
-    assert [len(group) for group in found] == [2, 2, 2]
-    assert found.metrics["episodes/left_out"] == 0
-    assert timers == []
+    assert [len(group) for group in rollouts] == [2, 2, 2]
+    assert rollouts.metrics["episodes/left_out"] == 0
+    assert timers and all(timer.cancelled() for timer in timers)
 
 
-def test_reasons_are_counted_apart(make_env: Making, script: list[list[int]]) -> None:
+def test_reasons_are_counted_separately(make_env: Making, script: list[list[int]]) -> None:
     class Mixed(Desk):
         def reward(self, episode: Any) -> float:
             if self.row.get("raises"):

@@ -1,4 +1,4 @@
-"""A few episodes of a step in a form that people read: what was asked, done, and scored."""
+"""A few episodes of a step as people read them: what was asked, what was done, and the reward."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,14 +9,14 @@ from gymnast.types import Trajectory
 
 
 @dataclass(frozen=True)
-class Sample:
+class ShownEpisode:
     """One episode in words.
 
     Attributes:
         prompt: The last message before the policy's first turn.
-        events: What the policy wrote, its calls and their results, in order.
-        reward: Of the episode.
-        stop_reason: Why it ended.
+        events: The policy's text, its calls and their results, in order.
+        reward: The episode's reward.
+        stop_reason: Why the episode ended.
     """
 
     prompt: str
@@ -25,26 +25,26 @@ class Sample:
     stop_reason: str
 
 
-def pick_samples(groups: Sequence[Sequence[Trajectory]], count: int = 3) -> list[Sample]:
-    """The worst, the best and episodes between them, by reward; at most one a group.
+def pick_episodes(groups: Sequence[Sequence[Trajectory]], count: int = 3) -> list[ShownEpisode]:
+    """The worst episode by reward, the best, and some between them; at most one per group.
 
     Args:
-        groups: The trajectories of each row. Those without messages cannot be shown.
-        count: How many at most.
+        groups: The trajectories of each row; those without messages cannot be shown.
+        count: At most how many.
     """
     first = [next((t for t in group if t.messages), None) for group in groups]
     shown = sorted((t for t in first if t is not None), key=lambda trajectory: trajectory.reward)
     if len(shown) > count:
-        places = [round(i * (len(shown) - 1) / max(1, count - 1)) for i in range(count)]
-        shown = [shown[place] for place in places]
-    return [as_sample(trajectory) for trajectory in shown]
+        spread = [round(i * (len(shown) - 1) / max(1, count - 1)) for i in range(count)]
+        shown = [shown[index] for index in spread]
+    return [as_shown(trajectory) for trajectory in shown]
 
 
-def as_sample(trajectory: Trajectory) -> Sample:
+def as_shown(trajectory: Trajectory) -> ShownEpisode:
     """One episode in words."""
     start = _first_action(trajectory)
     before = trajectory.messages[:start]
-    return Sample(
+    return ShownEpisode(
         prompt=_text(before[-1].get("content")) if before else "",
         events=[event for m in trajectory.messages[start:] for event in _events(m)],
         reward=trajectory.reward,
@@ -63,7 +63,7 @@ def _events(message: Mapping[str, Any]) -> list[str]:
     content = _text(message.get("content")).strip()
     if message["role"] != "assistant":
         return [f"-> {content}"]
-    if message.get("raw"):  # a call that could not be read is shown as it was written
+    if message.get("raw"):  # a call that could not be parsed is shown as it was written
         return [str(message["raw"]).strip()]
     calls = [_call(call) for call in message.get("tool_calls") or []]
     return [*([content] if content else []), *calls] or ["(nothing)"]
