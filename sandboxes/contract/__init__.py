@@ -1,1 +1,1 @@
-"""What every sandbox is asked and answers, its limits, and what stands before another sandbox."""
+"""The contract of every sandbox: its calls, limits and results, and modules sent into a box."""

@@ -1,7 +1,7 @@
-"""The contract of every sandbox: what code that is not trusted can be asked to do, and where.
+"""The contract of every sandbox: run untrusted code, read and write its files, close it.
 
-Left out: how a box is made and what it protects from, which each backend says in its docstring.
-`tests/sandboxes/contract/test_contract_*.py` are the contract as tests, run on every backend.
+Each backend's docstring says how its boxes are made and what they protect from.
+`tests/sandboxes/contract/test_contract_*.py` state the contract as tests, run on every backend.
 """
 
 from abc import ABC, abstractmethod
@@ -24,9 +24,9 @@ class Sandbox(ABC):
     Calls may come from any thread and any event loop; a box runs one at a time. Each has an async
     twin (`aexec`, `apython`, ...); when its caller is cancelled, the call still runs to its end.
 
-    What breaks the box is the infrastructure's fault or the guest's, and no exception of the call
-    in which it happens: `exec` and `python` return the verdict "dead", or "timeout" where the box
-    had to be thrown away to end the call. Every later call raises `SandboxDead`.
+    A call during which the box breaks raises nothing, whether the infrastructure or the guest broke
+    it: `exec` and `python` return the verdict "dead", or "timeout" where the box had to be thrown
+    away to end the call. Every later call raises `SandboxDead`.
 
     A complete small subclass, which protects from nothing and keeps no variables:
 
@@ -75,22 +75,22 @@ class Sandbox(ABC):
         timeout_s: float | None = None,
         max_output_bytes: int | None = None,
     ) -> ExecResult:
-        """Run a command, and wait until it has ended.
+        """Run a command and wait until it has ended.
 
         When it ends, whatever it has started and left behind is killed: a process in the
-        background lives no longer than the command. Output that it writes is read to the end and
-        kept up to `max_output_bytes`, head and tail; one that writes on and on is killed.
+        background lives no longer than the command. Its output is read to the end and kept up to
+        `max_output_bytes`, head and tail; a command that never stops writing is killed.
 
         Args:
             command: An argument vector, or a text for `/bin/sh -c`.
             stdin: What it reads; None: nothing.
-            cwd: The folder to run in, relative to the working folder; None: that one.
-            env: Variables beside those of the box.
+            cwd: The folder to run in, relative to the working folder; None: the working folder.
+            env: Variables in addition to those of the box.
             timeout_s: Wall time, in seconds, after which it is killed; None: the box's.
             max_output_bytes: How much of stdout, and of stderr, to keep; None: the box's.
 
         Returns:
-            How it ended. A command that is not there has exit code 127, as in a shell.
+            How it ended. A command that does not exist has exit code 127, as in a shell.
 
         Raises:
             SandboxDead: The box was closed, or had broken before this call.
@@ -103,13 +103,13 @@ class Sandbox(ABC):
     ) -> ExecResult:
         """Run Python code in the box's session, which keeps its variables.
 
-        As in a notebook, the value of a last expression is printed, unless it is None. An
-        exception has exit code 1 and its traceback in `stderr`, and the session goes on. `input()`
+        As in a notebook, the value of a last expression is printed, unless it is None. After an
+        exception the exit code is 1, `stderr` has the traceback, and the session goes on. `input()`
         meets the end of the file. Threads, and child processes that stay below the session, live
-        on between calls; what detaches itself is killed when the call ends.
+        on between calls; a process that detaches itself is killed when the call ends.
 
-        `sys.exit`, a timeout, endless output and whatever else ends the session's process lose
-        its variables; `stderr` says so, and the next call has a new session.
+        `sys.exit`, a timeout, endless output or anything else that ends the session's process
+        loses its variables; `stderr` says so, and the next call has a new session.
 
         Args:
             code: Any number of statements.
@@ -126,19 +126,19 @@ class Sandbox(ABC):
         """Read a file of the box.
 
         Args:
-            path: Absolute, or relative to the working folder. Links and ".." mean what they mean
-                inside the box, and lead nowhere else.
+            path: Absolute, or relative to the working folder. Links and ".." are resolved inside
+                the box and never lead out of it.
             max_bytes: A larger file is refused.
 
         Raises:
-            SandboxFileError: It is missing, no regular file, below /proc, too large, or may not be
-                read.
+            SandboxFileError: The file does not exist, is no regular file, lies below /proc, is too
+                large, or may not be read.
             SandboxDead: The box is closed or broken.
         """
 
     @abstractmethod
     def write_file(self, path: str, data: str | bytes) -> None:
-        """Write a file of the box; missing folders are made, and what was there is replaced.
+        """Write a file of the box; missing folders are made, and an existing file is replaced.
 
         Args:
             path: As for `read_file`.
@@ -151,9 +151,9 @@ class Sandbox(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Kill all that runs in the box and delete its files. May be called again.
+        """Kill everything that runs in the box and delete its files. May be called again.
 
-        A call that another thread has under way ends with the verdict "dead".
+        A call that is still running on another thread ends with the verdict "dead".
         """
 
     @property

@@ -1,6 +1,6 @@
-"""A folder of packages for guests, `SandboxSpec.packages`: what it may hold, and how it is found.
+"""A folder of packages for guests (`SandboxSpec.packages`): checked, and made known to Python.
 
-It is made by `pip install --target FOLDER numpy`; each backend has its own way to show it in a box.
+`pip install --target FOLDER numpy` makes one; each backend has its own way to show it in a box.
 """
 
 import glob
@@ -15,7 +15,7 @@ _NAMES = ("gymnast", "gymnast-*.dist-info", "__editable__.gymnast-*")  # of an i
 
 
 def check_packages(folder: str) -> str:
-    """Return the folder, without links.
+    """Return the folder with links resolved.
 
     Raises:
         UsageError: It is no folder, or Gymnast is in it.
@@ -37,7 +37,7 @@ def check_packages(folder: str) -> str:
 
 
 def python_path(packages: str | None, env: Mapping[str, str]) -> dict[str, str]:
-    """The variable that lets Python find them, after what those of a spec name; none if none."""
+    """`PYTHONPATH` with the packages last, after those that the spec's own variable names."""
     if packages is None:
         return {}
     return {"PYTHONPATH": os.pathsep.join(filter(None, [env.get("PYTHONPATH"), packages]))}

@@ -1,6 +1,6 @@
-"""What a box may use, and what comes back from it: plain data.
+"""The limits of a box and the results that come back from it, as plain data.
 
-Left out: how a limit is enforced, which each backend says in its own docstring.
+Each backend's docstring says how it enforces the limits.
 """
 
 import math
@@ -22,22 +22,22 @@ class SandboxSpec:
     """The image and the limits of a box. Two boxes of equal specs are interchangeable.
 
     Attributes:
-        image: The image of a container backend; it needs a Python from 3.8 on, nothing else.
-            None: `$GYMNAST_SANDBOX_IMAGE`, else "python:3.12-slim". Others run the Python that
-            runs Gymnast, without the packages of its environment.
+        image: The image of a container backend; it needs Python 3.8 or newer, nothing else.
+            None: `$GYMNAST_SANDBOX_IMAGE`, else "python:3.12-slim". Other backends run the Python
+            that runs Gymnast, without the packages of its environment.
         runtime: The engine's runtime: "runsc", "kata", ...; None: the engine's default.
         python: The command that starts Python in an image.
         packages: A folder of packages that code may import and read, as made by
-            `pip install --target FOLDER NAME`. Boxes on the host's kernel have a Python with its
-            standard library and no other package; containers refuse it, as they have an image's.
+            `pip install --target FOLDER NAME`. Without it, boxes on the host's kernel have Python
+            and its standard library alone. Containers refuse it: their packages are the image's.
         memory_bytes: Memory of all processes together, files in memory included.
         processes: Processes and threads at once.
-        cpus: Cores' worth of CPU time.
+        cpus: CPU time per second of wall time, in cores.
         disk_bytes: Size of each writable folder: the working folder, /tmp and /dev/shm. They are
-            in memory, so each has at most a sixth of what `memory_bytes` leaves beside 16 MiB and
-            8 times `max_output_bytes`; they have as many inodes as pages, and 256 more.
-        timeout_s: Wall time of one call, in seconds, where the call names none.
-        max_output_bytes: How much of stdout, and of stderr, one call keeps.
+            in memory, so each gets at most a sixth of `memory_bytes` less 16 MiB and 8 times
+            `max_output_bytes`; they have as many inodes as pages, and 256 more.
+        timeout_s: Wall time of one call, in seconds, unless the call sets its own.
+        max_output_bytes: How much of stdout, and how much of stderr, one call keeps.
         start_timeout_s: Wall time until a new box must answer, in seconds.
         env: Environment variables of everything that runs in the box.
 
@@ -96,14 +96,15 @@ class ExecResult:
         exit_code: Of the command; 128 + N where signal N killed it (137: SIGKILL, which is also
             how a timeout ends it). Of Python code: 0, 1 after an exception, or the code that it
             exited with. -1: not known, as the box is gone.
-        stdout: Text; bytes that are not UTF-8 become U+FFFD. Where it was longer than
-            `max_output_bytes`, its head and its tail, with a line between them that says how many
+        stdout: Text; bytes that are not UTF-8 become U+FFFD. If it was longer than
+            `max_output_bytes`: its head and its tail, with a line between them that says how many
             bytes are missing.
         stderr: Likewise.
-        verdict: "ok": exit code 0. "nonzero": another. "timeout": out of time, and killed.
+        verdict: "ok": exit code 0. "nonzero": another one. "timeout": out of time, and killed.
             "oom": out of memory, and killed. "output_limit": more output than
             `max_output_bytes`; the command was killed if it did not end soon after. "dead": the
-            box broke during the call. Where several hold: dead, timeout, oom, output_limit.
+            box broke during the call. If several hold, the first of dead, timeout, oom,
+            output_limit.
         truncated: Whether stdout or stderr was cut.
     """
 
@@ -126,7 +127,7 @@ def check_whole(name: str, value: Any, least: int) -> int:
 
 
 def check_seconds(name: str, value: Any) -> float:
-    """Return the value if it is a time above zero, in seconds, and not endless.
+    """Return the value if it is a finite time above zero, in seconds.
 
     Raises:
         UsageError: It is not.
@@ -139,10 +140,10 @@ def check_seconds(name: str, value: Any) -> float:
 
 
 def check_env_variables(env: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the variables if the system can take them.
+    """Return the variables if the system accepts them.
 
     Raises:
-        UsageError: It cannot.
+        UsageError: It does not.
     """
     for name, value in env.items():
         if not isinstance(name, str) or not re.fullmatch(r"[^=\0]+", name):

@@ -1,8 +1,6 @@
 """The connection to a Docker engine: one client a process, and the stream of a container.
 
-Besides, a watch on whether the engine has gone in the meantime.
-
-Left out: what a container may do (`sandbox.py`).
+A watch tells whether the engine has stopped since a box was made.
 """
 
 import contextlib
@@ -32,7 +30,7 @@ _clients_lock = threading.Lock()
 
 
 def engine_address() -> str:
-    """What `DOCKER_HOST` says, or the default."""
+    """`DOCKER_HOST`, or the default."""
     return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 
 
@@ -41,7 +39,7 @@ def engine_client() -> Any:
 
     Raises:
         SandboxTemporarilyUnavailable: No engine answers there now.
-        SandboxUnavailable: Nor can any, as the address is wrong, say.
+        SandboxUnavailable: No engine can answer there: the address is wrong, for example.
     """
     key = (os.getpid(), engine_address())
     with _clients_lock:
@@ -62,10 +60,10 @@ def engine_client() -> Any:
 
 @cache
 def has_all_user_ids(client: Any) -> bool:
-    """Whether an engine's containers have every user id, or the few that are mapped for them.
+    """Whether an engine's containers have every user id, or only the few that are mapped for them.
 
-    It has 65,536 ids, if nothing else is configured, with `userns-remap`, without root, and in a
-    container of another kind, where this process most likely is, too.
+    By default 65,536 ids are mapped with `userns-remap`, for a rootless engine, and inside another
+    container, where this process most likely runs too.
     """
     options = client.info().get("SecurityOptions") or []
     return all_ids_are_here() and not any(
@@ -74,11 +72,11 @@ def has_all_user_ids(client: Any) -> bool:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether what an engine could not do may succeed later.
+    """Whether an engine may succeed later at what failed now.
 
-    Its own failures (5xx), a conflict, a container that vanished, and a connection that broke may.
-    What it refuses will not: an image it does not have, a limit it does not take, a user who may
-    not use its socket.
+    It may after a failure of its own (5xx), a conflict, a vanished container or a broken
+    connection. It will not after a refusal: an image that it does not have, a limit that it does
+    not accept, a user who may not use its socket.
     """
     if isinstance(error, docker.errors.APIError):
         if isinstance(error, docker.errors.ImageNotFound):
@@ -91,7 +89,7 @@ def may_pass(error: Exception) -> bool:
 
 
 class _Client(docker.APIClient):  # type: ignore[misc]
-    """The SDK's client, which knocks before every request: the engine may have gone."""
+    """The SDK's client, which checks before every request that the engine listens."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -102,9 +100,10 @@ class _Client(docker.APIClient):  # type: ignore[misc]
         self._watch: EngineWatch | None = None
 
     def count_boxes(self, more: int) -> None:
-        """Count a box that is about to be made, or one that has gone.
+        """Count a box that is about to be made, or one that is gone.
 
-        When none is left, idle connections are closed; not the watch: boxes may ask it later on.
+        When none is left, idle connections are closed, but not the watch, which closed boxes may
+        still ask.
         """
         with self._counting:
             self._boxes += more
@@ -112,7 +111,7 @@ class _Client(docker.APIClient):  # type: ignore[misc]
                 super().close()
 
     def watch(self) -> "EngineWatch":
-        """The watch on the engine as it runs now; all boxes that it makes meanwhile share one.
+        """The watch on the engine that runs now; all boxes that it makes share one.
 
         Raises:
             Exception: One of `ENGINE_ERRORS`.
@@ -157,17 +156,17 @@ def _knock(address: str) -> None:
 
 
 class EngineWatch:
-    """A request to an engine that has no end: its connection lasts as long as that engine does.
+    """An endless request to an engine: its connection lasts as long as the engine runs.
 
-    So it tells an engine that was stopped, or stopped and started again, from one that has run all
-    the while. Nothing that happens in a container can end it. No thread waits for it.
+    So it tells an engine that was stopped, or restarted, from one that has run all the time.
+    Nothing that happens in a container can end it. No thread waits for it.
 
     Args:
         client: The engine's client.
     """
 
     def __init__(self, client: Any) -> None:
-        # Of events that hardly ever come: a reload of the engine's settings.
+        # For events that hardly ever come: a reload of the engine's settings.
         url, wanted = client._url("/events"), {"filters": '{"type": ["daemon"]}'}
         self._response = client._get(url, params=wanted, stream=True)
         self._attached = client._get_raw_response_socket(self._response)
@@ -176,7 +175,7 @@ class EngineWatch:
         self._gone = False
 
     def engine_has_gone(self) -> bool:
-        """Whether the engine has ended since, or the way to it was lost."""
+        """Whether the engine has stopped since, or the connection to it was lost."""
         with self._lock:
             while not self._gone:
                 try:
@@ -190,7 +189,7 @@ class EngineWatch:
             return True
 
     def close(self) -> None:
-        """Free the descriptor. Boxes that were made meanwhile are not to be asked any more."""
+        """Free the descriptor. From now on the engine counts as gone."""
         with self._lock:
             self._gone = True
             self._close()
@@ -202,13 +201,13 @@ class EngineWatch:
 
 
 class AttachedStream:
-    """The stdin and stdout of a container as one stream, its stderr aside.
+    """The stdin and stdout of a container as one stream; its stderr is kept separately.
 
-    Without a terminal the engine puts 8 bytes before each piece of output: which stream it is of,
-    three zeros, and its length.
+    For a container without a terminal the engine puts 8 bytes before each piece of output: the
+    number of its stream, three zeros, and its length.
 
     Args:
-        attached: What `attach_socket` gave; it also keeps the response alive that owns the socket.
+        attached: What `attach_socket` returned. It keeps the response alive that owns the socket.
     """
 
     def __init__(self, attached: Any) -> None:
@@ -251,7 +250,7 @@ class AttachedStream:
             self.stderr = (self.stderr + piece)[-4000:]
 
     def _receive(self, size: int) -> bytes:
-        """Receive from the engine: one `recv` here may take endlessly many, of stderr."""
+        """Receive from the engine: one `recv` may take any number of these, skipping stderr."""
         if self._until < math.inf:
             left = self._until - time.monotonic()
             if left <= 0:
@@ -260,7 +259,7 @@ class AttachedStream:
         return self._socket.recv(size)
 
     def shutdown(self) -> None:
-        """End the connection; whoever waits in `recv` gets b""."""
+        """End the connection; a thread that waits in `recv` gets b""."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -1,7 +1,4 @@
-"""Removing containers for certain, the engine's failures notwithstanding.
-
-Left out: the containers of other processes (`backends/sweep.py`).
-"""
+"""Removing the containers of this process for certain, even if the engine fails meanwhile."""
 
 import contextlib
 import os
@@ -24,14 +21,14 @@ _lock = threading.Lock()
 
 
 def remove(api: Any, container: str) -> None:
-    """Kill and remove a container, and wait until it is gone; also if it is gone already.
+    """Kill and remove a container, and wait until it is gone. One that is gone already is fine.
 
     Raises:
         ENGINE_ERRORS: The engine does not do it.
     """
     with contextlib.suppress(docker.errors.NotFound):
-        with contextlib.suppress(docker.errors.APIError):  # it seldom is paused
-            api.unpause(container)  # else the engine waits long for what is frozen to die
+        with contextlib.suppress(docker.errors.APIError):  # most are not paused
+            api.unpause(container)  # else the engine waits long for frozen processes to die
         try:
             api.remove_container(container, force=True, v=True)
         except docker.errors.APIError as error:
@@ -41,7 +38,7 @@ def remove(api: Any, container: str) -> None:
 
 
 def remove_some_time(api: Any, container: str) -> None:
-    """Remove a container now; or, if the engine fails, when `remove_left` is called."""
+    """Remove a container now, or if the engine fails, when `remove_left` is called."""
     try:
         remove(api, container)
     except ENGINE_ERRORS as error:
@@ -51,7 +48,7 @@ def remove_some_time(api: Any, container: str) -> None:
 
 
 def remove_left() -> None:
-    """Remove what could not be removed, now that the engine answers again."""
+    """Remove the containers that could not be removed before: the engine answers again."""
     if not _left:
         return
     with _lock:

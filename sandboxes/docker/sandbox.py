@@ -32,45 +32,47 @@ WORK_FOLDER = "/work"
 
 _OWN_PROCESSES = 2  # the worker and the session
 _MORE_THREADS = 64  # the engine's own, while it starts a box
-_FIRST_USERS_GROUP = "1000"  # many images let only this one into their user's home
-_OOM_SCORE = 500  # before what else runs on the machine, and after what the worker starts
-# In the place of the engine's: a box could take all PTYs of the machine, and keep messages.
+_FIRST_USERS_GROUP = "1000"  # many images let only this group into their user's home
+_OOM_SCORE = 500  # killed before the rest of the machine, and after what the worker starts
+# Replaces the engine's mounts, with which a box could take all PTYs of the machine, or leave
+# messages in queues.
 _NOTHING = "ro,nosuid,nodev,noexec,mode=755,size=4k,nr_inodes=1"
 
 
 class DockerSandbox(WorkerSandbox):
-    """A container that answers in a millisecond: a worker is started in it once.
+    """A container that answers in a millisecond, as its worker is started only once.
 
-    It has no network, no capability, no way to gain privileges, a user of its own that nobody else
-    is, a read-only root with three writable folders in memory (`/work`, where code runs, `/tmp` and
+    It has no network, no capability, no way to gain privileges, a user that no other box has, a
+    read-only root with three writable folders in memory (`/work`, where code runs, `/tmp` and
     /dev/shm; `disk_bytes`), and limits on memory (files in memory count, no swap), processes, CPU,
-    open files, wall time and output. It may make the system calls of `seccomp_filter.BOX_CALLS`:
-    none that makes namespaces, mounts, traces, watches files, loads programs into the kernel, or
-    opens a socket that is not local: not even its own loopback can be used, as the kernel does not
-    count TCP's buffers ("runsc" has a kernel of its own, and answers all calls). The worker is
-    process 1 of the container: nothing in it can kill it. When the host's process ends, however it
-    ends, the worker does, and the engine removes the container; where code makes the worker hang at
-    that moment, the next sweep does.
+    open files, wall time and output. It may make the system calls of `bpf_filter.BOX_CALLS`: none
+    that makes namespaces, mounts, traces, watches files, loads programs into the kernel, or opens a
+    socket that is not local. Not even its own loopback can be used, as the kernel does not count
+    TCP's buffers ("runsc" has a kernel of its own, and answers all calls). The worker is process 1
+    of the container: nothing in it can kill it. When the host's process ends, however it ends, the
+    worker ends too, and the engine removes the container; if code makes the worker hang at that
+    moment, the next sweep removes it.
 
-    Not protected from: holes in the kernel, which a container shares with the host (`runtime=`
-    "runsc" or "kata" puts another one between); what can be learnt of the machine from /proc and
-    /sys (its CPUs, its memory, its load); use of shared caches and of the memory bus; the image
-    itself. The engine must be trusted, and whoever may use its socket is root on its machine.
-    Code can break its own box, the call's verdict is then "dead". With its memory full the kernel
-    kills what code has started before the worker; that code can change this where the engine's
-    kernel has no Landlock (before 5.19).
+    It does not protect from holes in the kernel, which a container shares with the host (`runtime=`
+    "runsc" or "kata" puts another kernel in between); from what /proc and /sys tell of the machine
+    (its CPUs, memory and load); from the use of shared caches and the memory bus; or from the image
+    itself. The engine must be trusted, and whoever may use its socket is root on its machine. Code
+    can break its own box; the verdict of that call is "dead". When its memory is full, the kernel
+    kills what code has started before the worker; code can change this if the engine's kernel has
+    no Landlock (before 5.19).
 
-    Its user has no name in the image's /etc/passwd: USER and LOGNAME say "sandbox", HOME is
-    `/work`. Of the image it reads what everyone may, or the group 1000. There are no terminals
-    (PTYs). An engine with `userns-remap` or without root has few users: two boxes may be the same.
+    The user has no name in the image's /etc/passwd: USER and LOGNAME are "sandbox", HOME is
+    `/work`. It can read what everyone, or the group 1000, may read in the image. There are no
+    terminals (PTYs). With `userns-remap`, or without root, an engine has few users, and two boxes
+    may have the same one.
 
     Args:
         spec: The image, the runtime and the limits.
-        image: Instead of the spec's.
+        image: Replaces the spec's image.
 
     Raises:
         SandboxTemporarilyUnavailable: No engine answers now, or it fails.
-        SandboxUnavailable: No image, Python or runtime; or the engine refuses a limit.
+        SandboxUnavailable: There is no such image, Python or runtime; or a limit is refused.
     """
 
     def __init__(self, spec: SandboxSpec | None = None, *, image: str | None = None) -> None:
@@ -81,7 +83,7 @@ class DockerSandbox(WorkerSandbox):
                 "install them there, and name the image"
             )
         self.image = image or self.spec.image or default_image()
-        # Known before it is made: the engine may fail between making it and answering.
+        # Named before it is made: the engine may fail between making it and answering.
         self._container = f"gymnast-{uuid.uuid4().hex}"
         self._api = api = engine_client()
         api.count_boxes(1)
@@ -89,7 +91,7 @@ class DockerSandbox(WorkerSandbox):
             self._watch = api.watch()
             self._id = _create(api, self._container, self.image, self.spec)
             params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-            # Attached before the start: what is written earlier would be lost.
+            # Attached before the start: earlier output would be lost.
             self._attached = AttachedStream(api.attach_socket(self._id, params=params))
             api.start(self._id)
         except ENGINE_ERRORS as error:
@@ -123,20 +125,20 @@ class DockerSandbox(WorkerSandbox):
 
 
 def default_image() -> str:
-    """`$GYMNAST_SANDBOX_IMAGE`, or the official image of Python."""
+    """`$GYMNAST_SANDBOX_IMAGE`, or the official Python image."""
     return os.environ.get("GYMNAST_SANDBOX_IMAGE") or DEFAULT_IMAGE
 
 
 def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
     all_ids = has_all_user_ids(api)
     user_id = random_user_id(all_ids=all_ids)
-    # The owner is given, as the mode does not hold where the image has a folder of that name.
+    # With an owner, as the mode is ignored if the image has a folder of that name.
     owner, room = f"uid={user_id},gid={user_id},mode=1777", file_room(spec)
     tmpfs = f"rw,nosuid,nodev,{owner},size={room.size_bytes},nr_inodes={room.inodes}"
     host_config = api.create_host_config(
         auto_remove=True,
         network_mode="none",
-        dns=["127.0.0.1"],  # else the box is shown the host's own servers and domains
+        dns=["127.0.0.1"],  # else the box sees the host's own servers and domains
         dns_search=["."],
         cap_drop=["ALL"],
         security_opt=["no-new-privileges:true", f"seccomp={_seccomp_profile()}"],
@@ -169,7 +171,7 @@ def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
         labels=owner_labels(),
         stdin_open=True,
         healthcheck={"test": ["NONE"]},
-        use_config_proxy=False,  # the user's own settings, with passwords perhaps
+        use_config_proxy=False,  # the user's own settings, which may hold passwords
         host_config=host_config,
     )
     return str(created["Id"])
@@ -178,7 +180,7 @@ def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
 def _ulimits(spec: SandboxSpec, all_ids: bool) -> list[Ulimit]:
     largest = file_room(spec).largest_file_bytes
     limits = {"RLIMIT_FSIZE": largest, "RLIMIT_NOFILE": 1024, **LIMITS}
-    if all_ids:  # else it is counted for boxes that have the same user
+    if all_ids:  # else boxes with the same user would share the count
         limits["RLIMIT_NPROC"] = spec.processes + _OWN_PROCESSES + _MORE_THREADS
     names = {name: name.removeprefix("RLIMIT_").lower() for name in limits}
     return [Ulimit(name=names[name], soft=most, hard=most) for name, most in limits.items()]
@@ -196,15 +198,15 @@ def _why_not(error: Exception, image: str, spec: SandboxSpec) -> str:
             f"{where} has no image {image!r}: run `docker pull {image}`, or name another with "
             "image= or GYMNAST_SANDBOX_IMAGE"
         )
-    said = getattr(error, "explanation", None) or str(error)
+    problem = getattr(error, "explanation", None) or str(error)
     runtime = f", runtime {spec.runtime!r}" if spec.runtime else ""
-    no_python = f'exec: "{spec.python}"' in said.replace("\\", "")  # some runtimes escape it
+    no_python = f'exec: "{spec.python}"' in problem.replace("\\", "")  # some runtimes escape it
     hint = f". It must have Python 3.8 or newer as {spec.python!r}" if no_python else ""
-    return f"{where} cannot start a box of image {image!r}{runtime}: {said}{hint}"
+    return f"{where} cannot start a box of image {image!r}{runtime}: {problem}{hint}"
 
 
 def _discard(api: Any, container: str, attached: AttachedStream) -> None:
-    attached.shutdown()  # wakes whoever waits for an answer; the worker ends, too
+    attached.shutdown()  # wakes a thread that waits for an answer; the worker ends too
     remove_some_time(api, container)
     attached.close()
     api.count_boxes(-1)

@@ -1,7 +1,7 @@
-"""What runs inside a box: one worker process, started once, which answers the host's requests.
+"""The code that runs inside a box: a worker, started once, which answers the host's requests.
 
-These files are sent into the box as text (`sandboxes/worker/program.py`) and run there by whatever
-Python it has, from 3.8 on. So they import nothing but the standard library and each other.
+These files are sent into the box as text (`sandboxes/worker/program.py`) and run there by the
+Python that it has, 3.8 or newer. So they import nothing but the standard library and each other.
 
     protocol      frames between the host and the worker; the host uses it too
     worker        the loop: one request in, one answer out
@@ -10,18 +10,18 @@ Python it has, from 3.8 on. So they import nothing but the standard library and 
     session       the Python session, as the worker sees it
     interpreter   the Python session, from the inside
     files         reading and writing files
-    confine       what it forbids itself and what it starts, where no container does
+    confine       what it forbids itself and what it starts, if no container does
 
-The worker and the code of the guest share a user id, so the guest could write to whatever the
-worker lets it reach. Therefore:
+The worker and the guest's code share a user id, so the guest could write to everything that the
+worker leaves within reach. Therefore:
 
-- the worker is not dumpable (`PR_SET_DUMPABLE` 0) before anything else runs in the box: no process
+- before anything else runs in the box, the worker is not dumpable (`PR_SET_DUMPABLE` 0): no process
   of the same user may ptrace it or open its `/proc/PID/fd` or `/proc/PID/mem`;
 - the connection's descriptors are closed on exec, and closed in the Python session, which is a
   child of its own;
 - each answer carries the nonce of its request, which the host draws and the guest never sees: the
   session is forked before the request comes.
 
-In a container, and in any box with process ids of its own, the worker is process 1, which the
-kernel lets nobody in the box kill. Elsewhere each call is in a Landlock domain below the worker's.
+In a container, and in any box with process ids of its own, the worker is process 1, which nobody in
+the box can kill. Elsewhere each call runs in a Landlock domain below the worker's.
 """

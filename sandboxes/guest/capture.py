@@ -1,7 +1,4 @@
-"""Waiting for something that runs, while its output is read with bounded memory.
-
-Left out: what runs, and how it is killed.
-"""
+"""Waiting for a command or a piece of Python to end, reading its output with bounded memory."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _DRAIN_BYTES = 1 << 21  # more than a pipe can hold
 
 
 class HostGone(Exception):
-    """The host has closed the connection: nothing here is wanted any more."""
+    """The host has closed the connection, so the box must end."""
 
 
 class Output:
@@ -35,7 +32,7 @@ class Output:
         self._tail = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Take what comes next."""
+        """Append a piece of the stream."""
         self.total += len(data)
         room = self.limit - self._tail_bytes - len(self._head)
         self._head += data[:room]
@@ -57,9 +54,9 @@ class Pump:
     """Moves bytes from and to what runs, until it has ended.
 
     Args:
-        outputs: Where to keep what comes out of each descriptor.
-        feed: A descriptor, what to write to it, and what to call when that is done.
-        wakers: Further descriptors whose news make `ended` be asked again.
+        outputs: Where to keep what is read from each descriptor.
+        feed: A descriptor, what to write to it, and what to call once that is written.
+        wakers: Further descriptors; when one can be read, `ended` is asked again.
         host: The connection, which is watched for its end.
     """
 
@@ -86,10 +83,10 @@ class Pump:
         Args:
             ended: Whether it is over.
             timeout_s: How long to wait, in seconds.
-            most_bytes: How much any output may be.
+            most_bytes: How long each output may become.
 
         Returns:
-            "ended", "timeout" or "output_limit". The second and the third still run.
+            "ended", "timeout" or "output_limit". After the last two it still runs.
 
         Raises:
             HostGone: The connection has ended.
@@ -106,7 +103,7 @@ class Pump:
         return "ended"
 
     def drain(self) -> None:
-        """Read what is still in the pipes, and wait for nothing."""
+        """Read what is still in the pipes, without waiting."""
         for fd, output in self._outputs.items():
             most = output.total + _DRAIN_BYTES
             while output.total < most and self._read(fd):
@@ -121,7 +118,7 @@ class Pump:
             self._poll.unregister(fd)
 
     def _read(self, fd: int) -> Optional[bytes]:
-        """Read once: b"" at the end, None where nothing is there yet."""
+        """Read once: b"" at the end of the stream, None if nothing can be read yet."""
         with contextlib.suppress(BlockingIOError):
             data = os.read(fd, CHUNK_BYTES)
             self._outputs[fd].add(data)

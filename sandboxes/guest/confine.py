@@ -1,7 +1,6 @@
-"""What a process forbids itself and what it starts, where no container does it for them.
+"""What a process forbids itself and all that it starts, if no container does.
 
-Nothing of it can be undone by whoever it holds. Left out: which calls are refused (the host sends
-the filter), which files are granted, and limits.
+The processes that it binds cannot undo it. The host chooses the system calls and the files.
 """
 
 from __future__ import annotations
@@ -56,16 +55,16 @@ def refuse_calls(program: bytes) -> None:
 
 
 def use_files_only(granted: Mapping[int, Iterable[str]]) -> None:
-    """Let this process, and what it starts, use the named files, and nothing else of the system.
+    """Let this process and what it starts use the named files, and nothing else of the system.
 
-    No other file; no TCP; no signals, tracing and abstract sockets beyond this Landlock domain.
+    No other file; no TCP; no signals, tracing or abstract sockets beyond this Landlock domain.
 
     Args:
-        granted: Files and folders, with all that is below them, by the way to use them: `LIST`,
+        granted: Files, and folders with all that is below them, by how they may be used: `LIST`,
             `READ`, `WRITE`, `USE_DEVICE`.
 
     Raises:
-        OSError: A file is not there, or the kernel does not do this (before 6.12).
+        OSError: A file does not exist, or the kernel cannot do this (before 6.12).
     """
     ruleset = _ruleset(_ALL_OF_FILES, _ALL_OF_TCP, _ALL_SCOPES)
     try:
@@ -78,9 +77,9 @@ def use_files_only(granted: Mapping[int, Iterable[str]]) -> None:
 
 
 def signal_own_processes_only() -> None:
-    """Let this process, and what it starts, reach neither its parent nor what that has started.
+    """Let this process and what it starts signal and trace nothing but themselves.
 
-    In a Landlock domain of its own it can signal and trace nothing outside.
+    They get a Landlock domain of their own.
 
     Raises:
         OSError: The kernel has no such scopes (before 6.12), or too many domains are nested.
@@ -93,12 +92,12 @@ def signal_own_processes_only() -> None:
 
 
 def write_outside_proc_only() -> None:
-    """Let this process, and what it starts, write files wherever they may, but not in /proc.
+    """Forbid this process and what it starts to write files in /proc, and nowhere else.
 
-    There a process says how soon the kernel is to kill it when memory runs out.
+    A process sets there how soon the kernel kills it when memory runs out.
 
     Raises:
-        OSError: The kernel does not do this (before 5.19), or something keeps a box from it.
+        OSError: The kernel cannot do this (before 5.19), or the box may not.
     """
     if _syscall(_CREATE_RULESET, 0, 0, _WHICH_VERSION) < 2:  # moving would always be refused
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))

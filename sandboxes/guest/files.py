@@ -1,8 +1,8 @@
 """Reading and writing files for the host, a piece at a time.
 
-The path may be the model's, and links are followed as everywhere in the box. So what is opened is
-looked at before it is read or changed: only a regular file will do, no pipe that would block, and
-nothing below /proc, where the worker may do to itself what the guest may not.
+The path may come from the model, and links are followed as everywhere in the box. So an opened file
+is checked before it is read or changed: it must be a regular file, not a pipe that would block, and
+not below /proc, where the worker may do to itself what the guest may not.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read(path: str, offset: int, most: int) -> Tuple[bytes, int]:
 
 
 def write(path: str, offset: int, data: bytes) -> None:
-    """Write a piece of a file; the one at offset 0 makes it, and its folders, or empties it.
+    """Write a piece of a file; the piece at offset 0 makes the file and its folders, or empties it.
 
     Raises:
         OSError: It is no regular file, may not be written, or does not fit.
@@ -49,7 +49,7 @@ def write(path: str, offset: int, data: bytes) -> None:
         if folder:
             try:
                 os.makedirs(folder, exist_ok=True)
-            except RecursionError:  # a call for each missing folder
+            except RecursionError:  # `makedirs` calls itself for each missing folder
                 raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path) from None
     fd = _open_regular(path, os.O_WRONLY | (os.O_CREAT if offset == 0 else 0))
     try:
@@ -64,10 +64,10 @@ def write(path: str, offset: int, data: bytes) -> None:
 
 def _open_regular(path: str, flags: int) -> int:
     fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o644)
-    found = os.fstat(fd)
-    if stat.S_ISREG(found.st_mode) and found.st_dev != os.stat("/proc").st_dev:
+    status = os.fstat(fd)
+    if stat.S_ISREG(status.st_mode) and status.st_dev != os.stat("/proc").st_dev:
         return fd
     os.close(fd)
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     raise PermissionError(errno.EACCES, "not a regular file", path)

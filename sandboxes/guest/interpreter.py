@@ -2,9 +2,9 @@
 
 Code runs in one `__main__` as in a notebook: names stay, and the value of a last expression is
 printed. It writes to the process's real stdout and stderr, so the output of C code and of child
-processes counts. `input()` meets the end of the file at once. Threads go on between calls.
+processes is kept too. `input()` meets the end of the file at once. Threads go on between calls.
 
-The process belongs to the guest. All that its word is good for is how its own call ended.
+The process belongs to the guest. It is trusted with nothing but how its own call ended.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def serve(commands: int, done: int, path: str) -> None:
     """Run code until `commands` is closed. Does not return.
 
     Args:
-        commands: A pipe of pieces of code, each with its length before it (4 bytes).
-        done: Gets one byte after each: its exit code.
+        commands: A pipe of pieces of code, each preceded by its length (4 bytes).
+        done: Gets one byte after each piece: its exit code.
         path: `$PYTHONPATH`, which the worker itself ignores.
     """
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
@@ -69,7 +69,7 @@ def _read(fd: int, size: int) -> bytes:
 
 
 def _restore(output: Any) -> None:
-    """Give the next call a stdout and a stderr, whatever the last one did to them."""
+    """Give the next call a working stdout and stderr, whatever the last one did to them."""
     for fd, kept, name in ((1, output[0], "stdout"), (2, output[1], "stderr")):
         os.dup2(kept, fd)
         stream = getattr(sys, name, None)

@@ -1,7 +1,9 @@
-"""The processes below the worker: which there are, how they ended, and killing them.
+"""The processes below the worker: finding them, learning how they ended, killing them.
 
-The worker is a subreaper: whatever forks twice or starts a session of its own becomes its child
-when its parent ends, so that nothing gets out of the tree below it.
+The worker is a subreaper: a process that forks twice or starts a session of its own becomes its
+child when its parent ends, so that nothing gets out of the tree below it.
+
+The host uses the functions that read /proc too (`lifetime/processes.py`).
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ _OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.o
 
 
 def set_dumpable(dumpable: bool) -> None:
-    """Let, or do not let, processes of the same user look into this one."""
+    """Set whether processes of the same user may look into this one."""
     _prctl(_SET_DUMPABLE, int(dumpable))
 
 
 def become_subreaper() -> None:
-    """Adopt whatever is orphaned below this process."""
+    """Adopt every process that is orphaned below this one."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
@@ -58,9 +60,9 @@ class Processes:
     """Everything below the worker.
 
     Args:
-        alone: Whether the worker can signal nothing but what is in its box. Only then may it kill
-            all that it can signal.
-        proc: A descriptor of a /proc that can be written to, where the box's cannot. It is closed.
+        alone: Whether the worker can signal nothing outside of its box. Only then may it kill all
+            that it can signal.
+        proc: A descriptor of a writable /proc, if the box's own is not. It is closed.
     """
 
     def __init__(self, alone: bool, proc: Optional[int] = None) -> None:
@@ -70,11 +72,11 @@ class Processes:
         self._pid = os.getpid()
         # Kept open: in some boxes nothing of /proc can be opened later on.
         self._children = -1
-        with contextlib.suppress(OSError):  # a kernel without this file
+        with contextlib.suppress(OSError):  # some kernels lack this file
             children = "/proc/self/task/%d/children" % self._pid
             self._children = os.open(children, os.O_RDONLY | os.O_CLOEXEC)
         self._oom_score, self._own_score = -1, b""
-        # Opened while this process is dumpable: afterwards only root may. Some boxes let nobody.
+        # Opened while this process is dumpable: later only root may. In some boxes nobody may.
         with contextlib.suppress(OSError):
             place = "/proc/self/oom_score_adj" if proc is None else "self/oom_score_adj"
             self._oom_score = os.open(place, os.O_RDWR | os.O_CLOEXEC, dir_fd=proc)
@@ -87,10 +89,10 @@ class Processes:
         self._watched.add(pid)
 
     def reap(self) -> bool:
-        """Collect children that have ended; not endlessly many, whatever is forking there.
+        """Collect children that have ended, a limited number even if the guest forks endlessly.
 
         Returns:
-            Whether there may be others.
+            Whether there may be more children.
         """
         for _ in range(1000):
             try:
@@ -107,39 +109,39 @@ class Processes:
 
     @contextlib.contextmanager
     def first_victims(self) -> Iterator[None]:
-        """What is forked inside is what the kernel kills first when memory runs out."""
+        """Processes forked in this block are killed first when memory runs out."""
         with contextlib.suppress(OSError):
             os.pwrite(self._oom_score, b"1000", 0)
         try:
             yield
         finally:
-            if os.getpid() == self._pid:  # what was forked would set it too, at any later time
+            if os.getpid() == self._pid:  # a forked child comes here too, at any later time
                 with contextlib.suppress(OSError):
                     os.pwrite(self._oom_score, self._own_score, 0)
 
     def tidy(self, session: Optional[int]) -> bool:
-        """Kill what a call has left behind, the session's own processes apart."""
+        """Kill what a call has left behind, but spare the session and what is below it."""
         self.reap()
         if self._children < 0:
             return self.kill(session)
         return self.kill(session) if self._own_children() - {session} else True
 
     def _own_children(self) -> Set[int]:
-        """Children of this process, orphans from below among them; empty where they are unknown."""
+        """The children of this process, adopted orphans included; empty if they are unknown."""
         if self._children < 0:
             return set()
-        found = b""
-        while True:  # not from one reading: there may be more than it gives at a time
-            piece = os.pread(self._children, 1 << 16, len(found))
+        text = b""
+        while True:  # one call may not return all of it
+            piece = os.pread(self._children, 1 << 16, len(text))
             if not piece:
-                return {int(pid) for pid in found.split()}
-            found += piece
+                return {int(pid) for pid in text.split()}
+            text += piece
 
     def kill(self, session: Optional[int] = None) -> bool:
         """Kill every process below the worker; spare the session and what is below it.
 
         Returns:
-            Whether none is left. If False, the box is not to be used again.
+            Whether none is left. If False, the box must not be used again.
         """
         if session is None and self._alone:
             self._kill_all()
@@ -157,15 +159,15 @@ class Processes:
             for pid in left:
                 _send(pid, signal.SIGKILL)
             if self._alone and now - begun > KILL_S / 4:
-                _send(-1, signal.SIGKILL)  # all at once, so that none can fork in between
+                _send(-1, signal.SIGKILL)  # to all at once, so that none can fork in between
                 until, tried_all = (until, True) if tried_all else (now + KILL_S, True)
             time.sleep(0.001)
 
     def _kill_all(self) -> None:
-        """Kill them all at once, and wait without taking memory.
+        """Kill all at once, and wait without allocating memory.
 
-        Where memory has run out they hold it until they have ended; if this process wanted some
-        before, the kernel, which takes what is ending for dead, would kill it.
+        If memory has run out, they hold it until they have ended. Should this process ask for some
+        before that, the kernel, which counts ending processes as dead, would kill this one.
         """
         _send(-1, signal.SIGKILL)
         until = time.monotonic() + KILL_S / 4
@@ -173,11 +175,11 @@ class Processes:
             time.sleep(0.001)
 
     def _freeze(self, session: Optional[int]) -> Set[int]:
-        """Stop all of them, so that none forks while the others are killed."""
+        """Stop all of them, so that none forks while the others are killed; return their ids."""
         seen: Set[int] = set()
         until = time.monotonic() + KILL_S / 4
         for _ in range(50):
-            # Its children from the kernel itself: some boxes list no processes.
+            # With the children that the kernel itself lists: some boxes show no processes in /proc.
             below = set(_descendants(os.getpid(), session)) | self._own_children()
             new = below - {session} - seen
             if not new or time.monotonic() > until:
@@ -210,7 +212,7 @@ def _descendants(root: int, spare: Optional[int]) -> List[int]:
 
 
 def oom_kills() -> int:
-    """How many processes of this container the kernel has killed for want of memory."""
+    """How many processes of this box the kernel has killed for lack of memory."""
     for path in _OOM_COUNTERS:
         with contextlib.suppress(OSError), open(path) as file:
             for line in file:

@@ -8,8 +8,8 @@ sends one request at a time and reads one answer:
     answer    {"nonce", ..., "size"} + payload,
               or {"nonce", "error": {"kind": "file" | "worker", "number", "text"}, "size": 0}
 
-What an operation takes and gives stands in `worker.py`. The host takes an answer only with the
-nonce that it drew for the request, and never reads more than the request allows.
+`worker.py` lists the operations. The host accepts an answer only with the nonce that it drew for
+the request, and never reads more than the request allows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Header = Dict[str, Any]
 
 
 class BrokenFrame(Exception):
-    """What arrived is not a frame, or is larger than it may be."""
+    """The bytes that arrived are no frame, or it is larger than it may be."""
 
 
 def pack(header: Header, payload: bytes = b"") -> bytes:
@@ -38,7 +38,7 @@ def unpack(receive: Callable[[int], bytes], max_payload_bytes: int) -> Tuple[Hea
     """Read one frame.
 
     Args:
-        receive: Gives exactly as many bytes as it is asked for, or raises.
+        receive: Returns exactly as many bytes as it is asked for, or raises.
         max_payload_bytes: A larger payload is refused before it is read.
 
     Raises:

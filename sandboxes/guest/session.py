@@ -1,7 +1,4 @@
-"""The Python session as the worker sees it: a child that it hands code to.
-
-Left out: what the child does with it (`interpreter.py`).
-"""
+"""The Python session as the worker sees it: a child process that it sends code to."""
 
 from __future__ import annotations
 
@@ -18,16 +15,17 @@ class Session:
     """One Python session after another; a new one is forked when the last has ended.
 
     Args:
-        processes: What is below the worker.
+        processes: The processes below the worker.
         scoped: Whether a session is kept from signalling the worker.
 
     Attributes:
-        pid: Of the session; None while there is none.
-        stdout: What it prints, to be read.
-        stderr: Likewise.
-        commands: Where code goes.
-        done: Gives a byte, the exit code, when the code has ended; its end if the guest closed it.
-        lost: Whether a session has ended that nobody was told of yet.
+        pid: The session's process id; None while there is none.
+        stdout: A descriptor to read its output from.
+        stderr: A descriptor to read its errors from.
+        commands: A descriptor to write code to.
+        done: A descriptor that yields one byte, the exit code, when the code has ended; it is at
+            its end if the guest closed it.
+        lost: Whether a session has ended without the host having been told.
     """
 
     def __init__(self, processes: Processes, scoped: bool = False) -> None:
@@ -38,7 +36,7 @@ class Session:
         self._scoped = scoped
 
     def ensure(self) -> None:
-        """Fork a session unless there is one. Called before a request is read, see the package."""
+        """Fork a session unless there is one: before a request, and its nonce, is read."""
         self._processes.reap()
         if self.pid is not None and (self.pid in self._processes.ended or self._out_of_step()):
             if not self._processes.kill():
@@ -49,7 +47,7 @@ class Session:
             self._start()
 
     def _out_of_step(self) -> bool:
-        """Whether the session says that code has ended while there is none: the guest's doing."""
+        """Whether the session reports an end although no code runs: only the guest can do that."""
         try:
             os.read(self.done, 1)
         except BlockingIOError:
@@ -57,7 +55,7 @@ class Session:
         return True
 
     def forget(self) -> int:
-        """Let go of a session that has ended.
+        """Release a session that has ended.
 
         Returns:
             Its exit code, or -1.
@@ -103,7 +101,7 @@ def _become_session(commands: int, done: int, stdout: int, stderr: int, scoped: 
         if scoped:
             confine.signal_own_processes_only()
         else:
-            set_dumpable(True)  # nothing of the worker's can be reached from here any more
+            set_dumpable(True)  # from here on nothing of the worker's is within reach
         interpreter.serve(commands, done, os.environ.get("PYTHONPATH", ""))
     finally:
         os._exit(70)

@@ -10,7 +10,7 @@
     run     {reason: "ended" | "timeout" | "output_limit", exit_code, oom, killed, note,
              outputs: [[head, tail, missing] for stdout, stderr]} + the heads and tails
 
-`killed` is false where something that had to be killed may still run.
+`killed` is false if something that had to be killed may still run.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Worker:
             signal.siginterrupt(number, False)
 
     def serve(self, nonce: str) -> None:
-        """Say that the worker is ready; then answer until the host is gone."""
+        """Report that the worker is ready; then answer requests until the host is gone."""
         self._send({"nonce": nonce, "pid": os.getpid()}, b"")
         try:
             while True:
@@ -147,7 +147,7 @@ class Worker:
             code = status[0]
             killed = self._processes.tidy(pid)
             pump.drain()
-        else:  # the session has ended, or has to
+        else:  # the session has ended, or has to end
             killed = self._processes.kill()
             pump.drain()
             code = session.forget()
@@ -173,7 +173,7 @@ class Worker:
         return child
 
     def _not_started(self, request: Dict[str, Any], error: OSError) -> Answer:
-        """The answer to a command that is not there, as a shell would put it."""
+        """The answer for a command that cannot be started, in the words of a shell."""
         name = error.filename if error.filename is not None else request["argv"][0]
         code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
         stderr = Output(request["max_output_bytes"])
@@ -189,7 +189,7 @@ class Worker:
         """Whether the session has finished its code, or itself."""
         try:
             status.extend(os.read(self._session.done, 1))
-            return True  # without a status the guest has closed the pipe
+            return True  # if nothing was read, the guest has closed the pipe
         except BlockingIOError:
             return self._has_ended(pid)
 
@@ -224,7 +224,7 @@ class Worker:
 def _restore_signals() -> None:
     """Undo the ignoring and blocking of signals by the run's parent (`nohup`, a shell's `&`).
 
-    Python ignores SIGPIPE and SIGXFSZ for itself, and restores them in what it starts.
+    SIGPIPE and SIGXFSZ stay: Python itself ignores them, and restores them in what it starts.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     kept = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
@@ -233,7 +233,7 @@ def _restore_signals() -> None:
 
 
 def _most_output(limit: int) -> int:
-    """How much may be written before it is stopped: enough for a long log, not for endless."""
+    """How much a call may write before it is stopped: enough for a long log, not without end."""
     return max(4 * limit, 1 << 24)
 
 
@@ -265,11 +265,11 @@ def _run_answer(
 
 
 def main(boot: Dict[str, Any], confine_more: Callable[[], object] = lambda: None) -> None:
-    """Take the connection from stdin and stdout, out of reach of whatever is started, and serve.
+    """Move the connection from stdin and stdout out of reach of what is started, and serve.
 
     Args:
         boot: The first frame's header.
-        confine_more: Called once the worker has opened what it needs, and before all else.
+        confine_more: Called once the worker has opened what it needs, before it starts anything.
     """
     requests, answers = os.dup(0), os.dup(1)  # not inherited by what is executed
     null = os.open(os.devnull, os.O_RDWR)
@@ -285,14 +285,14 @@ def main(boot: Dict[str, Any], confine_more: Callable[[], object] = lambda: None
     worker = Worker(boot, requests, answers)
     confine_more()
     if boot.get("seal_proc"):
-        with contextlib.suppress(OSError):  # what a guest asks of the kernel may then be in vain
+        with contextlib.suppress(OSError):  # not every kernel can do this
             confine.write_outside_proc_only()
-    if boot.get("scoped"):  # what is started gets a domain below this one
+    if boot.get("scoped"):  # each call gets a Landlock domain below this one
         confine.signal_own_processes_only()
     else:
         processes.set_dumpable(False)
     processes.become_subreaper()
-    os.dup2(null, 2)  # what goes wrong up to here may be said
+    os.dup2(null, 2)  # errors up to here are printed for the host
     os.close(null)
     worker.serve(boot["nonce"])
     sys.exit(0)

@@ -1,4 +1,4 @@
-"""Running code on this machine in namespaces of its own, made by bubblewrap (`bwrap`)."""
+"""Running code on this machine in namespaces that bubblewrap (`bwrap`) makes."""
 
 import contextlib
 import functools
@@ -43,10 +43,10 @@ LEAST_VERSION = (0, 8)  # --disable-userns
 WORK_FOLDER = "/box"  # not where a Python may be
 USER_ID = 1000  # in the box, which has users of its own; root's boxes are the host's users
 
-# Joins the control groups, whose files are the arguments up to the first "--". Mounts what a table
-# says: the writable folders, as bwrap knows no limit of inodes. Mounts what another one says, or
-# else binds each folder to the place that follows it, up to the next "--". Then runs the rest: as
-# what the kernel kills before the run itself, and with the host's /proc as a descriptor.
+# Joins the control groups, whose files are the arguments up to the first "--". Mounts the table
+# that follows: the writable folders, as bwrap cannot limit inodes. Mounts the next table, or if
+# that fails binds each folder to the place that follows it, up to the next "--". Then runs the
+# rest: as a process that the kernel kills before the run itself, with the host's /proc open.
 _JOIN = """
 while [ "$1" != -- ]; do echo 0 >"$1" || exit 71; shift; done
 mount -n -a -T "$2" || exit 72
@@ -64,14 +64,14 @@ _FOLDERS = {"work": WORK_FOLDER, "tmp": "/tmp", "shm": "/dev/shm"}
 
 
 class _Box(WorkerSandbox):
-    """A box, whether or not boxes are known to work here."""
+    """A box, made without checking first whether boxes work here."""
 
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)
         files = box_files(spec)
         user_id = new_user_id()
         with undone_unless_whole() as made:
-            # Empty for the host: its name is the owner's, for the sweep.
+            # Stays empty on the host; its name tells a sweep whose it is.
             self.folder = folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
             made.callback(delete_folder, folder)
             for name in _FOLDERS:
@@ -99,25 +99,26 @@ class _Box(WorkerSandbox):
 
     def _start_failure(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired, ValueError, OSError):
-            said = self._process.communicate(timeout=1)[1].decode("utf-8", "replace").strip()
-            return (said.splitlines() or [""])[-1]
+            errors = self._process.communicate(timeout=1)[1].decode("utf-8", "replace").strip()
+            return (errors.splitlines() or [""])[-1]
         return ""
 
 
 class BubblewrapSandbox(_Box):
     """Runs code on this machine in namespaces of its own: no engine, no daemon, no root.
 
-    For kernels that are too old for `LandlockSandbox`, where bwrap 0.8 or newer is installed. A box
-    has a root of its own, read-only: /usr, the Python that runs Gymnast with its standard library,
+    For kernels that are too old for `LandlockSandbox`; bwrap 0.8 or newer must be installed. A box
+    has a read-only root of its own: /usr, the Python that runs Gymnast with its standard library,
     the folder of `packages`, a few single files, and three folders in memory (`disk_bytes`): /box,
-    where code runs, /tmp and /dev/shm. It has its own users, process ids, IPC and network
-    (nothing but loopback), no capability and no way to gain one, and seccomp lets it make the calls
-    of `seccomp_filter.BOX_CALLS` only, with no sockets but local ones. The worker is process 1:
-    when it ends, nothing is left. Nothing of the host's environment is passed on.
+    where code runs, /tmp and /dev/shm. It has its own users, process ids, IPC and network (nothing
+    but loopback), no capability and no way to gain one, and seccomp lets it make only the calls of
+    `bpf_filter.BOX_CALLS`, with no sockets but local ones. The worker is process 1: when it ends,
+    nothing is left. No variable of the host's environment is passed on.
 
-    With control groups, where the run may make some (as root, or where they are delegated to its
-    user): `memory_bytes` of all processes together, files in memory included, with the verdict
-    "oom"; `processes`, threads included; `cpus`. Root's boxes run as users of their own each.
+    With control groups, if the run may make them (as root, or where they are delegated to its
+    user), these limits hold: `memory_bytes` of all processes together, files in memory included,
+    with the verdict "oom"; `processes`, threads included; `cpus`. As root, every box runs as a user
+    that no other box has.
 
     Limits that hold in any case: wall time, output, processes, open files, the size of a file.
 
@@ -127,15 +128,14 @@ class BubblewrapSandbox(_Box):
       (`RLIMIT_DATA`); beyond it the process gets an error. Memory that it shares is not limited,
       and what the kernel keeps in pipes and sockets by their number only (1,024 descriptors a
       process); `cpus` is not enforced.
-    - What does not depend on a process can be learnt of the machine from /proc: its CPUs, memory,
-      load.
-    - Holes in the kernel, which the box shares with the host.
+    - /proc tells of the machine what belongs to no process: its CPUs, memory and load.
+    - Holes in the kernel, which the box shares with the host, are not closed.
 
     Args:
         spec: The limits; `image`, `runtime` and `python` mean nothing here.
 
     Attributes:
-        controllers: What control groups limit: "memory", "pids", "cpu", or less.
+        controllers: What control groups limit: some of "memory", "pids", "cpu".
 
     Raises:
         SandboxUnavailable: There is no bwrap, it is too old, or it may not make namespaces.
@@ -147,10 +147,10 @@ class BubblewrapSandbox(_Box):
 
 
 def check_works() -> None:
-    """Try once in this process whether boxes can be made.
+    """Try, once a process, whether boxes can be made here.
 
     Raises:
-        SandboxUnavailable: They cannot; it says why, and the way out.
+        SandboxUnavailable: They cannot; the message says why, and the way out.
     """
     if reason := _why_not(os.getpid()):
         raise SandboxUnavailable(
@@ -165,9 +165,9 @@ def _why_not(pid: int) -> str:
         return f"this is {sys.platform} on {machine}; it takes Linux on x86-64 or 64-bit ARM"
     if shutil.which("bwrap") is None:
         return "there is no bwrap on the PATH: install the package bubblewrap"
-    said = subprocess.run(["bwrap", "--version"], capture_output=True, text=True).stdout
-    if tuple(int(part) for part in re.findall(r"\d+", said)[:2]) < LEAST_VERSION:
-        return f"{said.strip() or 'bwrap'} is too old; it takes 0.8 or newer"
+    version = subprocess.run(["bwrap", "--version"], capture_output=True, text=True).stdout
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < LEAST_VERSION:
+        return f"{version.strip() or 'bwrap'} is too old; it takes 0.8 or newer"
     for program in ("unshare", "mount", *(("setpriv",) if os.geteuid() == 0 else ())):
         if shutil.which(program) is None:
             return f"there is no {program} on the PATH: it is in the package util-linux"
@@ -178,10 +178,10 @@ def _why_not(pid: int) -> str:
         raise
     except SandboxUnavailable as error:
         return str(error)
-    said = visible_line(ended.stderr[-200:])
     if ended.exit_code == 1:
         return f"a process in a box could read {__file__}"
-    return "" if ended.verdict == "ok" else f"a process in a box ended: {said}"
+    errors = visible_line(ended.stderr[-200:])
+    return "" if ended.verdict == "ok" else f"a process in a box ended: {errors}"
 
 
 def _start(arguments: list[str], connection: socket.socket, mark: str) -> "subprocess.Popen[bytes]":
@@ -191,7 +191,7 @@ def _start(arguments: list[str], connection: socket.socket, mark: str) -> "subpr
         stdout=connection.fileno(),
         stderr=subprocess.PIPE,
         cwd="/",
-        env={MARK_VARIABLE: mark},  # the worker does not show its own
+        env={MARK_VARIABLE: mark},  # the worker hides its own environment
         start_new_session=True,
     )
 
@@ -218,10 +218,10 @@ def _rlimits(spec: SandboxSpec, groups: Groups) -> dict[str, int]:
 def _arguments(
     spec: SandboxSpec, files: HostFiles, groups: Groups, folder: Path, user_id: int | None
 ) -> list[str]:
-    """What starts bwrap, its options, and what gives up root's rights, if there are any.
+    """The command that starts bwrap, its options, and as root the command that gives up its rights.
 
-    Not among them: --die-with-parent, which would end the box with the thread that made it. The
-    worker ends with the connection, and all else with the worker, process 1 of the box.
+    Not --die-with-parent, which would end the box with the thread that made it: the worker ends
+    with the connection, and everything else with the worker, process 1 of the box.
     """
     namespaces = ("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts")
     layers = Layers(folder / "layers", files, devices=user_id is not None)
@@ -248,7 +248,7 @@ def _arguments(
     if user_id is None:
         arguments += ["--unshare-user", "--disable-userns"]
         arguments += ["--uid", str(USER_ID), "--gid", str(USER_ID)]
-    else:  # the kernel's files, /proc/sys say, are root's in a user namespace, too
+    else:  # in a user namespace, too, the kernel's files (such as /proc/sys) would be root's
         for capability in ("CAP_SETUID", "CAP_SETGID"):
             arguments += ["--cap-add", capability]
         become = [shutil.which("setpriv") or "setpriv", "--no-new-privs", "--inh-caps=-all"]
@@ -265,7 +265,7 @@ def _arguments(
 def _discard(
     process: "subprocess.Popen[bytes]", connection: socket.socket, folder: Path, groups: Groups
 ) -> None:
-    """End the worker, with which the kernel ends all that is in the box."""
+    """End the worker; with it the kernel ends everything in the box."""
     end_process(process, connection)
     if process.stderr is not None:
         process.stderr.close()

@@ -1,8 +1,8 @@
-"""The files that a bubblewrap box sees, as options of bwrap's.
+"""The files that a bubblewrap box sees, as options of bwrap.
 
-What is the host's is there as overlays: a lock on a file of these, or whatever else the kernel
-keeps with an inode, is none on the host's file. As bwrap makes none before 0.11, they are mounted
-in the mount namespace that it starts in.
+The host's folders are shown as overlays, so that a lock on a file, or anything else that the kernel
+keeps with an inode, does not touch the host's file. As bwrap cannot make overlays before 0.11, they
+are mounted in the mount namespace that it starts in.
 """
 
 import os
@@ -25,8 +25,8 @@ class Layers:
 
     Args:
         folder: Where to make them.
-        files: What is to be seen.
-        devices: Whether devices can be used through an overlay: not in a user namespace.
+        files: What the box sees.
+        devices: Whether devices work through an overlay; they do not in a user namespace.
     """
 
     def __init__(self, folder: Path, files: HostFiles, *, devices: bool) -> None:
@@ -40,8 +40,8 @@ class Layers:
             self._add("/dev")
 
     def make(self) -> list[str]:
-        """Make the places: a table for `mount`, then each folder and its place."""
-        (self._folder / "empty").mkdir(parents=True)  # there must be two layers
+        """Make the overlays' folders; return a mount table, then each folder and its place."""
+        (self._folder / "empty").mkdir(parents=True)  # an overlay needs two layers
         mounts = []
         for source, place in self._places.items():
             os.mkdir(place)
@@ -50,10 +50,10 @@ class Layers:
         return [mount_table(self._folder / "table", mounts), *pairs]
 
     def find(self, path: str) -> str:
-        """Where a file or folder of the host's is to be bound from."""
+        """The path to bind a file or folder of the host's from."""
         source = _folder_of(path)
         if source not in self._places or (path in self._mounts and path != source):
-            return path  # or its folder has another file there
+            return path  # the overlay of its folder would show another file there
         return self._places[source] + path[len(source) :]
 
     def _add(self, source: str) -> None:
@@ -66,7 +66,7 @@ def mount_table(path: Path, mounts: Iterable[tuple[str, str, str]]) -> str:
     """Write a table for `mount --all`, which makes many mounts as fast as one.
 
     Args:
-        path: Of the table.
+        path: Where to write it.
         mounts: The place, the type and the options of each.
 
     Returns:
@@ -82,12 +82,12 @@ def _escaped(text: str) -> str:
 
 
 def view_options(layers: Layers, groups: Groups, writable: Mapping[str, str]) -> list[str]:
-    """Options for what a box sees.
+    """Options for everything that a box sees.
 
     Args:
-        layers: Of the host's files.
-        groups: Whose counter of killed processes is shown.
-        writable: Where each writable folder is seen, by its place on the host.
+        layers: The overlays of the host's files.
+        groups: The box's control groups, whose counter of killed processes it sees.
+        writable: The path of each writable folder in the box, by its path on the host.
     """
     options = ["--proc", "/proc", *_devices(layers)]
     for folder, place in writable.items():
@@ -105,7 +105,7 @@ def view_options(layers: Layers, groups: Groups, writable: Mapping[str, str]) ->
         elif os.path.exists(path):
             options += ["--ro-bind", layers.find(path), path]
     options += [option for path in placed[2:] for option in _folders_above(path)]
-    # A /proc to write to would let a guest be killed after the worker when memory runs out.
+    # With a writable /proc, a guest could have the worker killed first when memory runs out.
     for path in ("/proc", "/dev", *covers, "/"):
         placed += ["--remount-ro", path]
     return [*options, *placed]
@@ -116,13 +116,13 @@ def _folder_of(path: str) -> str:
 
 
 def _folders_above(path: str) -> list[str]:
-    """Options that make them: bwrap would close them to others than root."""
+    """Options that make the folders: by itself bwrap would close them to all but root."""
     above = [*reversed(Path(path).parents)][1:]
     return [option for parent in above for option in ("--perms", "0755", "--dir", str(parent))]
 
 
 def _devices(layers: Layers) -> list[str]:
-    """Options for /dev: not those of --dev, with which a box could take all of the host's PTYs."""
+    """Options for /dev. With --dev a box could take all of the host's PTYs."""
     options = ["--perms", "0755", "--tmpfs", "/dev"]
     for name in _DEVICES:
         options += ["--dev-bind", layers.find(f"/dev/{name}"), f"/dev/{name}"]

@@ -1,9 +1,9 @@
-"""Control groups for boxes: memory, processes and CPU of all that runs in one, together.
+"""Control groups for boxes: limits on memory, processes and CPU of all that runs in one together.
 
 A box's groups lie below the run's own (version 1 of cgroups) or beside it (version 2, which allows
-no processes in groups that have groups), and are named like the box's folder, so that they can be
-found once its owner is gone. Where this process may make none, there are none. Left out: joining
-them, which the box's first process does (`landlock_launcher.py`).
+no processes in groups that have groups). They are named like the box's folder, so that they can be
+recognised once its owner is gone. If this process may make no groups, the box has none. The box's
+first process joins them (`landlock_launcher.py`).
 """
 
 import contextlib
@@ -25,9 +25,10 @@ class Groups:
     """The groups of one box.
 
     Attributes:
-        folders: The group of each controller that could be had: "memory", "pids", "cpu". In
-            version 2 they are the same.
-        oom_counter: Where the kernel counts the processes that it killed for want of memory.
+        folders: The group of each available controller: "memory", "pids", "cpu". In version 2 they
+            are the same group.
+        oom_counter: The file where the kernel counts the processes that it killed for lack of
+            memory.
     """
 
     folders: Mapping[str, Path]
@@ -40,13 +41,13 @@ class Groups:
 
 
 def make_groups(name: str, *, memory_bytes: int, processes: int, cpus: float) -> Groups:
-    """Make the groups of a box; those that this process may make.
+    """Make those of a box's groups that this process may make.
 
     Args:
-        name: Of the box's folder.
-        memory_bytes: Of all of its processes together, files in memory included.
+        name: The name of the box's folder.
+        memory_bytes: Memory of all of its processes together, files in memory included.
         processes: Processes and threads at once.
-        cpus: Cores' worth of CPU time.
+        cpus: CPU time per second of wall time, in cores.
     """
     quota = round(_PERIOD_US * cpus)
     first: dict[str, dict[str, int | str]] = {
@@ -74,7 +75,7 @@ def make_groups(name: str, *, memory_bytes: int, processes: int, cpus: float) ->
 
 
 def remove_group(folder: Path) -> int:
-    """Kill what is in a group, and remove it.
+    """Kill the processes of a group, and remove it.
 
     Returns:
         How many processes were killed.
@@ -99,7 +100,7 @@ def remove_group(folder: Path) -> int:
 
 
 def sweep_groups(wanted: Callable[[str], bool]) -> int:
-    """Remove the groups whose names are wanted, wherever they are, with what is in them.
+    """Remove the groups whose names are wanted, wherever they are, and kill their processes.
 
     Returns:
         How many processes were killed.
@@ -114,7 +115,7 @@ def sweep_groups(wanted: Callable[[str], bool]) -> int:
 
 
 def _set(folder: Path, settings: Mapping[str, int | str]) -> bool:
-    """Write the settings that the group has; whether there was one."""
+    """Write those settings that the group has; return whether it has any."""
     found = [name for name in settings if (folder / name).exists()]
     for name in found:
         (folder / name).write_text(str(settings[name]))
@@ -130,7 +131,7 @@ def _oom_counter(memory: Path | None) -> Path | None:
 
 @cache
 def _parents(pid: int) -> dict[str, Path]:
-    """Below which groups this process can make some, by their controllers."""
+    """The groups below which this process can make groups, by controller."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -161,7 +162,7 @@ def _may_join_below(folder: Path) -> bool:
 
 
 def _gives(folder: Path, controller: str) -> bool:
-    """Whether groups below this one have a controller (version 2)."""
+    """Whether the groups below this one have a controller (version 2)."""
     try:
         return controller in (folder / "cgroup.subtree_control").read_text().split()
     except OSError:
@@ -169,7 +170,7 @@ def _gives(folder: Path, controller: str) -> bool:
 
 
 def _below(mount: Path, root: str, own: str | None) -> Path | None:
-    """Where the group `own` is, if `root` is what is mounted there."""
+    """The folder of the group `own`, if the group `root` is mounted there."""
     if own is None or ".." in own.split("/"):
         return None
     if root == "/":
@@ -179,7 +180,7 @@ def _below(mount: Path, root: str, own: str | None) -> Path | None:
 
 
 def _mounts() -> Iterator[tuple[Path, str, int, list[str]]]:
-    """Where groups are mounted: the place, what part of them, the version, the controllers."""
+    """Where groups are mounted: the folder, which group that is, the version, the controllers."""
     try:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
     except OSError:

@@ -1,9 +1,9 @@
-"""Which of the host's files a box on the host's kernel sees.
+"""The files of the host that a box on the host's kernel sees.
 
-It sees the system's programs, a Python with its standard library, and nothing else of the
-environment that runs Gymnast: no installed package, no virtual environment, no settings of pip,
-no checkout. What is hidden may lie amid what is shown: a box with mounts of its own has empty
-folders over it (`Step`s), one without is granted what lies around it (`around`).
+It sees the system's programs and a Python with its standard library, but nothing else of the
+environment that runs Gymnast: no installed package, no virtual environment, no settings of pip, no
+checkout. Hidden folders may lie inside shown ones: a box with mounts of its own has empty folders
+over them (`Step`s), and a box without is granted everything around them (`around`).
 """
 
 import functools
@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import gymnast
 from gymnast.errors import SandboxUnavailable
 
-# Single files of /etc: all of it would show /etc/shadow to a process that may read it.
+# Single files of /etc: the whole folder would show /etc/shadow to a process that may read it.
 SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
     "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types",
@@ -32,7 +32,7 @@ _PROGRAMS = ("", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libexec", "/incl
 _NOT_PROGRAMS = ("/src", "/local/src", "/local/etc", "/pip.conf", "/local/pip.conf")
 _PACKAGES = ("site-packages", "dist-packages")
 
-# Asked of an interpreter without any package.
+# Run by an interpreter without any package.
 _ASK = """
 import json, os, sys, sysconfig
 paths = sysconfig.get_paths()
@@ -46,13 +46,13 @@ print(json.dumps({
 
 
 class Step(NamedTuple):
-    """One thing to do in a box's own root.
+    """One thing to make in a box's own root.
 
     Attributes:
-        kind: "show": the host's file or folder is there, with all below it. "hide": there is an
-            empty folder in its place. "link": a symbolic link.
-        path: Where.
-        target: Of a link.
+        kind: "show": the host's file or folder, with everything below it. "hide": an empty folder
+            in its place. "link": a symbolic link.
+        path: Where to make it.
+        target: The target of a link.
     """
 
     kind: Literal["show", "hide", "link"]
@@ -62,11 +62,11 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Python:
-    """An interpreter, no virtual environment's, and where its parts are.
+    """An interpreter outside of any virtual environment, and where its parts are.
 
     Attributes:
-        executable: The program itself, no link to it.
-        prefix: The folder that it was installed in.
+        executable: The program itself, not a link to it.
+        prefix: The folder that it is installed in.
         libraries: The folders of the standard library.
         headers: The folders of C headers.
     """
@@ -77,7 +77,7 @@ class Python:
     headers: tuple[str, ...]
 
     def files(self) -> list[str]:
-        """What a box needs of it: the program, its libraries, headers, what curses reads."""
+        """What a box needs: the program, its libraries and headers, and the files curses reads."""
         wanted = [self.executable, *self.libraries, *self.headers, f"{self.prefix}/share/terminfo"]
         for folder in {os.path.dirname(path) for path in self.libraries}:
             for names in ("lib*.so*", "libpython*"):
@@ -87,12 +87,12 @@ class Python:
 
 @dataclass(frozen=True)
 class HostFiles:
-    """What a box sees of the host's files. All are real paths, but those of links.
+    """The files of the host that a box sees. All paths are real ones, except those of links.
 
     Attributes:
-        shown: Files and folders, with all that is below them,
-        hidden: but these, unless one of the former lies below again.
-        links: Symbolic links that lead to what is shown, and their targets.
+        shown: Files, and folders with everything below them.
+        hidden: Paths below shown folders that are not shown. A shown path may lie below one again.
+        links: Symbolic links that lead to shown paths, with their targets.
     """
 
     shown: tuple[str, ...]
@@ -100,12 +100,12 @@ class HostFiles:
     links: Mapping[str, str]
 
     def with_folder(self, folder: str) -> "HostFiles":
-        """The same and one more folder, wherever it is."""
+        """The same files and one more folder, wherever it is."""
         kept = tuple(path for path in self.hidden if path != folder)
         return HostFiles((*self.shown, folder), kept, self.links)
 
     def steps(self) -> list[Step]:
-        """How to make a root that shows this, in this order."""
+        """The steps that make a root with these files, in order."""
         files = [path for path in self.hidden if not os.path.isdir(path)]
         folders = [path for path in self.hidden if os.path.isdir(path)]
         found = [Step("link", path, target) for path, target in self.links.items()]
@@ -118,14 +118,14 @@ class HostFiles:
         return list(_needed(sorted(set(found), key=lambda step: step.path)))
 
     def around(self) -> tuple[list[str], list[str]]:
-        """The same for who can only grant: files and folders to read, and folders to list.
+        """The same files as grants: paths that may be read, and folders that may be listed.
 
-        What may be listed shows the names of what is hidden below it.
+        A list shows the names of hidden paths too.
         """
         readable, listed = [], []
         for folder in self.shown:
             entries = list(_around(folder, self.hidden))
-            # A link's target is granted where it is, if at all.
+            # Links need no grant: only their targets do.
             readable += [path for path in entries if not os.path.islink(path)]
             if entries != [folder]:
                 listed.append(folder)
@@ -136,7 +136,7 @@ _SANDBOXES = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def _needed(steps: Sequence[Step]) -> Iterator[Step]:
-    """Without those that change nothing where they are."""
+    """The same paths without those that make no difference where they are."""
     shown: list[str] = []
     hidden: list[str] = []
     for step in steps:
@@ -150,13 +150,13 @@ def _needed(steps: Sequence[Step]) -> Iterator[Step]:
 
 
 def _is_shown(path: str, shown: Collection[str], hidden: Collection[str]) -> bool:
-    """Whether a path is there because of a folder above it."""
+    """Whether a path is shown because of a folder above it."""
     above = [one for one in (*shown, *hidden) if path.startswith(f"{one}/")]
     return bool(above) and max(above, key=len) in shown
 
 
 def _around(path: str, hidden: Collection[str]) -> Iterator[str]:
-    """A path, or where something below is hidden, what is below it and is not."""
+    """The path; or if something below it is hidden, everything below it that is not."""
     below = [one for one in hidden if one.startswith(path.rstrip("/") + "/")]
     if not below:
         yield path
@@ -171,12 +171,12 @@ def _around(path: str, hidden: Collection[str]) -> Iterator[str]:
 
 
 def files_for(python: Python, own: Collection[str], system: Sequence[str]) -> HostFiles:
-    """What a box with this Python sees.
+    """The files that a box with this Python sees.
 
     Args:
         python: The interpreter.
-        own: Files and folders of the environment that runs Gymnast.
-        system: Files and folders of the system.
+        own: Files and folders of the environment that runs Gymnast, which are hidden.
+        system: Files and folders of the system, which are shown.
     """
     shown: dict[str, None] = {}
     links: dict[str, str] = {}
@@ -204,7 +204,7 @@ def _roots(system: Sequence[str]) -> list[str]:
 
 
 def _packages(python: Python, system: Sequence[str]) -> list[str]:
-    """Where packages are installed, of any Python of the system; and what is no program."""
+    """Folders below system folders to hide: installed packages of any Python, and data."""
     found = [f"{library}/{name}" for library in python.libraries for name in _PACKAGES]
     found.append(f"{python.prefix}/pip.conf")
     for root in _roots(system):
@@ -217,7 +217,7 @@ def _packages(python: Python, system: Sequence[str]) -> list[str]:
 
 @functools.cache
 def ask_python(executable: str) -> Python:
-    """What an interpreter says of itself.
+    """Ask an interpreter where its parts are.
 
     Raises:
         SandboxUnavailable: It does not run.
@@ -237,19 +237,19 @@ def ask_python(executable: str) -> Python:
 
 
 def base_executable() -> str:
-    """The Python that this one, a virtual environment's perhaps, is made of."""
+    """The Python that this one is, or that this virtual environment was made with."""
     base = getattr(sys, "_base_executable", "") or ""
     return base if os.path.isfile(base) else os.path.realpath(sys.executable)
 
 
 @functools.cache
 def files_here() -> HostFiles:
-    """What a box of this process sees."""
+    """The files that the boxes of this process see."""
     return files_for(ask_python(base_executable()), _own_files(), SYSTEM)
 
 
 def _own_files() -> list[str]:
-    """What there is of the environment that runs this, known by where Python looks for it."""
+    """The files and folders of the environment that runs this, from Python's search path."""
     found = [*sys.path, *site.getsitepackages(), site.getusersitepackages()]
     for folder in (os.path.dirname(os.path.abspath(gymnast.__file__)), _SANDBOXES):
         found += [os.path.dirname(folder), folder]  # a checkout, or where packages are; it itself

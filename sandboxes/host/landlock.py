@@ -1,4 +1,4 @@
-"""Running code on this machine, held by the kernel's own means: Landlock, seccomp, namespaces."""
+"""Running code on this machine, confined by the kernel itself: Landlock, seccomp, namespaces."""
 
 import ctypes
 import functools
@@ -43,7 +43,7 @@ log = visible_logger("gymnast.sandboxes")
 
 
 class _Box(WorkerSandbox):
-    """A box, whether or not boxes are known to hold here."""
+    """A box, made without checking first whether boxes confine code here."""
 
     def __init__(self, spec: SandboxSpec, *, namespaces: bool) -> None:
         super().__init__(spec)
@@ -86,59 +86,58 @@ class _Box(WorkerSandbox):
 class LandlockSandbox(_Box):
     """Runs code on this machine without an engine, a daemon, root or any package.
 
-    Everywhere: a box reads /usr, the Python that runs Gymnast with its standard library, the folder
-    of `packages` and a few single files; no other package, nor anything else of the environment
-    that runs Gymnast (`files.py`). It writes to its working folder and to a folder for
-    temporary files. It is in a Landlock domain, out of which it can signal and trace nothing, and
-    seccomp lets it make the calls of `seccomp_filter.BOX_CALLS` only, with no sockets but local
-    ones. Nothing of the host's environment is passed on, and no privilege can be gained. A small
-    process lives beside each box.
+    Always: a box can read /usr, the Python that runs Gymnast with its standard library, the folder
+    of `packages` and a few single files; no other package, and nothing else of the environment
+    that runs Gymnast (`files.py`). It can write to its working folder and to a folder for
+    temporary files. It is in a Landlock domain, from which it can signal and trace nothing outside,
+    and seccomp lets it make only the calls of `bpf_filter.BOX_CALLS`, with no sockets but local
+    ones. No variable of the host's environment is passed on, and no privilege can be gained. A
+    small process lives beside each box.
 
-    With namespaces, that is as root, or where the kernel lets users have user namespaces: the box
-    has a root of its own, in which there is nothing else than the above; process ids, a /proc, a
-    network without any interface, and IPC of its own. The working folder, /tmp and /dev/shm are in
-    memory (`disk_bytes`), and gone with the box. The worker is process 1: when it ends, nothing is
-    left. As root, every box runs as a user of its own that nobody else is.
+    With namespaces, that is as root, or if the kernel lets users make user namespaces: the box has
+    a root of its own with nothing but the above in it, and its own process ids, /proc, IPC, and
+    network, which has no interface. The working folder, /tmp and /dev/shm are in memory
+    (`disk_bytes`), and gone with the box. The worker is process 1: when it ends, nothing is left.
+    As root, every box runs as a user that no other box has.
 
-    With control groups, where the run may make some (as root, or where they are delegated to its
-    user): `memory_bytes` of all processes together, files in memory included, with the verdict
-    "oom"; `processes`, threads included; `cpus`.
+    With control groups, if the run may make them (as root, or where they are delegated to its
+    user), these limits hold: `memory_bytes` of all processes together, files in memory included,
+    with the verdict "oom"; `processes`, threads included; `cpus`.
 
     Limits that hold in any case: wall time, output, the size of a file, open files.
 
     What does not hold, or differs:
 
-    - Without namespaces a box can tell of every path of the host that its user could reach whether
-      a file is there, its size, owner, rights and times, and where a link leads; of a process,
-      whether it is there. It can neither open nor list them, nor read extended attributes (which
-      no file has, for it). It can list the names of the packages that it may not read.
-      `open_sandbox("auto")` takes every other backend that isolates before such a box.
+    - Without namespaces a box can find out, for every path of the host that its user could reach,
+      whether a file exists, its size, owner, rights and times, and where a link leads; and whether
+      a process exists. It can neither open nor list them, nor read extended attributes (to it, no
+      file has any). It can list the names of the packages that it may not read.
+      `open_sandbox("auto")` prefers every other backend that isolates to such a box.
     - Without namespaces the working folder and a folder in $TMPDIR are on disk: each file is
-      limited, not their sum; /tmp and /dev/shm are not there. Of /proc a box sees single files
-      that are of no process, so `ps` and the like do not work. There are no local sockets but
-      pairs. "oom" does not occur.
-    - Without namespaces, and not as root, a box is the run's user: `chmod` and `chown` are refused,
-      on its own files, too; the times of the run's files can be changed.
+      limited, not their sum; there is no /tmp and no /dev/shm. Of /proc a box sees only single
+      files that belong to no process, so `ps` and the like do not work. There are no local sockets
+      but pairs. "oom" does not occur.
+    - Without namespaces, and not as root, a box runs as the run's user: `chmod` and `chown` are
+      refused, even on its own files; the times of the run's files can be changed.
     - Without control groups the memory that each single process has to itself is limited
       (`RLIMIT_DATA`); beyond it the process gets an error. Memory that it shares is not limited,
       and what the kernel keeps in pipes and sockets by their number only (1,024 descriptors a
       process). A share of a core is a whole one; above 1, whole cores.
     - Without control groups and namespaces, and not as root, the kernel counts the threads of the
       run's user together: all boxes may have 1,024 more than the run had at the start.
-    - What does not depend on a process can be learnt of the machine from /proc: its CPUs, memory,
-      load.
-    - Holes in the kernel, which the box shares with the host.
+    - /proc tells of the machine what belongs to no process: its CPUs, memory and load.
+    - Holes in the kernel, which the box shares with the host, are not closed.
 
     Args:
         spec: The limits; `image`, `runtime` and `python` mean nothing here.
 
     Attributes:
-        folder: Where the box has its place on the host, if anything of it is there.
+        folder: The box's folder on the host.
         namespaces: Whether it has namespaces of its own.
-        controllers: What control groups limit: "memory", "pids", "cpu", or less.
+        controllers: What control groups limit: some of "memory", "pids", "cpu".
 
     Raises:
-        SandboxUnavailable: The kernel or the machine does not do; it says which.
+        SandboxUnavailable: The kernel or the machine lacks something; the message says what.
     """
 
     def __init__(self, spec: SandboxSpec | None = None) -> None:
@@ -159,13 +158,13 @@ def _warn_once(missing: str) -> None:
 
 
 def check_works(*, namespaces: bool = False) -> None:
-    """Try once in this process whether boxes can be made and hold.
+    """Try, once a process, whether boxes can be made here and confine code.
 
     Args:
         namespaces: Whether they must have namespaces of their own.
 
     Raises:
-        SandboxUnavailable: They cannot, or do not; it says why, and the way out.
+        SandboxUnavailable: They cannot, or do not; the message says why, and the way out.
     """
     reason = _why_not(os.getpid())
     if namespaces and not reason and (missing := _why_no_namespaces(os.getpid())):
@@ -202,7 +201,7 @@ def _why_no_namespaces(pid: int) -> str:
     return _try(namespaces=True)
 
 
-# What must be refused in a box, and what must not. The last line is the answer.
+# Tries what must be refused in a box and what must not. The last line is the answer.
 _PROBE = """
 import os, socket
 leaks = []
@@ -229,7 +228,7 @@ print("; ".join(leaks) or "held")
 
 
 class _Trial(_Box):
-    """A box that may break without a word: the reason is asked for."""
+    """A box that logs no warning when it breaks: the caller asks for the reason."""
 
     def _break(self, why: str) -> None:
         self._why_dead = self._why_dead or why
@@ -237,10 +236,10 @@ class _Trial(_Box):
 
 
 def _try(*, namespaces: bool) -> str:
-    """Run code in a box; the reason why that does not do, or nothing.
+    """Run code in a box; return why boxes do not work here, or "".
 
     Raises:
-        SandboxTemporarilyUnavailable: It may do later on.
+        SandboxTemporarilyUnavailable: They may work later.
     """
     with (
         undone_unless_whole(),

@@ -1,16 +1,16 @@
-"""The process beside a Landlock box: run as a program, by the host's Python, one for each box.
+"""The process beside a Landlock box: a program that the host's Python runs, one for each box.
 
-It enters the box's namespaces where there are to be any, forks, and waits until the child has
-ended or the host is gone; then nothing of the box is left. The child is the box's first process:
-it makes the view of the files, joins the control groups, gives up all rights, and becomes the
-worker, in the same interpreter, so that a box costs the start of one.
+It enters the box's namespaces, if it has any, forks, and waits until the child has ended or the
+host is gone; then nothing of the box is left. The child is the box's first process: it makes the
+view of the files, joins the control groups, gives up all rights, and becomes the worker. All of
+that happens in one interpreter, so that a box costs the start of one.
 
-Stdin and stdout are the worker's connection; a frame on stdin comes before the worker's first:
-what to do, as the entries of `Plan`. Left out: what a box is given (`landlock.py`), the files
-that it sees (`landlock_view.py`), and Landlock itself (`guest/confine.py`).
+Stdin and stdout are the worker's connection; before the worker's first frame, stdin has one with
+the `Plan`, which `plan.py` makes. `landlock_view.py` makes the view, `guest/confine.py` speaks to
+Landlock.
 """
 
-# Every import is paid for at each start: no dataclasses, for one.
+# Every import costs time at each start: hence no dataclasses, for example.
 from __future__ import annotations
 
 import contextlib
@@ -37,25 +37,25 @@ _NEW_MOUNTS, _NEW_GROUPS, _NEW_NAMES, _NEW_IPC = 0x00020000, 0x02000000, 0x04000
 _NEW_USER, _NEW_PROCESSES, _NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000
 _PR_SET_PDEATHSIG = 1
 _CAPABILITIES_VERSION = 0x20080522
-_OOM_SCORE = 500  # before the run itself, and after what the worker starts
+_OOM_SCORE = 500  # killed before the run itself, and after what the worker starts
 _HOST_NAME = b"box"
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Plan(TypedDict):
-    """What the launcher is told."""
+    """What the launcher is to do."""
 
-    namespaces: bool  # whether the box has its own; without them it has the host's
-    user_id: int | None  # whom to become; None: stay who we are
+    namespaces: bool  # whether the box has its own; otherwise it has the host's
+    user_id: int | None  # the user to become; None: keep this one
     env: dict[str, str]
     root: str  # with namespaces: an empty folder where the box's root is made
-    work: str  # the working folder; without namespaces it is there
+    work: str  # the working folder; without namespaces it exists already
     folder_bytes: int  # with namespaces: the size of each writable folder
-    folder_inodes: int  # and how many files it may have
-    listable: list[str]  # folders whose names may be listed, all those below included
+    folder_inodes: int  # with namespaces: how many files each may have
+    listable: list[str]  # folders whose names may be listed, with all folders below them
     readable: list[str]  # files and folders that may be read and run
-    steps: Sequence[tuple[str, str, str]]  # with namespaces: what its root has of the host's
+    steps: Sequence[tuple[str, str, str]]  # with namespaces: what its root shows of the host
     writable: list[str]
     devices: list[str]
     placed: dict[str, str]  # with namespaces: readable files by their paths in the box
@@ -67,7 +67,7 @@ class Plan(TypedDict):
 def main() -> None:
     """Run a box to its end."""
     plan: Plan = json.loads(_take(int.from_bytes(_take(4), "big")))
-    os.umask(0o022)  # else the run's could close the box's folders to its user
+    os.umask(0o022)  # the run's own could close the box's folders to its user
     user_id, group_id = os.getuid(), os.getgid()
     if plan["namespaces"]:
         _enter_namespaces(user_id, group_id)
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def _take(size: int) -> bytes:
-    """Read from stdin, and nothing of what follows."""
+    """Read exactly this many bytes from stdin."""
     data = b""
     while len(data) < size:
         piece = os.read(0, size - len(data))
@@ -102,7 +102,7 @@ def _take(size: int) -> bytes:
 
 
 def _enter_namespaces(user_id: int, group_id: int) -> None:
-    """Let the next child be process 1 of new ones; no other user than root may without its own."""
+    """Make the next child process 1 of new namespaces; users other than root need their own."""
     _check(_LIBC.unshare(_NEW_PROCESSES | (_NEW_USER if user_id != 0 else 0)), "unshare")
     if user_id != 0:
         Path("/proc/self/setgroups").write_text("deny")
@@ -111,11 +111,11 @@ def _enter_namespaces(user_id: int, group_id: int) -> None:
 
 
 def _become_worker(plan: Plan, alive: int, group_id: int) -> None:
-    """Enter the box, for good, and serve. Returns when the host is gone, if at all."""
+    """Enter the box for good, and serve. Returns when the host is gone, if at all."""
     for group in plan["groups"]:
         Path(group).write_text("0")
     score = Path("/proc/self/oom_score_adj")
-    if int(score.read_text()) < _OOM_SCORE:  # it may be raised by anyone
+    if int(score.read_text()) < _OOM_SCORE:  # anyone may raise it
         score.write_text(str(_OOM_SCORE))
     user_id = os.getuid() if plan["user_id"] is None else plan["user_id"]
     if plan["namespaces"]:
@@ -182,7 +182,7 @@ def _ends(child: int) -> bool:
 
 
 def _clear() -> None:
-    """Kill what has outlived the worker: orphans of the box are this process's children."""
+    """Kill what has outlived the worker: orphans of the box become this process's children."""
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     until = time.monotonic() + CLEAR_S
     while time.monotonic() < until:

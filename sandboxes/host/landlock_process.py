@@ -1,6 +1,6 @@
-"""The process beside a Landlock box, as the host sees it: started, listened to, ended.
+"""The host's side of the launcher of a Landlock box: starting it, reading its errors, ending it.
 
-What it does is in `landlock_launcher.py`.
+What the launcher does is in `landlock_launcher.py`.
 """
 
 import contextlib
@@ -17,9 +17,9 @@ from gymnast.sandboxes.host.removal import delete_place, end_process
 from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE
 from gymnast.sandboxes.lifetime.processes import kill_all_of_user, kill_marked
 
-# Runs the launcher as a part of the package, but without the package's own imports, which would
-# cost more than all else; and without what else is installed, as the box has it. No source is sent,
-# unlike by `contract/module_program.py`: the launcher starts on the host, where its files are.
+# Runs the launcher as a module of the package, but without the imports of the package itself, which
+# would cost more than everything else, and without other packages, which the box must not have.
+# Nothing is sent as source, as `contract/module_program.py` does: the files are on this machine.
 _START = """
 import sys, types
 for name, folder in (("gymnast", ""), ("gymnast.sandboxes", sys.argv[1])):
@@ -31,12 +31,12 @@ main()
 
 
 def launch(python: str, plan: Plan, mark: str) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
-    """Start the launcher, and tell it what to do.
+    """Start the launcher and send it the plan.
 
     Args:
-        python: The program that runs it, and then the worker.
-        plan: What it has to know.
-        mark: What tells the box's processes.
+        python: The program that runs the launcher, and then the worker.
+        plan: What to do.
+        mark: The mark of the box's processes.
 
     Raises:
         OSError: The machine cannot start one more process.
@@ -64,7 +64,7 @@ def launch(python: str, plan: Plan, mark: str) -> tuple[socket.socket, "subproce
 
 
 class Errors:
-    """What the launcher says before the worker answers; nothing is written later on."""
+    """What the launcher writes to stderr before the worker answers; later it writes nothing."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         assert process.stderr is not None
@@ -72,9 +72,9 @@ class Errors:
         os.set_blocking(self._stream.fileno(), False)
 
     def text(self) -> str:
-        """The last line of it so far."""
-        said = b"" if self._stream.closed else self._stream.read() or b""
-        return (said.decode("utf-8", "replace").strip().splitlines() or [""])[-1]
+        """The last line so far."""
+        written = b"" if self._stream.closed else self._stream.read() or b""
+        return (written.decode("utf-8", "replace").strip().splitlines() or [""])[-1]
 
     def close(self) -> None:
         """Read no more."""
@@ -89,10 +89,10 @@ def discard(
     groups: Groups,
     user_id: int | None,
 ) -> None:
-    """End the worker and its launcher, and what outlives them; delete the folder."""
+    """End the worker, its launcher and what outlives them; delete the folder."""
     end_process(process, connection)
     errors.close()
-    if process.returncode != 0:  # else the launcher has seen that nothing is left
+    if process.returncode != 0:  # else the launcher has made sure that nothing is left
         if user_id is not None and is_boxes_own(user_id):
             kill_all_of_user(user_id)
         else:

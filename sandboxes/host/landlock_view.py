@@ -1,9 +1,9 @@
-"""The files that a Landlock box with namespaces of its own sees: a root made for it, in memory.
+"""The files that a Landlock box with namespaces of its own sees: a root in memory, made for it.
 
-In it are the host's folders and files that the box may read, read-only and as files of its own,
-with empty folders over what is hidden in them; a /proc of its own processes; and its writable
-folders, each an empty file system in memory with a size. Nothing else, so no local socket of the
-host's either, which Landlock would not keep a box from.
+It holds the host's folders and files that the box may read, read-only and as files of its own,
+with empty folders over hidden ones; a /proc of the box's processes; and its writable folders, each
+an empty file system in memory with a size limit. As there is nothing else, there is no local socket
+of the host's either, which Landlock would not keep from a box.
 """
 
 import contextlib
@@ -38,15 +38,15 @@ def make_view(
 
     Args:
         root: An empty folder to make it in.
-        steps: What is there of the host's, each as the entries of `host_files.Step`.
-        writable: Folders that are there, empty; on the host, too, if below one that is shown.
-        placed: Files that are there under other names than on the host, by the former.
+        steps: What it shows of the host, each as the fields of `files.Step`.
+        writable: Folders that are empty and writable. One below a shown folder exists on the host.
+        placed: Files that have other paths than on the host: the host's path by the box's.
         folder_bytes: The size of each writable folder.
         folder_inodes: How many files, folders and links each may have.
         owner: User and group of the writable folders.
 
     Raises:
-        OSError: This process may not; it says what.
+        OSError: This process may not do that; the message says what.
     """
     _mount("none", "/", "", _RECURSIVE | _PRIVATE, "")
     _mount("tmpfs", root, "tmpfs", _NOSUID | _NODEV, f"size={_ROOT_BYTES},mode=755")
@@ -83,11 +83,11 @@ def make_view(
 
 
 class _Layers:
-    """The host's folders again, each as a read-only overlay of the box's own.
+    """The host's folders, each as a read-only overlay of the box's own.
 
-    A lock on a file there, or whatever else the kernel keeps with an inode, is none on the host's
-    file. Data is neither copied nor kept in memory twice. Where an overlay cannot be made, the
-    host's own file is the next best.
+    A lock on a file there, or anything else that the kernel keeps with an inode, does not touch the
+    host's file. Data is neither copied nor held in memory twice. If an overlay cannot be made, the
+    host's own file is shown.
 
     Args:
         root: Where the box's root is made.
@@ -99,26 +99,26 @@ class _Layers:
         self._mounts = mount_points()
         os.mkdir(self._folder)
         _mount("tmpfs", self._folder, "tmpfs", _NOSUID | _NODEV, f"size={_ROOT_BYTES},mode=755")
-        os.mkdir(f"{self._folder}/empty")  # there must be two layers
+        os.mkdir(f"{self._folder}/empty")  # an overlay needs two layers
 
     def show(self, path: str) -> None:
-        """Make the box's own of a file or folder of the host's be where that is."""
+        """Put an overlay of a file or folder of the host's at the same path in the box."""
         place = self._find(path)
         _bind(place, self._root + path)
         if place != path:
             for mount in self._mounts_in(path):
-                with contextlib.suppress(OSError):  # not everyone may look into every one
+                with contextlib.suppress(OSError):  # this user may not look into every mount
                     _bind(mount, self._root + mount)
 
     def remove(self) -> None:
-        """Leave only what has been bound from them."""
+        """Remove the overlays; what has been bound from them stays."""
         _check(_LIBC.umount2(os.fsencode(self._folder), _DETACH), "umount2")
         os.rmdir(self._folder)
 
     def _find(self, path: str) -> str:
-        """Where the box's own of a file or folder of the host's is."""
+        """The path of a host's file or folder in its overlay."""
         if path in self._mounts and not os.path.isdir(path):
-            return path  # its folder has another file there
+            return path  # the overlay of its folder would show another file there
         folder = path if os.path.isdir(path) else os.path.dirname(path)
         if folder not in self._made:
             self._made[folder] = self._make(folder)
@@ -141,19 +141,19 @@ class _Layers:
 
 
 def mount_points() -> list[str]:
-    """Where file systems are mounted."""
+    """The paths where file systems are mounted."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
         places = [line.split(" ")[4] for line in lines]
     return [re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), one) for one in places]
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether a path is a folder's own or below it."""
+    """Whether a path is the folder or lies below it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _is_closed_device(path: str) -> bool:
-    """Whether it is a device that cannot be used where it is: no user namespace's can."""
+    """Whether it is a device that cannot be used where it is: in a user namespace, none can."""
     if not stat.S_ISCHR(os.stat(path).st_mode):
         return False
     try:
@@ -175,7 +175,7 @@ def _bind(source: str, target: str) -> None:
 
 
 def _set_read_only(target: str, flags: int) -> None:
-    # Adds to the flags that are set, which a user namespace may not take away.
+    # Adds to the flags that are set: a user namespace may not remove any.
     wanted = struct.pack("=QQQQ", _ATTRIBUTE_READ_ONLY | _ATTRIBUTE_NOSUID, 0, 0, 0)
     attributes = ctypes.create_string_buffer(wanted, len(wanted))
     arguments = (_MOUNT_SETATTR, _HERE, os.fsencode(target), flags, attributes, len(wanted))

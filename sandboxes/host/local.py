@@ -21,18 +21,18 @@ log = visible_logger("gymnast.sandboxes")
 
 
 class LocalSandbox(WorkerSandbox):
-    """Runs code as this user, on this machine. For code that is trusted, and for tests.
+    """Runs code as this user, on this machine. For trusted code, and for tests.
 
     It protects from accidents, not from intent. The code has the user's files, network, devices
-    and processes; it can read the files of the run, kill the worker (the box is dead then), leave
-    processes behind by killing it, and forge its answers where it may ptrace the same user or is
-    root. It starts without the host's environment variables but `PATH`, in an own temporary
-    folder, which `close` deletes.
+    and processes; it can read the files of the run, kill the worker (which leaves the box dead, and
+    perhaps processes running), and forge its answers if it may ptrace the same user or is root. It
+    starts without the host's environment variables except `PATH`, in a temporary folder of its own,
+    which `close` deletes.
 
     Limits that hold: wall time, output, and for each single process memory (`RLIMIT_DATA`), the
     size of a file (`RLIMIT_FSIZE`), open files and no core dumps. Those that do not: processes,
-    CPU, the total of memory and of files, the network. The verdict "oom" does not occur: memory
-    that is refused is an error of the code's.
+    CPU, the total of memory and of files, the network. The verdict "oom" does not occur: if memory
+    is refused, the code gets an error.
 
     Args:
         spec: The limits; `image`, `runtime` and `python` mean nothing here.
@@ -58,7 +58,7 @@ class LocalSandbox(WorkerSandbox):
         )
 
     def _start(self) -> tuple["subprocess.Popen[bytes]", socket.socket]:
-        """The process that will be the worker, and our end of the connection to it."""
+        """Start the process that becomes the worker; return it and our end of its connection."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -98,7 +98,7 @@ def _warn_once() -> None:
 
 
 def _discard(process: "subprocess.Popen[bytes]", connection: socket.socket, folder: Path) -> None:
-    """End the worker, what it has started and what outlives it; delete the folder."""
+    """End the worker and all that it has started; delete the folder."""
     end_process(process, connection)
     if process.returncode != 0:
         kill_marked(lambda mark: mark == folder.name)

@@ -1,9 +1,8 @@
-"""What a box on the host's own kernel is given: its user, its place, its Python, files, limits.
+"""The plan of a box on the host's own kernel: its user, folder, Python, files and limits.
 
-Landlock's boxes take all of it, bubblewrap's what it has no means of its own for.
-
-Left out: which files of the host's (`files.py`); enforcing it (`landlock_launcher.py`,
-`guest/confine.py`, `cgroups.py`).
+Landlock boxes use all of it; bubblewrap boxes use what bwrap cannot do by itself. `files.py`
+chooses the host's files; `landlock_launcher.py`, `guest/confine.py` and `cgroups.py` carry the plan
+out.
 """
 
 import contextlib
@@ -35,19 +34,19 @@ from gymnast.sandboxes.lifetime.users import (
 from gymnast.sandboxes.worker.file_room import file_room
 
 OWN_PROCESSES = 2  # the worker and the session
-MOST_MORE_THREADS = 1024  # where the kernel counts those of the run's user together
+MOST_MORE_THREADS = 1024  # for all boxes, if the kernel counts the threads of the run's user
 _NOBODY = 65534
 
 PYTHON_FOLDER = "/python"  # of a box that has a root of its own: links to its Python
 _PYTHON_NAMES = ("python", "python3", f"python3.{sys.version_info.minor}")
 _DEVICES = ("/dev/null",)
-# Without a /proc of the box's own: what is of no process.
+# What a box without a /proc of its own sees of it: files that belong to no process.
 _PROC_FILES = (
     "/proc/cpuinfo", "/proc/filesystems", "/proc/loadavg", "/proc/meminfo", "/proc/stat",
     "/proc/uptime", "/proc/version", "/proc/sys/kernel/osrelease", "/proc/sys/kernel/pid_max",
     "/proc/sys/vm/overcommit_memory",
 )  # fmt: skip
-# Where the worker looks for what the kernel has killed for want of memory.
+# Where the worker looks for the count of processes that the kernel killed for lack of memory.
 OOM_PLACES = {
     "memory.events": "/sys/fs/cgroup/memory.events",
     "memory.oom_control": "/sys/fs/cgroup/memory/memory.oom_control",
@@ -55,7 +54,7 @@ OOM_PLACES = {
 
 
 def box_files(spec: SandboxSpec) -> HostFiles:
-    """What a box sees of the host's files."""
+    """The files of the host that a box sees."""
     return files_here() if spec.packages is None else files_here().with_folder(spec.packages)
 
 
@@ -65,32 +64,32 @@ def box_environment(
     """The variables of a box.
 
     Args:
-        spec: Adds its own.
+        spec: Adds variables of its own.
         python: The folder of its Python.
         work: The working folder.
-        temporary: Where temporary files go.
-        mark: What tells the box's processes.
+        temporary: The folder for temporary files.
+        mark: The mark of the box's processes.
     """
     path = os.pathsep.join([python, "/usr/local/bin", "/usr/bin", "/bin"])
     own = {"PATH": path, "HOME": work, "TMPDIR": temporary, "LANG": "C.UTF-8", **LOGIN}
-    own["GIT_CONFIG_NOSYSTEM"] = "1"  # git ends at an /etc/gitconfig that it may not look at
+    own["GIT_CONFIG_NOSYSTEM"] = "1"  # git gives up at an /etc/gitconfig that it may not read
     return {**own, **spec.env, **python_path(spec.packages, spec.env), MARK_VARIABLE: mark}
 
 
 def python_program() -> str:
-    """The Python of boxes: that which runs this, without its virtual environment."""
+    """The Python of boxes: the one that runs this, outside of its virtual environment."""
     return ask_python(base_executable()).executable
 
 
 def python_links() -> list[Step]:
-    """The Python of a box that has a root of its own, by the names that programs call it by."""
+    """Links to the Python of a box that has a root of its own, by its usual names."""
     return [Step("link", f"{PYTHON_FOLDER}/{name}", python_program()) for name in _PYTHON_NAMES]
 
 
 def make_python_folder(folder: Path) -> str:
     """Make the Python of a box that has the host's root: a virtual environment without packages.
 
-    Python by itself would look for packages where those of the host are, which it may not read.
+    Otherwise Python would look for packages in the host's folders, which it may not read.
 
     Returns:
         The program.
@@ -109,20 +108,20 @@ def make_python_folder(folder: Path) -> str:
 
 
 def new_user_id() -> int | None:
-    """As root, a user that nobody else is; None: stay who we are."""
+    """As root, a user that nobody else has; None: keep the run's user."""
     if os.geteuid() != 0:
         return None
-    # The root of a user namespace has few others, or none.
+    # In a user namespace, root has few other users, or none.
     return random_user_id(all_ids=True) if all_ids_are_here() else _NOBODY
 
 
 def is_boxes_own(user_id: int | None) -> bool:
-    """Whether this is a user that nobody but one box is."""
+    """Whether this user belongs to one box alone."""
     return user_id is not None and user_id in USER_IDS
 
 
 def make_folder(user_id: int | None, made: contextlib.ExitStack) -> Path:
-    """The box's place on the host: a folder of the run's, so that it is swept, with the box's."""
+    """Make the box's folder on the host, which a sweep recognises, and the box's own below it."""
     folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
     made.callback(delete_folder, folder)
     folder.chmod(0o711)
@@ -141,7 +140,7 @@ def make_plan(
     groups: Groups,
     namespaces: bool,
 ) -> Plan:
-    """All that the launcher has to know."""
+    """The plan for the launcher."""
     if namespaces:
         view = _own_root(files)
         python, temporary = PYTHON_FOLDER, "/tmp"
@@ -171,7 +170,7 @@ def make_plan(
 
 
 class _View(NamedTuple):
-    """A box's files, as Landlock grants them and as its own root is made."""
+    """A box's files: the paths that Landlock grants, and the steps that make its own root."""
 
     listable: list[str]
     readable: list[str]
@@ -192,12 +191,12 @@ def _hosts_root(files: HostFiles, folder: Path) -> _View:
 
 
 def _most_threads(spec: SandboxSpec, user_id: int | None, namespaces: bool) -> int:
-    """For RLIMIT_NPROC, which counts by user and user namespace."""
+    """The value for RLIMIT_NPROC, which counts by user and user namespace."""
     own = spec.processes + OWN_PROCESSES
     if is_boxes_own(user_id):
         return own
     if namespaces and user_id is None:
-        return own + 1  # the launcher is in the user namespace, too
+        return own + 1  # the launcher is in the user namespace too
     return _threads_at_start(os.getuid() if user_id is None else user_id) + MOST_MORE_THREADS
 
 
@@ -207,7 +206,7 @@ def _threads_at_start(user_id: int) -> int:
 
 
 def _some_cores(cpus: float) -> list[int] | None:
-    """Cores for a box, drawn so that many boxes share all; None: it may use every core."""
+    """Cores for a box, drawn at random so that boxes spread over all; None: all cores."""
     cores = sorted(os.sched_getaffinity(0))
     wanted = math.ceil(cpus)
     return (

@@ -22,11 +22,11 @@ END_S = 3.0  # for the process beside it, once the worker is killed
 
 @contextlib.contextmanager
 def undone_unless_whole() -> Iterator[contextlib.ExitStack]:
-    """Make a box: how to undo what is made is pushed, and done where the rest cannot be made.
+    """Make a box: the body pushes how to undo each part, which happens if a later part fails.
 
     Raises:
-        SandboxTemporarilyUnavailable: The machine lacks memory, room or the like.
-        SandboxUnavailable: This process may not.
+        SandboxTemporarilyUnavailable: The machine lacks memory, disk space or the like.
+        SandboxUnavailable: This process may not make boxes.
     """
     with contextlib.ExitStack() as made:
         try:
@@ -40,14 +40,14 @@ def undone_unless_whole() -> Iterator[contextlib.ExitStack]:
 
 
 def end_process(process: "subprocess.Popen[bytes]", connection: socket.socket) -> None:
-    """Close a worker's connection and wait for its end; kill it if it does not come.
+    """Close a worker's connection and wait until the worker has ended; kill it if it does not end.
 
     Args:
         process: The worker's parent, which ends after it.
-        connection: The worker's.
+        connection: The worker's connection.
     """
     with contextlib.suppress(OSError):  # the worker may have closed its end
-        connection.shutdown(socket.SHUT_RDWR)  # wakes whoever waits for an answer
+        connection.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for an answer
     try:
         process.wait(ANSWER_S)
     except subprocess.TimeoutExpired:  # one of them was stopped, or hangs
@@ -62,7 +62,7 @@ def end_process(process: "subprocess.Popen[bytes]", connection: socket.socket) -
 
 
 def delete_place(folder: Path, groups: Groups) -> None:
-    """Delete a box's control groups, with what is in them, and its folder."""
+    """Kill what is in a box's control groups, and delete the groups and its folder."""
     for group in set(groups.folders.values()):
         remove_group(group)
     delete_folder(folder)
@@ -72,7 +72,7 @@ def delete_folder(folder: Path) -> None:
     """Delete a folder and what is in it, whatever the guest has made of it; follow no links."""
     with contextlib.suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():  # a folder in it may not be entered, or they are too deep for Python
+    if folder.exists():  # it has a folder that may not be entered, or is too deep for Python
         for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
             subprocess.run(
                 [*command, str(folder)], stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
@@ -80,12 +80,12 @@ def delete_folder(folder: Path) -> None:
 
 
 def _kill_children(pid: int) -> None:
-    """Kill what a process of ours has started: a stopped one takes no other signal."""
+    """Kill the children of a process of ours: stopped ones react to no other signal."""
     for child in _children(pid):
         with contextlib.suppress(OSError):
             handle = os.pidfd_open(child)
             try:
-                if child in _children(pid):  # its id could be another's by now
+                if child in _children(pid):  # the id may belong to another process by now
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
             finally:
                 os.close(handle)

@@ -1,1 +1,1 @@
-"""Whose a box is, which are open, and how what belongs to one is found once it must end."""
+"""Who owns a box, which boxes are open, and how their processes are found and ended."""

@@ -51,7 +51,7 @@ def _discard_living(timeout_s: float) -> None:
         except RuntimeError:  # no more threads: at exit, from Python 3.12 on
             finalizer()
     deadline = time.monotonic() + timeout_s
-    for _, done in boxes:  # also what another thread has begun to discard
+    for _, done in boxes:  # those that another thread is discarding among them
         done.wait(max(0.0, deadline - time.monotonic()))
 
 
@@ -64,7 +64,7 @@ def _discard(process: int, discard: Callable[[], object], done: threading.Event)
 
 
 def _discard_at_exit() -> None:
-    """Discard what is left, and wait for what a thread has begun to: the end would kill it."""
+    """Discard what is left, and wait for threads that are discarding: the exit would kill them."""
     discard_all(timeout_s=END_S)
 
 

@@ -1,8 +1,7 @@
-"""Who a box belongs to, written on it before it starts, so that it can be found once that is gone.
+"""The owner of a box, written on it before it starts, so that a sweep knows when it is left over.
 
-A container carries it as labels. A folder of the host's carries it in its name, which is also the
-mark that the box's processes have in their environment. Left out: the sweeping
-(`backends/sweep.py`).
+A container carries its owner in labels. A folder on the host carries it in its name, which is also
+the mark that the box's processes have in their environment.
 """
 
 import hashlib
@@ -29,7 +28,7 @@ _FOLDER_NAME = re.compile(r"gymnast-([0-9a-f]{12})-(\d+)-(\d+)-\w+")
 
 @dataclass(frozen=True)
 class Owner:
-    """A process: its id on a host, and when it started, as ids are used again.
+    """A process: its id on a host, and when it started, as ids are reused.
 
     Attributes:
         host: See `host_id`.
@@ -48,11 +47,11 @@ class Owner:
 
     @property
     def lives(self) -> bool:
-        """Whether the process is there; only to be asked where it is of this host."""
+        """Whether the process runs; only known for one on this host."""
         if self.started == 0:
             return _exists(self.pid)
-        found = started(self.pid)
-        return found == self.started or (found is None and _is_hidden(self.pid))
+        since = started(self.pid)
+        return since == self.started or (since is None and _is_hidden(self.pid))
 
 
 def this_process() -> Owner:
@@ -74,7 +73,7 @@ def owner_labels() -> dict[str, str]:
 
 
 def owner_of_labels(labels: Mapping[str, str]) -> Owner | None:
-    """The owner that `owner_labels` named; None where the labels are others."""
+    """The owner that `owner_labels` named; None if these are other labels."""
     try:
         return Owner(labels[HOST_LABEL], int(labels[PID_LABEL]), int(labels[STARTED_LABEL]))
     except (KeyError, ValueError):
@@ -82,50 +81,50 @@ def owner_of_labels(labels: Mapping[str, str]) -> Owner | None:
 
 
 def folder_prefix() -> str:
-    """How the name of a box's folder in the temporary folder begins: `mkdtemp(prefix=...)`.
+    """The prefix of a box's folder in the temporary folder, for `mkdtemp(prefix=...)`.
 
-    The whole name is the box's mark: its processes have it as `MARK_VARIABLE`.
+    The whole name is the box's mark: its processes have it in the variable `MARK_VARIABLE`.
     """
     owner = this_process()
     return f"gymnast-{owner.host}-{owner.pid}-{owner.started}-"
 
 
 def owner_of_folder(name: str) -> Owner | None:
-    """The owner in the name of a folder, or in a mark; None where it is neither."""
-    found = _FOLDER_NAME.fullmatch(name)
-    return found and Owner(found[1], int(found[2]), int(found[3]))
+    """The owner in the name of a folder, or in a mark; None if it is neither."""
+    parts = _FOLDER_NAME.fullmatch(name)
+    return parts and Owner(parts[1], int(parts[2]), int(parts[3]))
 
 
 @cache
 def run_id(pid: int) -> str:
-    """`$GYMNAST_RUN`, or a name drawn for this process."""
+    """`$GYMNAST_RUN`, or a random name for this process."""
     return os.environ.get("GYMNAST_RUN") or f"{pid}-{uuid.uuid4().hex[:12]}"
 
 
 @cache
 def host_id() -> str:
-    """Where process ids mean the same: a machine, one of its boots, and a PID namespace.
+    """The scope of process ids: a machine since its last boot, and a PID namespace on it.
 
-    A run inside a container may share the engine and the temporary folder with one outside, and
+    A run inside a container may share the engine and the temporary folder with a run outside, but
     sees none of its processes.
     """
     boot = Path("/proc/sys/kernel/random/boot_id")
-    said = boot.read_text().strip() if boot.exists() else os.uname().nodename
+    machine = boot.read_text().strip() if boot.exists() else os.uname().nodename
     try:
         namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
         namespace = ""
-    return hashlib.sha256(f"{said} {namespace}".encode()).hexdigest()[:12]
+    return hashlib.sha256(f"{machine} {namespace}".encode()).hexdigest()[:12]
 
 
 def started(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None if there is none that runs."""
+    """When a process started, in clock ticks since boot; None if no such process runs."""
     stat = read_stat(pid)
     return None if stat[:1] in ([], [b"Z"], [b"X"]) else int(stat[19])  # ended, not yet collected
 
 
 def _is_hidden(pid: int) -> bool:
-    """Whether it is another user's that /proc does not show, being mounted with `hidepid`."""
+    """Whether it runs as another user and /proc, mounted with `hidepid`, does not show it."""
     return not os.path.exists(f"/proc/{pid}") and _exists(pid)
 
 

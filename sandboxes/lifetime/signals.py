@@ -15,10 +15,10 @@ CLOSE_S = 10.0  # at most, before the process ends without having closed all
 
 
 def close_boxes_on_sigterm() -> None:
-    """From now on SIGTERM closes this process's boxes, then does what it did before.
+    """Let SIGTERM close this process's boxes from now on, then do what it did before.
 
-    Does nothing where SIGTERM is ignored, and in threads other than the main one, which alone can
-    install handlers.
+    Does nothing if SIGTERM is ignored, or in any thread but the main one, which alone can install
+    handlers.
     """
     before = signal.getsignal(signal.SIGTERM)
     if before in (None, signal.SIG_IGN):
@@ -30,7 +30,7 @@ def close_boxes_on_sigterm() -> None:
     def handle(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, before)  # a second one does not wait
         if os.getpid() == owner:
-            # On a thread: the line that was interrupted may hold a lock that closing needs.
+            # On a thread: the code that was interrupted may hold a lock that closing needs.
             closing = threading.Thread(
                 target=discard_all, kwargs={"timeout_s": CLOSE_S}, daemon=True
             )

@@ -7,23 +7,23 @@ timers, pages of pipes, watches, message queues. A box of its own user has these
 import secrets
 from pathlib import Path
 
-USER_IDS = range(1_900_000_000, 2_100_000_000)  # no distribution gives them to anyone
-LOGIN = {"USER": "sandbox", "LOGNAME": "sandbox"}  # for who asks: /etc/passwd has no such user
-# Of what is not the box's own, by their names in `resource`.
+USER_IDS = range(1_900_000_000, 2_100_000_000)  # no distribution assigns them
+LOGIN = {"USER": "sandbox", "LOGNAME": "sandbox"}  # /etc/passwd does not name the user
+# Limits of what boxes share with the machine, by their names in `resource`.
 LIMITS = {
     "RLIMIT_SIGPENDING": 1024,
     "RLIMIT_MSGQUEUE": 0,
     "RLIMIT_MEMLOCK": 1 << 16,
-    # Of 0 bytes the kernel still hands a crash to the host's program for them, if there is one.
+    # At 0 bytes the kernel still pipes a core dump to the host's program for it, if there is one.
     "RLIMIT_CORE": 1,
 }
 _FEW_IDS = range(1 << 15, 60_000)
 
 
 def all_ids_are_here() -> bool:
-    """Whether this process is in no user namespace, or in one that has the boxes' ids, too."""
+    """Whether this process has the boxes' ids: it is in no user namespace, or in one with them."""
     map_of_ids = Path("/proc/self/uid_map")
-    if not map_of_ids.exists():  # another system than Linux, whose engine is elsewhere
+    if not map_of_ids.exists():  # not Linux: the engine runs elsewhere
         return True
     for line in map_of_ids.read_text().splitlines():
         first, _, count = map(int, line.split())
@@ -33,9 +33,9 @@ def all_ids_are_here() -> bool:
 
 
 def random_user_id(*, all_ids: bool) -> int:
-    """A user that nobody else is.
+    """The id of a user that nobody else has.
 
     Args:
-        all_ids: Whether all ids are there; else 65,536, among which two boxes' may be the same.
+        all_ids: Whether all ids are available. Among 65,536, two boxes may draw the same one.
     """
     return secrets.choice(USER_IDS if all_ids else _FEW_IDS)

@@ -1,1 +1,1 @@
-"""Boxes that are kept ready: the pool, its stock, its waiting line."""
+"""Boxes that are kept ready: the pool, its stock and waiting line, and what fills it."""

@@ -1,6 +1,6 @@
-"""When opening a box may be tried: at once, after a pause, or by one alone. No threads, no clock.
+"""When opening a box may be tried: at once, or after a pause and one at a time.
 
-Left out: who tries, and who waits for it (`stock.py`).
+It knows no threads and no clock: `filling.py` asks it, and tells it the time.
 """
 
 import random
@@ -14,10 +14,10 @@ GIVES_UP_AFTER_S = 10.0  # where nothing has ever succeeded
 class Breaker:
     """A circuit breaker with exponential, jittered back-off.
 
-    While all goes well any number may try at once. Before the first success, and from a failure to
+    While all goes well, any number may try at once. Before the first success, and from a failure to
     the next success, one tries at a time, after a pause that doubles with every failure in a row.
-    After `OPENS_AFTER` of them the breaker is open: the backend counts as lost. One that has worked
-    is waited for; one that never has is given up after `GIVES_UP_AFTER_S`.
+    After `OPENS_AFTER` failures in a row the breaker is open: the backend counts as lost. A backend
+    that has worked is waited for; one that never has is given up after `GIVES_UP_AFTER_S`.
 
     Attributes:
         proven: Whether any try has succeeded yet.
@@ -32,11 +32,11 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether so many tries in a row have failed that the backend counts as lost."""
+        """Whether so many tries have failed in a row that the backend counts as lost."""
         return self._failures >= OPENS_AFTER
 
     def gives_up(self, now: float) -> bool:
-        """Whether nothing has ever succeeded, for so long that nothing is likely to."""
+        """Whether nothing has succeeded for so long that nothing is likely to."""
         return (
             not self.proven and self._failures > 0 and now - self._failing_since >= GIVES_UP_AFTER_S
         )
@@ -45,11 +45,11 @@ class Breaker:
         """How long to wait before another try, in seconds.
 
         Args:
-            now: A time, in seconds, of the clock that `failed` is told.
+            now: The time in seconds, by the clock that `failed` is told.
             under_way: How many tries have begun and not ended.
 
         Returns:
-            Seconds, 0.0 for at once; None: until one of those under way has ended.
+            Seconds, 0.0 for at once; None: until a try that is under way has ended.
         """
         if self.proven and not self._failures:
             return 0.0
@@ -63,7 +63,7 @@ class Breaker:
         self._next_try = 0.0
 
     def failed(self, now: float, reason: str) -> None:
-        """A try has failed, in a way that may pass."""
+        """A try has failed for a reason that may pass."""
         self.reason = reason
         if self._failures == 0:
             self._failing_since = now

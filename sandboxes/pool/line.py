@@ -1,7 +1,4 @@
-"""The waiting line of a pool: first come, first served, threads and coroutines alike.
-
-Left out: where boxes come from (`stock.py`).
-"""
+"""The waiting line of a pool: first come, first served, threads and coroutines alike."""
 
 import heapq
 import itertools
@@ -17,7 +14,7 @@ class Ticket(Future[Sandbox]):
     """A place in the line; its result is the backend's box.
 
     Attributes:
-        number: Who has a smaller one is served first.
+        number: The smallest one is served first.
         came: When it was drawn, in seconds of the monotonic clock.
     """
 
@@ -30,7 +27,7 @@ class Ticket(Future[Sandbox]):
         return self.number < other.number
 
     def give(self, outcome: Sandbox | BaseException) -> bool:
-        """Give it its box, or the error to raise; False if its owner has cancelled it."""
+        """Set its box, or the error to raise; return False if its owner has cancelled it."""
         if not self.set_running_or_notify_cancel():
             return False
         if isinstance(outcome, BaseException):
@@ -41,7 +38,7 @@ class Ticket(Future[Sandbox]):
 
 
 class Line:
-    """Tickets by their numbers. Not for several threads at once: its owner holds a lock."""
+    """Tickets in the order of their numbers. Not thread-safe: its owner holds a lock."""
 
     def __init__(self) -> None:
         self._heap: list[Ticket] = []
@@ -50,20 +47,20 @@ class Line:
         return len(self._heap)
 
     def join(self, ticket: Ticket) -> None:
-        """Take the place that its number says, which need not be the last."""
+        """Put a ticket at the place of its number, which need not be the last."""
         heapq.heappush(self._heap, ticket)
 
     def first(self) -> Ticket | None:
-        """Take out who waits longest."""
+        """Remove and return the ticket that has waited longest."""
         return heapq.heappop(self._heap) if self._heap else None
 
     def leave(self, ticket: Ticket) -> None:
-        """Take one out, if it is there."""
+        """Remove a ticket if it is in the line."""
         if ticket in self._heap:
             self._heap.remove(ticket)
             heapq.heapify(self._heap)
 
     def clear(self) -> list[Ticket]:
-        """Take out all."""
+        """Remove and return all tickets."""
         tickets, self._heap = self._heap, []
         return tickets

@@ -1,7 +1,7 @@
 """Boxes that are ready before they are needed, and never used twice.
 
-`stock.py` hands them out, `filling.py` opens them. What runs that were killed have left is removed
-by `backends/sweep.py`.
+`stock.py` hands them out, and `filling.py` opens them. `backends/sweep.py` removes what killed runs
+have left behind.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ MAX_BOXES = 64
 
 @dataclass(frozen=True)
 class PoolStatistics:
-    """What a pool has and has done.
+    """The boxes of a pool now, and its counts so far.
 
     Attributes:
         living: Boxes that are being opened, warm, or taken: never more than `max_boxes`.
@@ -43,7 +43,7 @@ class PoolStatistics:
         waiting: Takers that wait for a box.
         opened: Boxes that have been opened so far.
         failures: Openings that have failed.
-        dropped: Warm boxes that were found dead.
+        dropped: Warm boxes that turned out to be dead.
         waited_s: How long takers have waited for the boxes they got, in seconds, all together.
     """
 
@@ -64,19 +64,19 @@ class SandboxPool:
             with pool.take() as box:  # closing the box frees its place
                 box.python("print(1)")
 
-    A box is lent once: nobody sees another's files, processes or variables. It was asked for a sign
-    of life when it was taken. One that is dropped without `close` is closed when it is garbage.
-    Calls may come from any thread and any event loop; who asks first is served first.
+    A box is lent once: nobody sees another's files, processes or variables. It is pinged before it
+    is lent. One that is dropped without `close` is closed when it is garbage. Calls may come from
+    any thread and any event loop; takers are served in the order in which they ask.
 
-    Nothing is opened before the first `take`. From then on as many boxes are kept ahead as were
-    taken in the last minute, at least 1 and at most `warm`: episodes that end together are followed
-    by as many that begin together. What is warm stays warm until it is taken. Openings are spread
-    by some milliseconds, so that many processes do not open in step.
+    No box is opened before the first `take`. From then on as many boxes are kept ahead as were
+    taken in the last minute, at least 1 and at most `warm`: when many episodes end together, as
+    many begin together. A warm box stays warm until it is taken. Openings are spread over some
+    milliseconds, so that many processes do not open boxes at the same moment.
 
-    What can never work is raised at once. While opening fails for a reason that may pass
+    An error that will never pass is raised at once. While opening fails for a reason that may pass
     (`SandboxTemporarilyUnavailable`; after the first box any `SandboxUnavailable`), takers wait,
-    and one opening at a time is tried, at growing intervals of at most 5 s, until one succeeds;
-    where none was ever opened they wait 10 s, as the engine was perhaps never started. Warm boxes
+    and one opening at a time is tried, at growing intervals of at most 5 s, until one succeeds. If
+    no box was ever opened, they wait 10 s, as the engine may never have been started. Warm boxes
     that died along with their engine are closed. "auto" chooses with the first box, and the pool
     stays with that backend.
 
@@ -84,9 +84,9 @@ class SandboxPool:
         backend: As for `open_sandbox`.
         spec: The image and the limits; None: the defaults.
         warm: How many boxes to keep ahead at most.
-        max_boxes: How many boxes may live at once, those that are warm or being opened included.
+        max_boxes: How many boxes may live at once, warm ones and those being opened included.
         wait_s: How long a taker waits for a box, in seconds.
-        open_box: Opens a box, instead of `open_sandbox(backend, spec=spec)`.
+        open_box: Opens a box, in place of `open_sandbox(backend, spec=spec)`.
 
     Raises:
         UsageError: There is no such backend, or a number breaks its rule.
@@ -113,7 +113,7 @@ class SandboxPool:
         weakref.finalize(self, self._filling.later.put, self._filling.close).atexit = False
 
     def take(self) -> Sandbox:
-        """A fresh box that is alive; closing it frees its place.
+        """Take a fresh box that is alive; closing it frees its place.
 
         Raises:
             SandboxUnavailable: The backend cannot make boxes here, none came within `wait_s` (the
@@ -143,7 +143,7 @@ class SandboxPool:
             raise
 
     def statistics(self) -> PoolStatistics:
-        """What the pool has, and has done so far."""
+        """The boxes of the pool now, and its counts so far."""
         stock = self._stock
         return PoolStatistics(
             living=stock.living,
@@ -157,9 +157,9 @@ class SandboxPool:
         )
 
     def close(self) -> None:
-        """Close what is warm, and turn away who waits; boxes that are taken stay with their takers.
+        """Close warm boxes and turn away waiting takers; taken boxes stay with their takers.
 
-        May be called again. At exit it is called for every pool.
+        May be called again. Every pool is closed at exit.
         """
         self._filling.close()
 
@@ -184,7 +184,7 @@ class SandboxPool:
         return max(0.0, ticket.came + self._wait_s - time.monotonic())
 
     def _outcome(self, ticket: Ticket) -> Sandbox:
-        """The box, or the error, of a ticket whose time is over."""
+        """The box of a ticket whose wait is over, or its error."""
         if self._stock.withdraw(ticket):
             why = self._filling.why_waiting()
             raise SandboxUnavailable(f"no sandbox within {self._wait_s:g} s: {why}")
@@ -193,15 +193,15 @@ class SandboxPool:
 
 
 class PooledSandbox(ForwardingSandbox):
-    """Hands every call on to the backend's box; `close` also tells the pool, once.
+    """A box that a pool has lent: forwards every call to it; `close` also frees its place.
 
     One that is dropped without `close` is closed when it is garbage.
 
     Args:
         box: The backend's box.
         end: Closes that box and frees its place. Must not refer to this object.
-        later: Where to leave `end` when this is garbage: a collection may come at any line of any
-            thread, in one that holds the pool's lock, too. Putting into this queue needs none.
+        later: Takes `end` when this is garbage. A garbage collection may interrupt any thread, one
+            that holds the pool's lock included, and putting into this queue needs no lock.
 
     Attributes:
         box: The backend's box, for what only that backend has.
@@ -228,7 +228,7 @@ class PooledSandbox(ForwardingSandbox):
 
 
 async def _settled(ticket: Ticket, timeout_s: float) -> None:
-    """Wait until a ticket has its outcome, or time is over."""
+    """Wait until a ticket has its outcome, or the time is up."""
     loop, settled = asyncio.get_running_loop(), asyncio.Event()
 
     def wake(_: object) -> None:
@@ -242,7 +242,7 @@ async def _settled(ticket: Ticket, timeout_s: float) -> None:
 
 
 class _Opener:
-    """Opens boxes of one backend; "auto" is whichever the first box is of."""
+    """Opens boxes of one backend; with "auto" that is the backend of the first box."""
 
     def __init__(self, backend: str, spec: SandboxSpec) -> None:
         self._spec = spec
@@ -278,10 +278,11 @@ def shared_pool(
     Args:
         backend: As for `open_sandbox`.
         spec: The image and the limits; None: the defaults.
-        purpose: What its boxes are for. Who holds one while waiting for another takes that from
-            the pool of another purpose: in one pool all could hold one, and wait for ever.
+        purpose: What its boxes are for. A taker that holds one box while it waits for another must
+            take that from a pool of another purpose: in one pool all takers could hold one each
+            and wait for ever.
         warm: See `SandboxPool`.
-        max_boxes: See `SandboxPool`; of each purpose.
+        max_boxes: See `SandboxPool`; it holds for each purpose separately.
     """
     spec = spec or SandboxSpec()
     key = backend, spec, purpose, warm, max_boxes
@@ -292,7 +293,7 @@ def shared_pool(
 
 
 def close_shared_pools() -> None:
-    """Close what `shared_pool` has made; the next call of it makes new ones."""
+    """Close the shared pools; the next call of `shared_pool` makes a new one."""
     with _shared_lock:
         pools = list(_shared.values())
         _shared.clear()
@@ -301,7 +302,7 @@ def close_shared_pools() -> None:
 
 
 def _forget_shared() -> None:
-    """In a fork: the pools are the parent's, and a thread of it may have held the lock."""
+    """Run in a fork: the pools are the parent's, one of whose threads may have held the lock."""
     global _shared_lock
     _shared_lock = threading.Lock()
     _shared.clear()

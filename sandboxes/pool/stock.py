@@ -1,8 +1,8 @@
-"""The boxes of a pool that nobody has taken yet, and who gets them.
+"""The boxes of a pool that are warm, and the takers that wait for one.
 
-Every box counts as living from before it is opened until it is closed. A taker who comes while a
-box is warm checks it and has it; one who comes later joins the line and gets the next box that is
-opened. So no box is warm while somebody waits. Boxes are opened by `filling.py`.
+Every box counts as living from before it is opened until it is closed. A taker that comes while a
+box is warm checks it and gets it; otherwise it joins the line and gets the next box that is opened.
+So no box is warm while a taker waits. `filling.py` opens the boxes.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ class Stock:
     # --- For takers
 
     def ask(self) -> tuple[Ticket, Sandbox | None]:
-        """Draw a ticket. If a box is warm it comes along, to be passed to `hand_over`.
+        """Draw a ticket. If a box is warm, it is returned too, to be passed to `hand_over`.
 
         Raises:
             SandboxUnavailable: The stock is closed.
@@ -98,7 +98,7 @@ class Stock:
                 box = None if ticket.cancelled() else self._warm_or_line(ticket)
 
     def step_out(self, ticket: Ticket) -> None:
-        """Cancel a ticket; the box that it may have been given goes to who waits longest."""
+        """Cancel a ticket; if it has a box already, that goes to the next in the line."""
         if not self.withdraw(ticket) and ticket.exception() is None:
             with self.changed:
                 self.taken -= 1
@@ -122,14 +122,14 @@ class Stock:
                 self.living -= 1
                 self.changed.notify_all()
 
-    # --- For who opens boxes
+    # --- For the threads that open boxes
 
     def wanted(self, opening: int, *, ahead: bool) -> int:
         """How many more boxes are to be opened now. With the lock.
 
         Args:
             opening: How many are being opened.
-            ahead: Whether to open any for takers who have not come yet.
+            ahead: Whether to open any for takers that have not come yet.
         """
         since = time.monotonic() - LATELY_S
         stocked = max(1, sum(when >= since for when in self._asked)) if ahead else 0
@@ -137,7 +137,7 @@ class Stock:
         return min(wanted, self._max_boxes - self.living)
 
     def first_or_warm(self, box: Sandbox) -> Ticket | None:
-        """With the lock: the ticket to give a box to; or None, and the box is warm."""
+        """With the lock: return the ticket to give a box to; or None, and keep the box warm."""
         ticket = self._line.first()
         if ticket is None:
             self._warm.append(box)
@@ -156,7 +156,7 @@ class Stock:
                 closing.join()
 
     def clear_line(self) -> list[Ticket]:
-        """With the lock: take everyone who waits out of the line."""
+        """With the lock: remove and return all tickets in the line."""
         return self._line.clear()
 
     def check_warm(self) -> None:
@@ -168,7 +168,7 @@ class Stock:
                 self._drop(box)
 
     def close(self) -> list[threading.Thread]:
-        """Turn away who waits, and begin to close what is warm; taken boxes stay open.
+        """Turn away waiting takers, and begin to close warm boxes; taken boxes stay open.
 
         Returns:
             The threads that close boxes.
@@ -181,10 +181,10 @@ class Stock:
             ticket.give(_closed_meanwhile())
         return self._close_warm()
 
-    # --- Within
+    # --- Internal
 
     def _warm_or_line(self, ticket: Ticket) -> Sandbox | None:
-        """With the lock: a warm box, or else the ticket is in the line."""
+        """With the lock: return a warm box, or None after putting the ticket in the line."""
         self.changed.notify_all()
         if self._warm:
             return self._warm.popleft()
@@ -195,13 +195,13 @@ class Stock:
         return None
 
     def _offer(self, box: Sandbox) -> None:
-        """Give a box to who waits longest; if nobody does, keep it warm."""
+        """Give a box to the first in the line; if nobody waits, keep it warm."""
         with self.changed:
             ticket = self.first_or_warm(box)
         self.pass_on(box, ticket)
 
     def _give(self, ticket: Ticket, box: Sandbox) -> bool:
-        with self.changed:  # before its taker can close it
+        with self.changed:  # counted before its taker can close it
             self.taken += 1
             self.waited_s += time.monotonic() - ticket.came
         if ticket.give(box):
@@ -217,14 +217,14 @@ class Stock:
         return boxes
 
     def _close_warm(self) -> list[threading.Thread]:
-        """Begin to close all that is warm."""
+        """Begin to close all warm boxes."""
         closing = []
         for box in self._take_warm():
             thread = threading.Thread(target=self._discard, args=(box,))
             try:
                 thread.start()
                 closing.append(thread)
-            except RuntimeError:  # no more threads: at exit, say
+            except RuntimeError:  # no more threads can start, as at exit
                 self._discard(box)
         return closing
 
@@ -235,7 +235,7 @@ class Stock:
         self._discard(box)
 
     def _discard(self, box: Sandbox) -> None:
-        """Close a box that nobody has taken, and free its place."""
+        """Close a box that no taker has, and free its place."""
         try:
             box.close()
         except Exception:

@@ -1,10 +1,10 @@
 """Which system calls a box may make, as a program for the kernel (seccomp's classic BPF).
 
-What is not named is not there: ENOSYS. Where a call is allowed only with certain arguments, their
-lower 32 bits are looked at: the kernel, too, takes no more of a process id, a flag word or a socket
-family. The calls and their numbers are in `system_calls.py`; `docker_profile.py` writes the same
-rules for a container engine, and `guest/confine.py` loads the program. Machines are x86-64 and
-64-bit ARM.
+A call that is not named does not exist: ENOSYS. If a call is allowed only with certain arguments,
+their lower 32 bits are checked: the kernel, too, reads no more of a process id, a flag word or a
+socket family. The calls and their numbers are in `system_calls.py`; `docker_profile.py` writes the
+same rules for a container engine, and `guest/confine.py` loads the program. The machines are x86-64
+and 64-bit ARM.
 """
 
 import errno
@@ -26,13 +26,15 @@ _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 
 @dataclass(frozen=True)
 class Check:
-    """What an argument of a call must be; else the call is refused with EPERM. One is given.
+    """A rule for an argument of a call, which is refused with EPERM if the rule is broken.
+
+    One of the last three attributes is set.
 
     Attributes:
-        argument: Which one, from 0 on.
-        one_of: It is one of these.
-        none_of: It is none of these.
-        no_bits: It has none of these bits.
+        argument: Which argument, from 0 on.
+        one_of: It must be one of these.
+        none_of: It must be none of these.
+        no_bits: It must have none of these bits.
     """
 
     argument: int
@@ -78,8 +80,8 @@ BOX_CALLS: Rules = {
     "socketpair": (Check(0, one_of=(_AF_UNIX,)),),
 }
 
-# For a box that sees the host's files: Landlock grants or refuses files, and local sockets are
-# none for it. A pair of datagram sockets could be connected to others later on.
+# For a box that sees the host's files: to Landlock, which grants or refuses files, local sockets
+# are none. A pair of datagram sockets could be connected to others later on.
 NO_LOCAL_SOCKETS: Rules = {
     "socket": _REFUSED,
     "socketpair": (Check(0, one_of=(_AF_UNIX,)), Check(1, no_bits=_DATAGRAM_BIT)),
@@ -87,8 +89,8 @@ NO_LOCAL_SOCKETS: Rules = {
 
 _ATTRIBUTES = "fgetxattr flistxattr getxattr lgetxattr listxattr llistxattr"
 
-# For such a box, too: Landlock does not keep anyone from reading the extended attributes of files
-# that may not be opened. It is as on a file system that has none.
+# For such a box too: Landlock lets everyone read the extended attributes of files that may not be
+# opened. The calls answer as on a file system that has none.
 NO_ATTRIBUTES: Rules = dict.fromkeys(_ATTRIBUTES.split(), errno.EOPNOTSUPP)
 
 _RIGHTS = (
@@ -96,20 +98,20 @@ _RIGHTS = (
     "lremovexattr lsetxattr removexattr setxattr"
 )
 
-# Where, besides, the host's files belong to the box's user: Landlock does not keep an owner from
-# changing their rights. Their times can be changed: refusing that would break `touch`.
+# If, besides, the host's files belong to the box's user: Landlock lets an owner change their
+# rights. Their times can still be changed: refusing that would break `touch`.
 NO_CHANGE_OF_RIGHTS: Rules = dict.fromkeys(_RIGHTS.split(), _REFUSED)
 
 
 def assemble(rules: Rules, machine: str) -> bytes:
-    """The program: the named calls as their rules say, ENOSYS for all others.
+    """The program: it answers the named calls by their rules, and all others with ENOSYS.
 
-    Foreign ABIs end the process. The number is searched in halves, in some eight steps; kernels
-    from 5.11 on run none of them for a call that is allowed whatever its arguments.
+    A call of a foreign ABI ends the process. A binary search finds the number in about eight steps;
+    kernels from 5.11 on skip them for a call that is allowed whatever its arguments.
 
     Args:
         rules: The calls by their names.
-        machine: "x86_64" or "aarch64", as `platform.machine()` says it.
+        machine: "x86_64" or "aarch64", as `platform.machine()` names it.
 
     Raises:
         KeyError: An unknown machine or call.
@@ -134,12 +136,12 @@ def assemble(rules: Rules, machine: str) -> bytes:
 
 
 def has_machine(machine: str) -> bool:
-    """Whether `assemble` knows the machine."""
+    """Whether `assemble` can make a program for the machine."""
     return machine in _MACHINES
 
 
 def number(name: str, machine: str) -> int | None:
-    """The number of a call that is allowed or refused; None: the machine has no such call."""
+    """The number of an allowed or refused call; None if the machine has no such call."""
     return (ALLOWED | REFUSED)[name][_MACHINES[machine][1]]
 
 
@@ -155,7 +157,7 @@ def _search(blocks: list[tuple[int, list[bytes]]]) -> list[bytes]:
 
 
 def _block(rule: Rule) -> list[bytes]:
-    """What answers a call whose number has been found."""
+    """The steps that answer a call once its number is known."""
     if isinstance(rule, int):
         return [_step(_RETURN, _ERRNO | rule)]
     refusal = _step(_RETURN, _ERRNO | _REFUSED)
@@ -166,7 +168,7 @@ def _block(rule: Rule) -> list[bytes]:
 
 
 def _test(check: Check) -> list[bytes]:
-    """Jumps over one step, the refusal, where the check holds."""
+    """Jumps over the next step, the refusal, if the check holds."""
     if check.no_bits:
         return [_step(_JUMP_ANY_BIT, check.no_bits, no=1)]
     values = check.one_of or check.none_of

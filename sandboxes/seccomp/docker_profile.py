@@ -9,14 +9,14 @@ from typing import Any
 from gymnast.sandboxes.seccomp.bpf_filter import Check, Rule, Rules
 from gymnast.sandboxes.seccomp.system_calls import ABSENT
 
-_WORD = 0xFFFFFFFF  # of an argument the lower 32 bits are looked at, as by `seccomp_filter`
+_WORD = 0xFFFFFFFF  # the lower 32 bits of an argument are checked, as in `bpf_filter.py`
 
 
 def profile(rules: Rules) -> str:
-    """The profile: the same rules as `assemble` makes a program of, on the same machines.
+    """The profile with the rules that `assemble` makes a program of, for the same machines.
 
-    Calls that are absent are named to get their ENOSYS; runc gives it to all numbers above those
-    that are named.
+    Absent calls are named to be answered with ENOSYS; runc answers all numbers above the named ones
+    with it.
 
     Args:
         rules: The calls by their names.
@@ -37,7 +37,7 @@ def profile(rules: Rules) -> str:
 
 
 def _entries(names: list[str], rule: Rule) -> Iterator[dict[str, Any]]:
-    """A rule as entries, of which one must hold."""
+    """The entries of a rule, one of which must hold."""
     if isinstance(rule, int):
         yield {"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": rule, "args": []}
         return
@@ -61,7 +61,7 @@ def _alternatives(check: Check) -> Iterator[dict[str, Any]]:
 def _all_but(
     values: Iterable[int], mask: int = 0, start: int = 0, bit: int = 1 << 31
 ) -> Iterator[tuple[int, int]]:
-    """Patterns (a mask, and what it leaves) that all words but the given ones match."""
+    """Patterns (a mask, and the bits under it) that match all words but the given ones."""
     left = list(values)
     if not left:
         yield mask, start

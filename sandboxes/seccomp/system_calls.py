@@ -1,11 +1,10 @@
-"""The system calls of Linux, each with its place: allowed in a box, refused, or not there.
+"""The system calls of Linux, each in its class: allowed in a box, refused, or absent.
 
-The one table that the filters of all boxes are made from. What is allowed is what Docker allows by
-default to a process without capabilities, less what code in a box has no use for and could harm
-others with: asynchronous I/O other than epoll (its contexts are counted for the whole machine),
-notifications about files, System V IPC and POSIX message queues, keyrings, looking into other
-processes, and flushing every disk of the machine. Conditions on arguments
-are in `bpf_filter.py`.
+The filters of all boxes are made from this one table. Allowed is what Docker allows by default to
+a process without capabilities, less what code in a box does not need and could harm others with:
+asynchronous I/O other than epoll (its contexts are counted for the whole machine), notifications
+about files, System V IPC and POSIX message queues, keyrings, looking into other processes, and
+flushing every disk of the machine. Conditions on arguments are in `bpf_filter.py`.
 """
 
 
@@ -18,7 +17,7 @@ def _number(text: str) -> int | None:
     return None if text == "-" else int(text)
 
 
-# Each call with its number on x86-64 and on 64-bit ARM; "-": it has no such call.
+# Each call with its number on x86-64 and on 64-bit ARM; "-" where the machine has no such call.
 ALLOWED = _read("""
 accept 43 202 | accept4 288 242 | access 21 - | alarm 37 - | arch_prctl 158 - | bind 49 200
 brk 12 214 | capget 125 90 | capset 126 91 | chdir 80 49 | chmod 90 - | chown 92 -
@@ -75,8 +74,7 @@ unlinkat 263 35 | uretprobe 335 - | utime 132 - | utimensat 280 88 | utimes 235 
 wait4 61 260 | waitid 247 95 | write 1 64 | writev 20 66
 """)
 
-# What a kernel, too, refuses to a process without capabilities, and programs expect to be refused
-# as such: EPERM.
+# Calls that a kernel refuses to any process without capabilities. Programs expect EPERM of them.
 REFUSED = _read("""
 acct 163 89 | adjtimex 159 171 | chroot 161 51 | clock_adjtime 305 266 | clock_settime 227 112
 delete_module 176 106 | finit_module 313 273 | init_module 175 105 | ioperm 173 - | iopl 172 -
@@ -86,8 +84,8 @@ sethostname 170 161 | setns 308 268 | settimeofday 164 170 | swapoff 168 225 | s
 syslog 103 116 | umount2 166 39 | unshare 272 97 | vhangup 153 58
 """)
 
-# All others, whether or not they have been thought of yet: ENOSYS, as from a kernel that is older
-# or built without them, so that libraries fall back. Names only, of Linux 6.18 and before.
+# All other calls, known or yet to come, answer ENOSYS, as a kernel that is older or built without
+# them would: libraries then fall back. These are the names up to Linux 6.18.
 _ABSENT = """
 _sysctl add_key afs_syscall bpf cachestat clone3 create_module epoll_ctl_old epoll_wait_old
 fanotify_init fanotify_mark file_getattr file_setattr fsconfig fsmount fsopen fspick

@@ -1,1 +1,1 @@
-"""The host's side of the worker in a box: the program that is sent, and talking to it."""
+"""The host's side of the worker in a box: starting it, and talking to it."""

@@ -1,6 +1,6 @@
-"""The host's end of the connection to a worker: one request, one answer, within a time.
+"""The host's end of the connection to a worker: one request, one answer, within a time limit.
 
-Left out: how the connection is made (each backend), and what is asked (`sandbox.py`).
+Each backend makes the connection; `results.py` reads the answers.
 """
 
 import secrets
@@ -11,10 +11,10 @@ from gymnast.sandboxes.guest.protocol import BrokenFrame, Header, pack, unpack
 
 
 class Stream(Protocol):
-    """A connection, as far as a link needs it; a connected `socket.socket` is one."""
+    """What a link needs of a connection; a connected `socket.socket` is one."""
 
     def settimeout(self, value: float | None, /) -> None:
-        """Let each following call wait at most so many seconds, then raise TimeoutError."""
+        """Let each following call wait at most this many seconds, then raise TimeoutError."""
 
     def sendall(self, data: bytes, /) -> None:
         """Send all of it."""
@@ -28,11 +28,11 @@ class LinkTimeout(Exception):
 
 
 class LinkClosed(Exception):
-    """The connection ended, or what came is no answer."""
+    """The connection ended, or something other than the answer came."""
 
 
 class Link:
-    """Sends requests over a stream. Not for several threads at once.
+    """Sends requests over a stream. Not thread-safe.
 
     Args:
         stream: The connection.
@@ -48,16 +48,16 @@ class Link:
 
         Args:
             header: The operation and its arguments.
-            payload: What goes with it.
-            timeout_s: For both ways together, in seconds.
-            max_answer_bytes: A payload above it is no answer.
+            payload: The bytes that belong to it.
+            timeout_s: For the request and the answer together, in seconds.
+            max_answer_bytes: The largest payload that an answer may have.
 
         Returns:
             The answer's header and payload.
 
         Raises:
-            LinkTimeout: No answer came in time. The link is of no more use.
-            LinkClosed: The connection ended, or something else than the answer came.
+            LinkTimeout: No answer came in time. The link must not be used again.
+            LinkClosed: The connection ended, or something other than the answer came.
         """
         nonce = secrets.token_hex(16)
         return self._exchange(
@@ -82,8 +82,8 @@ class Link:
             raise LinkClosed(f"the connection broke: {error}") from None
         except BrokenFrame as error:
             raise LinkClosed(str(error)) from None
-        said = answer.get("nonce")
-        if not isinstance(said, str) or not secrets.compare_digest(ascii(said), ascii(nonce)):
+        echoed = answer.get("nonce")
+        if not isinstance(echoed, str) or not secrets.compare_digest(ascii(echoed), ascii(nonce)):
             raise LinkClosed("an answer came that does not belong to the request")
         return answer, payload
 
@@ -105,5 +105,5 @@ class Link:
 
 
 def new_nonce() -> str:
-    """A text that nobody can guess."""
+    """A random text that nobody can guess."""
     return secrets.token_hex(16)

@@ -1,6 +1,6 @@
-"""The worker as a program that can be started in a box which has nothing but Python.
+"""The worker as a program that starts in a box that has nothing but Python.
 
-Its command line holds only a loader; the sources of `sandboxes/guest/` come as the first frame.
+Its command line holds only a loader; the sources of `sandboxes/guest/` come in the first frame.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any
 from gymnast.sandboxes.contract.module_program import DEFINE_MODULES, module_sources
 from gymnast.sandboxes.guest.protocol import pack
 
-# Each file after those that it imports.
+# Each module comes after those that it imports.
 _MODULES = (
     "protocol",
     "processes",
@@ -41,7 +41,7 @@ _define_modules("gymnast.sandboxes.guest", boot.pop("modules")).main(boot)
 
 
 def command(python: str) -> list[str]:
-    """What to run in the box. Isolated (-I): no file of the guest's is ever imported by it.
+    """What to run in the box. It is isolated (-I), so it never imports a file of the guest's.
 
     Args:
         python: The command that starts Python there.
@@ -62,13 +62,13 @@ def boot_frame(
     """The first frame that the program reads.
 
     Args:
-        nonce: Comes back when the worker is ready.
+        nonce: The worker sends it back when it is ready.
         alone: Whether the worker has a PID namespace to itself.
-        rlimits: Limits, by their names in `resource`, of the worker and all that it starts.
-        seccomp: A filter of system calls for all of them; see `seccomp_filter`.
-        scoped: Whether to keep what it starts from signalling the worker, by Landlock.
+        rlimits: Limits for the worker and all that it starts, by their names in `resource`.
+        seccomp: A filter of system calls for the same processes; see `seccomp/bpf_filter.py`.
+        scoped: Whether Landlock keeps what it starts from signalling the worker.
         proc: See `guest/processes.py`.
-        seal_proc: Whether to keep all of them from writing in /proc, where the kernel does that.
+        seal_proc: Whether all of them are kept from writing to /proc, if the kernel can do that.
     """
     boot: dict[str, Any] = {"nonce": nonce, "alone": alone, "rlimits": dict(rlimits)}
     boot.update({"seccomp": seccomp.hex(), "scoped": scoped, "proc": proc})

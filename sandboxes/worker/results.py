@@ -1,6 +1,6 @@
-"""What a worker's answer says, read with distrust: whoever broke into the worker wrote it.
+"""Reading a worker's answer with distrust: code that broke into the worker may have written it.
 
-Pure functions. Left out: whether it is the answer to the request (`link.py`).
+Pure functions.
 """
 
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ Value = TypeVar("Value", int, bool, str, list[object], dict[str, object])
 
 
 class BrokenAnswer(Exception):
-    """An answer lacks something, or holds something other than it must."""
+    """An answer lacks a field, or has one of the wrong kind."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What failed, as a worker says.
+    """A failure that a worker reports.
 
     Attributes:
         kind: "file" or "worker".
-        number: The system's, of a file's failure; else 0.
+        number: The system's error number of a file's failure; else 0.
         text: In words, on one line.
     """
 
@@ -36,7 +36,7 @@ def field(answer: Header, name: str, kind: type[Value]) -> Value:
     """A value of an answer.
 
     Raises:
-        BrokenAnswer: It is not there, or of another type (True is no int).
+        BrokenAnswer: It is missing, or of another type (True is no int).
     """
     value = answer.get(name)
     if type(value) is not kind:
@@ -45,16 +45,16 @@ def field(answer: Header, name: str, kind: type[Value]) -> Value:
 
 
 def failure_in(answer: Header) -> Failure | None:
-    """What failed, as an answer says; None if nothing did.
+    """The failure that an answer reports; None if it reports none.
 
     Raises:
         BrokenAnswer: It is malformed.
     """
     if answer.get("error") is None:
         return None
-    said = field(answer, "error", dict)
-    number = field(said, "number", int) if said.get("kind") == "file" else 0
-    return Failure(field(said, "kind", str), number, visible_line(field(said, "text", str)))
+    error = field(answer, "error", dict)
+    number = field(error, "number", int) if error.get("kind") == "file" else 0
+    return Failure(field(error, "kind", str), number, visible_line(field(error, "text", str)))
 
 
 def exec_result(answer: Header, payload: bytes) -> ExecResult:
@@ -100,9 +100,9 @@ def _verdict(reason: str, code: int, oom: bool, cut: bool) -> Verdict:
 
 
 def join(head: bytes, tail: bytes, missing: int) -> str:
-    """The text of an output of which `missing` bytes between its head and its tail were dropped.
+    """The text of an output that lost `missing` bytes between its head and its tail.
 
-    A character that the cut went through counts as missing.
+    A character that was cut through counts as missing.
     """
     if not missing:
         return (head + tail).decode("utf-8", "replace")
@@ -116,7 +116,7 @@ def join(head: bytes, tail: bytes, missing: int) -> str:
 
 
 def _begun_bytes(data: bytes) -> int:
-    """How many bytes at the end begin a character that does not end."""
+    """How many bytes at the end begin a character that is not complete."""
     for count in range(1, min(3, len(data)) + 1):
         byte = data[-count]
         if byte >= 0xC0:
@@ -128,7 +128,7 @@ def _begun_bytes(data: bytes) -> int:
 
 
 def _continued_bytes(data: bytes) -> int:
-    """How many bytes at the start, three at most, continue a character."""
+    """How many bytes at the start, three at most, continue a character that began before them."""
     count = 0
     while count < min(3, len(data)) and 0x80 <= data[count] < 0xC0:
         count += 1

@@ -1,6 +1,6 @@
-"""A sandbox whose calls a worker answers over a connection; what every backend here has in common.
+"""A sandbox whose calls a worker answers over a connection: what all backends here have in common.
 
-A backend makes the box and the connection, and can throw the box away. Left out: both of these.
+A backend makes the box and the connection, and discards both.
 """
 
 import os
@@ -42,7 +42,7 @@ log = visible_logger("gymnast.sandboxes")
 class WorkerSandbox(Sandbox):
     """A box with a worker inside.
 
-    A backend calls this constructor, then `_connect` with what it has made.
+    A backend's constructor calls this one, makes the box, and calls `_connect`.
 
     Attributes:
         spec: The image and the limits.
@@ -67,13 +67,13 @@ class WorkerSandbox(Sandbox):
         proc: int | None = None,
         seal_proc: bool = False,
     ) -> None:
-        """Start the worker over a connection that is made.
+        """Start the worker over an open connection.
 
         Args:
-            stream: The connection to what runs `program.command`.
-            discard: Ends the box and the connection, a waiting `recv` included. Called once: at
-                the end, when the box breaks, when the sandbox is garbage, or at exit. So it must
-                not refer to the sandbox.
+            stream: The connection to the process that runs `program.command`.
+            discard: Ends the box and the connection, a waiting `recv` included. Called once: by
+                `close`, when the box breaks, when the sandbox is garbage, or at exit. It must not
+                refer to the sandbox, which would never become garbage.
             alone: Whether the worker has a PID namespace to itself.
             rlimits: See `boot_frame`.
             seccomp: See `boot_frame`.
@@ -101,7 +101,7 @@ class WorkerSandbox(Sandbox):
         except (LinkTimeout, LinkClosed) as error:
             reason = visible_line(self._start_failure() or str(error))
             self._break(f"the worker did not start: {reason}")
-            late = isinstance(error, LinkTimeout)  # on a busy machine, say
+            late = isinstance(error, LinkTimeout)  # the machine may be busy
             raise (SandboxTemporarilyUnavailable if late else SandboxUnavailable)(
                 f"{self._name()}: the worker did not start: {reason}{self._start_hint()}"
             ) from None
@@ -109,23 +109,23 @@ class WorkerSandbox(Sandbox):
 
     @abstractmethod
     def _name(self) -> str:
-        """How messages call the box."""
+        """The name of the box in messages."""
 
     def _start_failure(self) -> str:
-        """What the box has said of why it does not start."""
+        """Why the box does not start, in its own words; "" if it has not said."""
         return ""
 
     def _start_hint(self) -> str:
-        """What may help then; after a full stop."""
+        """What may help if the worker does not start: the end of the message, from ". " on."""
         return f". The box must have Python 3.8 or newer as {self.spec.python!r}"
 
     @property
     def alive(self) -> bool:
-        """Whether the box is open and was well when it was last asked."""
+        """Whether the box is open and did not break during the last call."""
         return self._link is not None and self._why_dead is None
 
     def ping(self, *, timeout_s: float = 5.0) -> bool:
-        """See `Sandbox.ping`; a box that gives no sign is thrown away."""
+        """See `Sandbox.ping`; a box that does not answer is thrown away."""
         if not self.alive:
             return False
         try:
@@ -225,7 +225,7 @@ class WorkerSandbox(Sandbox):
     def _file_request(
         self, path: str, header: Header, payload: bytes, most: int
     ) -> tuple[int, bytes]:
-        """The file's size in bytes (0 after a write), and what was read."""
+        """The file's size in bytes (0 after a write), and the bytes that were read."""
         try:
             answer, data = self._request(header, payload, FILE_S, most)
             failed = failure_in(answer)
