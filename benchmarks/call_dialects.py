@@ -1,10 +1,10 @@
 # ruff: noqa: RUF001 (families have tokens with full-width bars)
-r"""How families of models write a call, each in a small chat template of its own.
+r"""How families of models write calls, each in a small chat template.
 
-A family is what stands around and inside of a call; `chat_template` puts it into one frame that all
-share. What the renderer derives from it is what it derives from the family's real template, which
-`tests/templates/test_call_dialects.py` holds: so whatever concerns calls alone can be tried in all
-dialects without a download.
+A family is what stands around and inside a call; `chat_template` puts it into a frame that all
+share. The renderer derives the same dialect from it as from the family's real template
+(`tests/templates/test_call_dialects.py`), so what concerns calls alone can be tried in all dialects
+without a download.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class Family:
 
     @property
     def chat_template(self) -> str:
-        """A chat template that writes calls so."""
+        """A chat template that writes calls this way."""
         argument = _Jinja(self.argument).substitute(_WORDS)
         arguments = _Jinja(_ARGUMENTS).substitute(argument=argument, join=repr(self.join))
         return _Jinja(_FRAME).substitute(

@@ -1,10 +1,10 @@
 """The list of near misses: calls that deviate from their dialect as models deviate.
 
-`near_misses.yaml` has them, by family: what deviates, and what the model writes. Its first part is
-made by the functions here, out of each family's own right call; the second was written by hand. A
-deviation that the renderer reads as the call it means is no near miss, and is left out.
+`near_misses.yaml` holds them by family: what deviates, and what the model writes. The functions
+here make its first part from well-formed calls of each family; the second is written by hand. A
+deviation that the renderer reads as the call that is meant is no near miss, and is not listed.
 
-    python benchmarks/near_miss_list.py     # writes the first part anew
+    python benchmarks/near_miss_list.py     writes the first part anew
 """
 
 import json

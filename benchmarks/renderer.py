@@ -1,15 +1,13 @@
-"""What one turn costs the renderer: reading the policy's call, writing the tool's result.
+"""The cost of one turn in the renderer: reading the policy's call, writing the tool's result.
 
     python benchmarks/renderer.py                         the tables below
     python benchmarks/renderer.py --templates trl/qwen3   one template
     python benchmarks/renderer.py --tokenizer PATH        with a real tokenizer's vocabulary
 
 Gymnast's `parse` and `observe` beside TRL's `parse_response` and `_get_tool_suffix_ids`, on the
-same ids, taking turns in one process: milliseconds, median and 95th percentile. TRL is the `bench`
-extra; where it is not installed, or does not take a template, its columns say so.
-
-Left out: whether what is read and written is right (`template_report.py`). Here only a call that is
-read wrongly is pointed out.
+same ids, taking turns in one process: milliseconds, median and 95th percentile. TRL is in the
+`bench` extra; where it is not installed, or does not take a template, its columns say so. Calls
+that are read wrongly are pointed out; `template_report.py` checks the rest.
 """
 
 import argparse

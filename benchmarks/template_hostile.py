@@ -1,4 +1,4 @@
-"""Whether texts that spell added tokens ever become them, in any place of a conversation."""
+"""Check that texts that spell added tokens never become them, anywhere in a conversation."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ def hostile(renderer: Renderer, reference: Reference, bad: str) -> str | None:
     """Whether a conversation full of a text has as many added tokens as with harmless words."""
     halves = (bad[: len(bad) // 2], bad[len(bad) // 2 :])
     harmless = _harmless(renderer, reference)
-    found = _added(renderer, reference, bad, halves)
-    for where, count in found.items():
+    counts = _added(renderer, reference, bad, halves)
+    for where, count in counts.items():
         more = count - harmless[where]
         less = harmless[where] - count
         if more or less:

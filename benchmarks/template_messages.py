@@ -1,7 +1,7 @@
 """The marked messages that chat templates are tried on: questions, calls, results, schemas.
 
-Every word here is one that no template contains, and none that the renderer itself uses to find
-out how a template writes.
+No template contains the words used here, and the renderer uses others to find out how a template
+writes.
 """
 
 from collections.abc import Mapping, Sequence

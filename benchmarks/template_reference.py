@@ -1,9 +1,7 @@
-"""What a chat template itself writes for given messages: the truth that the renderer is held to.
+"""What a chat template itself writes for given messages: the reference for the renderer.
 
-Everything here comes from rendering text with the template alone, given its messages in the form it
-takes (`template_form.py`); nothing is taken from what the renderer derived.
-
-Left out: what must be equal to it (`template_checks.py`).
+Everything here comes from rendering text with the template alone, in the form in which it takes
+messages (`template_form.py`); nothing is taken from what the renderer derived.
 """
 
 import re

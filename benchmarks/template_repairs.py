@@ -1,7 +1,7 @@
-"""Templates whose own rendering of a call is lossy, and what a model rightly writes there.
+"""Templates that render calls lossily, and what a model rightly writes there.
 
-`ARGUMENTS` changes the arguments that such a template is given, so that it writes them right.
-`CALLS` writes the calls, where no arguments would make the template do so.
+`ARGUMENTS` changes the arguments that such a template is given, so that it writes them rightly.
+`CALLS` writes the calls where no change of arguments would help.
 """
 
 import json

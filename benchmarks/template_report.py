@@ -1,7 +1,7 @@
-"""Run every check on every real chat template, and write down what holds.
+"""Run every check on every real chat template, and write the results to docs/templates.md.
 
-`python benchmarks/template_report.py` writes docs/templates.md; with `--failures [NAME ...]` it
-prints what fails, one line for each check.
+`python benchmarks/template_report.py` writes the page; with `--failures [NAME ...]` it prints what
+fails, one line for each check.
 """
 
 import argparse
@@ -20,9 +20,9 @@ from template_results import Result, Subject, examine
 REPORT = Path(__file__).parent.parent / "docs" / "templates.md"
 INTRODUCTION = """# Chat templates
 
-How Gymnast's renderer does on the chat templates of real models. No model's name is known to the
-code: how a template writes calls is derived from its own renderings. This page is generated, and a
-test fails when it is out of date:
+How well Gymnast's renderer handles the chat templates of real models. The code knows no model by
+name: it derives how a template writes calls from the template's own renderings. This page is
+generated, and a test fails when it is out of date:
 
 <!-- commands: long -->
 ```sh
@@ -31,25 +31,25 @@ pytest -m "network and not slow" tests/templates
 ```
 
 The templates are those of {sources}.
-No package carries the models' own tokenizers: each template is tried with a byte-level tokenizer
-that has the control tokens of its text.
+No package carries the models' own tokenizers, so each template is tried with a byte-level tokenizer
+that has the control tokens in the template's text.
 
 The columns:
 
-- *tools*: "native", the template tells of the tools and writes calls; "calls", it writes calls and
-  results but tells of no tools, so their schemas go into the system prompt; "plain protocol", it
-  does neither, so all of it is written as ordinary text.
-- *calls*: the kind of payload that was derived, by its class in `gymnast.envs`.
-- *preserves*: whether earlier turns stay as they were written. "not thoughts": reasoning is dropped
-  from them. In training nothing in the context ever changes; this says whether the same
-  conversation, rendered anew, would read differently.
-- *turn ends*: the tokens that end a turn of text, and one of calls where they are others.
+- *tools*: "native" if the template announces the tools and writes calls; "calls" if it writes calls
+  and results but announces no tools, so that their schemas go into the system prompt; "plain
+  protocol" if it does neither, so that everything is written as ordinary text.
+- *calls*: the kind of payload derived, by its class (`envs/rendering/calls/kinds.py`).
+- *preserves*: whether earlier turns stay as they were written; "not thoughts" if reasoning is
+  dropped from them. In training, the context never changes; this column says whether rendering
+  the same conversation again would give another text.
+- *turn ends*: the tokens that end a turn of text, and those of a turn of calls if they differ.
 - *imitable*: markup that is ordinary text for this tokenizer, so that a tool's result or a user can
-  imitate it. Where nothing stands here, no text becomes markup.
-- *verdict*: "exact", if calls are read back as the template writes them, whatever their names,
-  quotes, newlines and nested values; what is appended, and what `Renderer.encode` gives for a
-  message, reads exactly as the template writes it; and no text becomes a control token. "lossy"
-  says what the template itself writes wrongly: there, the renderer reads what a model rightly
+  imitate it. Where the cell is empty, no text becomes markup.
+- *verdict*: "exact" if calls are read back as the template writes them, whatever their names,
+  quotes, newlines and nested values; if what is appended, and what `Renderer.encode` returns for a
+  message, reads exactly as the template writes it; and if no text becomes a control token. "lossy"
+  says what the template itself writes wrongly; there, the renderer reads what a model rightly
   writes.
 
 {counts}
@@ -75,7 +75,7 @@ def _counts(results: dict[str, Result]) -> str:
         f"{len(results)} templates: " + ", ".join(f"{n} {kind}" for kind, n in kinds.most_common()),
         f"{len(writing)} write calls; {read} of them ({read / len(writing):.0%}) are read back "
         "as the template writes them",
-        f"{exact} of all pass every check",
+        f"{exact} of all templates pass every check",
     ]
     return "\n".join(f"- {line}." for line in lines)
 
@@ -143,7 +143,7 @@ def _ends(subject: Subject) -> list[str]:
 
 
 def _imitable(subject: Subject) -> Iterator[str]:
-    """Which markup has no token of its own."""
+    """The markup without a token of its own."""
     added = subject.reference.tokenizer.get_added_vocab()
     dialect = subject.renderer.dialect
     opening = dialect.open or dialect.section_open if dialect else "<tool_call>"
@@ -165,13 +165,13 @@ def print_failures(wanted: list[str], length: int) -> None:
         if wanted and not any(part in template.name for part in wanted):
             continue
         total += 1
-        found = examine(template).failures
-        failing += bool(found)
-        for check, reason in found if wanted else found[:4]:
+        failures = examine(template).failures
+        failing += bool(failures)
+        for check, reason in failures if wanted else failures[:4]:
             print(f"{template.name} | {check} | {reason if wanted else reason[:length]}")
-        if not wanted and found[4:]:
-            rest = ", ".join(check for check, _ in found[4:])
-            print(f"{template.name} | and {len(found) - 4} more: {rest}")
+        if not wanted and failures[4:]:
+            rest = ", ".join(check for check, _ in failures[4:])
+            print(f"{template.name} | and {len(failures) - 4} more: {rest}")
     seconds = time.monotonic() - begun
     print(f"{failing} of {total} templates fail ({seconds:.0f} s)")
 

@@ -1,4 +1,4 @@
-"""A template with its renderer, and what all checks say of it."""
+"""A template with its renderer, and the results of all checks on it."""
 
 from dataclasses import dataclass
 

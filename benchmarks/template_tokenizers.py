@@ -1,6 +1,6 @@
-"""Small real tokenizers, one for each way in which families of models treat text and added tokens.
+"""Small real tokenizers, one for each way in which model families treat text and added tokens.
 
-Each has the same markup as added tokens, as far as its family can have them; `MAKERS` names them.
+All have the same markup as added tokens, as far as their family can; `MAKERS` lists them by name.
 """
 
 import json
