@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from gymnast.agents.models.check_model import check_model
 from gymnast.agents.models.context_limits import longest_context
 from gymnast.agents.policy import PolicyWeights
 from gymnast.errors import ModelError, UsageError
-from gymnast.types import Completion, Sampling
+from gymnast.types import Completion, Sampling, VersionSpan
 from gymnast.visible import visible_logger
 
 logger = visible_logger(__name__)
@@ -165,14 +166,18 @@ class TransformersAgent:
         Raises:
             UsageError: A context is empty, or leaves no room for a token; nothing is sampled.
         """
+        version = self.version
         made = [self._request(context_ids, sampling) for context_ids, sampling in requests]
         self._thread.submit(made)
         futures = [asyncio.wrap_future(request.future) for request in made]
         try:
-            return await asyncio.gather(*futures)
+            completions = await asyncio.gather(*futures)
         finally:
             for future in futures:  # those of the others, where one failed
                 future.cancel()
+        return [
+            replace(each, versions=[VersionSpan(0, len(each.ids), version)]) for each in completions
+        ]
 
     def _request(self, context_ids: list[int], sampling: Sampling) -> Request:
         length = len(context_ids)

@@ -1,0 +1,194 @@
+"""What every agent that is trained keeps to, whether or not it has a model in this process.
+
+A new agent joins by a line in AGENTS.
+"""
+
+import asyncio
+import copy
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from gymnast.agents import PolicyAgent, PolicyWeights, TransformersAgent, load_model
+from gymnast.agents.models.tiny import tiny_model, tiny_tokenizer
+from gymnast.errors import UsageError
+from gymnast.types import Completion, Sampling, VersionSpan
+from process_agent import ProcessAgent, Server
+
+GREEDY = Sampling(temperature=0.0, max_new_tokens=8)
+CONTEXTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
+
+
+class Trained(NamedTuple):
+    """A model that is trained, and an agent that samples from it."""
+
+    model: Any
+    agent: PolicyAgent
+    work: Callable[[], int]  # grows while the agent computes
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+def sharing(model: Any, server: Server) -> tuple[PolicyAgent, Callable[[], int]]:
+    agent = TransformersAgent(model)
+    return agent, lambda: agent.tokens_pushed
+
+
+def copying(model: Any, server: Server) -> tuple[PolicyAgent, Callable[[], int]]:
+    agent = TransformersAgent(tiny_model(seed=1))
+    return agent, lambda: agent.tokens_pushed
+
+
+def in_another_process(model: Any, server: Server) -> tuple[PolicyAgent, Callable[[], int]]:
+    return ProcessAgent(model, address=server.address), lambda: len(server.events())
+
+
+AGENTS = [sharing, copying, in_another_process]
+
+
+@pytest.fixture(params=AGENTS, ids=lambda make: make.__name__)
+def make(request: pytest.FixtureRequest, server: Server) -> Callable[[Any], Trained]:
+    return lambda model: Trained(model, *request.param(model, server))
+
+
+@pytest.fixture
+def trained(make: Callable[[Any], Trained]) -> Trained:
+    return make(tiny_model())
+
+
+def change(model: Any, seed: int = 0) -> None:
+    """What an update does to the weights that are trained."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.add_(0.05 * torch.randn(weight.shape, generator=generator))
+
+
+def sample(agent: PolicyAgent, *samplings: Sampling) -> list[Completion]:
+    async def together() -> list[Completion]:
+        asked = zip(CONTEXTS, samplings, strict=False)
+        return await asyncio.gather(*(agent.generate(ids, sampling) for ids, sampling in asked))
+
+    with agent.awake():
+        return asyncio.run(together())
+
+
+def greedy(agent: PolicyAgent) -> list[list[int]]:
+    return [completion.ids for completion in sample(agent, GREEDY, GREEDY, GREEDY)]
+
+
+@torch.no_grad()
+def alone(model: Any) -> list[list[int]]:
+    """The most likely tokens of each context, by the model's own forward pass."""
+    found = []
+    for context in CONTEXTS:
+        ids = list(context)
+        while len(ids) < len(context) + GREEDY.max_new_tokens:
+            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+        found.append(ids[len(context) :])
+    return found
+
+
+def test_it_samples_from_the_weights_it_was_given_last(trained: Trained) -> None:
+    seen = []
+    for version in range(3):
+        trained.agent.update_weights(PolicyWeights(trained.model), version)
+        assert greedy(trained.agent) == alone(trained.model)
+        seen.append(alone(trained.model))
+        change(trained.model, version)
+    assert seen[0] != seen[1] != seen[2]  # or the weights would not tell
+
+
+def test_every_completion_is_tagged_with_the_version_of_the_weights(trained: Trained) -> None:
+    for version in (3, 4):
+        trained.agent.update_weights(PolicyWeights(trained.model), version)
+        for completion in sample(trained.agent, GREEDY, GREEDY):
+            assert list(completion.versions) == [VersionSpan(0, len(completion.ids), version)]
+
+
+def test_logprobs_are_those_of_the_distribution_that_was_sampled(trained: Trained) -> None:
+    trained.agent.update_weights(PolicyWeights(trained.model), 0)
+    sampling = Sampling(temperature=0.7, max_new_tokens=8, seed=3)
+    (completion,) = sample(trained.agent, sampling)
+    with torch.no_grad():
+        logits = trained.model(torch.tensor([CONTEXTS[0] + completion.ids])).logits[0]
+    predicting = torch.log_softmax(logits[len(CONTEXTS[0]) - 1 : -1] / 0.7, dim=-1)
+    expected = predicting.gather(1, torch.tensor(completion.ids)[:, None])[:, 0]
+    torch.testing.assert_close(torch.tensor(completion.logprobs), expected, rtol=0, atol=1e-4)
+
+
+def test_a_completion_ends_with_a_stop_id_or_at_its_length(trained: Trained) -> None:
+    trained.agent.update_weights(PolicyWeights(trained.model), 0)
+    first, *_ = greedy(trained.agent)
+    stopping = Sampling(temperature=0.0, max_new_tokens=8, stop_ids=(first[2],))
+    (stopped,) = sample(trained.agent, stopping)
+    assert (stopped.ids, stopped.stop) == (first[: first.index(first[2]) + 1], "stop")
+    (cut,) = sample(trained.agent, Sampling(temperature=0.0, max_new_tokens=2))
+    assert (cut.ids, cut.stop) == (first[:2], "length")
+
+
+def test_no_completion_outgrows_the_context_length(trained: Trained) -> None:
+    trained.agent.update_weights(PolicyWeights(trained.model), 0)
+    longest = trained.agent.context_length
+    assert longest == trained.model.config.max_position_embeddings
+
+    async def at_the_end() -> Completion:
+        return await trained.agent.generate([5] * (longest - 2), GREEDY)
+
+    with trained.agent.awake():
+        assert len(asyncio.run(at_the_end()).ids) == 2
+
+
+def test_nothing_computes_while_it_rests_after_requests_that_were_cancelled(
+    trained: Trained,
+) -> None:
+    trained.agent.update_weights(PolicyWeights(trained.model), 0)
+    endless = Sampling(max_new_tokens=40)
+
+    async def give_up() -> None:
+        asked = [asyncio.ensure_future(trained.agent.generate(ids, endless)) for ids in CONTEXTS]
+        await asyncio.sleep(0.05)
+        for each in asked:
+            each.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+    with trained.agent.awake():
+        asyncio.run(give_up())
+    before = trained.work()
+    time.sleep(0.2)
+    assert trained.work() == before > 0
+
+
+def test_the_trained_model_stays_as_it_is(trained: Trained) -> None:
+    before = copy.deepcopy(trained.model.state_dict())
+    trained.agent.update_weights(PolicyWeights(trained.model), 0)
+    greedy(trained.agent)
+    after = trained.model.state_dict()
+    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
+    assert all(weight.requires_grad for weight in trained.model.parameters())
+
+
+def test_adapters_are_sampled_with_and_stay_adapters(make: Callable[[Any], Trained]) -> None:
+    model, _ = load_model("tiny:", lora={"rank": 4}, tokenizer=tiny_tokenizer())
+    trained = make(model)
+    change(model)
+    before = copy.deepcopy(model.state_dict())
+    trained.agent.update_weights(PolicyWeights(model), 1)
+    assert greedy(trained.agent) == alone(model)
+    after = model.state_dict()
+    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
+
+
+def test_weights_of_another_shape_are_refused(make: Callable[[Any], Trained]) -> None:
+    trained = make(tiny_model())
+    with pytest.raises((UsageError, RuntimeError)):
+        trained.agent.update_weights(PolicyWeights(tiny_model(vocab_size=99)), 1)
