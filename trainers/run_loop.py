@@ -20,6 +20,7 @@ from gymnast.trainers.saving.disk_space import check_room, estimate_need
 from gymnast.trainers.saving.ending import Ending
 from gymnast.trainers.saving.run_folder import RunFolder
 from gymnast.trainers.saving.run_state import RunState
+from gymnast.trainers.saving.settings import SavingSettings
 from gymnast.visible import visible_logger
 
 logger = visible_logger(__name__)
@@ -57,8 +58,7 @@ class RunLoop:
         trainer: Whose steps they are.
         state: Of the run.
         stopping: Whether it is to stop.
-        checkpoint_every_s: Save a checkpoint this long after the last one; 0 does not.
-        checkpoint_every_steps: Save one after every so many steps; 0 does not.
+        saving: When checkpoints are saved.
 
     Attributes:
         state: Of the run.
@@ -71,14 +71,11 @@ class RunLoop:
         trainer: Steps,
         state: RunState,
         stopping: Stopping,
-        *,
-        checkpoint_every_s: float,
-        checkpoint_every_steps: int,
+        saving: SavingSettings,
     ) -> None:
         self.state = state
         self.resumed_by = "train(resume=True) of a Trainer made like this one"
-        self._trainer, self._stopping = trainer, stopping
-        self._every_s, self._every_steps = checkpoint_every_s, checkpoint_every_steps
+        self._trainer, self._stopping, self._saving = trainer, stopping, saving
         self._ending = Ending(state, trainer.folder, trainer.model, trainer.tokenizer)
         self.has_begun = False
         self._evaluated = -1  # after which step the last evaluation was
@@ -173,11 +170,11 @@ class RunLoop:
             self._evaluated = trainer.step
 
     def _checkpoint_is_due(self, since_s: float) -> bool:
-        trainer, every = self._trainer, self._every_steps
+        trainer, every = self._trainer, self._saving.checkpoint_every_steps
         return (
             trainer.step == trainer.steps  # so that a longer run can continue from it
             or bool(every and trainer.step % every == 0)
-            or 0 < self._every_s <= since_s
+            or 0 < self._saving.checkpoint_every_s <= since_s
             or diverged(self.state.optimizer)
         )
 

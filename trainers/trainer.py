@@ -26,10 +26,12 @@ from gymnast.trainers.algorithms.algorithm import Algorithm, as_algorithm
 from gymnast.trainers.base.generators import seeded_separately
 from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.seeds import derive
-from gymnast.trainers.base.settings import check_at_least, check_positive, check_sampling, unusual
+from gymnast.trainers.base.settings import check_sampling, documented, unusual
 from gymnast.trainers.base.stopping import Stopping
 from gymnast.trainers.config.python_config import write_python_config
+from gymnast.trainers.data.input_paths import absolute
 from gymnast.trainers.data.inputs import (
+    as_rows,
     check_model_and_tokenizer,
     check_rows_kind,
     check_sampling_kind,
@@ -39,10 +41,10 @@ from gymnast.trainers.distributed.processes import launched, together
 from gymnast.trainers.distributed.sharding import wants_sharding
 from gymnast.trainers.distributed.zero_settings import wants_zero
 from gymnast.trainers.evaluation.evaluation import Evaluation, played_by
+from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.evaluation.tags import By, tag_expressions
 from gymnast.trainers.learner.divergence import skip_message
 from gymnast.trainers.learner.learner import Learner, check_dtypes
-from gymnast.trainers.learner.update import UpdateSettings
 from gymnast.trainers.reporting.console import RunConsole
 from gymnast.trainers.reporting.trackers import Named, as_json, finite, make_trackers, tracking
 from gymnast.trainers.rollouts.environments import MakeEnvironment, environment_factory
@@ -53,6 +55,7 @@ from gymnast.trainers.rollouts.shared import SharedRollouts
 from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.saving.run_folder import RunFolder, save_model
 from gymnast.trainers.saving.run_state import RunState
+from gymnast.trainers.settings import TrainerSettings
 from gymnast.types import Sampling
 from gymnast.visible import visible_logger
 
@@ -60,6 +63,7 @@ Row = Mapping[str, Any]
 logger = visible_logger(__name__)
 
 
+@documented(TrainerSettings.__annotations__.values())
 class Trainer:
     """Trains a model to do well in an environment.
 
@@ -67,6 +71,9 @@ class Trainer:
         trainer = Trainer(model, tokenizer, "gymnast/Arithmetic-v0", rows, steps=10)
         trainer.train()
         trainer.save("trained")
+
+    The keywords that are numbers, switches or paths are settings. They are declared in the classes
+    of `trainers/settings.py`; `help(Trainer)` and docs/configuration.md say what they mean.
 
     Args:
         model: A causal language model of Transformers, or of peft around one. What requires
@@ -79,42 +86,11 @@ class Trainer:
             `gymnast.agents.make_agent` makes one; by default the engine in this process.
         algorithm: A name ("grpo", "rloo", ...), an advantage estimator, or what
             `gymnast.trainers.make_algorithm` returns.
-        group_size: Episodes a row; at least 2 where the estimator compares them with one another.
         rewards: Reward functions besides the environment's own reward.
-        sampling: Of training episodes.
-        steps: How many optimisation steps.
-        rows_per_step: Rows a step, over all processes.
-        learning_rate: Of AdamW.
-        weight_decay: Of AdamW.
-        max_grad_norm: Longer gradients are scaled down to this norm.
-        warmup_steps: Over which the learning rate grows.
-        tokens_per_microbatch: Packed tokens in one forward and backward pass.
-        gradient_checkpointing: Compute the layers a second time in the backward pass, which takes
-            longer and less memory.
-        concurrency: Episodes at once, in each process.
-        rollout_deadline_s: Seconds a step's episodes have; what has not finished then is left out
-            and counted. Evaluations wait for all. None waits for all.
-        kv_budget_bytes: What the keys and values of all contexts may take while episodes are
-            sampled; a setting of `gymnast.agents.TransformersAgent`. In between they take nothing.
-        max_failed_episodes: In how many episodes of a step the user's code may raise; by default
-            0 in the first step and a tenth of the step's episodes after it.
-        eval_rows: Held-out rows.
-        eval_every_steps: Evaluate every so many steps, and before the first and after the last;
-            0 evaluates at these two only.
-        eval_sampling: Of evaluation episodes; by default as in training.
-        eval_group_size: Evaluation episodes a row.
-        eval_pass_reward: An evaluation episode passes when its reward reaches this.
-        eval_by: Columns of the rows, or jmespath expressions by name; see `evaluation/tags.py`.
+        sampling: How training episodes are sampled.
+        eval_rows: Evaluation rows.
+        eval_sampling: How evaluation episodes are sampled; by default as in training.
         eval_environments: Further environments to evaluate in, by name, each with its rows.
-        checkpoint_every_s: Save a checkpoint after the first step that ends so many seconds after
-            the last one; 0 does not look at the clock. One is saved at the end in any case.
-        checkpoint_every_steps: Save one after every so many steps, too.
-        keep_checkpoints: How many of the newest are kept.
-        output_dir: Where metrics, rollouts, checkpoints and the model go; None writes nothing.
-        seed: Of everything drawn; `train` seeds the global generators of Python, NumPy and torch
-            too, from which environments, rewards and losses may draw.
-        deterministic: Sample in rounds (`rollouts/rounds.py`), so that a seeded run repeats bit
-            for bit, unless `rollout_deadline_s` cuts it. Slower where tools are slow.
         observer: Is told what happens; by default a `RunConsole`. None shows nothing.
         trackers: What the metrics of `train` go to besides metrics.jsonl: names ("tensorboard",
             "wandb", "trackio", "mlflow"), `{name: settings}`, or trackers of accelerate's.
@@ -169,102 +145,87 @@ class Trainer:
         self._given = {name: value for name, value in locals().items() if name != "self"}
         check_model_and_tokenizer(model, tokenizer)
         check_rows_kind(rows)
-        check_rows_kind(() if eval_rows is None else eval_rows, "eval_rows")
         check_sampling_kind(sampling)
         check_sampling_kind(eval_sampling, "eval_sampling")
-        self.model, self.tokenizer = model, tokenizer
+        settings = TrainerSettings.collect(self._given)
+        self.model, self.tokenizer, self.step = model, tokenizer, 0
+        self.steps, self.rows_per_step = settings.steps.steps, settings.steps.rows_per_step
+        self.group_size, self.seed = settings.group.group_size, settings.run.seed
+        self.concurrency = settings.rollouts.concurrency
+        self.rollout_deadline_s = settings.rollouts.rollout_deadline_s
+        self.max_failed_episodes = settings.rollouts.max_failed_episodes
+        self.eval_every_steps = settings.evaluation.every_steps
+        self.eval_group_size = settings.evaluation.group_size
         self.sampling = sampling or Sampling()
         check_sampling(self.sampling)
-        check_at_least(
-            1,
-            steps=steps,
-            rows_per_step=rows_per_step,
-            tokens_per_microbatch=tokens_per_microbatch,
-            concurrency=concurrency,
-            eval_group_size=eval_group_size,
-            keep_checkpoints=keep_checkpoints,
-        )
-        check_at_least(
-            0,
-            warmup_steps=warmup_steps,
-            eval_every_steps=eval_every_steps,
-            checkpoint_every_s=checkpoint_every_s,
-            checkpoint_every_steps=checkpoint_every_steps,
-        )
-        learned_by = as_algorithm(algorithm)
-        learned_by.check_group_size(group_size)
-        check_positive(learning_rate=learning_rate, max_grad_norm=max_grad_norm)
-        if rollout_deadline_s is not None:
-            check_positive(rollout_deadline_s=rollout_deadline_s)
-        self.group_size, self.rows_per_step, self.steps = group_size, rows_per_step, steps
-        self.concurrency, self.rollout_deadline_s = concurrency, rollout_deadline_s
-        self.max_failed_episodes = max_failed_episodes
-        self.eval_rows, self.eval_every_steps = eval_rows, eval_every_steps
         self.eval_sampling = eval_sampling or self.sampling
-        self.eval_group_size, self.seed = eval_group_size, seed
+        self.eval_rows = None if eval_rows is None else as_rows(eval_rows, "eval_rows")
         self.observer = RunConsole() if observer == "console" else observer
-        self.step = 0
-        self._stopping = Stopping()
-        settings = UpdateSettings(
-            algorithm=learned_by,
-            max_grad_norm=max_grad_norm,
-            tokens_per_microbatch=tokens_per_microbatch,
-            reward_weights={reward.name: reward.weight for reward in rewards},
-        )
+        self._stopping, self._hyperparameters = Stopping(), hyperparameters or {}
+        learned = as_algorithm(algorithm)
+        learned.check_group_size(self.group_size)
+
+        path = settings.run.output_dir
+        if path is not None:  # made absolute now: the user's code may change the working folder
+            path = str(absolute(path, Path.cwd()))
         sharded, zero = wants_sharding(), wants_zero()
-        self.accelerator = launched(make_trackers(trackers, output_dir))
-        self._hyperparameters = hyperparameters or {}
+        self.accelerator = launched(make_trackers(trackers, path))
         model.to(self.accelerator.device)
         self._learner = Learner(
             model,
             self.accelerator,
-            settings,
+            learned,
+            settings.learning,
+            reward_weights={reward.name: reward.weight for reward in rewards},
             temperature=self.sampling.temperature,
-            gradient_checkpointing=gradient_checkpointing,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            warmup_steps=warmup_steps,
             sharded=sharded,
             zero=zero,
-            seed=seed,
+            seed=self.seed,
         )
-        self.agent = agent_for(model, tokenizer, agent, concurrency, kv_budget_bytes)
+        self.agent = agent_for(
+            model, tokenizer, agent, self.concurrency, settings.rollouts.kv_budget_bytes
+        )
         make_env = environment_factory(environment, tokenizer, self.agent.context_length)
         self._rollouts = SharedRollouts(self.accelerator, self.agent, make_env, self._stopping)
         self._rollout_settings = RolloutSettings(
-            group_size=group_size,
+            group_size=self.group_size,
             sampling=self.sampling,
-            concurrency=concurrency,
-            deadline_s=rollout_deadline_s,
-            deterministic=deterministic,
+            concurrency=self.concurrency,
+            deadline_s=self.rollout_deadline_s,
+            deterministic=settings.run.deterministic,
             rewards=rewards,
         )
-        self._evaluation = Evaluation(
+        self._evaluation = self._make_evaluation(settings.evaluation, eval_environments or {})
+        self._rows = as_row_source(rows, seed=self.seed)
+        count = len(self._rows) if isinstance(self._rows, DatasetRows) else None
+        self._unusual = unusual(settings.learning.learning_rate, self.rows_per_step, count)
+        self.folder = None if path is None else RunFolder(path)
+        optimizer, saving = self._learner.optimizer, settings.saving
+        state = RunState(
+            self.accelerator, optimizer, self.folder, self.seed, keep=saving.keep_checkpoints
+        )
+        self.loop = RunLoop(self, state, self._stopping, saving)
+
+    def _make_evaluation(
+        self,
+        settings: EvaluationSettings,
+        environments: Mapping[str, tuple[Any, Sequence[Row]]],
+    ) -> Evaluation:
+        evaluation = Evaluation(
             self._rollouts,
             replace(
                 self._rollout_settings,
-                group_size=eval_group_size,
+                group_size=settings.group_size,
                 sampling=self.eval_sampling,
-                seed=derive(seed, "evaluation"),
+                seed=derive(self.seed, "evaluation"),
                 deadline_s=None,  # evaluations wait for all
             ),
-            pass_reward=eval_pass_reward,
-            tags=tag_expressions(eval_by),
-            others=played_by(self._rollouts, eval_environments or {}, tokenizer),
+            pass_reward=settings.pass_reward,
+            tags=tag_expressions(settings.by),
+            others=played_by(self._rollouts, environments, self.tokenizer),
         )
-        self._evaluation.check(eval_rows)
-        self._rows = as_row_source(rows, seed=seed)
-        count = len(self._rows) if isinstance(self._rows, DatasetRows) else None
-        self._unusual = unusual(learning_rate, rows_per_step, count)
-        self.folder = RunFolder(output_dir) if output_dir is not None else None
-        optimizer, folder = self._learner.optimizer, self.folder
-        self.loop = RunLoop(
-            self,
-            RunState(self.accelerator, optimizer, folder, seed, keep=keep_checkpoints),
-            self._stopping,
-            checkpoint_every_s=checkpoint_every_s,
-            checkpoint_every_steps=checkpoint_every_steps,
-        )
+        evaluation.check(self.eval_rows)
+        return evaluation
 
     def train(self, *, resume: bool = False) -> dict[str, Any]:
         """Take all steps, evaluating before, between and after, and save what they came to.
@@ -306,7 +267,7 @@ class Trainer:
             stack.enter_context(self._stopping.listening())
             self.loop.begin(resume=resume)
             if self.folder is not None and self.accelerator.is_main_process:
-                write_python_config(self.folder.path, self._given)
+                write_python_config(self.folder.path, self._given | {"eval_rows": self.eval_rows})
             self._learner.gather()
             self._rollouts.hand_over(self.model, self.step)
             with tracking(self.accelerator, self._hyperparameters, self.step):
@@ -329,9 +290,9 @@ class Trainer:
             TooManyFailures: No episode could be finished.
         """
         alone, rows = rows is not None, self.eval_rows if rows is None else rows
-        if rows is None or not len(rows):
+        rows = () if rows is None else as_rows(rows)
+        if not len(rows):
             raise ConfigError("evaluate: no rows; pass some, or give the trainer eval_rows")
-        check_rows_kind(rows)
         if not self.loop.has_begun:
             self._rollouts.hand_over(self.model, self.step)
         # Whether there is an evaluation changes nothing of what training draws, nor the reverse.

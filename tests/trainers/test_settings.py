@@ -8,22 +8,12 @@ import pytest
 
 from gymnast.errors import ConfigError
 from gymnast.trainers import Trainer
-from gymnast.trainers.base.settings import GroupSettings, RunSettings, Settings, StepSettings
+from gymnast.trainers.base.settings import Settings
 from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.evaluation.settings import EvaluationSettings
-from gymnast.trainers.learner.settings import LearnerSettings
-from gymnast.trainers.rollouts.limits import RolloutLimits
-from gymnast.trainers.saving.settings import SavingSettings
+from gymnast.trainers.settings import TrainerSettings
 
-SETTINGS: list[type[Settings]] = [
-    StepSettings,
-    GroupSettings,
-    LearnerSettings,
-    RolloutLimits,
-    EvaluationSettings,
-    SavingSettings,
-    RunSettings,
-]
+SETTINGS: list[type[Settings]] = list(TrainerSettings.__annotations__.values())
 # The keywords that are no settings: a YAML can only name what Python passes.
 OBJECTS = {
     "agent",
@@ -76,10 +66,18 @@ def test_a_key_of_the_yaml_is_the_setting_itself(cls: type[Settings]) -> None:
         assert repr(key) == repr(field), "the same type, range, default and meaning"
 
 
+def test_the_trainers_docstring_says_what_each_setting_means() -> None:
+    text = " ".join((Trainer.__doc__ or "").split())
+    for cls in SETTINGS:
+        for name, field in cls.model_fields.items():
+            assert f"{cls.prefix}{name}: {' '.join(str(field.description).split())}" in text
+
+
 def test_a_wrong_value_is_named_by_the_keyword_of_the_trainer() -> None:
     with pytest.raises(ConfigError) as caught:
-        EvaluationSettings.collect({"eval_every_steps": -1, "eval_by": "kind", "steps": 0})
+        TrainerSettings.collect({"eval_every_steps": -1, "eval_by": "kind", "steps": 0})
     assert str(caught.value).splitlines() == [
+        "steps: must be >= 1, got 0",
         "eval_every_steps: must be >= 0, got -1",
         "eval_by: must be a list of columns, or jmespath expressions by name, got 'kind'",
     ]

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import os
 import random
 import shutil
 import threading
@@ -180,6 +181,22 @@ def test_the_run_folder_has_metrics_rollouts_and_checkpoints(
     assert [json.loads(line)["group"] for line in rollouts] == [0] * 4 + [1] * 4
     kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert kept == ["step_00002", "step_00003"]
+
+
+def test_a_relative_output_dir_stays_where_it_was_when_an_environment_changes_the_folder(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wanders(SmallLetters):
+        def setup(self, row: Any) -> None:
+            os.chdir(tmp_path / "elsewhere")
+
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    trainer = make_trainer(tokenizer, environment=Wanders, output_dir="run", eval_rows=ROWS)
+    assert trainer.train()["folder"] == str(tmp_path / "run")
+    assert len(written(tmp_path / "run")) == 4
+    assert (tmp_path / "run" / "model").is_dir()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_without_an_output_dir_nothing_is_written(
@@ -617,7 +634,14 @@ def test_how_many_episodes_may_fail_by_the_users_code(
         ({"rows_per_step": -1}, ConfigError, "rows_per_step: must be >= 1, got -1"),
         ({"rollout_deadline_s": 0.0}, ConfigError, "rollout_deadline_s: must be > 0, got 0"),
         ({"learning_rate": 0.0}, ConfigError, "learning_rate: must be > 0, got 0"),
-        ({"learning_rate": math.nan}, ConfigError, "learning_rate: must be > 0, got nan"),
+        (
+            {"learning_rate": math.nan},
+            ConfigError,
+            "learning_rate: must be a finite number, got nan",
+        ),
+        ({"max_grad_norm": math.nan}, ConfigError, "max_grad_norm: must be > 0, got nan"),
+        ({"weight_decay": -0.1}, ConfigError, "weight_decay: must be >= 0, got -0.1"),
+        ({"eval_by": "kind"}, ConfigError, "eval_by: must be a list of columns, or jmespath"),
         ({"environment": "gymnast/Arithmetik-v0"}, UnknownEnvironment, "gymnast/Arithmetic-v0"),
         ({"environment": SmallLetters()}, ConfigError, "a function that makes an environment"),
     ],

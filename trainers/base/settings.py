@@ -15,7 +15,7 @@ tests/trainers/test_settings.py compares the two, and
 
 import os
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -84,7 +84,7 @@ class Settings(BaseModel):
         return {cls.prefix + name: getattr(section, name) for name in cls.model_fields}
 
 
-def documented(settings: Sequence[type[Settings]]) -> Callable[[type[T]], type[T]]:
+def documented(settings: Iterable[type[Settings]]) -> Callable[[type[T]], type[T]]:
     """A class decorator: the class's docstring gets the meanings of settings, before `Raises:`."""
     lines = [
         textwrap.fill(

@@ -16,6 +16,7 @@ import yaml
 
 from gymnast.trainers.config.sections import RunConfig, SamplingSection, TrainerSection
 from gymnast.trainers.data.input_paths import located
+from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.saving.durable import write_text
 from gymnast.trainers.saving.run_folder import CONFIG_FILE
 from gymnast.types import Sampling
@@ -34,15 +35,15 @@ def write_python_config(folder: Path, given: Mapping[str, Any]) -> None:
     if (folder / CONFIG_FILE).exists():
         return
     sampling, evaluated = given["sampling"] or Sampling(), given["eval_sampling"]
+    prefix = EvaluationSettings.prefix
     settings: dict[str, Any] = {
         "model": {"dtype": str(given["model"].dtype).removeprefix("torch.")},
         "algorithm": {"group_size": given["group_size"]},
         "sampling": _sampling(sampling),
         "trainer": {name: given[name] for name in TrainerSection.model_fields if name in given},
         "evaluation": {
-            "every_steps": given["eval_every_steps"] if given["eval_rows"] else 0,
-            "group_size": given["eval_group_size"],
-            "pass_reward": given["eval_pass_reward"],
+            **{name: given[f"{prefix}{name}"] for name in EvaluationSettings.model_fields},
+            **({} if given["eval_rows"] else {"every_steps": 0}),
             **(_sampling(evaluated) if evaluated is not None else {}),
         },
         "seed": given["seed"],
@@ -153,4 +154,6 @@ def _as_written(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_python(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        return value.item()
+    return list(value) if isinstance(value, tuple) else value

@@ -6,7 +6,6 @@ evaluates. What is measured, and under which names, is in `trainers/evaluation/m
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -57,9 +56,6 @@ class Evaluation:
         pass_reward: An episode passes when its reward reaches this.
         tags: What rows are divided by, as `tag_expressions` returns it.
         others: For each further environment, what plays its rows, and the rows.
-
-    Raises:
-        ConfigError: A number is out of its range.
     """
 
     rollouts: SharedRollouts
@@ -67,13 +63,6 @@ class Evaluation:
     pass_reward: float = 1.0
     tags: Mapping[str, str] = field(default_factory=dict)
     others: Mapping[str, tuple[SharedRollouts, Sequence[Row]]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.pass_reward, int | float) and isfinite(self.pass_reward)):
-            raise ConfigError(
-                f"eval_pass_reward: must be a finite number, got {self.pass_reward!r}; name the "
-                "reward of an episode that passes, such as 1.0"
-            )
 
     def check(self, rows: Sequence[Row] | None) -> None:
         """Check tags and further environments against the rows that will be evaluated.

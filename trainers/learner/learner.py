@@ -8,7 +8,7 @@ What one update does is in `trainers/learner/update.py`.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,12 +16,14 @@ import torch
 from accelerate import Accelerator
 
 from gymnast.errors import ModelError
+from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.distributed.sharding import shard, whole
 from gymnast.trainers.distributed.zero_settings import Zero
 from gymnast.trainers.learner.credit import Groups
 from gymnast.trainers.learner.optimizer import MasterAdamW, Optimizer
 from gymnast.trainers.learner.policy.policy import Policy, Reference
+from gymnast.trainers.learner.settings import LearnerSettings
 from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.trainers.learner.zero import ZeroAdamW
 
@@ -48,12 +50,10 @@ class Learner:
         model: Whole in every process. It is trained itself or, where weights are divided over
             processes, follows a divided copy.
         accelerator: Of this process.
-        settings: Of each update.
+        algorithm: What is learned by.
+        settings: The optimizer's, and those of a batch.
+        reward_weights: Of the parts of the reward, by name.
         temperature: At which the actions are sampled.
-        gradient_checkpointing: See `Policy`.
-        learning_rate: Of AdamW.
-        weight_decay: Of AdamW.
-        warmup_steps: Over which the learning rate grows.
         sharded: Whether several processes divide the weights among themselves (FSDP2).
         zero: What several processes share out with DeepSpeed.
         seed: Of dropout.
@@ -70,32 +70,35 @@ class Learner:
         self,
         model: Any,
         accelerator: Accelerator,
-        settings: UpdateSettings,
+        algorithm: Algorithm,
+        settings: LearnerSettings,
         *,
+        reward_weights: Mapping[str, float],
         temperature: float,
-        gradient_checkpointing: bool,
-        learning_rate: float,
-        weight_decay: float,
-        warmup_steps: int,
         sharded: bool,
         zero: Zero | None,
         seed: int,
     ) -> None:
-        self._accelerator, self._settings, self._seed = accelerator, settings, seed
-        kl = settings.algorithm.kl
-        self._reference = Reference(model, temperature=temperature) if kl is not None else None
+        self._accelerator, self._seed = accelerator, seed
+        self._settings = UpdateSettings(
+            algorithm, settings.max_grad_norm, settings.tokens_per_microbatch, reward_weights
+        )
+        penalised = algorithm.kl is not None
+        self._reference = Reference(model, temperature=temperature) if penalised else None
         several = accelerator.num_processes > 1
         zero, sharded = (zero, sharded) if several else (None, False)
         self._sums_gradients = several and zero is None and not sharded
         divided = sharded or (zero is not None and zero.stage == 3)
         trained = copy.deepcopy(model) if divided else model
         policy = Policy(
-            trained, temperature=temperature, gradient_checkpointing=gradient_checkpointing
+            trained,
+            temperature=temperature,
+            gradient_checkpointing=settings.gradient_checkpointing,
         )
         adamw: dict[str, Any] = {
-            "learning_rate": learning_rate,
-            "weight_decay": weight_decay,
-            "warmup_steps": warmup_steps,
+            "learning_rate": settings.learning_rate,
+            "weight_decay": settings.weight_decay,
+            "warmup_steps": settings.warmup_steps,
         }
         self.policy: torch.nn.Module
         self.optimizer: Optimizer

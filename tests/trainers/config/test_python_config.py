@@ -57,9 +57,12 @@ def head(run: Path) -> list[str]:
 def test_a_run_of_what_has_a_name_is_evaluated_from_its_folder(
     train: Train, tmp_path: Path
 ) -> None:
-    trainer = train(f"{__file__}:Letters", eval_group_size=2, algorithm="rloo", seed=5)
+    trainer = train(
+        f"{__file__}:Letters", eval_group_size=2, eval_by=["n"], algorithm="rloo", seed=5
+    )
     config = evaluation_config(tmp_path / "run", [])
     assert config.algorithm.name == "rloo" and config.trainer.steps == 1 and config.seed == 5
+    assert config.evaluation.group_size == 2 and config.evaluation.by == ("n",)
     again = build_trainer(config.model_copy(update={"output_dir": None}))
     assert sorted(row["n"] for row in again.eval_rows or ()) == [0, 1]
     theirs, ours = again.evaluate(), trainer.evaluate()

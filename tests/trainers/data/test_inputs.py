@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gymnast.agents import ScriptedAgent
@@ -12,6 +13,7 @@ from gymnast.agents.models.tiny import tiny_model
 from gymnast.envs import Environment, Renderer
 from gymnast.errors import GymnastError
 from gymnast.trainers import Trainer, collect, rollout
+from gymnast.trainers.data.rows import DatasetRows
 from gymnast.trainers.distributed.processes import launched
 from gymnast.types import Sampling
 
@@ -67,7 +69,19 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "rows for evaluation that are text": (
         {"eval_rows": ["Go."]},
-        "eval_rows: must be a list of dicts or a RowSource, and row 0 is 'Go.'",
+        "eval_rows: must be a list of dicts, and row 0 is 'Go.'",
+    ),
+    "an array of numbers for evaluation rows": (
+        {"eval_rows": np.array([1.0, 2.0])},
+        "eval_rows: must be a list of dicts, and row 0 is np.float64(1.0)",
+    ),
+    "an array of several dimensions": (
+        {"eval_rows": np.array(5)},
+        "eval_rows: must be a list of dicts, got an array of the shape ()",
+    ),
+    "evaluation rows without end": (
+        {"eval_rows": DatasetRows(ROWS, seed=0)},
+        "eval_rows: must be a list of dicts, got <gymnast.trainers.data.rows.DatasetRows object",
     ),
     "sampling as a dict": (
         {"sampling": {"temperature": 0.7, "max_new_tokens": 8}},
@@ -76,7 +90,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a number as text": (
         {"steps": "3"},
-        "steps: must be a number, got '3'",
+        "steps: must be a whole number, got '3'",
     ),
     "an environment instead of what makes it": (
         {"environment": Environment()},
@@ -112,8 +126,14 @@ def test_a_trainer_says_what_is_wrong(tokenizer: Any, changes: dict[str, Any], s
 
 
 def test_rows_to_evaluate_with_are_of_the_same_kind(tokenizer: Any) -> None:
-    with pytest.raises(GymnastError, match="rows: must be a list of dicts"):
+    with pytest.raises(GymnastError, match=r"rows: must be a list of dicts, got"):
         trainer(tokenizer).evaluate("rows.jsonl")  # type: ignore[arg-type]
+
+
+def test_an_array_of_rows_is_evaluated_like_a_list(tokenizer: Any) -> None:
+    rows: Any = np.array([{"prompt": "Go."}, {"prompt": "Stop."}])
+    assert trainer(tokenizer, eval_rows=rows).train()["after"] == 0
+    assert trainer(tokenizer).evaluate(rows)["eval/rows"] == 2
 
 
 def test_rollouts_say_so_too(renderer: Renderer) -> None:

@@ -142,7 +142,7 @@ def test_a_further_environment_without_any_episode_is_named(tokenizer: Any) -> N
     [
         ({"eval_group_size": 0}, "eval_group_size: must be >= 1, got 0"),
         ({"eval_pass_reward": float("nan")}, "eval_pass_reward: must be a finite number, got nan"),
-        ({"eval_pass_reward": "high"}, "eval_pass_reward: must be a finite number, got 'high'"),
+        ({"eval_pass_reward": "high"}, "eval_pass_reward: must be a number, got 'high'"),
         ({"eval_by": ["knid"]}, r"evaluation.by.knid: must find .*; did you mean kind\?"),
         ({"eval_environments": {"by": (One, ROWS)}}, "eval_environments: a name must consist of"),
         ({"eval_environments": {"x": (One, [])}}, "eval_environments: 'x' has no rows"),
