@@ -15,6 +15,7 @@ from gymnast.trainers.config.files import load_config, save_config
 from gymnast.trainers.config.resuming import check_output_folder, check_same_run
 from gymnast.trainers.config.sections import ModelSection, RunConfig, SamplingSection
 from gymnast.trainers.config.task import RunTask, prepare_task
+from gymnast.trainers.data.input_paths import absolute
 from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.reporting.trackers import make_trackers
 from gymnast.trainers.rollouts.rewards import load_rewards
@@ -37,6 +38,9 @@ def build_trainer(
         UsageError: Something does not hold; each kind of mistake has its own subclass.
         UserCodeError: The environment's own code raised.
     """
+    if config.output_dir is not None:  # the user's code, run below, may change the working folder
+        folder = str(absolute(config.output_dir, Path.cwd()))
+        config = config.model_copy(update={"output_dir": folder})
     find_environments(config)
     check_sampling(config.sampling.make())
     find_backend(config.agent.backend, config.agent.model_extra or {})

@@ -13,6 +13,7 @@ from typing import Any
 from gymnast.errors import ConfigError
 from gymnast.trainers.config.files import load_config
 from gymnast.trainers.config.sections import RunConfig
+from gymnast.trainers.data.input_paths import shown
 from gymnast.trainers.saving.checkpoints import Checkpoints
 from gymnast.trainers.saving.run_folder import CONFIG_FILE, OVER, holds_results, is_over
 from gymnast.visible import visible_logger
@@ -39,21 +40,21 @@ def check_output_folder(folder: Path, *, resume: bool) -> None:
         ConfigError: It cannot be written, holds another run, or holds one that cannot be continued.
     """
     if resume and is_over(folder):
-        raise ConfigError(f"output_dir: {folder} {OVER}")
+        raise ConfigError(f"output_dir: {shown(folder)} {OVER}")
     if holds_results(folder) and not resume:
         raise ConfigError(
-            f"output_dir: {folder} already holds a run; continue it with --resume, remove it, or "
-            "name another folder (output_dir=...)"
+            f"output_dir: {shown(folder)} already holds a run; continue it with --resume, remove "
+            "it, or name another folder (output_dir=...)"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder):
             pass
     except FileExistsError as error:
-        raise ConfigError(f"output_dir: {folder} is a file; name a folder") from error
+        raise ConfigError(f"output_dir: {shown(folder)} is a file; name a folder") from error
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise ConfigError(f"output_dir: {folder} cannot be written: {reason}") from error
+        raise ConfigError(f"output_dir: {shown(folder)} cannot be written: {reason}") from error
 
 
 def check_same_run(config: RunConfig, folder: Path) -> None:
@@ -73,12 +74,12 @@ def check_same_run(config: RunConfig, folder: Path) -> None:
         reason = str(error).splitlines()[0]
         logger.warning("the settings are not compared with those of the run: %s", reason)
         return
-    changed = differences(before, config)
+    changed, place = differences(before, config), shown(folder)
     refused = [
-        f"{key}: is {ours}, and the run in {folder} has {theirs}; set {key}={theirs}, or start "
-        "anew in another folder (output_dir=...)"
+        f"{key}: is {ours}, and the run in {place} has {theirs}; set {key}={theirs}, or start anew "
+        "in another folder (output_dir=...)"
         if theirs != NOT_SET
-        else f"{key}: is {ours}, and the run in {folder} has none; leave it out, or start anew in "
+        else f"{key}: is {ours}, and the run in {place} has none; leave it out, or start anew in "
         "another folder (output_dir=...)"
         for key, theirs, ours in changed
         if key in FIXED

@@ -1,0 +1,158 @@
+"""What a run plays, as its config says: environments, training rows, evaluation rows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymnast.agents.models.load import load_tokenizer
+from gymnast.envs import Environment
+from gymnast.errors import DataError, UsageError, UserCodeError
+from gymnast.trainers.config.files import parse_config
+from gymnast.trainers.config.task import RunTask, prepare_task
+
+CONTEXT_LENGTH = 2048
+ARITHMETIC: dict[str, Any] = {"id": "gymnast/Arithmetic-v0", "max_turns": 2}
+COLUMNS = {"prompt": "q", "answer": "answer"}
+LARGE = ARITHMETIC | {"min_operand": 100, "max_operand": 999}
+
+
+class WrongGenerator(Environment):
+    """Rows from a generator that is written wrongly in one way or another."""
+
+    def sample_row(self, rng: Any) -> Any:
+        return self.broken(rng)
+
+    def broken(self, rng: Any) -> Any:
+        raise ZeroDivisionError("made on purpose")
+
+
+class WrongRow(WrongGenerator):
+    """Gives a row that is no dict."""
+
+    def broken(self, rng: Any) -> Any:
+        return [1]
+
+
+class AsyncRow(WrongGenerator):
+    """Makes rows without blocking."""
+
+    async def sample_row(self, rng: Any) -> Any:
+        return {"prompt": f"Say {rng.integers(1000)}."}
+
+
+def prepare(**sections: Any) -> RunTask:
+    settings: dict[str, Any] = {
+        "model": {"name": "tiny:"},
+        "environment": ARITHMETIC,
+        "evaluation": {"rows": 5},
+        "seed": 4,
+    }
+    config = parse_config(settings | sections)
+    return prepare_task(config, load_tokenizer("tiny:"), CONTEXT_LENGTH)
+
+
+def here(name: str) -> dict[str, Any]:
+    return {"id": f"{__file__}:{name}", "max_turns": 2}
+
+
+def answers(rows: Any) -> list[int]:
+    return sorted(row["answer"] for row in rows)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str]:
+    """Six rows to train on, and a file with the last two of them."""
+    rows = [{"q": f"What is {n} plus 1?", "answer": n + 1} for n in range(6)]
+    training, evaluation = tmp_path / "training.jsonl", tmp_path / "evaluation.json"
+    training.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    evaluation.write_text(json.dumps(rows[4:]))
+    return str(training), str(evaluation)
+
+
+# The run's own environment
+
+
+def test_the_environment_gets_its_settings_and_the_models_context() -> None:
+    own = {"context_length": 900, "worked_turns": 1, "system_prompt": "Be brief."}
+    env: Any = prepare(environment=ARITHMETIC | own).make_env()
+    assert (env.max_turns, env.context_length, len(env.worked)) == (2, 900, 1)
+    assert env.system_prompt == "Be brief."
+    assert prepare().make_env().context_length == CONTEXT_LENGTH
+
+
+def test_evaluation_rows_are_taken_from_a_file_and_not_trained_on(files: tuple[str, str]) -> None:
+    task = prepare(data={"train": files[0], "columns": COLUMNS}, evaluation={"rows": 2})
+    assert len(task.evaluation_rows) == 2
+    both = [*task.evaluation_rows, *task.training_rows.batch(0, 4)]
+    assert answers(both) == [1, 2, 3, 4, 5, 6]
+
+
+def test_evaluation_rows_may_have_a_file_of_their_own(files: tuple[str, str]) -> None:
+    data = {"train": files[0], "evaluation": files[1], "columns": COLUMNS}
+    task = prepare(data=data, evaluation={})
+    assert answers(task.evaluation_rows) == [5, 6]
+    assert answers(task.training_rows.batch(0, 4)) == [1, 2, 3, 4]
+    with pytest.raises(DataError, match=r"evaluation.rows: must be <= 2"):
+        prepare(data=data, evaluation={"rows": 3})
+
+
+def test_rows_may_be_made_without_blocking() -> None:
+    task = prepare(environment=here("AsyncRow"))
+    assert len({row["prompt"] for row in task.evaluation_rows}) == 5
+
+
+def test_a_row_generator_that_is_wrong_is_named() -> None:
+    with pytest.raises(UserCodeError, match="sample_row: raised ZeroDivisionError"):
+        prepare(environment=here("WrongGenerator"))
+    with pytest.raises(UserCodeError, match=r"sample_row: gave \[1\]; a row must be a dict"):
+        prepare(environment=here("WrongRow"))
+
+
+# Further environments to evaluate in
+
+
+def test_a_further_environment_may_have_a_file_of_rows_none_of_which_is_trained_on(
+    files: tuple[str, str],
+) -> None:
+    section = {"id": "gymnast/Arithmetic-v0", "data": files[1], "columns": COLUMNS}
+    data = {"train": files[0], "columns": COLUMNS}
+    task = prepare(data=data, evaluation={"rows": 1, "environments": {"exam": section}})
+    assert answers(task.evaluation_environments["exam"].rows) == [5, 6]
+    trained = {row["answer"] for row in task.training_rows.batch(0, 60)}
+    assert trained == {1, 2, 3, 4} - {row["answer"] for row in task.evaluation_rows}
+    with pytest.raises(DataError, match=r"evaluation.environments.exam.rows: must be <= 2, the"):
+        prepare(evaluation={"rows": 1, "environments": {"exam": section | {"rows": 4}}})
+
+
+def test_rows_made_by_a_further_environment_are_not_trained_on() -> None:
+    """Both make rows by one generator; the further environment makes more evaluation rows."""
+    few = ARITHMETIC | {"min_operand": 2, "max_operand": 4}
+    evaluation = {"rows": 3, "environments": {"more": few | {"rows": 12}}}
+    task = prepare(environment=few, evaluation=evaluation)
+    rows = task.evaluation_environments["more"].rows
+    assert len(rows) == 12
+    assert not [row for row in task.training_rows.batch(0, 50) if row in rows]
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"id": "gymnast/Arithmetik-v0"}, "there is no environment 'gymnast/Arithmetik-v0'"),
+        ({"id": "gymnast/Arithmetic-v0", "max_turn": 3}, "Arithmetic has no setting 'max_turn'"),
+        (
+            LARGE | {"context_length": 9999},
+            "context_length: must be <= 2048, the context that tiny:",
+        ),
+        (LARGE | {"max_operand": 102, "rows": 99}, "rows: must be < 18, got 99"),
+        ({"id": "gymnast.envs:Environment"}, "data: is required: Environment makes no rows"),
+    ],
+)
+def test_a_further_environment_that_is_wrong_is_named(
+    section: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        prepare(evaluation={"rows": 5, "environments": {"other": section}})
+    place = "evaluation.environments.other"
+    assert str(caught.value).startswith((f"{place}: {message}", f"{place}.{message}"))
