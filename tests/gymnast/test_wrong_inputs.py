@@ -261,7 +261,7 @@ SETTINGS = {
     ),
     "a tag that no row has": (
         "train run.yaml evaluation.by=[operatoin]",
-        'evaluation.by.operatoin: must find something in a held-out row, got "operatoin" (the '
+        'evaluation.by.operatoin: must find something in an evaluation row, got "operatoin" (the '
         "columns: a, answer, b, operation, prompt); did you mean operation?",
     ),
 }
@@ -326,7 +326,7 @@ ENVIRONMENTS = {
         "train run.yaml environment.context_length=20",
         "gymnast/Arithmetic-v0: no prompt fits: the prompt has ",
     ),
-    "more held-out rows than there can be": (
+    "more evaluation rows than there can be": (
         "train run.yaml environment.max_operand=4 evaluation.rows=99",
         "evaluation.rows: must be < 18, got 99",
     ),
@@ -406,7 +406,7 @@ DATA = {
         f"train run.yaml {ROWS}shop.py",
         "shop.py: files of rows end in .jsonl, .json, .csv, .parquet, .arrow, but this one ",
     ),
-    "more held-out rows than a file has": (
+    "more evaluation rows than a file has": (
         f"train run.yaml {SHOP} data.train=buy.jsonl evaluation.rows=29",
         "evaluation.rows: must be < 29, the rows of data.train, got 29; lower it, or name ",
     ),
