@@ -1,8 +1,8 @@
 """The README's main job by several algorithms and seeds, and by TRL's `GRPOTrainer`.
 
     python benchmarks/learning.py                        all runs, one after another, and the table
-    python benchmarks/learning.py --only grpo-0 trl-0    some; those with a result are not run again
-    python benchmarks/learning.py --table                the table and the plot of what there is
+    python benchmarks/learning.py --only grpo-0 trl-0    some; none with a result is run again
+    python benchmarks/learning.py --table                the table and the plot of these results
     python benchmarks/learning.py --quick --only grpo-0  two small steps: does it run?
 
 A run is `ALGORITHM-SEED`. SmolLM2-135M, the same training rows in the same order, the same prompts
@@ -39,7 +39,7 @@ QUICK = (
 
 
 def run(name: str, threads: int, quick: bool) -> Curve:
-    """Do one run, here."""
+    """Do one run in this process."""
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")  # TRL's and Transformers' own
     algorithm, seed = name.split("-")

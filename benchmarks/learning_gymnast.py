@@ -1,4 +1,4 @@
-"""Gymnast's side: the main job as `gymnast train` runs it, with the time of every step noted."""
+"""Gymnast's side: the main job as `gymnast train` runs it, with every step timed."""
 
 import time
 from collections.abc import Mapping

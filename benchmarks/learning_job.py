@@ -1,4 +1,4 @@
-"""The README's main job as both sides get it, and the curve that a run of it leaves."""
+"""The README's main job as both sides get it, and the curve that a run leaves."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ class Step:
     """One step of training.
 
     Attributes:
-        reward: The mean of its episodes, before its update.
-        wall_s: On the clock since training began, evaluations left out.
+        reward: The mean over its episodes, before its update.
+        wall_s: Seconds on the clock since training began, without evaluations.
         cpu_s: CPU seconds of all threads, likewise.
     """
 
@@ -35,12 +35,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Curve:
-    """A whole run.
+    """The learning curve of a run.
 
     Attributes:
         before: The mean reward of the evaluation rows before training.
-        after: The same after it.
-        steps: In order.
+        after: The same after training.
+        steps: All steps, in order.
     """
 
     before: float
@@ -55,7 +55,7 @@ class Curve:
         return None
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the curve as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(self), indent=1))
 
@@ -68,10 +68,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained.
+    """The job to train.
 
     Attributes:
-        config: The main job's.
+        config: The main job's config.
         task: Its environment and rows.
         rows: The training rows, in the order of the run.
     """
@@ -82,7 +82,7 @@ class Job:
 
     @property
     def max_turns(self) -> int:
-        """Turns an episode may have."""
+        """How many turns an episode may have."""
         return self.task.make_env().max_turns
 
 

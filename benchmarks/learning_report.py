@@ -12,9 +12,9 @@ TARGET = 1 / 3
 
 
 def table(curves: Mapping[str, Curve]) -> str:
-    """One line a run, then Gymnast's GRPO as shares of TRL's, seed by seed."""
+    """One line per run, then Gymnast's GRPO as shares of TRL's, seed by seed."""
     lines = [
-        f"{'run':10} | held-out reward | mean of the last {WINDOW} steps reaches {LEVEL:g} | whole",
+        f"{'run':10} | eval reward     | mean of the last {WINDOW} steps reaches {LEVEL:g} | whole",
         f"{'':10} | before    after | {'wall s':>9} {'CPU s':>9} {'step':>5}"
         f"          | {'wall s':>7} {'CPU s':>7}",
     ]
@@ -48,7 +48,7 @@ def targets(curves: Mapping[str, Curve]) -> list[Target]:
 
 
 def save_plot(curves: Mapping[str, Curve], path: Path) -> None:
-    """The reward of every step against the minutes of training, as PNG."""
+    """Plot the reward of every step against the minutes of training, as PNG."""
     matplotlib = importlib.import_module("matplotlib")
     matplotlib.use("Agg")
     pyplot = importlib.import_module("matplotlib.pyplot")

@@ -1,10 +1,10 @@
 """TRL's side: the main job by `GRPOTrainer`, as a user of TRL would write it.
 
-Prompts are Gymnast's, token by token, which is asserted: their messages are written out in plain
-text, and `TEMPLATE` writes calls and results as Gymnast's plain protocol does. Tools are plain
-functions. Rewards are Arithmetic's own: the messages of each completion are played through the
-environment once more. TRL has one limit on a completion's tokens, tool results included, where
-Gymnast has one for each turn; `MAX_COMPLETION` leaves room for several calls.
+Prompts are asserted to be Gymnast's, token by token: their messages are written out in plain text,
+and `TEMPLATE` writes calls and results as Gymnast's plain protocol does. Tools are plain functions.
+Rewards are Arithmetic's own: the messages of each completion are played through the environment
+once more. TRL has one limit on a completion's tokens, tool results included, where Gymnast has one
+for each turn; `MAX_COMPLETION` leaves room for several calls.
 """
 
 import asyncio
@@ -131,18 +131,18 @@ def run(job: Job) -> Curve:
 
 
 class Watch(TrainerCallback):  # type: ignore[misc]
-    """Notes the reward and the time of every step, from TRL's own logs."""
+    """Records the reward and the time of every step, from TRL's own logs."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self._started = (0.0, 0.0)
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """The clock starts."""
+        """Start the clock."""
         self._started = time.perf_counter(), cpu_seconds()
 
     def on_log(self, *_: Any, logs: dict[str, Any], **__: Any) -> None:
-        """A step is over."""
+        """Record a step that is over."""
         if "reward" in logs:
             wall, cpu = self._started
             wall_s, cpu_s = time.perf_counter() - wall, cpu_seconds() - cpu
@@ -152,7 +152,7 @@ class Watch(TrainerCallback):  # type: ignore[misc]
 
 
 class Rescore:
-    """A reward function of TRL's: Arithmetic's own reward of the messages of each completion."""
+    """A reward function for TRL: Arithmetic's own reward for the messages of each completion."""
 
     __name__ = "arithmetic"
 
@@ -183,13 +183,13 @@ class Rescore:
 
 
 def prompt_messages(environment: Environment, row: Row, tokenizer: Any) -> list[dict[str, Any]]:
-    """What Gymnast begins an episode with, in messages of plain text."""
+    """The messages, in plain text, that Gymnast begins an episode with."""
     environment.reset(options={"row": row})
     return rewrite(environment.messages, environment.tools, takes_system=True)
 
 
 def check_prompts(job: Job, prompts: list[list[dict[str, Any]]], tokenizer: Any) -> None:
-    """Both sides begin with the same tokens.
+    """Check that both sides begin with the same tokens.
 
     Raises:
         AssertionError: They do not.

@@ -2,12 +2,12 @@
 
     python benchmarks/rollout.py                      all scenarios, about a quarter of an hour
     python benchmarks/rollout.py --only turns mix     some of them
-    python benchmarks/rollout.py --quick              a smoke test in small, without targets
+    python benchmarks/rollout.py --quick              a small smoke test, without targets
     python benchmarks/rollout.py --plot rollout.png   cost against turns
 
-Every scenario runs in a process of its own, both sides in turn in it, and prints medians. TRL and
-matplotlib are the `bench` extra. How each side is driven and what is timed: `rollout_gymnast.py`,
-`rollout_trl.py`. What is played: `rollout_script.py`.
+Every scenario runs in a process of its own, where both sides take turns, and prints medians. TRL
+and matplotlib are in the `bench` extra. `rollout_gymnast.py` and `rollout_trl.py` drive the sides
+and say what is timed; `rollout_script.py` makes the conversations.
 """
 
 import argparse
@@ -44,7 +44,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 def run(name: str, quick: bool, device: str, threads: int) -> Report:
-    """One scenario, here."""
+    """Run one scenario in this process."""
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore", FutureWarning)  # TRL's and Transformers' own
     torch.manual_seed(0)
@@ -52,7 +52,7 @@ def run(name: str, quick: bool, device: str, threads: int) -> Report:
 
 
 def conditions(device: str, threads: int) -> str:
-    """What the figures depend on."""
+    """The conditions that the figures depend on."""
     versions = ", ".join(f"{name} {_version(name)}" for name in ("torch", "transformers", "trl"))
     load = os.getloadavg()[0]
     where = torch.cuda.get_device_name() if device == "cuda" else "CPU"
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     reports = []
     for name in chosen.only:
         started = time.perf_counter()
-        # A fresh process each: what one scenario warmed up or left behind is not the next one's.
+        # A fresh process for each: nothing is warmed up or left behind for the next scenario.
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
             report = process.submit(run, name, chosen.quick, chosen.device, chosen.threads).result()
         reports.append(report)

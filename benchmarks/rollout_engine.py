@@ -23,7 +23,7 @@ TARGET_EXPONENT, TARGET_TINY, TARGET_SMOLLM2 = 1.1, 1.5, 1.0
 
 
 def growth(quick: bool, device: str) -> Report:
-    """CPU seconds against appended tokens."""
+    """Measure CPU seconds against appended tokens."""
     report = Report("Gymnast alone: cost against appended tokens, 16 episodes", [HEAD])
     appended, spent = [], []
     for turns in (1, 2, 4) if quick else (1, 1, 2, 4, 8, 16, 32):
@@ -52,7 +52,7 @@ def growth(quick: bool, device: str) -> Report:
 
 
 def decode(quick: bool, device: str) -> Report:
-    """The 0.9M model, batch 64."""
+    """Compare decoding of the 0.9M model at batch 64."""
     model = tiny_model().to(device)
     new_tokens, repetitions = (16, 1) if quick else (128, 7)
     report = _against_generate(
@@ -62,7 +62,7 @@ def decode(quick: bool, device: str) -> Report:
 
 
 def smollm2(quick: bool, device: str) -> Report:
-    """SmolLM2-135M in bf16, batch 16."""
+    """Compare decoding of SmolLM2-135M in bf16 at batch 16."""
     model, _ = load_model(SMOLLM2, dtype="bfloat16")
     new_tokens, repetitions = (8, 1) if quick else (64, 3)
     return _against_generate(
@@ -78,7 +78,7 @@ def smollm2(quick: bool, device: str) -> Report:
 def _against_generate(
     title: str, model: Any, batch: int, new_tokens: int, repetitions: int, bound: float
 ) -> Report:
-    """Both sides sample `new_tokens` for `batch` distinct prompts of equal length."""
+    """Time both sides sampling `new_tokens` for `batch` distinct prompts of equal length."""
     report = Report(
         f"{title}: batch {batch}, prompts of {PROMPT_TOKENS} tokens, {new_tokens} sampled", [HEAD]
     )

@@ -1,7 +1,7 @@
-"""Gymnast's side: `collect` with a `TransformersAgent`, its samples forced to a script's.
+"""Gymnast's side: `collect` with a `TransformersAgent` whose samples are forced to a script's.
 
-What is timed is one whole call of `collect`: environments made and reset, prompts rendered, tools
-run, rewards, trajectories. The agent is made once, and forgets its cache before every run.
+One whole call of `collect` is timed: environments made and reset, prompts rendered, tools run,
+rewards, trajectories. The agent is made once, and drops its cache before every run.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ Conversation = tuple[tuple[int, ...], tuple[int, ...]]  # ids, and 1 where they 
 
 
 class Forced:
-    """An agent whose turns are a script's: they are forced in the logits it samples from.
+    """An agent whose turns come from a script, by force: the logits leave one choice.
 
     Args:
-        agent: Samples.
-        script: Says what.
+        agent: Samples the tokens.
+        script: Names them.
     """
 
     def __init__(self, agent: TransformersAgent, script: Script) -> None:
@@ -43,7 +43,7 @@ class Forced:
         return await self._agent.generate(context_ids, sampling)
 
     def force(self, sample: Callable[..., Any]) -> Callable[..., Any]:
-        """The engine's `sample`, from logits that leave one choice."""
+        """Do what the engine's `sample` does, with logits that leave one choice."""
 
         def forced(logits: torch.Tensor, draws: Any, *rest: Any) -> Any:
             ids = [next(self._turns[draw.sampling.seed]) for draw in draws]
@@ -58,7 +58,7 @@ class GymnastSide:
 
     Args:
         model: The policy; not shared with another side.
-        workload: What is played.
+        workload: The episodes to play.
         deterministic: Whether `collect` samples in rounds.
     """
 
@@ -72,7 +72,7 @@ class GymnastSide:
         self.conversations: list[Conversation] = []
 
     def run(self) -> Cost:
-        """One rollout of all episodes; their `conversations` are kept."""
+        """Roll all episodes out once, and keep their `conversations`."""
         self._agent.weights_changed()
         agent = Forced(self._agent, Script(self._workload))
         with (

@@ -1,4 +1,4 @@
-"""The scenario of the loop itself: what `collect` costs an episode step without a model."""
+"""The scenario of the loop itself: what `collect` costs per step of an episode, without a model."""
 
 import asyncio
 from typing import Any
@@ -44,7 +44,7 @@ class AsyncNoop(Environment):
 
 
 def overhead(quick: bool, device: str) -> Report:
-    """Milliseconds an episode step."""
+    """Measure milliseconds per step of an episode."""
     report = Report(
         f"The loop itself: a ScriptedAgent, a no-op tool, {CALLS} calls and an answer", [HEAD]
     )

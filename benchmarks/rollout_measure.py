@@ -17,7 +17,7 @@ import torch
 
 @dataclass
 class Cost:
-    """Of one run.
+    """The cost of one run.
 
     Attributes:
         wall_s: Seconds on the clock.
@@ -31,7 +31,7 @@ class Cost:
 
 
 def cpu_seconds() -> float:
-    """Spent so far by this process and its ended children."""
+    """The CPU seconds so far of this process and its ended children."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 
@@ -55,7 +55,7 @@ class Meter:
 
     @contextmanager
     def measure(self) -> Iterator[Cost]:
-        """Gives a cost that is filled in at the end."""
+        """Yield a cost that is filled in at the end of the block."""
         cost = Cost()
         tokens, cpu, wall = self._tokens, cpu_seconds(), time.perf_counter()
         yield cost

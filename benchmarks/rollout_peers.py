@@ -32,7 +32,7 @@ def small_model(vocab_size: int, device: str) -> Any:
 
 
 def compare(work: Workload, repetitions: int, device: str) -> tuple[Cost, Cost]:
-    """Medians of Gymnast's costs and of TRL's.
+    """Measure the medians of Gymnast's costs and of TRL's.
 
     Raises:
         AssertionError: The two sides did not play the same conversations.
@@ -52,7 +52,7 @@ def compare(work: Workload, repetitions: int, device: str) -> tuple[Cost, Cost]:
 
 
 def warm_up(device: str) -> None:
-    """One run of both sides, for lazy imports and caches of code."""
+    """Run both sides once, for lazy imports and caches of code."""
     compare(workload(_smaller(equal_plays(1), 2)), 1, device)
 
 
@@ -61,7 +61,7 @@ def _smaller(plays: Sequence[Sequence[Play]], group_size: int) -> list[list[Play
 
 
 def turns(quick: bool, device: str) -> Report:
-    """Equal turns, no latency."""
+    """Compare equal turns without latency."""
     report = Report("Equal turns, a tool without latency, 16 episodes in 2 groups", [HEAD])
     warm_up(device)
     for count, repetitions in {1: 3, 2: 3, 4: 3, 8: 3}.items():
@@ -87,7 +87,7 @@ def turns(quick: bool, device: str) -> Report:
 
 
 def slow_tool(quick: bool, device: str) -> Report:
-    """A tool of 0.2 s every turn."""
+    """Compare turns with a tool of 0.2 s in each."""
     count = 1 if quick else 4
     report = Report(f"{count} turns, a tool of 0.2 s in each", [HEAD])
     warm_up(device)
@@ -103,7 +103,7 @@ def slow_tool(quick: bool, device: str) -> Report:
 
 
 def mix(quick: bool, device: str) -> Report:
-    """Turns, lengths and latencies as they come."""
+    """Compare a realistic mix of turns, lengths and latencies."""
     report = Report(
         "A mix: 1 to 8 turns (geometric), lengths log-normal, tools of 20 to 500 ms", [HEAD]
     )

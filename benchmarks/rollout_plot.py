@@ -8,13 +8,13 @@ from rollout_report import Point
 
 
 def save_plot(points: Sequence[Point], path: Path) -> None:
-    """CPU seconds and tokens pushed of every side, on two logarithmic panels, as PNG."""
+    """Plot CPU seconds and tokens pushed of both sides on two logarithmic panels, as PNG."""
     matplotlib = importlib.import_module("matplotlib")
     matplotlib.use("Agg")
     pyplot = importlib.import_module("matplotlib.pyplot")
     figure, panels = pyplot.subplots(1, 2, figsize=(9, 4), layout="constrained")
     for side in sorted({point.side for point in points}):
-        # A number of turns that two scenarios measured is drawn once, as first measured.
+        # If two scenarios measured the same number of turns, the first measurement is drawn.
         found = {point.turns: point.cost for point in reversed(points) if point.side == side}
         turns = sorted(found)
         panels[0].plot(turns, [found[n].cpu_s for n in turns], marker="o", label=side)

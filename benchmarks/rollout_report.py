@@ -1,4 +1,4 @@
-"""What a scenario says: lines of a table, targets with what was measured, points of a plot."""
+"""The report of a scenario: lines of a table, targets with their figures, points of a plot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ class Target:
     """A figure and its bound.
 
     Attributes:
-        what: Names the figure.
+        what: The name of the figure.
         measured: Its value.
         rule: Whether the bound is the least or the most.
         bound: The bound.
@@ -47,12 +47,12 @@ class Point:
 
 @dataclass
 class Report:
-    """Of one scenario.
+    """The report of one scenario.
 
     Attributes:
         title: What was done.
         lines: The table.
-        targets: What was to be reached.
+        targets: The figures that should be reached.
         points: For the plot of cost against turns.
     """
 
@@ -62,7 +62,7 @@ class Report:
     points: list[Point] = field(default_factory=list)
 
     def add(self, name: str, cost: Cost) -> None:
-        """A line of the table."""
+        """Add a line to the table."""
         self.lines.append(f"{name:30} | {cost.wall_s:8.2f} {cost.cpu_s:8.2f} {cost.tokens:9,}")
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class Report:
 
 
 def difference(ours: Sequence[object], theirs: Sequence[object]) -> str:
-    """What is the matter between two sides' conversations, "" where they are the same."""
+    """The first difference between two sides' conversations; "" if they are the same."""
     ours, theirs = sorted(ours, key=repr), sorted(theirs, key=repr)
     if len(ours) != len(theirs):
         return f"{len(ours)} conversations on one side, {len(theirs)} on the other"

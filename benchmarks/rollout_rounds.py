@@ -1,4 +1,4 @@
-"""The scenario of `deterministic`: what it costs to sample in rounds, beside sampling in flight.
+"""The scenario of `deterministic`: what sampling in rounds costs, compared with in flight.
 
 Both play the same conversations on the same model; only the order in which requests are served
 differs. TRL has no part in it.
@@ -12,7 +12,7 @@ from rollout_script import equal_plays, mixed_plays, workload
 
 
 def rounds(quick: bool, device: str) -> Report:
-    """Equal turns, a slow tool, and a mix: in flight and in rounds."""
+    """Compare equal turns, a slow tool and a mix, in flight and in rounds."""
     report = Report("deterministic: rounds beside requests in flight, 16 episodes", [HEAD])
     cases = {
         "4 turns, no latency": equal_plays(4),

@@ -1,10 +1,8 @@
-"""What both sides play: the rows, the tool, and every token the policy will sample.
+"""What both sides play: the rows, the tool, and every token that the policy will sample.
 
-The model is random, so what it says is fixed beforehand: a `Script` names the next turn's tokens as
-a function of the context (its row, its member, the turns it holds). Both sides force these tokens
+The model is random, so its turns are fixed beforehand: a `Script` names the next turn's tokens as a
+function of the context (its row, its member, the turns it holds). Both sides force these tokens
 where they sample, at the price of sampling, so that they play the same conversations.
-
-Left out: how a side forces the tokens (`rollout_gymnast.py`, `rollout_trl.py`).
 """
 
 import random
@@ -42,10 +40,10 @@ _RESULT_WORDS = [0]  # set by `tokenizer()`: as many as make an observation of O
 
 @dataclass(frozen=True)
 class Turn:
-    """One call of the policy's.
+    """One call that the policy makes.
 
     Attributes:
-        tokens: How many it samples, the stop token included.
+        tokens: How many tokens it samples, the stop token included.
         wait_ms: How long the tool takes.
     """
 
@@ -59,7 +57,7 @@ class Play:
 
     Attributes:
         calls: The turns that call the tool.
-        answer_tokens: Of the last turn, its stop token included.
+        answer_tokens: How many tokens the last turn has, its stop token included.
     """
 
     calls: tuple[Turn, ...]
@@ -71,9 +69,9 @@ class Workload:
     """All episodes, by row and member.
 
     Attributes:
-        tokenizer: Of both sides.
+        tokenizer: Used by both sides.
         prompts: The user's message of each row; the rows differ.
-        prompt_ids: The same as token ids.
+        prompt_ids: The same messages as token ids.
         turns: The ids of every turn: `turns[row][member][turn]`.
     """
 
@@ -99,7 +97,7 @@ def tokenizer() -> Any:
 
 
 def equal_plays(turns: int, wait_ms: int = 0) -> list[list[Play]]:
-    """Two groups of eight episodes with as many equal turns."""
+    """Two groups of eight episodes with the same number of equal turns."""
     play = Play((Turn(wait_ms=wait_ms),) * turns)
     return [[play] * GROUP_SIZE for _ in range(GROUPS)]
 
@@ -138,7 +136,7 @@ def workload(plays: Sequence[Sequence[Play]]) -> Workload:
 
 
 def prompt_ids(tokenizer: Any, prompt: str) -> list[int]:
-    """What the template makes of a row."""
+    """A row as the template renders it."""
     ids: list[int] = tokenizer.apply_chat_template(
         [{"role": "user", "content": prompt}],
         tools=[lookup],
@@ -172,10 +170,10 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
 
 
 class Script:
-    """What every context says next; a new one for every run.
+    """The next turn of every context; made anew for every run.
 
     Members of a group begin with one prompt: the first to ask becomes member 0, and so on. From its
-    second turn on an episode is known by the first turn in its context.
+    second turn on, an episode is recognised by the first turn in its context.
     """
 
     def __init__(self, workload: Workload) -> None:

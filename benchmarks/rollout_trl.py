@@ -1,10 +1,10 @@
-"""TRL's side: `GRPOTrainer` with the transformers backend, its samples forced to a script's.
+"""TRL's side: `GRPOTrainer` with the transformers backend, whose samples are forced to a script's.
 
 The trainer is made by its public constructor (`tools=`) and driven by `evaluate()`, which rolls the
-evaluation rows out and trains nothing. What is timed is the rollout inside of that: the trainer's
-`_generate`, which tokenizes the prompts, generates, parses, runs the tools and generates again
-until no episode calls one. Rewards, log-probabilities and the loss come after it and are not
-charged to TRL; Gymnast is charged for its rewards and for the log-probabilities of what it sampled.
+evaluation rows out and trains nothing. The rollout inside it is timed: the trainer's `_generate`,
+which tokenizes the prompts, generates, parses, runs the tools and generates again until no episode
+calls one. Rewards, log-probabilities and the loss come after it and are not charged to TRL; Gymnast
+is charged for its rewards and for the log-probabilities of its samples.
 """
 
 import importlib
@@ -36,7 +36,7 @@ class Force(LogitsProcessor):  # type: ignore[misc]
         self._start = start
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Scores [B, V] with one finite entry a row."""
+        """Return scores [B, V] with one finite entry per row."""
         at = input_ids.shape[1] - self._start
         index = self._turns[:, at : at + 1]
         return torch.full_like(scores, -torch.inf).scatter_(1, index, 0.0)
@@ -47,7 +47,7 @@ class TrlSide:
 
     Args:
         model: The policy; not shared with another side.
-        workload: What is played.
+        workload: The episodes to play.
     """
 
     def __init__(self, model: Any, workload: Workload) -> None:
@@ -61,7 +61,7 @@ class TrlSide:
         self.conversations: list[Conversation] = []
 
     def run(self) -> Cost:
-        """One rollout of all episodes; their `conversations` are kept."""
+        """Roll all episodes out once, and keep their `conversations`."""
         self._script = Script(self._workload)
         self._trainer.evaluate()
         return self._cost

@@ -4,13 +4,13 @@
     python benchmarks/train_step.py --groups 8          the whole step: half an hour on two cores
     python benchmarks/train_step.py --checkpointing     with gradient checkpointing on both sides
     python benchmarks/train_step.py --shorter 4         a quarter of every length
-    python benchmarks/train_step.py --quick             a smoke test in small, without targets
+    python benchmarks/train_step.py --quick             a small smoke test, without targets
 
-SmolLM2-135M in float32, eight sequences a micro-batch on both sides, everything else as each comes.
-Every step runs in a process of its own. First it is proved that the two sides computed the same:
-the loss and the gradients of all weights, as AdamW was given them in the very step that was
-measured, differ by less than 1e-4. What is trained on: `train_step_batch.py`; how a side is driven:
-`train_step_gymnast.py`, `train_step_trl.py`; what is measured: `train_step_measure.py`.
+SmolLM2-135M in float32, eight sequences per micro-batch on both sides, everything else by each
+side's defaults. Every step runs in a process of its own. Both sides must have computed the same:
+the loss and the gradients of all weights, as AdamW got them in the measured step itself, differ by
+less than 1e-4. `train_step_batch.py` makes the batch, `train_step_gymnast.py` and
+`train_step_trl.py` drive the sides, `train_step_measure.py` measures them.
 """
 
 import argparse
@@ -42,15 +42,15 @@ HEAD = f"{'':8} | {'wall s':>7} {'CPU s':>7} {'peak MiB':>9} {'page faults':>11}
 
 @dataclass(frozen=True)
 class Options:
-    """Of a run.
+    """The options of a run.
 
     Attributes:
-        groups: In the batch.
-        group_size: Episodes in each, and sequences in a micro-batch.
+        groups: Groups in the batch.
+        group_size: Episodes per group, and sequences per micro-batch.
         shorter: Divides every length.
-        quick: With a tiny model, without targets.
-        checkpointing: On both sides.
-        threads: Of torch.
+        quick: Use a tiny model, and no targets.
+        checkpointing: Use gradient checkpointing, on both sides.
+        threads: How many threads torch uses.
     """
 
     groups: int
@@ -65,7 +65,7 @@ Side = Callable[..., Result]
 
 
 def run_side(side: Side, groups: list[Group], folder: Path, options: Options) -> Result:
-    """One step, here."""
+    """Take one step in this process."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     warnings.simplefilter("ignore")  # TRL's and Transformers' own
@@ -74,13 +74,13 @@ def run_side(side: Side, groups: list[Group], folder: Path, options: Options) ->
 
 
 def in_own_process(side: Side, groups: list[Group], folder: Path, options: Options) -> Result:
-    """One step, elsewhere: what it leaves in memory is not the next one's."""
+    """Take one step in a new process, so that it leaves nothing in memory for the next one."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         return process.submit(run_side, side, groups, folder, options).result()
 
 
 def compare(name: str, options: Options) -> Report:
-    """Both sides on one batch, each in a process of its own.
+    """Compare both sides on one batch, each in a process of its own.
 
     Raises:
         AssertionError: They did not compute the same.
@@ -109,7 +109,7 @@ def compare(name: str, options: Options) -> Report:
 
 
 def add_targets(report: Report, name: str, ours: Result, theirs: Result) -> None:
-    """Gymnast's costs as shares of TRL's."""
+    """Add Gymnast's costs as shares of TRL's."""
     shares = {
         "wall time": ours.cost.cost.wall_s / theirs.cost.cost.wall_s,
         "CPU time": ours.cost.cost.cpu_s / theirs.cost.cost.cpu_s,
@@ -121,12 +121,12 @@ def add_targets(report: Report, name: str, ours: Result, theirs: Result) -> None
 
 
 def agreement(ours: Result, theirs: Result, groups: Sequence[Group]) -> str:
-    """How far the two sides are apart.
+    """How much the results of the two sides differ.
 
     The loss is compared with the mean size of a token's, since GRPO's advantages cancel out.
 
     Raises:
-        AssertionError: Too far.
+        AssertionError: They differ too much.
     """
     gradients = torch.load(ours.gradients), torch.load(theirs.gradients)
     assert gradients[0].keys() == gradients[1].keys()
@@ -157,7 +157,7 @@ def mean_advantage(groups: Sequence[Group]) -> float:
 
 
 def describe(groups: Sequence[Group]) -> str:
-    """How long everything is."""
+    """Describe the lengths of a batch."""
     episodes = [episode for group in groups for episode in group.episodes]
     lengths = sorted(len(episode.ids) for episode in episodes)
     actions = sum(sum(episode.mask) for episode in episodes)

@@ -1,7 +1,7 @@
-"""What both sides train on: groups of episodes, their rewards, and who said which token.
+"""The batch for both sides: groups of episodes, their rewards, and which tokens are actions.
 
-The tokens are drawn at random, since what they say changes neither cost nor agreement; lengths and
-turns are those of tool use. How a side is given them: `train_step_gymnast.py`, `train_step_trl.py`.
+The tokens are drawn at random, since their meaning changes neither cost nor agreement; lengths and
+turns are those of tool use.
 """
 
 import random
@@ -22,7 +22,7 @@ class Episode:
 
     Attributes:
         parts: Action, observation, action, ...: the last one is an action.
-        reward: Of the whole.
+        reward: The reward of the whole.
     """
 
     parts: list[list[int]]
@@ -30,24 +30,24 @@ class Episode:
 
     @property
     def ids(self) -> list[int]:
-        """After the prompt."""
+        """The token ids after the prompt."""
         return [token for part in self.parts for token in part]
 
     @property
     def mask(self) -> list[int]:
-        """1 where the policy sampled, 0 on what tools said."""
+        """1 on sampled tokens, 0 on those of tools."""
         return [1 - number % 2 for number, part in enumerate(self.parts) for _ in part]
 
 
 @dataclass(frozen=True)
 class Group:
-    """Episodes of one prompt."""
+    """The episodes of one prompt."""
 
     prompt: list[int]
     episodes: list[Episode]
 
     def trajectory(self, member: int, logprobs: list[float]) -> Trajectory:
-        """As Gymnast has it; `logprobs` are those of the action tokens."""
+        """The episode as Gymnast's `Trajectory`; `logprobs` are those of the action tokens."""
         episode = self.episodes[member]
         mask = [0] * len(self.prompt) + episode.mask
         sampled = iter(logprobs)
@@ -105,9 +105,9 @@ def batch(
 
     Args:
         name: One of `BATCHES`.
-        groups: How many.
-        group_size: Episodes in each.
-        vocabulary: Tokens are drawn from below this.
+        groups: How many groups.
+        group_size: Episodes per group.
+        vocabulary: Token ids are drawn from below this.
         shorter: Divides every length.
     """
     draw = random.Random(name)

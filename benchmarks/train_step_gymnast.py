@@ -26,9 +26,9 @@ def step(
     """Take one step.
 
     Args:
-        name: Of the model.
+        name: The name of the model.
         groups: The batch.
-        folder: For the gradients.
+        folder: Where the gradients are saved.
         checkpointing: Whether layers are computed again in the backward pass.
         clip: Longer gradients are scaled down to this norm.
     """
@@ -55,7 +55,7 @@ def step(
 
 
 def with_own_logprobs(policy: Policy, groups: list[Group]) -> list[list[Trajectory]]:
-    """Episodes as if they had been sampled from these weights, so the importance ratios are 1.
+    """Episodes as if sampled from these weights, so that the importance ratios are 1.
 
     TRL takes the logprobs of its own first pass as the old ones; these are ours.
     """

@@ -1,7 +1,7 @@
-"""What a step costs in time and in memory, of the process it runs in (Linux).
+"""What a step costs its process in time and in memory (on Linux).
 
-Memory is the peak of what is resident (VmHWM, set back before the step) above what was resident
-before it, so the weights and libraries do not count, and gradients and optimizer states do.
+Memory is the peak resident size (VmHWM, reset before the step) above the resident size before it,
+so weights and libraries do not count, but gradients and optimizer states do.
 """
 
 import ctypes
@@ -19,11 +19,11 @@ from rollout_measure import Cost, Meter
 
 @dataclass
 class StepCost:
-    """Of one step.
+    """The cost of one step.
 
     Attributes:
-        cost: Time.
-        peak_bytes: Resident at the peak, above what was before.
+        cost: Its time.
+        peak_bytes: Resident memory at the peak, above that before the step.
         faults: Pages that were touched for the first time.
     """
 
@@ -34,10 +34,10 @@ class StepCost:
 
 @contextmanager
 def measured() -> Iterator[StepCost]:
-    """Gives a cost that is filled in at the end."""
+    """Yield a cost that is filled in at the end of the block."""
     found = StepCost()
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what lies about unused is not the step's
+    ctypes.CDLL(None).malloc_trim(0)  # unused memory does not count for the step
     before = _resident_bytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -54,12 +54,12 @@ def _resident_bytes(name: str) -> int:
 
 @dataclass(frozen=True)
 class Result:
-    """What one side did in one step.
+    """The result of one step on one side.
 
     Attributes:
-        loss: Of the batch.
-        cost: Of the step.
-        sequences: In each micro-batch.
+        loss: The loss of the batch.
+        cost: The cost of the step.
+        sequences: Sequences in each micro-batch.
         gradients: The file that holds them, {name: tensor}.
     """
 
@@ -70,12 +70,12 @@ class Result:
 
 
 def first_gradients(exp_avg: dict[str, torch.Tensor], beta: float, folder: Path, side: str) -> Path:
-    """Save the gradients that AdamW was given in its first step, as its first moments tell them.
+    """Save the gradients that AdamW got in its first step, computed from its first moments.
 
     Args:
-        exp_avg: Of each weight: (1 - beta) times its gradient.
-        beta: AdamW's first.
-        folder: Where to.
+        exp_avg: For each weight, (1 - beta) times its gradient.
+        beta: AdamW's first beta.
+        folder: Where the file goes.
         side: Names the file.
     """
     path = folder / f"{side}.pt"
@@ -84,7 +84,7 @@ def first_gradients(exp_avg: dict[str, torch.Tensor], beta: float, folder: Path,
 
 
 def warm_up(model: torch.nn.Module) -> None:
-    """One small forward and backward pass, for whatever is made at first use."""
+    """Do a small forward and backward pass, for everything that is made at first use."""
     ids = torch.arange(10, 42, device=next(model.parameters()).device)[None]
     model(input_ids=ids, use_cache=False).logits.logsumexp(-1).sum().backward()
     model.zero_grad(set_to_none=True)

@@ -1,9 +1,9 @@
 """TRL's side: one step of `GRPOTrainer`, driven through its public API.
 
 `rollout_func` returns the batch in place of sampling, with the mask of the tools' tokens, and the
-reward function returns its rewards. What is measured begins at the first loss, after sampling,
-rewards and advantages, and ends after the optimizer's step. Old log-probabilities are those of the
-first pass, which is TRL's rule where it samples with the weights that it trains.
+reward function returns its rewards. Measuring begins at the first loss, after sampling, rewards and
+advantages, and ends after the optimizer's step. Old log-probabilities are those of the first pass,
+as TRL does when it samples with the weights that it trains.
 """
 
 import importlib
@@ -38,7 +38,7 @@ def step(
 
 
 class _Side:
-    """What the trainer's hooks share."""
+    """The state that the trainer's hooks share."""
 
     def __init__(self, groups: list[Group]) -> None:
         self.groups = groups
@@ -96,7 +96,7 @@ class _Side:
         return trainer
 
     def roll_out(self, prompts: list[str], _: Any) -> dict[str, list[Any]]:
-        """The batch, in the order that is asked for."""
+        """Return the batch, in the order in which TRL asks for it."""
         members = {str(number): iter(group.episodes) for number, group in enumerate(self.groups)}
         episodes = [next(members[prompt]) for prompt in prompts]
         return {
@@ -108,13 +108,13 @@ class _Side:
         }
 
     def begin(self) -> None:
-        """Of the first loss; nothing at the others."""
+        """Begin measuring at the first loss; do nothing at the others."""
         if self._measuring is None:
             self._measuring = ExitStack()
             self.cost = self._measuring.enter_context(measured())
 
     def end(self) -> None:
-        """After the optimizer."""
+        """End measuring after the optimizer's step."""
         if self._measuring is not None:
             self._measuring.close()
 
