@@ -1,8 +1,8 @@
-"""Arithmetic: the smallest built-in toolset, and the one the first training run learns.
+"""Arithmetic: the smallest built-in environment, on which the first training run learns.
 
-A question such as "What is 17 times 23?", two tools (add, multiply), a short answer. Rows are made
-by a seeded generator, or come from a dataset with the columns `prompt` and `answer` and, where
-known, `a`, `b` and `operation` ("add" or "multiply").
+A question such as "What is 17 times 23?", two tools (add, multiply), a short answer. Rows are drawn
+by a seeded generator, or come from a dataset with the columns `prompt` and `answer` and optionally
+`a`, `b` and `operation` ("add" or "multiply").
 """
 
 import re
@@ -23,8 +23,8 @@ WORDS = {"add": "plus", "multiply": "times"}
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w)")
 
 
-class Task(NamedTuple):
-    """One question: two operands and what to do with them."""
+class Problem(NamedTuple):
+    """A question: two operands and an operation."""
 
     a: int
     b: int
@@ -37,25 +37,25 @@ class Task(NamedTuple):
 
     @property
     def question(self) -> str:
-        """As it is asked."""
+        """The text of the question."""
         return f"What is {self.a} {WORDS[self.operation]} {self.b}?"
 
 
 # Shown in the prompt as worked turns; never asked.
 WORKED = (
-    Task(13, 4, "multiply"),
-    Task(21, 17, "add"),
-    Task(6, 45, "multiply"),
-    Task(58, 30, "add"),
+    Problem(13, 4, "multiply"),
+    Problem(21, 17, "add"),
+    Problem(6, 45, "multiply"),
+    Problem(58, 30, "add"),
 )
 
 
 class Arithmetic(Environment):
     """Answer a question about two integers, with a calculator at hand.
 
-    The reward is the highest of these parts that was reached:
+    The reward is the highest of these that was reached:
 
-        0.2   a call of a tool that ran
+        0.2   a tool call that ran
         0.6   the right call: the right tool with both operands, in either order
         1.0   the right final answer: the last number in the text of the last turn is the answer
 
@@ -63,11 +63,11 @@ class Arithmetic(Environment):
     `a`, `b` and `operation` the right call is one that returned the answer.
 
     Args:
-        worked_turns: How many worked examples the prompt carries before the question, 0 to 4:
-            each a question, its call, the result and the answer.
-        min_operand: The smallest operand of the rows made here.
-        max_operand: The largest.
-        **settings: Those of `Environment`.
+        worked_turns: How many worked examples the prompt shows before the question, 0 to 4: each
+            a question, the call, its result and the answer.
+        min_operand: The smallest operand of generated rows.
+        max_operand: The largest operand of generated rows.
+        **settings: As for `Environment`.
     """
 
     def __init__(
@@ -110,23 +110,23 @@ class Arithmetic(Environment):
         return a * b
 
     def sample_row(self, rng: np.random.Generator) -> Mapping[str, Any]:
-        """A row of `rows` where there are any, else a question with operands drawn uniformly."""
+        """A row of `rows` if there are any, else a question with operands drawn uniformly."""
         if self.rows is not None:
             row: Mapping[str, Any] = super().sample_row(rng)
             return row
-        worked = [{task.a, task.b} for task in WORKED]
+        worked = [{problem.a, problem.b} for problem in WORKED]
         while True:
             a, b = map(int, rng.integers(self.min_operand, self.max_operand + 1, size=2))
             if {a, b} not in worked:
                 break
-        task = Task(a, b, ("add", "multiply")[int(rng.integers(2))])
-        return {"prompt": task.question, **task._asdict(), "answer": task.answer}
+        problem = Problem(a, b, ("add", "multiply")[int(rng.integers(2))])
+        return {"prompt": problem.question, **problem._asdict(), "answer": problem.answer}
 
     def setup(self, row: Mapping[str, Any]) -> list[Message] | None:
         """The worked turns, then the row's prompt."""
         question = prompt_of(row)
         examples = [
-            message for i, task in enumerate(self.worked) for message in worked_turn(task, i)
+            message for i, problem in enumerate(self.worked) for message in worked_turn(problem, i)
         ]
         leading = [m for m in question[:1] if m["role"] == "system"]
         return [*leading, *examples, *question[len(leading) :]]
@@ -149,13 +149,13 @@ class Arithmetic(Environment):
         }
 
 
-def worked_turn(task: Task, index: int) -> list[Message]:
+def worked_turn(problem: Problem, index: int) -> list[Message]:
     """One example as messages: the question, a call, its result, the answer."""
-    arguments = {"a": task.a, "b": task.b}
-    call = {"name": task.operation, "arguments": arguments}
+    arguments = {"a": problem.a, "b": problem.b}
+    call = {"name": problem.operation, "arguments": arguments}
     call_id = f"worked{index:03}"  # nine letters and digits, as the strictest template wants
     return [
-        {"role": "user", "content": task.question},
+        {"role": "user", "content": problem.question},
         {
             "role": "assistant",
             "content": "",
@@ -164,17 +164,17 @@ def worked_turn(task: Task, index: int) -> list[Message]:
         {
             "role": "tool",
             "tool_call_id": call_id,
-            "name": task.operation,
-            "content": str(task.answer),
+            "name": problem.operation,
+            "content": str(problem.answer),
         },
-        {"role": "assistant", "content": f"The answer is {task.answer}."},
+        {"role": "assistant", "content": f"The answer is {problem.answer}."},
     ]
 
 
 def last_number(text: str) -> Decimal | None:
     """The last number in a text, or None: 1150 in "It is 23 x 50 = 1,150."."""
-    found = _NUMBER.findall(text)
-    return Decimal(found[-1].replace(",", "")) if found else None
+    numbers = _NUMBER.findall(text)
+    return Decimal(numbers[-1].replace(",", "")) if numbers else None
 
 
 def _is_right(record: CallRecord, row: Mapping[str, Any], answer: Decimal | None) -> bool:

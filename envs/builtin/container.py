@@ -1,6 +1,6 @@
 """Container: tools that live inside an image, run by a program in it.
 
-The program's side is in docs/container.md; `tool_program.py` speaks to it.
+docs/container.md specifies the program; `tool_program.py` talks to it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,11 +24,11 @@ DEFAULT_PROGRAM = "/gymnast/tools"
 
 
 class Container(Environment):
-    """Whatever tools an image offers, through a program in it.
+    """The tools of an image, offered by a program in it.
 
     The program describes the tools and runs their calls; it may also prepare an episode from its
-    row and score it. Each runs in the episode's box, in the working folder, whose files are the
-    only state between two of them:
+    row and score it. It is started for each of these in the episode's box, in the working folder,
+    whose files are the only state that lasts between two starts:
 
         PROGRAM describe              -> {"protocol": 1, "tools": [...]}, and which of these it has:
         PROGRAM call NAME < arguments -> the result, as text; an error where the exit code is not 0
@@ -36,24 +36,24 @@ class Container(Environment):
         PROGRAM setup < beginning     -> nothing, or {"messages": [...]}
         PROGRAM reward < episode      -> 0.5, or {"name": 0.5}
 
-    So an image and a YAML file are all that a training run needs:
+    An image and a YAML file are all that a training run needs:
 
         environment:
           id: gymnast/Container-v0
           sandbox: {backend: docker, image: "team/tools:1"}
 
-    Without `reward` in the image every episode's own reward is 0.0, and reward functions of the
-    run score it. `reward` is run in a fresh box, to which the working folder is carried and nothing
-    else: not /tmp, no process, no variable. So the policy decides what files it finds, and no more.
-    Where it fails, and does not for an episode in which nothing is done, the reward is 0.0.
+    If the program has no `reward`, each episode's own reward is 0.0, and reward functions of the
+    run score it. `reward` runs in a fresh box, to which the working folder is copied and nothing
+    else: not /tmp, no process, no variable. So the policy decides which files it finds, and no
+    more. If it fails, but would not after an episode in which nothing was done, the reward is 0.0.
 
-    `metrics` gives `grading_failed`: 1 where `reward` failed because of what the policy did.
+    `metrics` gives `grading_failed`: 1 if `reward` failed because of what the policy did.
 
     Args:
         *arguments: As for `Environment`.
-        program: What to run: a path in the box, or an argument vector.
-        **settings: As for `Environment`; `sandbox` names backend, image and limits, `stop_tools`
-            tools of the image, besides those that it marks.
+        program: The program: a path in the box, or an argument vector.
+        **settings: As for `Environment`. `sandbox` names backend, image and limits; `stop_tools`
+            names tools of the image, in addition to those that it marks.
 
     Raises:
         ConfigError: `program` is empty.
@@ -83,7 +83,7 @@ class Container(Environment):
     async def areset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[TokenIds, Info]:
-        """See `Environment.areset`; the first one asks the program what tools there are."""
+        """See `Environment.areset`. The first one asks the program to describe itself."""
         await in_background(self._ask)
         self._seed = self._messages = None
         return await super().areset(seed=seed, options=options)
@@ -97,7 +97,7 @@ class Container(Environment):
         return program.setup(sandbox, self._beginning()) if program.has_setup else None
 
     def tools_for(self, row: Mapping[str, Any]) -> list[Tool]:
-        """What the program describes."""
+        """The tools that the program describes."""
         return list(self._known_program.tools.values())
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> str:
@@ -110,29 +110,29 @@ class Container(Environment):
         return self._messages
 
     async def reward(self, episode: Episode) -> Any:
-        """What the program's `reward` says; 0.0 where it has none."""
+        """The reward that the program prints; 0.0 if it has no `reward`."""
         program = self._known_program
         if not program.has_reward:
             return 0.0
-        said = {"messages": episode.messages, "answer": episode.answer}
-        nothing_said = {"messages": list(episode.prompt), "answer": ""}
+        played = {"messages": episode.messages, "answer": episode.answer}
+        untouched = {"messages": list(episode.prompt), "answer": ""}
         reason = {"stop_reason": str(episode.stop_reason)}
-        found = await graded(
+        reward = await graded(
             self.sandbox,
             self.box_settings,
-            lambda place: program.areward(place, self._beginning() | said | reason),
+            lambda place: program.areward(place, self._beginning() | played | reason),
             begin=self._set_up,
-            control=lambda place: program.areward(place, self._beginning() | nothing_said | reason),
+            control=lambda place: program.areward(place, self._beginning() | untouched | reason),
         )
-        self._grading_failed = found is None
-        return 0.0 if found is None else found
+        self._grading_failed = reward is None
+        return 0.0 if reward is None else reward
 
     def metrics(self, episode: Episode) -> dict[str, float]:
         """See the class."""
         return {"grading_failed": float(self._grading_failed)}
 
     async def sample_row(self, rng: np.random.Generator) -> Mapping[str, Any]:
-        """A row of `rows` where there are any, else one that the program brings."""
+        """A row of `rows` if there are any, else one of the program's."""
         if self.rows is None:
             await in_background(self._ask)
         rows = self._known_program.rows if self.rows is None else self.rows
@@ -140,20 +140,20 @@ class Container(Environment):
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        """See `Environment.tools`; before the first episode the program is asked."""
+        """See `Environment.tools`. Before the first episode, this starts the program."""
         if self.row:
             return super().tools
         self._ask()
         return [tool.schema for tool in self._known_program.tools.values()]
 
     def _ask(self) -> None:
-        """Ask the program what there is, unless it has been asked."""
+        """Ask the program to describe itself, once."""
         if self._program is None:
             self._program = described(self.box_settings, self._argv)
 
     @property
     def _known_program(self) -> ToolProgram:
-        assert self._program is not None  # since it was asked
+        assert self._program is not None  # `areset` has asked it
         return self._program
 
     def _beginning(self) -> dict[str, Any]:

@@ -20,13 +20,12 @@ _END = " .!*`\"')]"
 class Python(Environment):
     """Answer a question with a Python session at hand, which keeps its variables.
 
-    The reward is 1.0 where the last turn's text gives the row's `answer`: for a number, where the
-    last number in it is that number; for another text, where it ends with it, case and closing
-    punctuation apart. Rows have `prompt` and `answer`; without rows, the environment asks for
+    The reward is 1.0 if the last turn's text gives the row's `answer`: if that is a number, the
+    last number in the text must equal it; otherwise the text must end with it, up to case and
+    closing punctuation. Rows have `prompt` and `answer`; without rows, the environment asks for
     sums and counts that take a program.
 
-    `metrics` gives `right_answer` (0 or 1) and `ran_code` (1 where some code ended without an
-    error).
+    `metrics` gives `right_answer` (0 or 1) and `ran_code` (1 if some code ended without an error).
     """
 
     sandbox_spec: ClassVar[SandboxSpec | None] = SandboxSpec(timeout_s=10.0)
@@ -47,7 +46,7 @@ class Python(Environment):
         return in_words(result)
 
     def sample_row(self, rng: np.random.Generator) -> Mapping[str, Any]:
-        """A row of `rows` where there are any, else a question about a range of numbers."""
+        """A row of `rows` if there are any, else a question about a range of numbers."""
         if self.rows is not None:
             row: Mapping[str, Any] = super().sample_row(rng)
             return row
@@ -78,9 +77,9 @@ def gives(text: str, expected: str) -> bool:
     if number is not None and _is_number(expected):
         return last_number(text) == number
     wanted = " ".join(expected.split()).rstrip(_END).casefold()
-    found = " ".join(text.split()).rstrip(_END).casefold()
-    before = found[: len(found) - len(wanted)][-1:]
-    return bool(wanted) and found.endswith(wanted) and not before.isalnum()
+    given = " ".join(text.split()).rstrip(_END).casefold()
+    before = given[: len(given) - len(wanted)][-1:]
+    return bool(wanted) and given.endswith(wanted) and not before.isalnum()
 
 
 def _is_number(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Shell: commands and files in a box, and a command that checks what has become of them."""
+"""Shell: commands and files in a box, and a command that checks the files at the end."""
 
 import os
 import posixpath
@@ -20,22 +20,22 @@ MAX_READ_BYTES = 1 << 20
 
 
 class Shell(Environment):
-    """Do something to files with shell commands.
+    """Work on files with shell commands.
 
-    A row has `prompt`, may have `files` (`{path: text}`, there from the start), and is scored by
-    `check`, a shell command: exit code 0 is reward 1.0, all else 0.0. It is run when the episode
-    has ended, in a fresh box, to which the working folder is carried and nothing else: not /tmp,
-    no process, no variable. `check_files` (`{path: text}`) are there then in place of whatever the
-    policy has put at their paths, and no link leads to them. Neither is in the policy's box, so
-    the policy can neither read nor change them.
+    A row has `prompt`, may have `files` (`{path: text}`, present from the start), and is scored by
+    `check`, a shell command: exit code 0 is reward 1.0, anything else 0.0. It runs after the
+    episode in a fresh box, to which the working folder is copied and nothing else: not /tmp, no
+    process, no variable. `check_files` (`{path: text}`) replace whatever the policy has put at
+    their paths, and no link leads to them. Neither is in the policy's box, so the policy can
+    neither read nor change them.
 
-    What a check runs of the policy's files is the policy's, and may do in that box what the check
-    may: read the expected answer, end the check. A check should read files, and leave
-    running code to `gymnast/Code-v0`; docs/sandboxes.md has recipes. Without rows, the environment
-    has small tasks of its own.
+    If a check runs code of the policy's, that code may do in the fresh box what the check may: read
+    the expected answer, end the check. A check should read files, and leave running code to
+    `gymnast/Code-v0`; docs/sandboxes.md has recipes. Without rows, the environment has small tasks
+    of its own.
 
-    `metrics` gives `checked` (1 where the check ran to its end), `grading_failed` (1 where it did
-    not, or the folder could not be carried: the reward is 0.0) and `commands`.
+    `metrics` gives `checked` (1 if the check ran to its end), `grading_failed` (1 if it did not, or
+    the folder could not be copied: the reward is 0.0) and `commands`.
     """
 
     sandbox_spec: ClassVar[SandboxSpec | None] = SandboxSpec(timeout_s=20.0)
@@ -77,7 +77,7 @@ class Shell(Environment):
         return f"Wrote {len(text)} characters."
 
     def sample_row(self, rng: np.random.Generator) -> Mapping[str, Any]:
-        """A row of `rows` where there are any, else a question about a file of words."""
+        """A row of `rows` if there are any, else a question about a file of words."""
         if self.rows is not None:
             row: Mapping[str, Any] = super().sample_row(rng)
             return row
@@ -96,7 +96,7 @@ class Shell(Environment):
         }
 
     def prepare_sandbox(self, sandbox: Sandbox) -> None:
-        """The row's files."""
+        """Write the row's files."""
         for path, text in self._files("files").items():
             try:
                 sandbox.write_file(path, text)
@@ -106,7 +106,7 @@ class Shell(Environment):
                 ) from error
 
     def setup(self, row: Mapping[str, Any]) -> None:
-        """Require something to check, and a Python that can be kept from the policy's files."""
+        """Check the row, and that the image's Python can ignore the policy's files."""
         self._commands = 0
         self._checked = False
         require_safe_path("Shell", self.sandbox, self.box_settings)
@@ -150,7 +150,7 @@ class Shell(Environment):
 
 
 def _can_be_named(text: str) -> bool:
-    """Whether a system can take a text as a path or in a command."""
+    """Whether a text can be a path or part of a command."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -158,10 +158,10 @@ def _can_be_named(text: str) -> bool:
 
 
 def _require_separate(files: Mapping[str, str]) -> None:
-    """Refuse files that cannot be there together.
+    """Refuse files that cannot exist together.
 
     Raises:
-        DataError: One is a folder, or in another one.
+        DataError: One is a folder, is below another file, or is named twice.
     """
     paths = [posixpath.normpath(path) for path in files]
     for path in paths:

@@ -1,6 +1,6 @@
-"""The program in an image that describes tools and runs them, seen from outside the box.
+"""Talking to the program in an image that describes tools and runs them.
 
-What it gets and must say is in docs/container.md. Left out: when it is asked (`container.py`).
+docs/container.md specifies what it reads and prints; `container.py` decides when it is started.
 """
 
 import dataclasses
@@ -30,20 +30,20 @@ _OPERATIONS = ("rows", "setup", "reward")  # those that a program need not have
 
 
 class ToolFailed(Exception):
-    """A call ended with an error; the policy is told the message."""
+    """A call ended with an error; the message is for the policy."""
 
 
 @dataclass(frozen=True)
 class ToolProgram:
-    """A program, and what it has said of itself.
+    """A program and its description of itself.
 
     Attributes:
-        argv: How it is started.
-        tools: By name, in its order. Their time limits are in `timeouts_s`, as they hold inside.
-        timeouts_s: Of the tools that have one.
+        argv: The command that starts it.
+        tools: By name, in its order, without their time limits, which apply inside the box.
+        timeouts_s: The time limits of the tools that have one.
         has_setup: Whether it prepares episodes.
         has_reward: Whether it scores them.
-        rows: Those that it brings; empty where it brings none.
+        rows: The rows it brings along; may be empty.
         folders: Where it lies, with the modules that it may import.
     """
 
@@ -70,53 +70,53 @@ class ToolProgram:
         return result.stdout.removesuffix("\n")
 
     def setup(self, sandbox: Sandbox, beginning: Mapping[str, Any]) -> Any:
-        """Prepare an episode; returns its messages, or None where the program gives none.
+        """Prepare an episode; return its messages, or None if the program prints none.
 
         Args:
             sandbox: A fresh box.
             beginning: The row and the seed.
 
         Raises:
-            UserCodeError: The program failed, or said something else.
+            UserCodeError: The program failed, or printed something else.
             SandboxDead: The box broke.
         """
         row = beginning["row"]
         result = sandbox.exec([*self.argv, "setup"], stdin=_json(beginning))
-        text = _said(self.argv, "setup", result, row)
-        found = _read(self.argv, "setup", text, row) if text.strip() else {}
-        if not isinstance(found, dict) or not found.keys() <= {"messages"}:
+        text = _output(self.argv, "setup", result, row)
+        printed = _read(self.argv, "setup", text, row) if text.strip() else {}
+        if not isinstance(printed, dict) or not printed.keys() <= {"messages"}:
             _blame(self.argv, "setup", f'printed {text!r:.200}, not {{"messages": [...]}}', row)
-        return found.get("messages")
+        return printed.get("messages")
 
-    async def areward(self, place: GradingBox, told: Mapping[str, Any]) -> Reward:
+    async def areward(self, place: GradingBox, episode: Mapping[str, Any]) -> Reward:
         """The reward of an episode: a number, or numbers by name.
 
         Args:
             place: A fresh box with the episode's files.
-            told: The row, the seed, the messages, the answer and the stop reason.
+            episode: The row, the seed, the messages, the answer and the stop reason.
 
         Raises:
             Ungraded: The program failed, or printed something else.
             SandboxDead: The box broke.
         """
-        # A script's own folder is not safe to Python, which cannot know what lies there.
+        # Safe-path mode keeps Python from importing from a script's own folder: name it here.
         paths = [*self.folders, *filter(None, [place.env.get("PYTHONPATH")])]
         env = {"PYTHONPATH": ":".join(paths)} if paths else {}
-        result = await place.run([*self.argv, "reward"], stdin=_json(told), env=env)
-        row = told["row"]
+        result = await place.run([*self.argv, "reward"], stdin=_json(episode), env=env)
+        row = episode["row"]
         try:
-            return _reward(self.argv, _said(self.argv, "reward", result, row), row)
+            return _reward(self.argv, _output(self.argv, "reward", result, row), row)
         except UserCodeError as error:
             raise Ungraded(error) from None
 
 
 def _reward(argv: tuple[str, ...], text: str, row: Any) -> Reward:
-    found = _read(argv, "reward", text, row)
-    if isinstance(found, dict) and all(map(_is_finite, found.values())):
-        return {name: float(number) for name, number in found.items()}
-    if not _is_finite(found):
+    reward = _read(argv, "reward", text, row)
+    if isinstance(reward, dict) and all(map(_is_finite, reward.values())):
+        return {name: float(number) for name, number in reward.items()}
+    if not _is_finite(reward):
         _blame(argv, "reward", f"printed {text!r:.200}, which is no finite number, nor some", row)
-    return float(found)
+    return float(reward)
 
 
 def _is_finite(value: Any) -> bool:
@@ -131,40 +131,40 @@ _asking = threading.Lock()
 
 
 def described(boxes: BoxSettings, argv: tuple[str, ...]) -> ToolProgram:
-    """The program of an image; it is asked once a process, in a box of its own.
+    """The program of an image, which is asked once a process, in a box of its own.
 
     Raises:
-        UserCodeError: It is not there, failed, or said something else than a description.
+        UserCodeError: It is missing, failed, or printed something other than a description.
         ToolDefinitionError: A tool's description breaks a rule.
-        ConfigError: It is run by -c or -m, and its Python is too old for that; see `safe_python`.
-        SandboxError: There is no box to be had.
+        ConfigError: It is run with -c or -m, and its Python is too old for that; see `safe_python`.
+        SandboxError: No box could be opened.
     """
     with _asking:
         if (boxes, argv) not in _known:
             with boxes.pool().take() as box:
-                found = describe(box, argv)
+                program = describe(box, argv)
                 python = python_that_imports_from_its_folder(argv)
-                if found.has_reward and python is not None:
+                if program.has_reward and python is not None:
                     require_safe_path("Container", box, boxes, (python,))
-                _known[boxes, argv] = found
+                _known[boxes, argv] = program
         return _known[boxes, argv]
 
 
 def describe(sandbox: Sandbox, argv: tuple[str, ...]) -> ToolProgram:
-    """Ask a program in a box what it offers; raises as `described` does."""
-    text = _said(argv, "describe", sandbox.exec([*argv, "describe"]))
-    found = _read(argv, "describe", text)
-    if not isinstance(found, dict) or found.get("protocol") != PROTOCOL:
+    """Ask a program in a box to describe itself; raises as `described` does."""
+    text = _output(argv, "describe", sandbox.exec([*argv, "describe"]))
+    description = _read(argv, "describe", text)
+    if not isinstance(description, dict) or description.get("protocol") != PROTOCOL:
         _blame(argv, "describe", f'printed {text!r:.200}, which has no "protocol": {PROTOCOL}')
-    if unknown := found.keys() - {"protocol", "tools", *_OPERATIONS}:
+    if unknown := description.keys() - {"protocol", "tools", *_OPERATIONS}:
         _blame(argv, "describe", f"has the field {min(unknown)!r}, which protocol 1 has not")
-    if not isinstance(found.get("tools"), list):
-        _blame(argv, "describe", f"tools is {found.get('tools')!r:.200}, not a list")
+    if not isinstance(description.get("tools"), list):
+        _blame(argv, "describe", f"tools is {description.get('tools')!r:.200}, not a list")
     for field in _OPERATIONS:
-        if not isinstance(found.get(field, False), bool):
-            _blame(argv, "describe", f"{field} is {found[field]!r:.200}, not true or false")
+        if not isinstance(description.get(field, False), bool):
+            _blame(argv, "describe", f"{field} is {description[field]!r:.200}, not true or false")
     tools: dict[str, Tool] = {}
-    for given in found["tools"]:
+    for given in description["tools"]:
         tool = tool_of_schema(given)
         if tool.name in tools:
             raise ToolDefinitionError(f"{_shown(argv)} describes two tools {tool.name!r}.")
@@ -174,16 +174,16 @@ def describe(sandbox: Sandbox, argv: tuple[str, ...]) -> ToolProgram:
         argv,
         {name: _without_timeout(tool) for name, tool in tools.items()},
         {name: limit for name, limit in limits.items() if limit is not None},
-        found.get("setup", False),
-        found.get("reward", False),
-        _rows(sandbox, argv) if found.get("rows", False) else (),
-        _folders(sandbox, argv) if found.get("reward", False) else (),
+        description.get("setup", False),
+        description.get("reward", False),
+        _rows(sandbox, argv) if description.get("rows", False) else (),
+        _folders(sandbox, argv) if description.get("reward", False) else (),
     )
 
 
 def _rows(sandbox: Sandbox, argv: tuple[str, ...]) -> tuple[Mapping[str, Any], ...]:
     result = sandbox.exec([*argv, "rows"], max_output_bytes=_MAX_ROWS_BYTES)
-    lines = [line for line in _said(argv, "rows", result).splitlines() if line.strip()]
+    lines = [line for line in _output(argv, "rows", result).splitlines() if line.strip()]
     rows = tuple(_read(argv, "rows", line) for line in lines)
     for row in rows:
         if not isinstance(row, dict):
@@ -194,15 +194,15 @@ def _rows(sandbox: Sandbox, argv: tuple[str, ...]) -> tuple[Mapping[str, Any], .
 
 
 def _folders(sandbox: Sandbox, argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The folders of the files that a command names, its Python apart."""
+    """The folders of the files that a command names, except that of its Python."""
     is_python = posixpath.basename(argv[0]).startswith("python")
-    said = sandbox.python(
+    result = sandbox.python(
         "import json, os, shutil\n"
         f"files = [shutil.which(name) or '' for name in {argv[:1]!r}] + list({argv[1:]!r})\n"
         f"files = map(os.path.realpath, filter(os.path.isabs, files[{int(is_python)}:]))\n"
         "print(json.dumps([os.path.dirname(name) for name in files if os.path.isfile(name)]))\n"
     )
-    return tuple(json.loads(said.stdout)) if said.verdict == "ok" else ()
+    return tuple(json.loads(result.stdout)) if result.verdict == "ok" else ()
 
 
 def _without_timeout(tool: Tool) -> Tool:
@@ -213,8 +213,8 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _said(argv: tuple[str, ...], operation: str, result: ExecResult, row: Any = None) -> str:
-    """What the program printed, if it ended well."""
+def _output(argv: tuple[str, ...], operation: str, result: ExecResult, row: Any = None) -> str:
+    """What the program printed, if it succeeded."""
     if result.verdict == "dead":
         raise SandboxDead(f"the box broke while {_shown(argv)} {operation} ran")
     if result.verdict != "ok":
@@ -240,16 +240,16 @@ def _blame(argv: tuple[str, ...], operation: str, problem: str, row: Any = None)
 
 
 def _ended(result: ExecResult) -> str:
-    """How a run that did not succeed ended, with the last that it said."""
+    """How a run that did not succeed ended, with the end of its output."""
     ways = {
         "timeout": "out of time, and killed",
         "oom": "out of memory, and killed",
         "output_limit": "too much output, and killed",
         "dead": "its box broke",
     }
-    said = (result.stderr.strip() or result.stdout.strip())[-_MAX_SHOWN:]
+    output = (result.stderr.strip() or result.stdout.strip())[-_MAX_SHOWN:]
     how = ways.get(result.verdict, f"exit code {result.exit_code}")
-    return f"{how}: {said}" if said else how
+    return f"{how}: {output}" if output else how
 
 
 def _shown(argv: tuple[str, ...]) -> str:

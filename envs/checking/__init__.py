@@ -1,1 +1,1 @@
-"""`check_env`: whether an environment keeps its contracts, and what is said of it."""
+"""`check_env`: whether an environment keeps its contracts, and a report on it."""

@@ -1,7 +1,7 @@
-"""check_env: whether an environment keeps Gymnasium's contract and Gymnast's.
+"""check_env: whether an environment keeps the contracts of Gymnasium and Gymnast.
 
-It is run before training and drives real episodes with real tokens; every tool is called once, with
-arguments made from its schema. It cannot say what a reward means, or whether a policy can learn it.
+It runs before training and drives real episodes with real tokens; every tool is called once, with
+arguments made from its schema. It cannot say what a reward means, or whether a policy can learn.
 """
 
 import inspect
@@ -28,7 +28,7 @@ from gymnast.visible import visible
 _SEED = 0
 _STEPS = 3  # of an episode of random tokens, at most
 
-Seen = dict[str, Any]  # what a call of reset or step gave, by the names that messages use
+Seen = dict[str, Any]  # the results of a call of reset or step, by their names in messages
 
 
 class _End(NamedTuple):
@@ -41,21 +41,21 @@ class _End(NamedTuple):
 def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
     """Check an environment by driving a few episodes.
 
-    Every tool is really called, once: one that sends mail sends mail.
+    Every tool is called once for real: one that sends mail sends mail.
 
     Args:
         env: An `Environment` with a renderer, and rows or a `sample_row` of its own.
 
     Returns:
-        What was seen: the prompt as a model reads it, what the tools answered, the rewards.
+        A report: the prompt as a model reads it, the tools' answers, the rewards.
 
     Raises:
-        AssertionError: It breaks the contract; the message says where.
-        GymnastError: A hook raised, or the environment lacks rows or a renderer.
+        AssertionError: It breaks a contract; the message says where.
+        GymnastError: A hook raised an exception, or the environment lacks rows or a renderer.
     """
     environment = env.unwrapped
     assert isinstance(environment, Environment), (
-        f"{type(environment).__name__} is no subclass of gymnast.envs.Environment"
+        f"{type(environment).__name__} is not a subclass of gymnast.envs.Environment"
     )
     renderer = require_renderer(environment)
     _check_signature(environment)
@@ -73,7 +73,7 @@ def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
 
 
 def _check_signature(env: Environment) -> None:
-    """Gymnasium's reset takes a seed and options."""
+    """`reset` takes a seed and options, as Gymnasium's does."""
     taken = inspect.signature(env.reset).parameters
     missing = [name for name in ("seed", "options") if name not in taken]
     assert not missing or any(p.kind is p.VAR_KEYWORD for p in taken.values()), (
@@ -83,7 +83,7 @@ def _check_signature(env: Environment) -> None:
 
 
 def _check_reset(env: Environment) -> TokenIds:
-    """The same seed begins the same episode, in the same environment; returns the prompt."""
+    """The same seed begins the same episode again; returns the prompt."""
     first = _begun(env, None)
     ids, info = first["the prompt's ids"], first["info"]
     _check_observation(env, ids, "reset")
@@ -93,8 +93,8 @@ def _check_reset(env: Environment) -> TokenIds:
     _check_equal(first, _begun(env, None), "two resets with the same seed")
     row = {"row": dict(env.row)}
     _check_equal(_begun(env, row), _begun(env, row), "two resets with the same row and seed")
-    found: TokenIds = ids
-    return found
+    prompt: TokenIds = ids
+    return prompt
 
 
 def _begun(env: Environment, options: dict[str, Any] | None) -> Seen:
@@ -103,7 +103,7 @@ def _begun(env: Environment, options: dict[str, Any] | None) -> Seen:
 
 
 def _check_schemas(env: Environment) -> None:
-    """Tools are described by plain JSON, and so is the conversation."""
+    """The tools' schemas and the conversation are plain JSON."""
     names = [schema["function"]["name"] for schema in env.tools]
     assert len(set(names)) == len(names), f"two tools share a name: {names}"
     _check_json(env.tools, "the tools' schemas")
@@ -111,7 +111,7 @@ def _check_schemas(env: Environment) -> None:
 
 
 def _check_scored(env: Environment) -> None:
-    """Something scores the episodes."""
+    """The class scores its episodes."""
     cls = type(env)
     assert cls.reward is not Hooks.reward or cls.turn_reward is not Hooks.turn_reward, (
         f"{cls.__name__} has no reward, so every episode gets 0. Write reward(self, episode) or "
@@ -121,7 +121,7 @@ def _check_scored(env: Environment) -> None:
 
 
 def _check_tools(env: Environment) -> tuple[list[ToolTried], list[_End]]:
-    """Call every tool, each in an episode of its own, which an empty answer ends."""
+    """Call each tool in an episode of its own, which an empty answer ends."""
     row, known = dict(env.row), set(vars(env))
     tried, ends = [], []
     for name, tool in env.tool_definitions.items():
@@ -142,7 +142,7 @@ def _check_tools(env: Environment) -> tuple[list[ToolTried], list[_End]]:
 
 
 async def _call_and_answer(env: Environment, name: str, arguments: Any) -> list[_End]:
-    """Write a call and, where it has not ended the episode, an answer."""
+    """Say a call and, unless it ended the episode, an answer."""
     call = {"id": "call", "type": "function", "function": {"name": name, "arguments": arguments}}
     outcome = await env.act({"role": "assistant", "content": "", "tool_calls": [call]})
     if not (outcome.terminated or outcome.truncated):
@@ -152,17 +152,15 @@ async def _call_and_answer(env: Environment, name: str, arguments: Any) -> list[
 
 
 def _tried(env: Environment, tool: Tool, ends: list[_End]) -> ToolTried:
-    """What came of the call; a bug in the tool breaks the contract."""
+    """The result of the call; a bug in the tool breaks the contract."""
     failures = "; ".join(str(end.info.get("failure")) for end in ends)
     assert env.episode.calls, f"calling {tool.name} broke the episode: {failures}"
     record = env.episode.calls[0]
     given = ", ".join(f"{name}={_as_json(value)}" for name, value in record.call.arguments.items())
     call = f"{tool.name}({given})"
     if record.error is not None and record.error.kind == "bug":
-        said = record.error.message.removeprefix(f"{tool.name}: ")
-        raise AssertionError(
-            visible(f"{call} failed because of a bug in the tool: {record.error.traceback or said}")
-        )
+        problem = record.error.traceback or record.error.message.removeprefix(f"{tool.name}: ")
+        raise AssertionError(visible(f"{call} failed because of a bug in the tool: {problem}"))
     stops = ["ends the episode"] if tool.options.stop and record.error is None else []
     empty = ["it returned None"] if record.result is None and record.error is None else []
     return ToolTried(call, record.text, ", ".join(stops + empty))
@@ -174,7 +172,7 @@ def _random_actions(env: Environment) -> list[TokenIds]:
 
 
 def _check_garbage(env: Environment, actions: list[TokenIds]) -> list[_End]:
-    """Random tokens never raise, and what is appended stays within the limits."""
+    """Random tokens never make `step` raise, and appended tokens stay within the limits."""
     prompt, info = env.reset(seed=_SEED)
     length, before = len(prompt), info["tokens_left"]
     for action in actions:
@@ -199,7 +197,7 @@ def _check_garbage(env: Environment, actions: list[TokenIds]) -> list[_End]:
 
 
 def _check_answer(env: Environment) -> _End:
-    """An answer without a call ends the episode, and nothing can be done after it."""
+    """An answer without a call ends the episode, and `step` raises after it."""
     _, info = env.reset(seed=_SEED)
     action = np.array(info["stop_ids"][:1], dtype=np.int64)
     observation, reward, terminated, truncated, info = env.step(action)
@@ -215,7 +213,7 @@ def _check_answer(env: Environment) -> _End:
 
 
 def _check_rewards(ends: list[_End]) -> None:
-    """None, for an episode that cannot be judged, is an exception."""
+    """Not every episode has the reward None, which means that it cannot be judged."""
     assert not all(end.info.get("no_reward") for end in ends), (
         f"reward returned None after each of {len(ends)} episodes, and such "
         "episodes are never trained on. Is a `return` missing?"
@@ -232,7 +230,7 @@ def _check_repeats(env: Environment, actions: list[TokenIds]) -> None:
 
 
 def _steps(env: Environment, actions: list[TokenIds]) -> list[Seen]:
-    """What each step gives, until the episode ends."""
+    """The results of each step, until the episode ends."""
     _, info = env.reset(seed=_SEED)
     seen: list[Seen] = []
     for action in actions:

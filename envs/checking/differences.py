@@ -1,4 +1,4 @@
-"""Where two values that should be equal differ, written as Python would reach it."""
+"""The first difference between two values that should be equal, with the Python path to it."""
 
 import math
 from collections.abc import Mapping
@@ -6,21 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from gymnast.envs.records.metrics import Timings
+from gymnast.envs.records.episode import Timings
 
 
 def first_difference(first: Any, second: Any, name: str) -> str | None:
     """The first place where two values differ: `info['metrics']['x'] was 1.0, then 2.0`.
 
-    Seconds are left out, and objects that do not say when they are equal.
+    Timings are ignored, and so are objects without an `__eq__` of their own.
 
     Args:
-        first: A value.
-        second: What it is compared with.
-        name: What both are called.
+        first: One value.
+        second: The other value.
+        name: The name of both.
 
     Returns:
-        None where they are equal.
+        The difference, or None if they are equal.
     """
     if isinstance(first, Timings) and isinstance(second, Timings):
         return None
@@ -29,15 +29,15 @@ def first_difference(first: Any, second: Any, name: str) -> str | None:
             if key not in first or key not in second:
                 where = "the second" if key in second else "the first"
                 return f"{name}[{key!r}] was there only {where} time"
-            if found := first_difference(first[key], second[key], f"{name}[{key!r}]"):
-                return found
+            if difference := first_difference(first[key], second[key], f"{name}[{key!r}]"):
+                return difference
         return None
     if isinstance(first, list | tuple) and isinstance(second, list | tuple):
         if len(first) != len(second):
             return f"{name} had a length of {len(first)}, then of {len(second)}"
         for index, (one, other) in enumerate(zip(first, second, strict=True)):
-            if found := first_difference(one, other, f"{name}[{index}]"):
-                return found
+            if difference := first_difference(one, other, f"{name}[{index}]"):
+                return difference
         return None
     if _equal(first, second):
         return None
@@ -49,13 +49,13 @@ def _equal(first: Any, second: Any) -> bool:
         return bool(np.array_equal(first, second))
     if isinstance(first, float) and isinstance(second, float) and math.isnan(first):
         return math.isnan(second)
-    if type(first) is type(second) and not _says_when_equal(type(first)):
+    if type(first) is type(second) and not _defines_equality(type(first)):
         return True
     try:
         return bool(first == second)
-    except Exception:  # what cannot be compared says nothing
+    except Exception:  # values that cannot be compared show no difference
         return True
 
 
-def _says_when_equal(cls: type) -> bool:
+def _defines_equality(cls: type) -> bool:
     return any("__eq__" in vars(base) for base in cls.__mro__ if base is not object)

@@ -1,8 +1,8 @@
-"""Arguments made from a tool's JSON schema: what `check_env` calls each tool with.
+"""Arguments made from a tool's JSON schema, with which `check_env` calls each tool.
 
-Values are plain (1, "text", [], the first of an enum) and stay within the bounds that a schema
-names. The tool's own validator checks each, so an example is never a wrong argument; where
-none is found, as for most patterns, there is no example.
+Values are plain (1, "text", [], the first of an enum) and stay within the schema's bounds. The
+tool's own validator checks each, so an example is never a wrong argument. If no value passes, as
+for most patterns, there is no example.
 """
 
 import math
@@ -48,14 +48,14 @@ _TEXTS = (
 
 
 class NoExample(Exception):
-    """No value was found that a parameter takes; the message says of which."""
+    """No value was found for a parameter, which the message names."""
 
 
 def example_arguments(tool: Tool) -> dict[str, Any]:
     """One value for each parameter that a call must give.
 
     Raises:
-        NoExample: None was found for one of them.
+        NoExample: No value was found for one of them.
     """
     return {p.name: _example(p) for p in tool.parameters if p.required}
 
@@ -64,7 +64,7 @@ def _example(parameter: Parameter) -> Any:
     for value in _values(parameter.schema):
         try:
             parameter.adapter.validate_python(value)
-        except Exception:  # a validator of the type's own may raise anything
+        except Exception:  # the type's own validator may raise anything
             continue
         return value
     schema = parameter.schema
@@ -126,10 +126,10 @@ def _arrays(schema: Schema) -> Iterator[list[Any]]:
     first = [_first(item) for item in schema.get("prefixItems", ())]
     least = min(schema.get("minItems", 0), _MAX_ITEMS)
     if schema.get("uniqueItems"):
-        found: list[Any] = []
+        unique: list[Any] = []
         for value in _values(schema.get("items")):
-            found += [] if value in found else [value]
-        yield found[: max(1, least)]
+            unique += [] if value in unique else [value]
+        yield unique[: max(1, least)]
     yield first + [_first(schema.get("items"))] * max(0, max(1, least) - len(first))
     yield first
     yield []
@@ -139,7 +139,7 @@ def _objects(schema: Schema) -> Iterator[dict[str, Any]]:
     properties = schema.get("properties", {})
     needed = {name: _first(properties.get(name)) for name in schema.get("required", ())}
     yield needed
-    # In a type that holds itself, only an empty list ends.
+    # A recursive type ends only with an empty list.
     yield {name: [] if isinstance(value, list) else value for name, value in needed.items()}
     yield {name: _first(sub) for name, sub in properties.items()}
     more = schema.get("additionalProperties")

@@ -1,4 +1,4 @@
-"""What `check_env` saw of an environment, as data and as text for a terminal."""
+"""The report of `check_env`, as data and as text for a terminal."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,9 @@ class ToolTried:
     """A tool that was called, or could not be.
 
     Attributes:
-        call: As a policy would write it; the tool's signature where it was not called.
-        answer: What a policy reads; None where it was not called.
-        note: Why not, or what else there is to say.
+        call: As a policy would write it; the tool's signature if it was not called.
+        answer: What a policy reads; None if it was not called.
+        note: Why it was not called, or another remark.
     """
 
     call: str
@@ -25,13 +25,13 @@ class ToolTried:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What was seen; `print` it.
+    """The report; `print` it.
 
     Attributes:
-        prompt: Of an episode, as a model reads it: the chat template's text, tools included.
+        prompt: A prompt as a model reads it: the chat template's text, including the tools.
         prompt_tokens: How many tokens it has.
-        tools: Each tool of the class.
-        rewards: Of the episodes that ended and have one.
+        tools: Every tool.
+        rewards: The rewards of the episodes that ended and have one.
     """
 
     prompt: str

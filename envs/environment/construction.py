@@ -1,4 +1,4 @@
-"""How environments are made: their settings are checked, and plain functions become a class."""
+"""Making environments: checks of their settings, and a class made of plain functions."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -17,10 +17,10 @@ CONSTRUCTOR = (
 
 
 def require_construction(environment: Any) -> None:
-    """Require that the constructor of a subclass has called that of `Environment`.
+    """Check that the subclass's constructor called `Environment.__init__`.
 
     Raises:
-        UsageError: It has not.
+        UsageError: It did not.
     """
     if "_episode_runner" not in vars(environment):
         raise UsageError(
@@ -32,7 +32,7 @@ def check_settings(environment: Any) -> None:
     """Check the settings that every environment has.
 
     Raises:
-        ConfigError: One is out of its range or of the wrong type.
+        ConfigError: One is out of range or has the wrong type.
     """
     owner = type(environment).__name__
     for name in ("max_turns", "max_tokens", "context_length"):
@@ -72,7 +72,7 @@ def environment_class(
     reward: Callable[[Any], float | Mapping[str, float]] | None,
     stop_tools: Iterable[str],
 ) -> E:
-    """Make a subclass whose tools are functions; see `Environment.from_tools`."""
+    """Make a subclass whose tools are plain functions; see `Environment.from_tools`."""
     if callable(functions):
         raise ToolDefinitionError(f"from_tools takes a list of functions: [{functions!r}].")
     members: dict[str, Any] = {"__doc__": f"Made of plain functions by {base.__name__}.from_tools."}

@@ -1,8 +1,8 @@
-"""The token level of an episode: its context, which only grows, and the limits on it.
+"""The token level of an episode: the context, which only grows, and its limits.
 
     context' = context + action + observation
 
-What ends an episode besides these limits is in `state.py`.
+The other reasons for an episode to end are in `state.py`.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -16,7 +16,7 @@ from gymnast.types import Message, StopReason
 
 Schemas = list[dict[str, Any]]
 
-UNLIMITED = 2**31 - 1  # the tokens of a context without a limit: a number, so that min() works
+UNLIMITED = 2**31 - 1  # the length of a context without a limit: a number, so that min() works
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class TokenBudget:
 
     Attributes:
         prompt_length: Tokens of the prompt.
-        max_tokens: Of sampled and observed tokens after the prompt; None is no limit.
-        context_length: Of all tokens; None is no limit.
+        max_tokens: Limit on sampled and observed tokens after the prompt; None: no limit.
+        context_length: Limit on all tokens; None: no limit.
     """
 
     prompt_length: int
@@ -67,12 +67,12 @@ def close_turn(
     Args:
         budget: The episode's limits.
         length: Tokens of the context, the action included.
-        holding: What ends the episode apart from the token limits.
-        render: Gives the ids of the turn's results, with a generation prompt (True) or without.
+        holding: The reasons to end the episode, other than token limits.
+        render: Returns the ids of the turn's results, with a generation prompt (True) or without.
 
     Returns:
-        The ids to append, and the reason the episode ends for or None. The results of a turn are
-        appended whole or not at all, and a generation prompt only where a token can follow it.
+        The ids to append, and the reason the episode ends, or None. The results of a turn are
+        appended whole or not at all, and a generation prompt only if a token can follow it.
     """
     reached: set[StopReason] = set()
     if not holding:
@@ -93,7 +93,7 @@ class TokenContext:
 
     Attributes:
         renderer: Messages to tokens, and back.
-        tools: The schemas of the tools offered.
+        tools: The schemas of the offered tools.
         ids: The prompt, actions and observations, of shape [T].
         budget: The limits on how many there may be.
     """
@@ -125,7 +125,7 @@ class TokenContext:
         return self.budget.left(len(self.ids))
 
     def read(self, action: list[int]) -> Message:
-        """Append an action, of shape [A], and read the message that it says."""
+        """Append an action, of shape [A], and parse the message in it."""
         renderer = self.renderer
         message = renderer.parse(action, context_ids=self.ids, tools=self.tools or None)
         self.ids += action
@@ -138,14 +138,14 @@ class TokenContext:
     def answer(
         self, results: Sequence[Message], holding: Collection[StopReason]
     ) -> tuple[list[int], StopReason | None]:
-        """Append the results of a turn, as far as they fit.
+        """Append the results of a turn if they fit.
 
         Args:
-            results: What the environment answers.
-            holding: What ends the episode, limits on tokens apart.
+            results: The environment's messages.
+            holding: The reasons to end the episode, other than token limits.
 
         Returns:
-            The ids appended, of shape [O], and why the episode ends, or None.
+            The appended ids, of shape [O], and the reason the episode ends, or None.
         """
 
         def render(generation_prompt: bool) -> list[int]:

@@ -1,10 +1,10 @@
-"""Environment: tools, hooks and a way to score, as a `gymnasium.Env` over token ids.
+"""Environment: tools, hooks and a reward as a `gymnasium.Env` over token ids.
 
     step(action ids) = read -> act(assistant message) -> answer
 
-Two parts do the work: `TokenContext` (`context.py`) holds the ids and reads and writes messages in
-them; `EpisodeRunner` (`episode_runner.py`) runs an episode in messages, and knows no ids. What a
-subclass overrides is in `hooks.py`.
+Two parts do the work: `TokenContext` (`context.py`) holds the ids, reads actions and appends
+results; `EpisodeRunner` (`episode_runner.py`) runs the episode in messages and knows no ids. What a
+subclass overrides, and what it finds on `self`, is in `hooks.py`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
@@ -57,25 +57,25 @@ class Environment(Hooks, gymnasium.Env[TokenIds, TokenIds]):
 
     Args:
         renderer: Messages <-> tokens. Without one, `act` works and `step` does not.
-        rows: Where `reset` takes a row from when it is given none and the class has no
-            `sample_row` of its own.
-        max_turns: Actions an episode may have.
-        max_tokens: Sampled and observed tokens after the prompt; None is no limit.
-        context_length: All tokens; None is no limit.
-        episode_timeout_s: Seconds from `reset` after which the episode ends; None is no limit.
-        system_prompt: Put first where the row's (or `setup`'s) messages have no system message.
+        rows: Where `reset` takes a row from if it is given none and the class has no `sample_row`
+            of its own.
+        max_turns: How many actions an episode may have.
+        max_tokens: Limit on sampled and observed tokens after the prompt; None: no limit.
+        context_length: Limit on all tokens; None: no limit.
+        episode_timeout_s: Seconds from `reset` after which the episode ends; None: no limit.
+        system_prompt: Put in front if the messages of the row or of `setup` have no system message.
         stop_tools: Names of tools that end the episode, as `@tool(stop=True)` does.
         sandbox: Where the boxes of a class with a `sandbox_spec` come from: a backend's name, or
-            `{"backend": "docker", "image": ..., "memory_bytes": ...}`, whose other fields replace
+            `{"backend": "docker", "image": ..., "memory_bytes": ...}`, whose other fields override
             those of the spec; None: the strongest backend that works here ("auto").
         render_mode: "ansi": `render()` returns the conversation as text. None: it returns None.
 
-    `info` of `reset` and `step` has `stop_ids` (what an action may end with), `tokens_left` (how
-    many tokens may be sampled next: always an int, counted from `2**31 - 1` where there is no
-    limit, so `min(max_new_tokens, info["tokens_left"])` holds) and `timings` (seconds by kind);
-    that of `step` also `tool_calls`, `errors` and `stop_reason`; that of the last step also
-    `metrics`, `reward_parts` (where `reward` returned several), `no_reward` (True, where it
-    returned None) and, for `StopReason.error`, `failure`.
+    `info` of `reset` and `step` has `stop_ids` (the ids that may end an action), `tokens_left` (how
+    many tokens may be sampled next: always an int, counted from `2**31 - 1` if there is no limit,
+    so that `min(max_new_tokens, info["tokens_left"])` works) and `timings` (seconds by kind). That
+    of `step` also has `tool_calls`, `errors` and `stop_reason`; that of the last step `metrics`,
+    `reward_parts` (if `reward` returned several), `no_reward` (True if it returned None) and, for
+    `StopReason.error`, `failure`.
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
@@ -124,12 +124,12 @@ class Environment(Hooks, gymnasium.Env[TokenIds, TokenIds]):
         reward: Callable[[Episode], Any] | None = None,
         stop_tools: Iterable[str] = (),
     ) -> type[Self]:
-        """Make an environment class of plain functions.
+        """Make an environment class from plain functions.
 
         Args:
-            functions: The tools: with type hints and docstrings, marked with `@tool` or not.
+            functions: The tools, with type hints and docstrings, marked with `@tool` or not.
             reward: Scores an episode, whose row is `episode.row`.
-            stop_tools: Names of those that end the episode.
+            stop_tools: Names of the tools that end the episode.
 
         Raises:
             ToolDefinitionError: A function lacks a docstring or a type hint.
@@ -145,17 +145,17 @@ class Environment(Hooks, gymnasium.Env[TokenIds, TokenIds]):
         """Begin an episode.
 
         Args:
-            seed: Of `np_random`, which `sample_row` gets.
-            options: `{"row": {...}}` to begin with that row.
+            seed: Seeds `np_random`, which `sample_row` gets.
+            options: `{"row": {...}}`, to begin with that row.
 
         Returns:
             The prompt's ids, of shape [P] (empty without a renderer), and the info.
 
         Raises:
-            DataError: The row lacks what the environment needs, or there is none.
+            DataError: There is no row, or it lacks something that the environment needs.
             PromptTooLong: The prompt leaves no token to sample.
-            UserCodeError: A hook raised.
-            InfrastructureError: What the episode runs on broke.
+            UserCodeError: A hook raised an exception.
+            InfrastructureError: Something that the episode runs on broke.
         """
         return run_blocking(self.areset(seed=seed, options=options))
 
@@ -171,9 +171,9 @@ class Environment(Hooks, gymnasium.Env[TokenIds, TokenIds]):
             run_blocking(self.aclose())
 
     def render(self) -> str | None:
-        """The conversation so far as text, for people; None (and a warning) without `render_mode`.
+        """The conversation so far as text; None, with a warning, without a `render_mode`.
 
-        The tokens themselves are what `reset` and `step` returned; `messages` has the same as data.
+        `messages` has the same as data; `reset` and `step` return the tokens.
         """
         if self.render_mode is None:
             gymnasium.logger.warn(
@@ -221,13 +221,14 @@ class Environment(Hooks, gymnasium.Env[TokenIds, TokenIds]):
             action: The sampled ids, of shape [A], their stop id included.
 
         Returns:
-            The ids to append, of shape [O], which may be 0; this turn's reward, which on the last
-            turn includes the episode's; whether the task is over; whether a limit was hit; info.
+            The ids to append, of shape [O], where O may be 0; this turn's reward, which on the
+            last turn includes the episode's; whether the task is over; whether a limit was hit;
+            the info.
 
         Raises:
             ResetNeeded: No episode is running.
-            UsageError: The action is something else than a flat sequence of ids.
-            UserCodeError: A hook raised.
+            UsageError: The action is not a flat sequence of ids.
+            UserCodeError: A hook raised an exception.
         """
         require_construction(self)
         runner = self._episode_runner
@@ -259,20 +260,20 @@ class Environment(Hooks, gymnasium.Env[TokenIds, TokenIds]):
             runner.stop_thread()
 
     async def act(self, message: Mapping[str, Any]) -> Outcome:
-        """Take one turn at the level of messages: what `step` does between parsing and rendering.
+        """Take one turn in messages: what `step` does between parsing and rendering.
 
-        Limits on tokens do not hold here. An episode is driven by `act` or by `step`, not by both.
+        Token limits do not apply. An episode is driven either by `act` or by `step`, not by both.
 
         Args:
             message: An assistant message in OpenAI's shape, with or without `tool_calls`.
 
         Returns:
-            `(messages, reward, terminated, truncated, info)`, the messages being what the
-            environment answers.
+            `(messages, reward, terminated, truncated, info)`, where the messages are the
+            environment's answer.
 
         Raises:
             ResetNeeded: No episode is running.
-            UserCodeError: A hook raised.
+            UserCodeError: A hook raised an exception.
         """
         require_construction(self)
         runner = self._episode_runner
@@ -288,14 +289,14 @@ class Environment(Hooks, gymnasium.Env[TokenIds, TokenIds]):
         return Outcome(list(taken.turn.results), reward, terminated, truncated, info)
 
     def _encode(self, text: str) -> Sized:
-        """Measure a text in tokens."""
+        """Tokenize a text, to measure its length."""
         if self.renderer is None:
             return approximate_tokens(text)
         ids: list[int] = self.renderer.tokenizer.encode(text, add_special_tokens=False)
         return ids
 
     def _token_info(self) -> Info:
-        """What every info says of tokens; new objects each time."""
+        """What every info says about tokens; new objects each time."""
         context = self._token_context
         return {
             "stop_ids": [] if self.renderer is None else list(self.renderer.stop_ids),

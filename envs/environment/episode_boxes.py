@@ -1,6 +1,6 @@
-"""The boxes of an environment: the one each episode has, and further ones beside it.
+"""The open boxes of an environment: the one of the current episode, and further ones beside it.
 
-Which boxes an environment asks for, and who is to blame when one breaks, is in `envs/boxes/box.py`.
+`envs/boxes/box.py` says where boxes come from and who is to blame when one breaks.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from gymnast.sandboxes.contract.base import Sandbox
 
 @dataclass(eq=False)
 class _Further:
-    """A further box: its number among those held at a time, and the box once it is there."""
+    """A further box: its number among those held at once, and the box once it is open."""
 
     number: int
     box: Sandbox | None = None
@@ -26,7 +26,7 @@ class EpisodeBoxes:
 
     Args:
         owner: The environment's class, for messages.
-        settings: Where boxes come from; None: the class declares no `sandbox_spec`.
+        settings: Where boxes come from; None if the class declares no `sandbox_spec`.
     """
 
     def __init__(self, owner: str, settings: BoxSettings | None) -> None:
@@ -42,24 +42,24 @@ class EpisodeBoxes:
 
     @property
     def any_open(self) -> bool:
-        """Whether there is a box to close."""
+        """Whether any box is open."""
         return self._box is not None or bool(self._further)
 
     @property
     def has_box(self) -> bool:
-        """Whether the episode's box is there."""
+        """Whether the episode's box is open."""
         return self._box is not None
 
     @property
     def broke(self) -> SandboxBroken | SandboxDead | None:
-        """Why the episode's box broke, and thereby who broke it; None where it did not."""
+        """How the episode's box broke, which says who broke it; None while it works."""
         return None if self._box is None else self._box.broke
 
     def settings(self, hook: str, row: Any) -> BoxSettings:
         """Where boxes come from.
 
         Args:
-            hook: What needs a box: an attribute of the environment.
+            hook: The attribute of the environment that needs a box.
             row: The episode's row, or None.
 
         Raises:
@@ -87,23 +87,23 @@ class EpisodeBoxes:
         return self._box
 
     async def take(self, prepare: Callable[[Sandbox], object]) -> None:
-        """Take the episode's box, where it has one.
+        """Open the episode's box, if it has one.
 
         Args:
             prepare: Called with the box before anything else runs there.
 
         Raises:
-            SandboxError: There is none to be had.
+            SandboxError: No box could be opened.
         """
         if self._settings is not None:
             self._box = EpisodeBox(self._settings, prepare)
             await self._box.fill()
 
     async def open_further(self, row: Any) -> Sandbox:
-        """A fresh box beside the episode's; see `Environment.open_box`."""
+        """Open a box beside the episode's; see `Environment.open_box`."""
         settings = self.settings("open_box", row)
-        # A box is waited for while others are held, so each one that an episode holds at a time
-        # comes from a pool of its own, in one order: no two episodes wait for each other.
+        # An episode holds boxes while it waits for the next one. So its first, second, ... box
+        # comes from the first, second, ... pool: episodes never wait in a circle.
         held = [one.number for one in self._further if one.box is None or one.box.alive]
         further = _Further(1 + max(held, default=0))
         self._further.append(further)
@@ -119,7 +119,7 @@ class EpisodeBoxes:
         return box
 
     def policy_acts(self) -> None:
-        """From now on, what happens in the episode's box is the policy's doing."""
+        """From now on the policy is responsible for what happens in the episode's box."""
         if self._box is not None:
             self._box.policy_acts()
 

@@ -1,7 +1,7 @@
-"""The message level of an environment: an episode begins, takes turns, is scored and cleaned up.
+"""The message level of an environment: episodes begin, take turns, are scored and cleaned up.
 
-An assistant message goes in; tools run; the environment's messages, the reward and the end come
-out. Nothing here knows tokens: `environment.py` puts them around it.
+An assistant message goes in; tools run; the environment's messages and the reward come out. Nothing
+here knows tokens, which `environment.py` adds.
 """
 
 import time
@@ -25,15 +25,14 @@ from gymnast.envs.environment.state import EpisodeState
 from gymnast.envs.environment.user_code import (
     Blame,
     call_hook,
+    caused_by_policy,
     checked_messages,
     checked_number,
     checked_numbers,
     checked_reward,
-    of_the_policy,
 )
-from gymnast.envs.records.episode import Episode, Info, Turn
+from gymnast.envs.records.episode import Episode, Info, Timings, Turn
 from gymnast.envs.records.messages import json_message, parse_tool_calls
-from gymnast.envs.records.metrics import Timings
 from gymnast.envs.tools import bugs
 from gymnast.envs.tools.definition import Tool, with_stop_tools
 from gymnast.envs.tools.running import CallRunner, answer, call_user_code
@@ -49,12 +48,12 @@ Ending = tuple[float, bool, bool, Info]
 
 
 class TurnTaken(NamedTuple):
-    """A turn whose tools have run, before it is known whether it was the last.
+    """A turn whose tools have run, before it is known whether it is the last.
 
     Attributes:
-        turn: The message, its calls and the results.
-        reward: What `turn_reward` returned.
-        holding: What ends the episode, limits on tokens apart.
+        turn: The message, its calls and their results.
+        reward: The value of `turn_reward`.
+        holding: The reasons to end the episode, other than token limits.
     """
 
     turn: Turn
@@ -66,15 +65,15 @@ class EpisodeRunner:
     """Runs the episodes of one environment, one after another.
 
     Attributes:
-        state: Of the current episode, or of the last one; empty before the first.
+        state: Of the current or the last episode; empty before the first.
         boxes: The open boxes.
         running: Whether a turn may be taken.
 
     Args:
         hooks: The environment, whose hooks and tools are called.
-        tools: Those of its class, by name.
-        stop_tools: Names of tools that end an episode.
-        boxes: Its boxes.
+        tools: The tools of its class, by name.
+        stop_tools: Names of the tools that end an episode.
+        boxes: The environment's boxes.
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class EpisodeRunner:
         self.state = EpisodeState({}, self._tools)
 
     async def sample_row(self, rng: np.random.Generator) -> Any:
-        """A row for an episode that is given none.
+        """Choose the row of an episode that is given none.
 
         Raises:
             UserCodeError: `sample_row` raised.
@@ -112,7 +111,7 @@ class EpisodeRunner:
         return await self._hook("sample_row", rng)
 
     async def begin(self, row: Any) -> list[Message]:
-        """Begin an episode: its box, its setup, its tools.
+        """Begin an episode: open its box, set it up, find its tools.
 
         Returns:
             The messages of its prompt.
@@ -147,7 +146,7 @@ class EpisodeRunner:
         return state.prompt
 
     def require_episode(self) -> None:
-        """Require that a turn may be taken, and begin to measure its time.
+        """Check that a turn may be taken, and start its timings.
 
         Raises:
             ResetNeeded: No episode is running.
@@ -166,8 +165,8 @@ class EpisodeRunner:
 
         Args:
             message: What the policy wrote.
-            encode: Measures a text, whose length is in tokens then.
-            cut: Whether the message was cut by its length.
+            encode: Tokenizes a text, to measure its length.
+            cut: Whether the message reached its maximum length.
 
         Raises:
             UserCodeError: `turn_reward` raised.
@@ -190,7 +189,7 @@ class EpisodeRunner:
                 returned = await self._scoring_hook("turn_reward", turn, 0.0)
             reward = checked_number(returned, self._blame("turn_reward"))
         holding = state.holding(turn, cut=cut, max_turns=self._hooks.max_turns)
-        # Cut before any whole call: nothing is answered.
+        # After a failure, or without a complete call in a message that was cut, there is no answer.
         if state.failure is not None or StopReason.max_tokens in holding:
             turn = Turn(index, turn.message, turn.calls)
         return TurnTaken(turn, reward, holding)
@@ -200,10 +199,10 @@ class EpisodeRunner:
 
         Args:
             taken: The turn.
-            reason: Why it is the last one; None where it is not.
+            reason: Why it is the last one; None if it is not.
 
         Returns:
-            Its reward, whether the episode is terminated, whether it is truncated, and the info.
+            The reward, whether the episode is terminated, whether it is truncated, and the info.
         """
         state, turn, reward = self.state, taken.turn, taken.reward
         state.turns.append(turn)
@@ -224,7 +223,7 @@ class EpisodeRunner:
         return reward, terminated, ended is not None and not terminated, info
 
     async def _end_episode(self, reward: float) -> tuple[float, Info]:
-        """Score the episode and clean up; returns the last turn's reward and more info."""
+        """Score the episode and clean up; return the last turn's reward and further info."""
         state = self.state
         extra: Info = {}
         with state.settling(self.boxes):
@@ -233,7 +232,7 @@ class EpisodeRunner:
         if state.failure is not None:
             reward, extra = 0.0, {"failure": f"{type(state.failure).__name__}: {state.failure}"}
             state.stop_reason = StopReason.error
-        elif state.broke_box:  # what the turns were paid is taken back
+        elif state.broke_box:  # the rewards of its turns are taken back
             reward, extra = min(0.0, -state.paid), {}
         given_up = self._thread.abandoned - state.abandoned_before
         counts = state.counts(abandoned=given_up, boxed=self.boxes.has_box)
@@ -266,7 +265,7 @@ class EpisodeRunner:
         return await call_user_code(self._thread, partial(function, **arguments))
 
     async def _tools_for(self, row: Mapping[str, Any]) -> dict[str, Tool]:
-        """The tools that the hook `tools_for` gives, those of them that the row names."""
+        """The tools that the hook `tools_for` returns, limited to those that the row names."""
         given = await self._hook("tools_for", row)
         methods = self._methods if self._is_default("call_tool") else None
         return episode_tools(given, row, self._stop_tools, methods, self._owner)
@@ -296,7 +295,7 @@ class EpisodeRunner:
         return hook if function is None else [*hook, function]
 
     def _require_methods(self) -> None:
-        """A tool is looked up by its name, which an attribute of the instance would hide."""
+        """Check that no attribute of the instance hides a tool, which is looked up by name."""
         hidden = [name for name in self._methods if name in vars(self._hooks)]
         if hidden:
             raise ToolDefinitionError(
@@ -307,18 +306,18 @@ class EpisodeRunner:
     # ---- hooks ----
 
     async def _hook(self, name: str, *arguments: Any) -> Any:
-        """Call a hook where it runs; a default one, which does nothing, at once."""
+        """Call a hook on its thread or loop; a default one, which does little, directly."""
         hook = getattr(self._hooks, name)
         if self._is_default(name):
             return hook(*arguments)
         return await call_hook(hook, *arguments, thread=self._thread, blame=self._blame(name))
 
     async def _scoring_hook(self, name: str, scored: Turn | Episode, unusable: Any) -> Any:
-        """Call a hook that scores; `unusable` where it could not use what the policy has left."""
+        """Call a scoring hook; return `unusable` if it failed on what the policy left."""
         try:
             return await self._hook(name, scored)
         except UserCodeError as error:
-            if not of_the_policy(error):
+            if not caused_by_policy(error):
                 raise
             self.state.unusable = True
             bugs.warn_of_unusable(type(self._hooks), error)
@@ -343,7 +342,7 @@ class EpisodeRunner:
         return not self._needs_cleanup and not self.boxes.any_open
 
     def stop_thread(self) -> None:
-        """Let the episode's thread end once it is idle; another one starts when it is needed."""
+        """Let the episode's thread end once it is idle; another starts when needed."""
         self._thread.stop()
 
     async def clean_up(self) -> None:
@@ -357,7 +356,7 @@ class EpisodeRunner:
             if needed:
                 await self._hook("cleanup")
         except Exception as error:
-            known = isinstance(error, InfrastructureError) or of_the_policy(error)
+            known = isinstance(error, InfrastructureError) or caused_by_policy(error)
             if self.boxes.broke is None and not known:
                 raise
             logger.warning("%s.cleanup failed", self._owner, exc_info=True)
@@ -366,7 +365,7 @@ class EpisodeRunner:
                 await self.boxes.close()
 
     async def abort(self) -> None:
-        """Clean up behind an exception, which matters more than one in `cleanup`."""
+        """Clean up after an exception, which matters more than one in `cleanup`."""
         self.running = False
         try:
             await self.clean_up()

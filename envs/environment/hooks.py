@@ -1,12 +1,12 @@
 """The hooks: what a subclass of `Environment` overrides, and what it finds on `self`.
 
-Each hook may be `async def` as well, but for `prepare_sandbox`.
+Every hook but `prepare_sandbox` may also be `async def`. The sync hooks and sync tools of an
+environment run on one thread of its own, so a database connection that `setup` opens can be used in
+all of them; async ones run on the caller's event loop.
 
-Sync hooks and sync tools of an environment run on one thread of its own, so a database connection
-that `setup` opens can be used in all of them; async ones run on the caller's event loop. An
-exception in a hook stops the run with a `UserCodeError` that carries the row, unless it was the
-policy's doing: what `turn_reward`, `reward`, `metrics` and `cleanup` meet in a box that the policy
-broke, or as a missing file of it, scores 0 (docs/sandboxes.md).
+An exception in a hook stops the run with a `UserCodeError` that carries the row, unless the policy
+caused it: an episode that cannot be scored because the policy broke its box, or did not write a
+file, gets reward 0 (docs/sandboxes.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,19 +55,19 @@ class Hooks:
     _episode_runner: "EpisodeRunner"
 
     def prepare_sandbox(self, sandbox: Sandbox) -> None:
-        """Put into a fresh box what an episode finds there. Not `async def`.
+        """Prepare a fresh box for an episode. Not `async def`.
 
-        Called before `setup`, where the class has a `sandbox_spec`. It runs on any thread.
+        Called before `setup` if the class has a `sandbox_spec`, on any thread.
 
         Args:
-            sandbox: The box; `self.row` is the episode's row.
+            sandbox: The box. `self.row` is the episode's row.
         """
 
     def setup(self, row: Mapping[str, Any]) -> Any:
         """Prepare an episode.
 
         Args:
-            row: The row it begins with; also `self.row`.
+            row: The episode's row; also `self.row`.
 
         Returns:
             The messages the episode begins with, or None for the row's `prompt`.
@@ -75,9 +75,9 @@ class Hooks:
         return None
 
     def tools_for(self, row: Mapping[str, Any]) -> Any:
-        """The tools of an episode, where they are not the same in each. Called after `setup`.
+        """Return the tools of one episode: by default, the methods marked with `@tool`.
 
-        By default, the methods that `@tool` marks. A class that offers one more for some rows:
+        Called after `setup`. A class that offers one more tool for some rows:
 
             class Safe(Environment):
                 def tools_for(self, row):
@@ -94,21 +94,21 @@ class Hooks:
                     return f"You have the {what}."
 
         Args:
-            row: The row the episode begins with; also `self.row`.
+            row: The episode's row; also `self.row`.
 
         Returns:
-            A list of functions and methods (marked with `@tool` or not), of descriptions with JSON
-            schemas (`{"name": ..., "description": ..., "parameters": {...}}`, as a server lists
-            them), and of what `super().tools_for(row)` returns. A tool that is only described is
-            run by `call_tool`, which must then be overridden. `row["tools"]` and the setting
-            `stop_tools` may name tools of this list.
+            A list, whose entries may be functions and methods (marked with `@tool` or not),
+            descriptions with a JSON schema (`{"name": ..., "description": ..., "parameters":
+            {...}}`, as a server lists its tools), and what `super().tools_for(row)` returns.
+            Calls of a tool that is only described need a `call_tool` of the class. `row["tools"]`
+            and the setting `stop_tools` may name any of these tools.
         """
         return list(self._class_tools.values())
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Run one call of a tool; by default, call the function or method of that name.
+        """Run one tool call: by default, call the function or method of that name.
 
-        Override it to run calls somewhere else, or to do something around each:
+        Override it to run calls elsewhere, or to do something before or after each:
 
             class Remote(Environment):
                 async def setup(self, row):
@@ -123,19 +123,19 @@ class Hooks:
                 async def cleanup(self):
                     await self.server.close()
 
-        Only calls of offered tools whose arguments fit come here. Time limits hold from outside,
-        and so does the cutting of long results. `await super().call_tool(name, arguments)` runs a
-        sync tool on the episode's thread and an async one on the event loop.
+        It gets the calls of offered tools whose arguments are valid. Time limits apply around it,
+        and long results are cut afterwards. `await super().call_tool(name, arguments)` runs a sync
+        tool on the episode's thread and an async one on the event loop.
 
         Args:
-            name: The tool, as the policy wrote it.
+            name: The tool's name.
             arguments: Validated and coerced.
 
         Returns:
-            The result: a string, or what JSON can hold.
+            The result: a string, or a value that JSON can hold.
 
         Raises:
-            Exception: What the policy is told, as of a tool that raises it.
+            Exception: The policy is told of it, as of an exception in any tool.
         """
         return await self._episode_runner.call_tool(name, arguments)
 
@@ -143,33 +143,33 @@ class Hooks:
         """Score a finished episode.
 
         Returns:
-            A finite number, or named ones (`{"format": 0.2, "answer": 0.8}`) whose sum is the
-            reward; these are in `info["reward_parts"]` too. Or None, where nothing can be said
-            of the episode: it is never trained on, and `info["no_reward"]` is True.
+            A finite number; or named numbers (`{"format": 0.2, "answer": 0.8}`), whose sum is the
+            reward and which are also in `info["reward_parts"]`; or None if the episode cannot be
+            judged: it is never trained on, and `info["no_reward"]` is True.
         """
         return 0.0
 
     def turn_reward(self, turn: Turn) -> Any:
-        """Score one turn, after its tools have run; a finite number."""
+        """Score one turn, after its tools have run, by a finite number."""
         return 0.0
 
     def metrics(self, episode: Episode) -> Any:
-        """More numbers about a finished episode, by name, to be averaged and logged."""
+        """Return further numbers about a finished episode, by name, to be averaged and logged."""
         return {}
 
     def cleanup(self) -> Any:
-        """Undo `setup`: called once after every episode, whatever happened in it."""
+        """Undo `setup`. Called once after every episode, whatever happened in it."""
         return None
 
     def sample_row(self, rng: np.random.Generator) -> Any:
-        """A row for a `reset` that is given none: one of `rows`.
+        """Choose the row for a `reset` that is given none: by default, one of `rows`.
 
         Raises:
             DataError: There are no rows.
         """
         return pick_row(self.rows, rng, type(self).__name__)
 
-    # ---- what hooks and tools find on `self`: the current episode ----
+    # ---- the current episode, for hooks and tools ----
 
     @property
     def row(self) -> Mapping[str, Any]:
@@ -190,7 +190,8 @@ class Hooks:
     def tools(self) -> list[dict[str, Any]]:
         """The schemas of the tools offered in this episode, in OpenAI's shape.
 
-        Before the first one, and in `setup` of a class with `tools_for`: the tools of the class.
+        Before the first episode, and during `setup` if the class has its own `tools_for`, these
+        are the methods marked with `@tool`.
         """
         return [tool.schema for tool in self._episode_runner.state.tools.values()]
 
@@ -202,15 +203,15 @@ class Hooks:
     def end_episode(self) -> None:
         """End the episode after this turn, with `StopReason.environment`.
 
-        To be called from a tool or from `turn_reward`: when a game is over, say.
+        Call it from a tool or from `turn_reward`, for example when a game is over.
         """
         self._episode_runner.state.ended = True
 
-    # ---- and its boxes ----
+    # ---- boxes, for hooks and tools ----
 
     @property
     def sandbox(self) -> Sandbox:
-        """The episode's box, from before `setup` until after `cleanup`; a fresh one each episode.
+        """The episode's box: fresh in each episode, open from before `setup` to after `cleanup`.
 
         Raises:
             UserCodeError: The class declares no `sandbox_spec`.
@@ -220,7 +221,7 @@ class Hooks:
 
     @property
     def box_settings(self) -> BoxSettings:
-        """Where the boxes of this environment come from: the backend, the image and the limits.
+        """Where this environment's boxes come from: the backend, the image and the limits.
 
         Raises:
             UserCodeError: The class declares no `sandbox_spec`.
@@ -228,23 +229,23 @@ class Hooks:
         return self._episode_runner.boxes.settings("box_settings", self.row or None)
 
     async def open_box(self) -> Sandbox:
-        """Open a further box beside the episode's; for async hooks and tools.
+        """Open another box beside the episode's, in an async hook or tool.
 
-        It is of the same image and limits, and empty: `prepare_sandbox` is not called with it. It
-        is closed with the episode, or earlier by `async with await self.open_box() as box`.
+        It has the same image and limits and is empty: `prepare_sandbox` is not called for it. It is
+        closed when the episode ends, or earlier with `async with await self.open_box() as box`.
 
-        What the policy wrote belongs into `self.sandbox`, which tells who broke it. When this box
-        breaks, that is taken for an accident (`SandboxDead`), and the episode is tried again.
+        Run what the policy wrote in `self.sandbox`, not here: when this box breaks, that counts as
+        an accident (`SandboxDead`), and the episode is tried again.
 
         Raises:
             UserCodeError: The class declares no `sandbox_spec`.
-            SandboxError: There is none to be had.
+            SandboxError: No box could be opened.
         """
         return await self._episode_runner.boxes.open_further(self.row or None)
 
     @property
     def max_boxes(self) -> int | None:
-        """How many episodes of this process may have a box at once; None: they have none."""
+        """How many episodes of this process may have a box at once; None if they use no box."""
         return self.box_settings.max_boxes if self._episode_runner.boxes.wanted else None
 
     async def run_grader(
@@ -254,28 +255,28 @@ class Hooks:
         files: Mapping[str, str] | None = None,
         stdin: str | None = None,
     ) -> ExecResult | None:
-        """Run a program on what the policy has left in its working folder; for an async `reward`.
+        """Run a program on the files the policy left in its working folder, in an async `reward`.
 
-        The program runs in a fresh box, to which the files of the folder are carried and nothing
-        else of the policy's: no process, no variable, no file elsewhere, no link that leads out of
+        The program runs in a fresh box. The files of the folder are copied there and nothing else
+        of the policy's: no process, no variable, no file from elsewhere, no link that leads out of
         the folder or to one of `files`. Its home is empty, and Python imports nothing from the
-        folder. Only where it runs the policy's files itself can they answer for it. The Python
-        session of the episode's own box ends, and with it what it has started.
+        folder. The policy's code runs there only if the program runs it. The Python session of the
+        episode's own box ends, with everything it started.
 
         Args:
-            command: An argument vector, or a text for `/bin/sh -c`.
-            files: What the program needs, by path; the policy never sees it. A file of the
-                policy's at such a path is replaced. Python imports modules from these files.
-            stdin: What the program reads.
+            command: An argument vector, or a string for `/bin/sh -c`.
+            files: Files that the program needs, `{path: text}`. The policy never sees them. They
+                replace the policy's files at these paths, and Python imports modules from them.
+            stdin: The program's standard input.
 
         Returns:
-            How it ended; None where the policy left something that cannot be graded, such as more
-            files than can be carried. Both are the policy's doing.
+            How the program ended, or None if the folder cannot be graded, for example because it
+            holds more files than can be copied. Either is the policy's responsibility.
 
         Raises:
             UserCodeError: The class declares no `sandbox_spec`.
-            UsageError: An argument is of another type, or one of `files` cannot be written.
-            SandboxError: A box broke, or there is none to be had.
+            UsageError: An argument has the wrong type, or one of `files` cannot be written.
+            SandboxError: A box broke, or none could be opened.
         """
         return await run_grader(
             self.sandbox,

@@ -1,4 +1,4 @@
-"""What an episode begins from: a row, the tools it offers, the messages its prompt stands for."""
+"""What an episode begins with: a row, its tools, and the messages of its prompt."""
 
 import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,15 +14,15 @@ from gymnast.types import Message
 
 
 def pick_row(rows: Any, rng: np.random.Generator, owner: str) -> Mapping[str, Any]:
-    """One of some rows, each as likely.
+    """Draw one of some rows uniformly.
 
     Raises:
         DataError: There are none.
     """
     if rows is None or len(rows) == 0:
-        what = "no rows" if rows is None else "an empty list of rows"
+        offer = "no rows" if rows is None else "an empty list of rows"
         raise DataError(
-            f"{owner}.reset was given no row, and the environment has {what} to take one from. "
+            f"{owner}.reset was given no row, and the environment has {offer} to take one from. "
             'Pass options={"row": {...}} or rows=[...], or override sample_row(rng).'
         )
     row: Mapping[str, Any] = rows[int(rng.integers(len(rows)))]
@@ -30,10 +30,10 @@ def pick_row(rows: Any, rng: np.random.Generator, owner: str) -> Mapping[str, An
 
 
 def checked_row(row: Any, owner: str) -> dict[str, Any]:
-    """A deep copy of a row: what an episode does to it must not reach the next one.
+    """A deep copy of a row, so that what an episode does to it does not reach the next one.
 
     Raises:
-        DataError: It is no mapping.
+        DataError: It is not a mapping.
     """
     if not isinstance(row, Mapping):
         raise DataError(
@@ -50,19 +50,20 @@ def episode_tools(
     methods: Collection[str] | None,
     owner: str,
 ) -> dict[str, Tool]:
-    """The tools that a class's `tools_for` returned, those of them that the row names.
+    """The tools of an episode whose class has its own `tools_for`.
 
     Args:
-        given: What it returned.
-        row: The episode's.
-        stop_tools: Names of those that end the episode.
-        methods: The tools that are methods of the class; None where its `call_tool` runs any tool.
+        given: What `tools_for` returned.
+        row: The episode's row, whose `tools` may select some.
+        stop_tools: Names of the tools that end the episode.
+        methods: Names of the tools that are methods of the class; None if it has its own
+            `call_tool`, which runs any tool.
         owner: The class, for messages.
 
     Raises:
-        ToolDefinitionError: It returned something else, or nothing runs one of them.
-        ConfigError: `stop_tools` names none of them.
-        DataError: The row does.
+        ToolDefinitionError: An entry cannot be a tool, or nothing runs its calls.
+        ConfigError: `stop_tools` names an unknown tool.
+        DataError: The row names an unknown tool.
     """
     tools = with_stop_tools(tools_by_name(given, f"{owner}.tools_for"), stop_tools)
     for name, tool in tools.items():
@@ -75,10 +76,10 @@ def episode_tools(
 
 
 def offered_tools(row: Mapping[str, Any], tools: Mapping[str, Tool]) -> dict[str, Tool]:
-    """The tools a row's `tools` names, in the environment's order; all where it names none.
+    """The tools that a row's `tools` names, in the environment's order; by default, all.
 
     Raises:
-        DataError: It is no list of names, or names a tool that the environment lacks.
+        DataError: It is not a list of names, or names an unknown tool.
     """
     names = row.get("tools")
     if names is None:
@@ -93,7 +94,7 @@ def offered_tools(row: Mapping[str, Any], tools: Mapping[str, Tool]) -> dict[str
 
 
 def prompt_of(row: Mapping[str, Any]) -> list[Message]:
-    """The messages a row's `prompt` stands for: a string is one user message.
+    """The messages of a row's `prompt`; a string is one user message.
 
     Raises:
         DataError: There is no usable prompt.
@@ -118,7 +119,7 @@ def prompt_of(row: Mapping[str, Any]) -> list[Message]:
 
 
 def with_system_prompt(messages: list[Message], system_prompt: str | None) -> list[Message]:
-    """The messages with a system prompt put first, unless they have a system message there."""
+    """The messages with a system prompt in front, unless they begin with a system message."""
     if system_prompt is None or messages[0]["role"] in ("system", "developer"):
         return messages
     return [{"role": "system", "content": encodable(system_prompt)}, *messages]

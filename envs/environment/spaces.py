@@ -1,4 +1,4 @@
-"""The space of token ids: actions and observations of every environment."""
+"""The space of token ids: the actions and observations of every environment."""
 
 from typing import Any
 
@@ -18,8 +18,8 @@ class TokenSpace(Space[TokenIds]):
 
     Args:
         vocab_size: Ids are below this.
-        stop_id: What a sample ends with, as a policy's turn does; None leaves it open.
-        seed: Of `sample`.
+        stop_id: The last id of each sample, as of a policy's turn; None adds none.
+        seed: Seeds `sample`.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class TokenSpace(Space[TokenIds]):
 
     @classmethod
     def of(cls, renderer: Renderer | None) -> "TokenSpace":
-        """The space of a renderer's tokens; without one there are none but id 0."""
+        """The space of a renderer's tokens; without a renderer, id 0 is the only one."""
         if renderer is None:
             return cls(1)
         return cls(len(renderer.tokenizer), next(iter(renderer.stop_ids), None))

@@ -1,4 +1,4 @@
-"""The state of one running episode, and why it ends.
+"""The state of one running episode, and the reasons for it to end.
 
 `episode_runner.py` makes a fresh one for each episode and changes it turn by turn, so nothing of an
 earlier episode can leak into the next. Limits on tokens are in `context.py`.
@@ -12,8 +12,7 @@ from typing import Any
 
 from gymnast.envs.boxes.box import BROKEN
 from gymnast.envs.environment.episode_boxes import EpisodeBoxes
-from gymnast.envs.records.episode import Episode, Turn
-from gymnast.envs.records.metrics import Timings, episode_metrics
+from gymnast.envs.records.episode import Episode, Timings, Turn, episode_metrics
 from gymnast.envs.tools.definition import Tool
 from gymnast.errors import InfrastructureError, SandboxBroken
 from gymnast.types import Message, StopReason
@@ -31,7 +30,7 @@ PRECEDENCE = (
 
 
 def first_reason(holding: Collection[StopReason]) -> StopReason | None:
-    """The reason an episode ends for, of those that hold; None where none does."""
+    """The reason that is reported of those that hold, or None."""
     return next((reason for reason in PRECEDENCE if reason in holding), None)
 
 
@@ -41,18 +40,18 @@ class EpisodeState:
 
     Attributes:
         row: The row it began with.
-        tools: Those offered, by name.
-        deadline: When its time is up, on `time.monotonic`; None is never.
+        tools: The offered tools, by name.
+        deadline: When its time is up, on `time.monotonic`; None: never.
         prompt: The messages it began with.
-        turns: Those taken.
-        timings: Of the turn being taken.
+        turns: The turns taken.
+        timings: Of the current turn.
         ended: Whether the environment ended it.
-        failure: What broke under it.
+        failure: The infrastructure error that ended it, if any.
         broke_box: Whether the policy broke its box.
-        unusable: Whether a hook that scores met a file or a text of the policy's that no box takes.
+        unusable: Whether a scoring hook failed on a file or a text of the policy's.
         paid: The rewards of its turns so far.
         stop_reason: Why it ended; None while it runs.
-        abandoned_before: Threads given up before it began.
+        abandoned_before: How many threads had been given up when it began.
     """
 
     row: Mapping[str, Any]
@@ -71,15 +70,15 @@ class EpisodeState:
 
     @property
     def episode(self) -> Episode:
-        """The record of it so far."""
+        """The record of the episode so far."""
         return Episode(self.row, tuple(self.prompt), tuple(self.turns), self.stop_reason)
 
     def holding(self, turn: Turn, *, cut: bool, max_turns: int) -> set[StopReason]:
-        """What ends the episode after this turn, apart from the limits on tokens.
+        """The reasons to end the episode after this turn, other than token limits.
 
         Args:
-            turn: The turn just taken; not yet among `turns`.
-            cut: Whether the action was cut by its length: it has no stop id at its end.
+            turn: The turn just taken, not yet in `turns`.
+            cut: Whether the action reached its maximum length, and so lacks a stop id.
             max_turns: How many turns the episode may have.
         """
         readable = any(call.error is None for call in turn.tool_calls)
@@ -96,35 +95,35 @@ class EpisodeState:
 
     @contextmanager
     def settling(self, boxes: EpisodeBoxes) -> Iterator[None]:
-        """Tools or hooks run inside; take note of whose doing it was that one raised or broke.
+        """Run tools or hooks inside; note whether the policy or the infrastructure broke something.
 
         Args:
-            boxes: Those of the episode: one that broke need not have raised anything.
+            boxes: The episode's, which may have broken without an exception.
 
         Raises:
-            Exception: What was raised, where it is the user's to mend.
+            Exception: Whatever was raised, if it is the user's mistake.
         """
         raised: Exception | None = None
         try:
             yield
         except Exception as error:
             raised = error
-        found = boxes.broke
-        if isinstance(found, SandboxBroken) or isinstance(raised, SandboxBroken):
+        broke = boxes.broke
+        if isinstance(broke, SandboxBroken) or isinstance(raised, SandboxBroken):
             self.broke_box = self.ended = True
-        elif found is not None:
-            self.failure = found
+        elif broke is not None:
+            self.failure = broke
         elif isinstance(raised, InfrastructureError):
             self.failure = raised
         elif raised is not None:
             raise raised
 
     def counts(self, *, abandoned: int, boxed: bool) -> dict[str, float]:
-        """The metrics of an episode that is over, apart from those of the subclass.
+        """The metrics of a finished episode, without those of the subclass.
 
         Args:
-            abandoned: Threads that it gave up.
-            boxed: Whether it has a box.
+            abandoned: How many threads it gave up.
+            boxed: Whether it had a box.
         """
         counts = {**episode_metrics(self.episode), "tools/abandoned_threads": float(abandoned)}
         if boxed:
@@ -132,5 +131,5 @@ class EpisodeState:
         return counts
 
     def _stops(self, record: Any) -> bool:
-        """A stop tool ends the episode only where its call succeeded."""
+        """Whether a call ends the episode: one of a stop tool, if it succeeded."""
         return record.error is None and self.tools[record.call.name].options.stop

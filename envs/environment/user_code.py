@@ -1,8 +1,8 @@
-"""Calling the hooks a user writes: sync ones on the episode's thread, async ones on the loop.
+"""Calling the hooks that a user writes, and checking what they return.
 
-An exception in a hook is the user's to mend, so it becomes a `UserCodeError` that carries the row.
-`InfrastructureError` and the errors Gymnast raises on purpose pass through unchanged, but for those
-that a path or a text of the policy's may have caused.
+An exception in a hook is the user's to fix, so it becomes a `UserCodeError` that carries the row.
+`InfrastructureError` and the errors that Gymnast raises on purpose pass through unchanged, except
+those that a path or a text of the policy's may have caused.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from gymnast.errors import (
 from gymnast.threads import EpisodeThread
 from gymnast.types import Message
 
-# Where an episode is scored, these say something of what the policy has left in its box, or said.
-OF_THE_POLICY = (SandboxFileError, SandboxTextError)
+# Raised by a scoring hook, these may be due to what the policy left in its box or said.
+POLICY_ERRORS = (SandboxFileError, SandboxTextError)
 _MAX_ROW_CHARACTERS = 500
 
 
@@ -38,7 +38,7 @@ class Blame:
     Attributes:
         owner: The class.
         hook: The method.
-        row: The episode's row; None where there is none yet.
+        row: The episode's row; None before there is one.
     """
 
     owner: str
@@ -49,7 +49,7 @@ class Blame:
         """The error that names the class, the hook, the row and what went wrong."""
         try:
             shown = repr(self.row)
-        except Exception:  # of an object in the row
+        except Exception:  # raised by an object in the row
             shown = reprlib.repr(self.row)
         if len(shown) > _MAX_ROW_CHARACTERS:
             shown = shown[:_MAX_ROW_CHARACTERS] + "..."
@@ -58,46 +58,46 @@ class Blame:
 
     @contextmanager
     def of_what_raises(self) -> Iterator[None]:
-        """The user's code runs inside.
+        """Run the user's code inside.
 
         Raises:
-            UserCodeError: It raised.
+            UserCodeError: It raised an exception.
         """
         try:
             yield
         except (GymnastError, asyncio.CancelledError) as error:
-            if not isinstance(error, OF_THE_POLICY):
+            if not isinstance(error, POLICY_ERRORS):
                 raise
             raise self.error(f"{type(error).__name__}: {error}") from error
         except (Exception, SystemExit) as error:
             problem = f"{type(error).__name__}: {error}"
             if "'coroutine' object" in problem:
-                problem += "; write `async def` and `await` what is async"
+                problem += "; write `async def` and `await` async calls"
             raise self.error(problem) from error
 
 
 async def call_hook(
     function: Callable[..., Any], *arguments: Any, thread: EpisodeThread, blame: Blame
 ) -> Any:
-    """Call a hook and await it where it is async.
+    """Call a hook: a sync one on the episode's thread, an async one on the event loop.
 
     Raises:
-        UserCodeError: It raised.
+        UserCodeError: It raised an exception.
     """
     with blame.of_what_raises():
         return await call_user_code(thread, functools.partial(function, *arguments))
 
 
-def of_the_policy(error: BaseException) -> bool:
-    """Whether what a hook raised may be due to what the policy left in its box, or said."""
-    return isinstance(error, UserCodeError) and isinstance(error.__cause__, OF_THE_POLICY)
+def caused_by_policy(error: BaseException) -> bool:
+    """Whether a hook's exception may be due to what the policy left in its box or said."""
+    return isinstance(error, UserCodeError) and isinstance(error.__cause__, POLICY_ERRORS)
 
 
 def checked_number(value: Any, blame: Blame, what: str = "") -> float:
     """A reward as a float.
 
     Raises:
-        UserCodeError: It is no finite number.
+        UserCodeError: It is not a finite number.
     """
     try:
         number = float(value)
@@ -109,10 +109,10 @@ def checked_number(value: Any, blame: Blame, what: str = "") -> float:
 
 
 def checked_numbers(value: Any, blame: Blame) -> dict[str, float]:
-    """Named numbers, as `reward` (its parts) and `metrics` may return.
+    """Named numbers, as `reward` (for its parts) and `metrics` may return them.
 
     Raises:
-        UserCodeError: It is no mapping from names to finite numbers.
+        UserCodeError: It is not a mapping from names to finite numbers.
     """
     if not isinstance(value, Mapping):
         raise blame.error(f"returned {value!r}; it must return a dict of numbers")
@@ -122,10 +122,10 @@ def checked_numbers(value: Any, blame: Blame) -> dict[str, float]:
 
 
 def checked_reward(value: Any, blame: Blame) -> tuple[float, dict[str, Any]]:
-    """What `reward` returned, as a number and what `info` tells of it.
+    """The value of `reward` as a number, and what `info` says about it.
 
     Raises:
-        UserCodeError: It is no finite number, no mapping of such, and not None.
+        UserCodeError: It is neither a finite number nor a mapping of such nor None.
     """
     if value is None:
         return 0.0, {"no_reward": True}
@@ -136,10 +136,10 @@ def checked_reward(value: Any, blame: Blame) -> tuple[float, dict[str, Any]]:
 
 
 def checked_messages(value: Any, blame: Blame) -> list[Message]:
-    """What `setup` returned, as a new list of messages.
+    """The value of `setup` as a new list of messages.
 
     Raises:
-        UserCodeError: It is no list of messages.
+        UserCodeError: It is not a list of messages.
     """
     try:
         return read_messages(value)

@@ -1,1 +1,1 @@
-"""What an episode leaves: messages, calls, turns, why it ended, and its numbers."""
+"""The records of an episode: messages, calls, turns, metrics and timings."""

@@ -1,6 +1,6 @@
-"""The arguments of a call as an object, whether they came as one or as a string of JSON.
+"""Decoding the arguments of a call, which may be an object or a string of JSON.
 
-Whether they fit the tool is decided in `tools/validation.py`.
+`tools/validation.py` checks whether they fit the tool.
 """
 
 import json
@@ -11,11 +11,11 @@ _MAX_SHOWN = 80
 
 
 class BadArguments(Exception):
-    """The arguments do not fit the tool; the message says what was wrong and what is right."""
+    """The arguments do not fit the tool; the message says what is wrong and what is right."""
 
 
 def decode_arguments(raw: Any) -> dict[str, Any]:
-    """The arguments of a call as an object, from an object or from a string of JSON.
+    """The arguments of a call as an object, given an object or a string of JSON.
 
     Raises:
         BadArguments: They are neither.

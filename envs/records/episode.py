@@ -1,9 +1,9 @@
-"""What happened in an episode so far: the records that `reward` and `turn_reward` read.
+"""The records of an episode, which `reward` and `turn_reward` read, and its metrics and timings."""
 
-Records only; they are made in `environment/environment.py` and `tools/running.py`.
-"""
-
-from collections.abc import Mapping
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -14,20 +14,23 @@ from gymnast.visible import visible_line
 ErrorKind = Literal["malformed", "unknown_tool", "bad_arguments", "exception", "timeout", "bug"]
 Info = dict[str, Any]
 _MAX_SHOWN = 80
+# Kinds of errors with an existing tool; in others, the name may be anything that the model wrote.
+_TOOL_FAILURES = ("bad_arguments", "exception", "timeout", "bug")
 
 
 @dataclass(frozen=True)
 class ToolError:
-    """A call that did not succeed. The policy was told the message.
+    """Why a call did not succeed.
 
     Attributes:
         kind: `malformed` (could not be read), `unknown_tool`, `bad_arguments`, `exception` (the
             tool raised), `timeout`, or `bug`: the tool's own code is at fault, not the policy (it
-            returned what JSON cannot hold, or raised what no argument explains: `tools/bugs.py`).
-        tool: The name the policy wrote, "" where it could not be read.
-        message: What was wrong and what would have been right.
-        exception: The type of what the tool raised, or of what its result raised; "" elsewhere.
-        traceback: Of a `bug` that was raised: where in the tool's code; "" elsewhere.
+            returned a value that JSON cannot hold, or raised an exception that no argument
+            explains: `tools/bugs.py`).
+        tool: The name the policy wrote; "" if it could not be read.
+        message: What the policy is told: what was wrong and what would have been right.
+        exception: The type of the exception that the tool or its result raised; else "".
+        traceback: For a `bug` that was raised, where in the tool's code; else "".
     """
 
     kind: ErrorKind
@@ -39,14 +42,14 @@ class ToolError:
 
 @dataclass(frozen=True)
 class CallRecord:
-    """One call and what came of it.
+    """One call and its result.
 
     Attributes:
         call: As the policy wrote it.
-        arguments: Validated and coerced, as the tool got them; {} where it did not run.
-        result: What the tool returned, as it was then: a string, or the value in JSON (a
-            dataclass is a dict, a tuple a list), whatever became of the object later; None after
-            an error. A result too long for its tool is whole here.
+        arguments: Validated and coerced, as the tool got them; {} if it did not run.
+        result: What the tool returned, as it was then: a string, or the value in JSON (a dataclass
+            as a dict, a tuple as a list), whatever happened to the object later; None after an
+            error. A result that was cut for the policy is whole here.
         text: What the policy reads.
         error: Why it did not succeed, or None.
         seconds: How long the tool ran.
@@ -67,13 +70,13 @@ class CallRecord:
 
 @dataclass(frozen=True)
 class Turn:
-    """One action and what the environment answered: what `turn_reward` gets.
+    """One action and the environment's answer: the argument of `turn_reward`.
 
     Attributes:
         index: 0 for the first turn of the episode.
         message: The assistant message.
         calls: Its tool calls, in the order written, with their results.
-        results: The messages the environment answered with.
+        results: The environment's messages.
     """
 
     index: int
@@ -83,17 +86,17 @@ class Turn:
 
     @property
     def text(self) -> str:
-        """The text of the assistant message, "" where it has none."""
+        """The text of the assistant message, "" if it has none."""
         return text_of(self.message)
 
     @property
     def tool_calls(self) -> list[ToolCall]:
-        """The calls as the policy wrote them, those that could not be read included."""
+        """The calls as the policy wrote them, including those that could not be read."""
         return [record.call for record in self.calls]
 
     @property
     def errors(self) -> list[ToolError]:
-        """The calls that did not succeed."""
+        """Why calls did not succeed, in order."""
         return [record.error for record in self.calls if record.error is not None]
 
     def __repr__(self) -> str:
@@ -105,12 +108,12 @@ class Turn:
 
 @dataclass(frozen=True)
 class Episode:
-    """A whole episode: what `reward` gets.
+    """A whole episode: the argument of `reward`.
 
     Attributes:
         row: The dataset row it began with.
         prompt: The messages it began with.
-        turns: In order.
+        turns: The turns taken, in order.
         stop_reason: Why it ended.
     """
 
@@ -122,14 +125,14 @@ class Episode:
     @property
     def messages(self) -> list[Message]:
         """The conversation in OpenAI's shape, JSON-serialisable; a new list each time."""
-        found = list(self.prompt)
+        messages = list(self.prompt)
         for turn in self.turns:
-            found += [turn.message, *turn.results]
-        return found
+            messages += [turn.message, *turn.results]
+        return messages
 
     @property
     def answer(self) -> str:
-        """The text of the last turn, "" where it has none."""
+        """The text of the last turn, "" if it has none."""
         return self.turns[-1].text if self.turns else ""
 
     @property
@@ -144,7 +147,7 @@ class Episode:
 
     @property
     def errors(self) -> list[ToolError]:
-        """Every call that did not succeed, in order."""
+        """Why calls did not succeed, in order."""
         return [error for turn in self.turns for error in turn.errors]
 
     def __repr__(self) -> str:
@@ -155,7 +158,7 @@ class Episode:
 
 
 class Outcome(NamedTuple):
-    """What `act` returns: as `step` does, with the environment's messages in place of ids."""
+    """The result of `act`: that of `step`, with the environment's messages instead of ids."""
 
     messages: list[Message]
     reward: float
@@ -168,3 +171,70 @@ def _clipped(text: str) -> str:
     """A text as one short line."""
     text = visible_line(" ".join(text.split()))
     return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
+
+
+def episode_metrics(episode: Episode) -> dict[str, float]:
+    """Count an episode's calls and errors.
+
+    Returns:
+        `tools/calls`; `tools/calls/<tool>`, the calls that ran, whether or not the tool then raised
+        or timed out; `tools/failures/<tool>`, the calls of an existing tool that did not succeed;
+        `tools/errors`; `tools/errors/<kind>`, of which `bug` counts the author's mistakes. Counts
+        of a tool or a kind are left out if they are 0.
+    """
+    ran = Counter(record.call.name for record in episode.calls if _ran(record))
+    failed = Counter(error.tool for error in episode.errors if error.kind in _TOOL_FAILURES)
+    kinds = Counter(error.kind for error in episode.errors)
+    metrics = {
+        "tools/calls": len(episode.calls),
+        "tools/errors": len(episode.errors),
+        **{f"tools/calls/{name}": count for name, count in ran.items()},
+        **{f"tools/failures/{name}": count for name, count in failed.items()},
+        **{f"tools/errors/{kind}": count for kind, count in kinds.items()},
+    }
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def _ran(record: CallRecord) -> bool:
+    return record.error is None or record.error.kind in ("exception", "timeout", "bug")
+
+
+class Timings(Mapping[str, float]):
+    """Seconds by kind of work: "parse", "tools", "render", "tool/multiply", ...
+
+    Two are equal if they measured the same kinds of work, whatever the seconds: Gymnasium's
+    `check_env` requires that equal actions after equal seeds give equal infos.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def measure(self, kind: str) -> Iterator[None]:
+        """Add the time that the block takes."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(kind, time.perf_counter() - start)
+
+    def add(self, kind: str, seconds: float) -> None:
+        """Add some seconds to a kind."""
+        self._seconds[kind] = self._seconds.get(kind, 0.0) + seconds
+
+    def __getitem__(self, kind: str) -> float:
+        return self._seconds[kind]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._seconds)
+
+    def __len__(self) -> int:
+        return len(self._seconds)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Timings) and self._seconds.keys() == other._seconds.keys()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Timings({self._seconds})"

@@ -1,8 +1,8 @@
-"""Messages in OpenAI's shape: read from whoever wrote them, and brought into one form.
+"""Messages in OpenAI's shape, brought into one form.
 
-Rows, hooks, policies and users write messages with small freedoms: calls as `ToolCall`s or dicts,
-arguments as objects or as strings of JSON, text in parts, empty keys. Three forms come of them:
-`parse_tool_calls` what is run, `in_openai_shape` what a chat template is given, `read_messages` and
+Rows, hooks, policies and users write messages with small variations: calls as `ToolCall`s or
+dicts, arguments as objects or as strings of JSON, text in parts, empty keys. `parse_tool_calls`
+returns the calls to run, `in_openai_shape` what a chat template gets, `read_messages` and
 `json_message` what is recorded.
 """
 
@@ -32,13 +32,13 @@ def parse_tool_calls(message: Mapping[str, Any], *, turn: int) -> list[ToolCall]
     """The calls of an assistant message, given as `ToolCall` or in OpenAI's shape.
 
     Args:
-        message: What the policy wrote.
-        turn: Its number in the episode, from which calls without an id get one.
+        message: The policy's message.
+        turn: The turn's index, which is part of the ids that calls without one get.
     """
-    found = message.get("tool_calls") or []
-    calls = found if isinstance(found, list | tuple) else [found]
+    written = message.get("tool_calls") or []
+    calls = written if isinstance(written, list | tuple) else [written]
     read = [_read_call(call, f"call_{turn}_{i}") for i, call in enumerate(calls)]
-    # Id, name and error are repeated in the answer, which a tokenizer must take.
+    # Id, name and error are repeated in the answer, which a tokenizer must be able to encode.
     return [
         replace(call, **encodable({"id": call.id, "name": call.name, "error": call.error}))
         for call in read
@@ -50,7 +50,7 @@ def _read_call(call: Any, default_id: str) -> ToolCall:
         return call if call.id else replace(call, id=default_id)
     inner = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(inner, Mapping):
-        return _unreadable(default_id, "", "it is no object with a name and arguments")
+        return _unreadable(default_id, "", "it is not an object with a name and arguments")
     call_id = str(call.get("id") or default_id)
     name = inner.get("name")
     if not isinstance(name, str) or not name:
@@ -66,7 +66,7 @@ def _unreadable(call_id: str, name: str, why: str) -> ToolCall:
 
 
 def in_openai_shape(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a message without empty keys, its calls as OpenAI's objects, its text joined."""
+    """A copy of a message without empty keys, with OpenAI's call objects and joined text parts."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise DataError(
             f"a message must be a mapping with a role, got {message!r:.200}; "
@@ -85,7 +85,7 @@ def in_openai_shape(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _joined_text(content: Any) -> Any:
-    """Parts that are all text as one string: most templates take nothing else."""
+    """Content whose parts are all text as one string, as most templates need it."""
     if not isinstance(content, list | tuple):
         return content
     if not all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
@@ -111,11 +111,11 @@ def _call_in_shape(call: Any) -> dict[str, Any]:
 
 
 def read_messages(value: Any) -> list[Message]:
-    """The messages an episode begins with, as they are recorded: JSON-serialisable copies.
+    """JSON-serialisable copies of the messages that an episode begins with.
 
     Raises:
-        ValueError: They are something else; the error completes "it must be ...".
-        DataError: What a message says is not text; the error names the message and the part.
+        ValueError: The value is not a list of messages; the error completes "it must be ...".
+        DataError: A message's content is not text; the error names the message and the part.
     """
     listed = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
     if not listed or not all(
@@ -148,7 +148,7 @@ def _check_content(content: Any, where: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """The calls of a worked turn may be `ToolCall`s."""
+    """The same value, with `ToolCall`s as dicts: those of a worked turn may be either."""
     if not isinstance(value, list | tuple):
         return value
     return [item.to_dict() if isinstance(item, ToolCall) else item for item in value]
@@ -158,12 +158,12 @@ def json_message(message: Mapping[str, Any], calls: Sequence[ToolCall]) -> Messa
     """An assistant message as it is recorded: in OpenAI's shape and JSON-serialisable.
 
     Args:
-        message: What the policy wrote.
-        calls: Its calls, as they were read.
+        message: The policy's message.
+        calls: Its calls, as `parse_tool_calls` returned them.
 
     Returns:
-        The message with its calls as dicts. One that could not be read keeps what was written and
-        says in `error` why.
+        The message with its calls as dicts. A call that could not be read keeps what was written
+        and has the reason in `error`.
     """
     written = message.get("tool_calls")
     plain: dict[str, Any] = {
@@ -189,13 +189,14 @@ def _json_call(call: ToolCall, original: Any) -> dict[str, Any]:
 
 
 def conversation(messages: Sequence[Message]) -> str:
-    """Messages as text for people: the role, what was said, and the calls, one a line."""
+    """Messages as text for people: role, text and calls, one call a line."""
     blocks = []
     for message in messages:
         calls = [_call_text(call) for call in message.get("tool_calls") or []]
-        said = [str(message.get("raw") or "")] if message.get("raw") else [text_of(message), *calls]
+        raw = message.get("raw")
+        lines = [str(raw)] if raw else [text_of(message), *calls]
         name = f" {message['name']}" if message.get("name") else ""
-        blocks.append("\n".join([f"[{message['role']}{name}]", *filter(None, said)]))
+        blocks.append("\n".join([f"[{message['role']}{name}]", *filter(None, lines)]))
     return "\n".join(blocks)
 
 
@@ -209,10 +210,10 @@ def _call_text(call: Any) -> str:
 
 
 def encodable(value: Any) -> Any:
-    """A JSON value without lone surrogates: JSON can hold them, no tokenizer or file takes them.
+    """A JSON value without lone surrogates, which JSON can hold but no tokenizer or file can.
 
-    One that is nested too deeply becomes a text: whoever writes messages must be able to, within
-    other values and amid whatever calls.
+    A value that is nested too deeply becomes a note, so that it can be written to JSON from any
+    depth of the stack.
     """
     if _is_deeper(value, _DEEPEST):
         return "(nested too deeply to record)"
@@ -226,7 +227,7 @@ def encodable(value: Any) -> Any:
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether a JSON value has lists and objects within each other on more levels."""
+    """Whether the lists and objects of a JSON value are nested more deeply."""
     inner = [value]
     for _ in range(levels + 1):
         parts = (part for outer in inner for part in _parts(outer))

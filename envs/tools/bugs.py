@@ -1,12 +1,12 @@
-"""Failures of a tool that its author has to mend, not the policy.
+"""Bugs: failures of a tool that its author must fix, not the policy.
 
 The policy is told that its call failed, whatever the cause, and the run continues. The author is
-told as well: once for each tool and kind of exception, with the traceback and the row.
+warned once for each tool and kind of exception, with the traceback and the row.
 
-A tool gets arguments of the types that it asks for, so an exception of one of `KINDS` says that its
-code is wrong, unless the call explains it: its arguments contain the missing name
-(`getattr(self, what)`), the code that failed came from a string (`eval(expression)`), or the
-tool's own file raised it on purpose (`raise TypeError("give a list")`). Every other kind (KeyError,
+A tool gets arguments of the types that it asks for, so an exception of one of `KINDS` means that
+its code is wrong, unless the call explains it: its arguments contain the missing name
+(`getattr(self, name)`), the code that failed came from a string (`eval(expression)`), or the tool's
+own file raised it on purpose (`raise TypeError("give a list")`). Every other kind (KeyError,
 ValueError, ...) may be the answer to what the policy asked for.
 """
 
@@ -32,16 +32,16 @@ _MAX_ROW_CHARACTERS = 500
 def is_bug(
     error: BaseException, sources: Sequence[Callable[..., Any]], arguments: Mapping[str, Any]
 ) -> bool:
-    """Whether an exception that a tool raised is for its author; see the top of this file.
+    """Whether an exception from a tool is its author's mistake; see the top of this file.
 
     Args:
-        error: What was raised.
-        sources: The functions whose files are the author's: the tool's, and what called it.
-        arguments: What the tool was called with.
+        error: The exception.
+        sources: The author's functions: the tool, and a `call_tool` that ran it.
+        arguments: The arguments of the call.
     """
     if not isinstance(error, KINDS) or _names_what_is_missing(arguments, error):
         return False
-    if isinstance(error, SyntaxError):  # of a module that is imported only now
+    if isinstance(error, SyntaxError):  # in a module that the tool imports
         return not (error.filename or "<").startswith("<")
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     if any(code.co_name == "<module>" and code.co_filename.startswith("<") for code in codes):
@@ -57,7 +57,7 @@ def _names_what_is_missing(arguments: Mapping[str, Any], error: BaseException) -
         return False
     try:
         text = repr(list(arguments.values()))
-    except Exception:  # the author's own repr failed, which is another matter
+    except Exception:  # an argument's own repr failed
         return False
     return re.search(rf"\b{re.escape(name)}\b", text) is not None
 
@@ -79,7 +79,7 @@ def _by_raise(error: BaseException) -> bool:
 
 
 def own_traceback(error: BaseException, sources: Sequence[Callable[..., Any]]) -> str:
-    """The traceback from the author's own files on, without what called them."""
+    """The traceback from the author's own files on, without Gymnast's frames above them."""
     frames = list(traceback.extract_tb(error.__traceback__))
     files = _files_of(sources)
     own = [i for i, frame in enumerate(frames) if frame.filename in files]
@@ -89,14 +89,14 @@ def own_traceback(error: BaseException, sources: Sequence[Callable[..., Any]]) -
     return "".join(lines).rstrip()
 
 
-# What the author of each class has been told, and whether nothing is to be told just now.
-_told: WeakKeyDictionary[type, set[tuple[str, str, bool]]] = WeakKeyDictionary()
+# What the author of each class has been warned of, and whether warnings are off at the moment.
+_warned: WeakKeyDictionary[type, set[tuple[str, str, bool]]] = WeakKeyDictionary()
 _hushed: ContextVar[bool] = ContextVar("hushed", default=False)
 
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Log no warning inside the block, whose code reads the errors itself."""
+    """Log no warnings inside the block, which handles the errors itself."""
     token = _hushed.set(True)
     try:
         yield
@@ -105,22 +105,22 @@ def hushed() -> Iterator[None]:
 
 
 def _is_new(owner: type, tool: str, exception: str, has_traceback: bool = False) -> bool:
-    """Whether the author of a class is to be told of this, for the first time."""
+    """Whether to warn the author of a class of this, for the first time."""
     kind = (tool, exception, has_traceback)
-    told = _told.setdefault(owner, set())
-    if _hushed.get() or kind in told:
+    warned = _warned.setdefault(owner, set())
+    if _hushed.get() or kind in warned:
         return False
-    told.add(kind)
+    warned.add(kind)
     return True
 
 
 def warn_of_bugs(owner: type, errors: Iterable[ToolError], row: Mapping[str, Any]) -> None:
-    """Log a warning of each bug whose tool and kind of exception are new.
+    """Log a warning for each bug whose tool and kind of exception are new.
 
     Args:
         owner: The environment's class.
-        errors: Those of a turn; only bugs among them count.
-        row: The episode's.
+        errors: The errors of a turn, of which only bugs count.
+        row: The episode's row.
     """
     for error in errors:
         if error.kind != "bug":
@@ -130,16 +130,16 @@ def warn_of_bugs(owner: type, errors: Iterable[ToolError], row: Mapping[str, Any
 
 
 def warn_of_unusable(owner: type, error: Exception) -> None:
-    """Log a warning of a file or a text of the policy's that a hook could not use, once a kind.
+    """Log a warning that a hook failed on a file or a text of the policy's, once for each kind.
 
     Args:
         owner: The environment's class.
-        error: What the hook raised; its message begins with the class and the hook.
+        error: The hook's error, whose message begins with the class and the hook.
     """
     if _is_new(owner, str(error).partition(":")[0], type(error.__cause__).__name__):
         logger.warning(
-            "%s. The policy can bring that about, so it counts as reward 0, here and whenever "
-            "it happens again (sandbox/unusable); catch it in the hook to score it otherwise.",
+            "%s. The policy can cause this, so it counts as reward 0, now and whenever it happens "
+            "again (sandbox/unusable); catch it in the hook to score it otherwise.",
             error,
         )
 
@@ -148,12 +148,12 @@ def _warning(owner: str, error: ToolError, row: Mapping[str, Any]) -> str:
     shown = repr(dict(row))
     if len(shown) > _MAX_ROW_CHARACTERS:
         shown = shown[:_MAX_ROW_CHARACTERS] + "..."
-    what = error.message.removeprefix(f"{error.tool}: ").rstrip(".")
+    problem = error.message.removeprefix(f"{error.tool}: ").rstrip(".")
     if error.traceback:
-        what = f"no argument of the call explains the {error.exception}"
-    said = (
-        f"{owner}.{error.tool} has a bug: {what}. The model is told that its call failed, and the "
-        "run continues; further bugs of this kind are only counted, in tools/errors/bug. "
+        problem = f"no argument of the call explains the {error.exception}"
+    message = (
+        f"{owner}.{error.tool} has a bug: {problem}. The model is told that its call failed, and "
+        "the run continues; further bugs of this kind are only counted, in tools/errors/bug. "
         f"The row: {shown}"
     )
-    return f"{said}\n{error.traceback}" if error.traceback else said
+    return f"{message}\n{error.traceback}" if error.traceback else message

@@ -1,8 +1,8 @@
 """Tools: the functions a policy may call, with the schema it is shown.
 
-`@tool` only marks a method (`marks.py`); `Tool` is what Gymnast knows about it, made once when the
-class is defined, so that a tool that cannot be described fails before any run. Reading arguments is
-in `validation.py`, running calls in `running.py`.
+`@tool` only marks a method (`marks.py`). A `Tool` is made of it once, when the class is defined, so
+that a tool that cannot be described fails before any run. `validation.py` checks the arguments of a
+call, `running.py` runs it.
 """
 
 import copy
@@ -31,7 +31,7 @@ class Parameter:
         required: Whether a call must give it.
         schema: Its JSON schema, with its description.
         adapter: Pydantic's validator for its type hint.
-        default: Its default where it is not required.
+        default: Its default if it is not required.
     """
 
     name: str
@@ -43,15 +43,15 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool: how it is described, and how its calls are run.
+    """One tool: its description, and how its calls are run.
 
     Attributes:
         name: As the policy writes it.
-        description: What the policy is told it does.
+        description: What it does, for the policy.
         parameters: In the order of the signature.
-        options: Whether it stops, its limits.
-        function: What runs its calls; None: the environment's method of that name, or its
-            `call_tool`.
+        options: Whether it ends the episode, its limits.
+        function: Runs its calls; None if the environment's method of that name or its `call_tool`
+            does.
     """
 
     name: str
@@ -97,9 +97,9 @@ def define_tool(function: Any, *, name: str, options: ToolOptions, method: bool 
 
     Args:
         function: A plain function, sync or `async def`.
-        name: What the policy calls it.
+        name: Its name for the policy.
         options: From `@tool(...)`.
-        method: Its first parameter is `self` (`cls` of a class method), which no call gives.
+        method: Whether its first parameter is `self` or `cls`, which no call gives.
 
     Raises:
         ToolDefinitionError: It lacks a docstring or a type hint, or has a parameter that a call
@@ -117,16 +117,16 @@ def define_tool(function: Any, *, name: str, options: ToolOptions, method: bool 
             "one thread. Write it as `async def`, or drop concurrent=True."
         )
     signature, hints = _signature(function, name)
-    found = list(signature.parameters.values())
+    inputs = list(signature.parameters.values())
     if method:
-        _check_self(name, found)
-        found = found[1:]
-    parameters = tuple(_parameter(name, p, hints, docstring.arguments.get(p.name)) for p in found)
-    unknown = sorted(set(docstring.arguments) - {p.name for p in found})
+        _check_self(name, inputs)
+        inputs = inputs[1:]
+    parameters = tuple(_parameter(name, p, hints, docstring.arguments.get(p.name)) for p in inputs)
+    unknown = sorted(set(docstring.arguments) - {p.name for p in inputs})
     if unknown:
         raise ToolDefinitionError(
             f"tool {name!r}: its docstring describes {unknown[0]!r}, which is no parameter of "
-            f"{name}({', '.join(p.name for p in found)}). Rename or remove that entry of Args:."
+            f"{name}({', '.join(p.name for p in inputs)}). Rename or remove that entry of Args:."
         )
     return Tool(name, docstring.description, parameters, options)
 
@@ -136,15 +136,15 @@ def function_name(function: Any, giver: str) -> str:
 
     Args:
         function: A function, or a method of an instance.
-        giver: What it was given to or by, for messages.
+        giver: The beginning of the message, such as "from_tools was given".
 
     Raises:
-        ToolDefinitionError: It is no function, or has no name.
+        ToolDefinitionError: It is not a function, or has no name.
     """
     name = getattr(function, "__name__", None)
     if not callable(function) or not isinstance(name, str) or name == "<lambda>":
         raise ToolDefinitionError(
-            f"{giver} {function!r:.200}, which is no function with a name. Pass functions made "
+            f"{giver} {function!r:.200}, which is not a function with a name. Pass functions made "
             "with `def`, or subclass Environment."
         )
     return name
@@ -212,17 +212,17 @@ def _parameter(
 
 
 def tools_of_class(cls: type) -> dict[str, Tool]:
-    """Every marked method of a class, base classes first, in the order of their definition.
+    """The marked methods of a class, base classes first, in the order of their definition.
 
     Raises:
         ToolDefinitionError: One of them cannot be a tool.
     """
     names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
     try:
-        found = {name: _tool_of_attribute(cls, name) for name in names}
+        tools = {name: _tool_of_attribute(cls, name) for name in names}
     except ToolDefinitionError as error:
         raise ToolDefinitionError(f"{cls.__name__}: {error}") from error
-    return {name: tool for name, tool in found.items() if tool is not None}
+    return {name: tool for name, tool in tools.items() if tool is not None}
 
 
 def _tool_of_attribute(cls: type, name: str) -> Tool | None:
@@ -236,7 +236,7 @@ def _tool_of_attribute(cls: type, name: str) -> Tool | None:
 
 
 def _check_name(cls: type, name: str) -> None:
-    """A tool must not replace a method that the environment itself needs."""
+    """Check that a tool does not replace a method that the environment itself needs."""
     for base in cls.__mro__:
         needed = base.__module__.startswith(("gymnast.", "gymnasium."))
         if needed and name in vars(base) and mark_of(vars(base)[name]) is None:
@@ -246,7 +246,7 @@ def _check_name(cls: type, name: str) -> None:
 
 
 def with_stop_tools(tools: Mapping[str, Tool], names: Iterable[str]) -> dict[str, Tool]:
-    """The same tools, those named made stop tools.
+    """The same tools, of which those named are made stop tools.
 
     Raises:
         ConfigError: There is no such tool.
@@ -262,7 +262,7 @@ def with_stop_tools(tools: Mapping[str, Tool], names: Iterable[str]) -> dict[str
 
 
 def no_such_tool(name: str, tools: Iterable[str]) -> str:
-    """Say that a name is unknown, which one is nearest, and which there are."""
+    """A message: the name is unknown, which tool it may mean, and which tools there are."""
     known = list(tools)
     hint = did_you_mean(name, known)
     return f"There is no such tool.{hint} The tools are: {', '.join(known) or '(none)'}."

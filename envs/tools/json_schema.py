@@ -1,8 +1,8 @@
-"""Tools described by JSON schemas instead of Python functions: what somebody else's program offers.
+"""Tools that are made at run time: from functions, or from descriptions with a JSON schema.
 
-The shape is OpenAI's: `{"name": ..., "description": ..., "parameters": {"type": "object", ...}}`,
-bare or as the `function` of `{"type": "function", "function": {...}}`. Beside it may stand the
-fields of `ToolOptions` but for `concurrent`. Left out: who runs a call (`builtin/container.py`).
+A description has OpenAI's shape: `{"name": ..., "description": ..., "parameters": {"type":
+"object", ...}}`, bare or as the `function` of `{"type": "function", "function": {...}}`. It may
+also have the fields of `ToolOptions` except `concurrent`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,14 +25,14 @@ _MAX_SHOWN = 200
 
 
 def tools_by_name(given: Any, giver: str) -> dict[str, Tool]:
-    """Tools from functions, descriptions and tools, by name; see `Hooks.tools_for`.
+    """Tools by name, from a list of functions, descriptions and tools; see `Hooks.tools_for`.
 
     Args:
-        given: What lists them.
-        giver: Who gave it, for messages: "Safe.tools_for".
+        given: The list.
+        giver: The hook that returned it, for messages: "Safe.tools_for".
 
     Raises:
-        ToolDefinitionError: It is no list, one of them cannot be a tool, or two share a name.
+        ToolDefinitionError: It is not a list, an entry cannot be a tool, or two share a name.
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise ToolDefinitionError(
@@ -65,7 +65,7 @@ def tool_of_schema(given: Any) -> Tool:
     """Read one tool.
 
     Args:
-        given: Its description; see the top of this file.
+        given: A description; see the top of this file.
 
     Raises:
         ToolDefinitionError: A field is missing, unknown or breaks its rule.

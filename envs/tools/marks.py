@@ -1,7 +1,6 @@
-"""`@tool`: the mark on the functions that a policy may call, and the options that it carries.
+"""`@tool`: the mark on the functions that a policy may call, with its options.
 
-The mark is all there is to it: the function stays as it is. What is read of a marked function is in
-`definition.py`.
+The function itself is unchanged. `definition.py` reads the marked functions.
 """
 
 from collections.abc import Callable
@@ -19,16 +18,16 @@ _MARK = "__gymnast_tool__"
 
 @dataclass(frozen=True)
 class ToolOptions:
-    """What `@tool(...)` may say about a tool.
+    """The options of `@tool(...)`.
 
     Attributes:
         stop: A call that succeeds ends the episode, after its result is appended.
-        timeout_s: Give up on a call after this many seconds; None waits.
-        max_output_tokens: Cut the middle out of a longer result; None keeps it whole.
-        concurrent: Neighbouring calls in one action run at the same time (`async def` only).
+        timeout_s: Give up on a call after this many seconds; None: wait.
+        max_output_tokens: Cut the middle out of a longer result; None: keep it whole.
+        concurrent: Consecutive calls in one action run at the same time (`async def` only).
 
     Raises:
-        ToolDefinitionError: A value is out of its range or of another type.
+        ToolDefinitionError: A value is out of range or has the wrong type.
     """
 
     stop: bool = False
@@ -68,8 +67,8 @@ def tool(
 def tool(function: Any = None, /, **options: Any) -> Any:
     """Mark a method of an `Environment` (or a plain function) as a tool.
 
-    The function itself is unchanged and can still be called. Its name, the text of its docstring,
-    its type hints and the entries under `Args:` are what the policy is shown.
+    The function itself is unchanged and can still be called. The policy is shown its name, the text
+    of its docstring, its type hints and the entries under `Args:`.
 
         @tool
         def multiply(self, a: int, b: int) -> int:
@@ -82,11 +81,11 @@ def tool(function: Any = None, /, **options: Any) -> Any:
             return "received"
 
     Args:
-        function: What to mark.
+        function: The function to mark.
         **options: The fields of `ToolOptions`.
 
     Raises:
-        ToolDefinitionError: There is no such option, or what it marks is no function.
+        ToolDefinitionError: There is no such option, or it does not mark a function.
     """
     known = [field.name for field in fields(ToolOptions)]
     for name in options:
@@ -118,11 +117,11 @@ def _check_markable(target: Any) -> None:
         )
 
 
-def _property_error(found: Any) -> ToolDefinitionError:
-    name = getattr(plain_function(found), "__name__", "it")
+def _property_error(target: Any) -> ToolDefinitionError:
+    name = getattr(plain_function(target), "__name__", "it")
     return ToolDefinitionError(
-        f"@tool marks methods, and {name!r} is a property. Drop @{type(found).__name__}: the model "
-        f"calls {name}() without arguments."
+        f"@tool marks methods, and {name!r} is a property. Drop @{type(target).__name__}: the "
+        f"model calls {name}() without arguments."
     )
 
 
@@ -133,10 +132,10 @@ def marked(function: F, options: ToolOptions) -> F:
 
 
 def mark_of(attribute: Any) -> ToolOptions | None:
-    """The options of what `@tool` marked, above or below `@staticmethod` or `@classmethod`.
+    """The options of a marked attribute, also below `@staticmethod` or `@classmethod`; else None.
 
     Raises:
-        ToolDefinitionError: It is a property.
+        ToolDefinitionError: It is a marked property.
     """
     for marked in (attribute, plain_function(attribute)):
         options = getattr(marked, _MARK, None)

@@ -1,9 +1,9 @@
 """A tool's result as it is recorded and as the policy reads it.
 
-A string is given as it is. Anything else is taken as JSON (dataclasses, pydantic models, numpy
-values and sets included; None is `null`), never as Python's repr. Bytes, images and sounds are
-refused, as no text says what they are. A result longer than its tool allows keeps its head and its
-tail around a note.
+A string stays as it is. Anything else becomes JSON (including dataclasses, pydantic models, numpy
+values and sets; None is `null`), never Python's repr. Bytes, images and sounds are refused: a text
+cannot represent them. A result that is too long for its tool keeps its head and its tail around a
+note.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ from pydantic_core import to_jsonable_python
 
 from gymnast.envs.records.messages import encodable
 
-_CHARACTERS_PER_TOKEN = 16  # more than any text needs; cuts what would only cost time to tokenize
-_CHANNELS = {1, 3, 4}  # grey, colour, colour and opacity
+_CHARACTERS_PER_TOKEN = 16  # more than in any text; saves tokenizing what would be cut anyway
+_CHANNELS = {1, 3, 4}  # grey, RGB, RGBA
 _MEDIA = ("image", "image_url", "input_image", "audio", "input_audio", "video", "video_url")
 _TEXT_TYPE = re.compile(r"text/|application/(?:[\w.-]+\+)?(?:json|xml|yaml)\b")
 _SUPPORTED = (
@@ -28,11 +28,11 @@ _INSTEAD = "Return a text about it, or save it to a file and return the file's n
 
 
 class Written(NamedTuple):
-    """A result that was written down when the tool returned it.
+    """A result as it was when the tool returned it.
 
     Attributes:
         value: A string, or the JSON value.
-        text: The same, as the policy reads it.
+        text: The same as text, for the policy.
     """
 
     value: Any
@@ -40,7 +40,7 @@ class Written(NamedTuple):
 
 
 def written(result: Any) -> Written:
-    """Write down what a tool returned; what happens to the object later does not change it.
+    """A copy of a tool's result, which later changes of the object do not reach.
 
     Raises:
         TypeError: It is not text, and JSON cannot hold it; the message says what a tool may return.
@@ -58,14 +58,14 @@ def written(result: Any) -> Written:
         text = json.dumps(value, ensure_ascii=False)
     except TypeError:
         raise
-    except Exception as error:  # a circle, a number too long, what a mapping of its own raises
+    except Exception as error:  # a cycle, a number too long, a mapping that raises
         raise TypeError(f"{_described(result)} cannot be written as JSON: {error}.") from error
     if (kind := next(filter(None, map(_media, _parts(value))), None)) is not None:
         raise TypeError(
             f"{_described(result)} holds a content part of type {kind!r}, which a text model "
             f"cannot read. {_SUPPORTED}. {_INSTEAD}."
         )
-    if "NaN" in text or "Infinity" in text:  # JSON has no such numbers: "NaN", in quotes
+    if "NaN" in text or "Infinity" in text:  # JSON has no such numbers; they become strings
         value = json.loads(text, parse_constant=str)
         text = json.dumps(value, ensure_ascii=False)
     clean = str(encodable(text))
@@ -73,7 +73,7 @@ def written(result: Any) -> Written:
 
 
 def _fallback(value: Any) -> Any:
-    """What pydantic has no JSON for: numpy arrays and scalars, torch tensors."""
+    """The JSON of types that pydantic does not know: numpy arrays and scalars, torch tensors."""
     if _is_image(value):
         raise TypeError(
             f"{_described(value)} is an image, which a text model cannot read. {_SUPPORTED}. "
@@ -85,7 +85,7 @@ def _fallback(value: Any) -> Any:
 
 
 def _is_image(value: Any) -> bool:
-    """An image of PIL, or an array of [H, W, C] or [C, H, W] bytes."""
+    """Whether it is a PIL image, or an array of bytes of shape [H, W, C] or [C, H, W]."""
     if any(cls.__module__.startswith("PIL.") for cls in type(value).__mro__):
         return True
     shape: tuple[int, ...] = getattr(value, "shape", ())
@@ -94,7 +94,7 @@ def _is_image(value: Any) -> bool:
 
 
 def _media(value: Any) -> str | None:
-    """The type of a content part that is no text, as OpenAI, Anthropic and MCP write them."""
+    """The type of a content part other than text, as OpenAI, Anthropic and MCP write them."""
     if not isinstance(value, dict):
         return None
     kind, mime = value.get("type"), value.get("mimeType")
@@ -103,20 +103,20 @@ def _media(value: Any) -> str | None:
     if kind in _MEDIA:
         source = value.get("source")
         of_anthropic = isinstance(source, dict) and "type" in source
-        found = encoded or of_anthropic or kind in value or "image_url" in value
-        return str(kind) if found else None
+        is_media = encoded or of_anthropic or kind in value or "image_url" in value
+        return str(kind) if is_media else None
     return str(mime) if encoded else None
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """A value and all values in it, each object once; a pydantic model says how it is written."""
+    """A value and all values in it, each object once; pydantic models are not opened."""
     waiting, seen = [value], {}
     while waiting:
         part = waiting.pop()
         yield part
         if isinstance(part, str | int | float | None) or id(part) in seen:
             continue
-        seen[id(part)] = part  # kept, so that no other object gets its id
+        seen[id(part)] = part  # keeps it alive, so that no other object gets its id
         if isinstance(part, Mapping):
             waiting += part.values()
         elif isinstance(part, list | tuple | set | frozenset):
@@ -135,19 +135,19 @@ def cut_middle(text: str, max_tokens: int, encode: Callable[[str], Sized]) -> st
     """Keep the head and the tail of a text that is too long.
 
     Args:
-        text: What a tool returned.
-        max_tokens: How many tokens may be left, the note included.
+        text: A tool's result.
+        max_tokens: How many tokens may be left, including the note.
         encode: Tokenizes a text.
 
     Returns:
-        The text itself where it fits; else the longest head and tail of equal length around a
-        note that says how many characters were left out. The note alone may exceed a tiny limit.
+        The text itself if it fits; else the longest head and tail of equal length around a note
+        that says how many characters were left out. The note alone may exceed a tiny limit.
     """
     bound = max_tokens * _CHARACTERS_PER_TOKEN
     if len(text) <= 2 * bound and len(encode(text)) <= max_tokens:
         return text
     low, high = 0, min(bound, len(text) // 2)
-    while low < high:  # the longest that fits; token counts grow with length up to a token or two
+    while low < high:  # bisection: token counts grow with length, give or take a token or two
         middle = (low + high + 1) // 2
         if len(encode(_joined(text, middle))) <= max_tokens:
             low = middle
@@ -157,7 +157,7 @@ def cut_middle(text: str, max_tokens: int, encode: Callable[[str], Sized]) -> st
 
 
 def shortened(text: str, most: int) -> str:
-    """The text where it has at most so many characters; else its head and its tail."""
+    """The text if it has at most this many characters, else its head and its tail."""
     return text if len(text) <= most else _joined(text, most // 2)
 
 

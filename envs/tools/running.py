@@ -1,8 +1,8 @@
 """Running the tool calls of one action.
 
-Whatever the policy wrote, each call gets a record and a text that says what came of it. Only
-`InfrastructureError` gets out, as the episode itself cannot go on, and `UserCodeError`. Which calls
-end an episode is decided in `environment/environment.py`.
+Whatever the policy wrote, each call gets a record with the text of its result. The only exceptions
+that come out are `InfrastructureError`, after which the episode cannot go on, and `UserCodeError`.
+`environment/state.py` decides which calls end an episode.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ from gymnast.visible import visible_logger
 
 logger = visible_logger(__name__)
 
-_MAX_ERROR_CHARACTERS = 2000  # the policy's own words are in it, and it may have said much
+_MAX_ERROR_CHARACTERS = 2000  # an error may quote the policy, which may have written much
 
 
 def approximate_tokens(text: str) -> Sized:
-    """Stands for a text's tokens where there is no tokenizer: one for four characters."""
+    """As many entries as a text has tokens, about: one for four characters."""
     return range(-(-len(text) // 4))
 
 
 def answer(record: CallRecord) -> Message:
-    """The message that tells the policy what came of a call."""
+    """The message with the result of a call."""
     message: Message = {"role": "tool", "tool_call_id": record.call.id, "content": record.text}
     if record.call.name:
         message["name"] = record.call.name
@@ -46,9 +46,9 @@ def answer(record: CallRecord) -> Message:
 
 
 async def call_user_code(thread: EpisodeThread, function: Callable[[], Any]) -> Any:
-    """Call a function of the user's: an async one on the event loop, a sync one on the thread.
+    """Call a user's function: an async one on the event loop, a sync one on the thread.
 
-    What a sync generator yields is collected in a list on the thread.
+    A generator is collected into a list on the thread.
     """
     if inspect.iscoroutinefunction(function):
         return await function()
@@ -57,7 +57,7 @@ async def call_user_code(thread: EpisodeThread, function: Callable[[], Any]) -> 
 
 
 class _Failed(Exception):
-    """A call did not succeed, for a reason the policy is told."""
+    """A call did not succeed; the message is for the policy."""
 
     def __init__(
         self, kind: ErrorKind, message: str, exception: str = "", traceback: str = ""
@@ -71,11 +71,11 @@ class CallRunner:
     """What running calls needs.
 
     Attributes:
-        tools: Those offered in this episode, by name.
-        call_tool: Runs a call, given the tool's name and its arguments; sync or async.
-        thread: Where it runs, if it is sync.
-        code_of: The author's functions that run a tool's calls, by its name: see `bugs.py`.
-        deadline: When the episode's time is up, on `time.monotonic`; None is never.
+        tools: The tools offered in this episode, by name.
+        call_tool: Runs a call, given the tool's name and the arguments; sync or async.
+        thread: Runs `call_tool` if it is sync.
+        code_of: Returns the author's functions that run the calls of a tool; see `bugs.py`.
+        deadline: When the episode's time is up, on `time.monotonic`; None: never.
         encode: Tokenizes a text, to measure results.
     """
 
@@ -87,22 +87,22 @@ class CallRunner:
     encode: Callable[[str], Sized] = field(default=approximate_tokens)
 
     async def run(self, calls: Sequence[ToolCall]) -> list[CallRecord]:
-        """Run calls in order; neighbours whose tools are concurrent run at the same time.
+        """Run calls in order; consecutive ones of concurrent tools run at the same time.
 
         Returns:
-            One record a call, in the order of the calls.
+            One record for each call, in the order of the calls.
 
         Raises:
-            InfrastructureError: What a tool runs on broke.
-            UserCodeError: A tool used a box that its class does not declare.
+            InfrastructureError: Something that a tool runs on broke.
+            UserCodeError: A tool used a box, but its class declares none.
         """
         records: list[CallRecord] = []
         for together, group in itertools.groupby(calls, key=self._concurrent):
             if not together:
                 records += [await self._record(call) for call in group]
                 continue
-            found = await asyncio.gather(*map(self._record, group), return_exceptions=True)
-            for record in found:
+            outcomes = await asyncio.gather(*map(self._record, group), return_exceptions=True)
+            for record in outcomes:
                 if isinstance(record, BaseException):
                     raise record
                 records.append(record)
@@ -181,7 +181,7 @@ class CallRunner:
 
 
 def _whole(result: Any) -> Any:
-    """A generator as the list of what it yields: its code is the tool's, and runs where it does."""
+    """A generator as a list, so that the tool's code runs on the tool's thread."""
     return list(result) if isinstance(result, GeneratorType) else result
 
 
@@ -193,7 +193,7 @@ def _bind(tool: Tool, call: ToolCall) -> dict[str, Any]:
 
 
 async def _within(awaitable: Awaitable[Any], timeout_s: float | None) -> Any:
-    """Await something, but not for longer. Its own TimeoutError is not mistaken for ours."""
+    """Await something for a limited time; its own `TimeoutError` passes through."""
     try:
         async with asyncio.timeout(timeout_s) as scope:
             return await awaitable

@@ -1,8 +1,8 @@
-"""Reading the arguments of a call: validated and coerced by type hint, or told what is wrong.
+"""Validating the arguments of a call and coercing them to the types of the parameters.
 
-A policy writes JSON, often with one layer too much or too little of quoting. So a value that does
-not fit is given a second chance as what its text decodes to (`"3"` for an int, `"[1, 2]"` for a
-list, `5` for a str).
+A policy writes JSON, often with one layer of quotes too many or too few. So a value that does not
+fit gets a second chance as what its text decodes to (`"3"` for an int, `"[1, 2]"` for a list), or
+as its text (`5` for a str).
 """
 
 import json
@@ -20,11 +20,11 @@ def bind_arguments(tool: Tool, arguments: Any) -> dict[str, Any]:
     """Validate and coerce the arguments of one call.
 
     Args:
-        tool: What is called.
+        tool: The tool.
         arguments: An object, or a string of JSON.
 
     Returns:
-        The keyword arguments to call it with. Parameters left out are absent.
+        The keyword arguments to call it with, without those that the call leaves out.
 
     Raises:
         BadArguments: Something is missing, unexpected, or of the wrong type.
@@ -54,7 +54,7 @@ def _coerce(parameter: Parameter, value: Any) -> Any:
         return parameter.adapter.validate_python(value)
     except ValidationError as error:
         first = error
-    except Exception as error:  # a validator of the type's own, or nesting too deep
+    except Exception as error:  # from the type's own validator, or nested too deeply
         raise BadArguments(f'argument "{parameter.name}": {error}') from error
     for candidate in _second_chance(value):
         try:
@@ -65,7 +65,7 @@ def _coerce(parameter: Parameter, value: Any) -> Any:
 
 
 def _second_chance(value: Any) -> list[Any]:
-    """What a value of the wrong type may have meant."""
+    """What a value of the wrong type may mean."""
     if isinstance(value, str):
         try:
             return [json.loads(value)]

@@ -196,7 +196,7 @@ def test_check_env_needs_a_renderer_rows_and_an_environment(renderer: Renderer) 
         check_env(Sound())
     with pytest.raises(DataError, match="rows"):
         check_env(Environment(renderer))
-    with pytest.raises(AssertionError, match="no subclass"):
+    with pytest.raises(AssertionError, match="not a subclass"):
         check_env(gymnasium.make("CartPole-v1"))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gymnast.envs.checking.differences import first_difference
-from gymnast.envs.records.metrics import Timings
+from gymnast.envs.records.episode import Timings
 
 
 def seconds(kind: str) -> Timings:
