@@ -2,7 +2,7 @@
 
     gymnast train RUN.yaml trainer.steps=20      train as a YAML says, with overrides
     gymnast train RUN.yaml --resume              continue from the newest checkpoint
-    gymnast eval runs/arithmetic                 evaluate a trained model on its held-out rows
+    gymnast eval runs/arithmetic                 evaluate a trained model on its evaluation rows
     gymnast envs                                 the environments that are registered
     gymnast check my_envs:Shop                   whether an environment keeps the contract
     gymnast sandboxes                            the sandbox backends, and which work here
@@ -137,7 +137,7 @@ def evaluate(
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Evaluate a model on a run's held-out rows.
+    """Evaluate a model on a run's evaluation rows.
 
     Metrics and episodes are kept in the run's folder, in evaluations/.
     -v prints every metric, -q one line.

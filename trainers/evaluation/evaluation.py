@@ -85,7 +85,7 @@ class Evaluation:
 
         Args:
             rows: The evaluation rows of the run's own environment.
-            purpose: What the episodes are for, in words, for errors.
+            purpose: What the episodes are for, such as "evaluation after step 3"; errors say it.
             alone: Leave the further environments out.
 
         Raises:

@@ -83,9 +83,9 @@ class RunConsole:
         self._evaluated = True
         episodes = sum(len(group) for group in groups)
         alone = not self._steps  # there is no training around it
-        place = "" if alone else f" after step {step}"
+        when = "" if alone else f" after step {step}"
         self._write(
-            f"evaluation{place}: {headline(metrics)}  episodes {episodes}"
+            f"evaluation{when}: {headline(metrics)}  episodes {episodes}"
             + _missing(metrics, "eval/")
             + _broken_boxes(metrics, "eval/")
             + _bugs(metrics, "eval/"),

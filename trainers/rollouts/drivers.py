@@ -80,11 +80,11 @@ class Awaited:
         self.env: gymnasium.Env[Any, Any] = env
 
     async def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
-        """See `Driver`."""
+        """Reset the environment on the caller's loop."""
         return await self._environment.areset(seed=seed, options=options)
 
     async def step(self, action: np.ndarray) -> Step:
-        """See `Driver`."""
+        """Step the environment on the caller's loop."""
         return await self._environment.astep(action)
 
     def release(self) -> None:
@@ -108,11 +108,11 @@ class Threaded:
         self._call: _Call | None = None
 
     async def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
-        """See `Driver`."""
+        """Reset the environment on the thread."""
         return await self._run(lambda: self.env.reset(seed=seed, options=options))
 
     async def step(self, action: np.ndarray) -> Step:
-        """See `Driver`."""
+        """Step the environment on the thread."""
         result: Step = await self._run(lambda: self.env.step(action))
         return result
 
@@ -121,7 +121,7 @@ class Threaded:
         self._thread.stop()
 
     def close(self) -> None:
-        """See `Driver`."""
+        """Close the environment; if a cancelled call is still running, when that ends."""
         self._thread.stop()
         if self._call is None:
             self.env.close()

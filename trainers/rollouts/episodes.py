@@ -32,8 +32,8 @@ class Episodes:
     """Plays the episodes of a collection.
 
     Attributes:
-        environments: Where they take place.
-        agent: Who acts.
+        environments: The pool that lends an environment to each episode.
+        agent: Acts in all of them.
         rows: The dataset rows.
         seed_indices: For each row, the row index that its seeds derive from.
         settings: How to play.

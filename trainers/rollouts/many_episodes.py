@@ -173,9 +173,9 @@ async def gather_groups(
     Args:
         stream: Yields the groups; closed at the end.
         rows: How many rows there are; one without a group gets an empty one.
-        settings: Of the collection.
-        counts: Of the collection.
-        on_progress: See `collect`.
+        settings: How the rows are played.
+        counts: What was counted on the way.
+        on_progress: Called as `collect` says.
     """
     groups = [Group(row_index) for row_index in range(rows)]
     done = 0

@@ -36,7 +36,7 @@ class SharedRollouts:
     """Plays rows in all processes.
 
     Attributes:
-        accelerator: Of this process.
+        accelerator: This process's accelerator.
         agent: Acts in this process.
         make_env: Makes an environment.
         stopping: Whether the run is to stop: then the episodes under way are given up.
@@ -75,10 +75,10 @@ class SharedRollouts:
         A collective call: every process makes it, with the same rows.
 
         Args:
-            rows: Of all processes.
+            rows: The rows for all processes together.
             settings: How to play them. `concurrency` holds in each process; `max_failed_episodes`
                 counts the episodes of all processes.
-            purpose: What the rollouts are for, in words, for errors.
+            purpose: What the rollouts are for, such as "step 3"; errors say it.
             on_progress: Called after every group of this process; see `collect`.
 
         Raises:
