@@ -28,10 +28,12 @@ class Sandbox(ABC):
     it: `exec` and `python` return the verdict "dead", or "timeout" where the box had to be thrown
     away to end the call. Every later call raises `SandboxDead`.
 
-    A complete small subclass, which protects from nothing and keeps no variables:
+    A backend's class is called with a `SandboxSpec`; `docs/extending.md` says what its constructor
+    raises, and how a config names it. A complete small one, which protects from nothing and keeps
+    no variables:
 
         class FolderSandbox(Sandbox):
-            def __init__(self):
+            def __init__(self, spec):
                 self.folder = tempfile.TemporaryDirectory()
 
             def exec(self, command, *, stdin=None, cwd=None, env=None, timeout_s=None,

@@ -146,7 +146,7 @@ def test_the_subclass_in_the_contracts_docstring_works() -> None:
         "from gymnast.sandboxes.contract.base import MAX_FILE_BYTES\n"
     )
     exec(imports + source, names)
-    with names["FolderSandbox"]() as box:
+    with names["FolderSandbox"](SandboxSpec()) as box:
         assert box.exec("cat; exit 2", stdin="x").stdout == "x"
         assert box.exec("sleep 5", timeout_s=0.1).verdict == "timeout"
         assert box.python("print(1)").stdout == "1\n"
