@@ -21,10 +21,8 @@ from typing import Any
 from gymnast.envs.rendering import plain_protocol
 from gymnast.envs.rendering.calls.dialect import Dialect, read_calls, read_near_miss
 from gymnast.envs.rendering.calls.payloads import Tools
-from gymnast.envs.rendering.channels import Channels
-from gymnast.envs.rendering.response_template import ResponseTemplate
+from gymnast.envs.rendering.conventions import Conventions
 from gymnast.envs.rendering.template.reasoning import Reasoning
-from gymnast.envs.rendering.template.turns import TurnMarkup
 from gymnast.envs.rendering.tokens.markers import change_strings
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.envs.rendering.user_parser import Parser, run_parser
@@ -41,26 +39,12 @@ class Reader:
     """Reads completions.
 
     Attributes:
-        text: The tokenizer.
-        turns: How the template brackets a turn.
-        dialect: How it writes calls.
-        reasoning: How it writes thoughts; None where it writes none.
-        stop_ids: The ids that end a turn.
-        channels: How it divides a turn into parts; None where it does not.
-        strict_ids: Whether it accepts only ids of nine letters and digits for calls.
-        parser: The user's parser.
-        response: The tokenizer's response template.
+        conventions: What was derived from the chat template.
+        parser: The user's parser; None where the conventions say how calls are read.
     """
 
-    text: SafeText
-    turns: TurnMarkup
-    dialect: Dialect
-    reasoning: Reasoning | None
-    stop_ids: tuple[int, ...]
-    channels: Channels | None = None
-    strict_ids: bool = False
+    conventions: Conventions
     parser: Parser | None = None
-    response: ResponseTemplate | None = None
 
     def read(
         self, completion_ids: Sequence[int], context_ids: Sequence[int], tools: Tools
@@ -68,15 +52,17 @@ class Reader:
         """Read a completion, as `Renderer.parse` describes."""
         if self.parser is not None:
             content, calls = run_parser(
-                self.parser, self.text.decode(self._without_stop(completion_ids))
+                self.parser, self.conventions.text.decode(self._without_stop(completion_ids))
             )
-            thought, content = "", self.turns.unwrap(content)
-        elif self.response is not None:
-            parsed = self.response.read(completion_ids, context_ids, tools, self.stop_ids)
+            thought, content = "", self.conventions.turns.unwrap(content)
+        elif self.conventions.response is not None:
+            parsed = self.conventions.response.read(
+                completion_ids, context_ids, tools, self.conventions.stop_ids
+            )
             thought, content, calls = parsed.reasoning, parsed.content, parsed.calls
-            derived = self.dialect is not plain_protocol.DIALECT
+            derived = self.conventions.dialect is not None
             if derived and not calls:
-                content, calls = read_near_miss(content, self.dialect, _parameters(tools))
+                content, calls = read_near_miss(content, self._dialect, _parameters(tools))
         else:
             thought, content, calls = self._by_dialect(completion_ids, context_ids, tools)
         message: Message = {
@@ -91,35 +77,39 @@ class Reader:
     def _by_dialect(
         self, completion_ids: Sequence[int], context_ids: Sequence[int], tools: Tools
     ) -> tuple[str, str, list[ToolCall]]:
-        text, marker = decode_with_marker(self._without_stop(completion_ids), self.text)
-        thought, answer, dialect = "", "", self.dialect
-        if self.channels is not None:
-            thought, answer, text = self.channels.split(text)
-        elif self.reasoning is not None:
-            thought, text = self.reasoning.split(
+        text, marker = decode_with_marker(self._without_stop(completion_ids), self.conventions.text)
+        thought, answer, dialect = "", "", self._dialect
+        if self.conventions.channels is not None:
+            thought, answer, text = self.conventions.channels.split(text)
+        elif self.conventions.reasoning is not None:
+            thought, text = self.conventions.reasoning.split(
                 text,
-                prewritten=self._is_thinking(self.reasoning, context_ids),
-                until=(dialect.section_open, dialect.open, *self.turns.before_text),
-                alone=self.reasoning.close not in dialect.beside,
+                prewritten=self._is_thinking(self.conventions.reasoning, context_ids),
+                until=(dialect.section_open, dialect.open, *self.conventions.turns.before_text),
+                alone=self.conventions.reasoning.close not in dialect.beside,
             )
         opening = dialect.open if dialect.prewritten else ""
         content, calls = read_calls(opening + text, dialect, _parameters(tools))
         content = "\n".join(filter(None, (answer, content)))
-        thought, content = without_marker([thought, self.turns.unwrap(content)], marker)
+        thought, content = without_marker([thought, self.conventions.turns.unwrap(content)], marker)
         return thought, content, [_without_marker(call, marker) for call in calls]
+
+    @property
+    def _dialect(self) -> Dialect:
+        return self.conventions.dialect or plain_protocol.DIALECT
 
     def _without_stop(self, ids: Sequence[int]) -> Sequence[int]:
         """A completion without its stop token, unless that closes a call."""
-        if not len(ids) or ids[-1] not in self.stop_ids:
+        if not len(ids) or ids[-1] not in self.conventions.stop_ids:
             return ids
-        closes = self.dialect.close + self.dialect.section_close
-        return ids if self.text.decode(ids[-1:]) in closes else ids[:-1]
+        closes = self._dialect.close + self._dialect.section_close
+        return ids if self.conventions.text.decode(ids[-1:]) in closes else ids[:-1]
 
     def _is_thinking(self, reasoning: Reasoning, context_ids: Sequence[int]) -> bool:
         """Whether the context ends with the opening of a thought."""
         if not len(context_ids) or not reasoning.open:
             return reasoning.prewritten
-        end = self.text.decode(context_ids[-len(reasoning.open) - 4 :])
+        end = self.conventions.text.decode(context_ids[-len(reasoning.open) - 4 :])
         return end.rstrip().endswith(reasoning.open)
 
     def _with_ids(self, calls: Sequence[ToolCall], position: int) -> list[ToolCall]:
@@ -132,8 +122,8 @@ class Reader:
         numbered: list[ToolCall] = []
         seen: set[str] = set()
         for index, call in enumerate(calls):
-            taken = not self.strict_ids or STRICT_ID.fullmatch(call.id)
-            if self.strict_ids and self.text.breaker.is_suspicious(call.id):
+            taken = not self.conventions.strict_ids or STRICT_ID.fullmatch(call.id)
+            if self.conventions.strict_ids and self.conventions.text.breaker.is_suspicious(call.id):
                 taken = None  # it could not be written again unchanged
             own = call.id if call.id and taken and call.id not in seen else ""
             own = own or _own_id(position + index)

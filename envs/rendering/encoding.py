@@ -25,10 +25,8 @@ from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.calls.markup import common_start, shared_length
 from gymnast.envs.rendering.calls.payloads import Tools
 from gymnast.envs.rendering.completion import STRICT_ID
-from gymnast.envs.rendering.template.following import Following
-from gymnast.envs.rendering.template.reasoning import Reasoning
-from gymnast.envs.rendering.template.turns import TurnMarkup, after_cut
-from gymnast.envs.rendering.tokens.safe_text import SafeText
+from gymnast.envs.rendering.conventions import Conventions
+from gymnast.envs.rendering.template.turns import after_cut
 from gymnast.errors import TemplateError, UsageError
 from gymnast.types import Message, ToolCall
 
@@ -38,22 +36,10 @@ class Encoder:
     """Writes actions.
 
     Attributes:
-        text: The tokenizer.
-        turns: How the template brackets a turn.
-        following: Renders what comes after a turn.
-        reasoning: How the template writes thoughts; None where it has none.
-        stop_ids: The ids that end a turn.
-        plain: Whether calls are written by the plain protocol.
-        strict_ids: Whether the template accepts only ids of nine letters and digits for calls.
+        conventions: What was derived from the chat template.
     """
 
-    text: SafeText
-    turns: TurnMarkup
-    following: Following
-    reasoning: Reasoning | None
-    stop_ids: tuple[int, ...]
-    plain: bool
-    strict_ids: bool
+    conventions: Conventions
 
     def encode(
         self, message: Mapping[str, Any], tools: Tools, thought: str, marker: str | None
@@ -83,14 +69,14 @@ class Encoder:
                     continue
                 raise
             written = self._with_thought(written, thought, thinks)
-            ids = self.text.encode(written, marker, inside=True)
-            ends = self.turns.closing | self.turns.opening
+            ids = self.conventions.text.encode(written, marker, inside=True)
+            ends = self.conventions.turns.closing | self.conventions.turns.opening
             stop = next((index for index, number in enumerate(ids) if number in ends), None)
             if stop is not None:
                 yield ids[: stop + 1]
             elif not following:
-                written = written.removesuffix(self.turns.after_last)
-                ids = self.text.encode(written, marker, inside=True)
+                written = written.removesuffix(self.conventions.turns.after_last)
+                ids = self.conventions.text.encode(written, marker, inside=True)
                 yield [*ids, *self._end(after, tools, ids)]
 
     def _with_ids(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -98,7 +84,7 @@ class Encoder:
         calls = []
         for index, call in enumerate(message.get("tool_calls") or ()):
             written = str(call.get("id") or "")
-            if not written or (self.strict_ids and not STRICT_ID.fullmatch(written)):
+            if not written or (self.conventions.strict_ids and not STRICT_ID.fullmatch(written)):
                 content = f"{index} {_canonical(call['function'])}"
                 call = call | {"id": hashlib.sha256(content.encode()).hexdigest()[:9]}
             calls.append(call)
@@ -106,7 +92,7 @@ class Encoder:
 
     def _passed(self, message: Mapping[str, Any], tools: Tools) -> Tools:
         """The schemas to pass to the template: stand-ins where it demands some and has none."""
-        stand_ins = self.following.tools
+        stand_ins = self.conventions.following.tools
         if stand_ins is None or tools:
             return tools if stand_ins else None
         return stand_ins if message.get("tool_calls") or self._wants_tools else None
@@ -114,7 +100,7 @@ class Encoder:
     @cached_property
     def _wants_tools(self) -> bool:
         try:
-            self.following.template.render([probes.user()], generation_prompt=True)
+            self.conventions.following.template.render([probes.user()], generation_prompt=True)
         except TemplateError:
             return True
         return False
@@ -122,13 +108,13 @@ class Encoder:
     def _written(self, message: Mapping[str, Any], after: list[Any], tools: Tools) -> str:
         """What the template writes for messages after the generation prompt."""
         messages = [dict(message), *after]
-        if self.plain:
+        if self.conventions.plain:
             messages = plain_protocol.rewrite(messages, None, takes_system=True)
-        dialect = self.following.dialect
+        dialect = self.conventions.following.dialect
         before = [probes.user()]
         if tools and dialect is not None and dialect.needs_system:
             before.insert(0, probes.system(""))
-        template = self.following.template
+        template = self.conventions.following.template
         prompt = template.render(before, tools, generation_prompt=True)
         whole = template.render([*before, *messages], tools, generation_prompt=False)
         begin = prompt.rfind(probes.USER) + len(probes.USER)
@@ -145,15 +131,16 @@ class Encoder:
         """
         if turn.startswith(opening):
             return len(opening)
-        tokens = "|".join(map(re.escape, sorted(self.text.added, key=len, reverse=True)))
+        added = self.conventions.text.added
+        tokens = "|".join(map(re.escape, sorted(added, key=len, reverse=True)))
         pieces = [piece for piece in re.split(rf"({tokens})|\s+", opening) if piece]
         if start := re.match(r"\s*" + r"\s*".join(map(re.escape, pieces)), turn):
             space = opening[len(opening.rstrip()) :]
             return start.end() + shared_length(space, turn[start.end() :])
-        shared = len(common_start(turn, opening, self.text.added))
+        shared = len(common_start(turn, opening, added))
         while re.match(r"\w\w", turn[max(shared - 1, 0) :]):  # never within a word
             shared -= 1
-        last = next((piece for piece in reversed(pieces) if piece in self.text.added), None)
+        last = next((piece for piece in reversed(pieces) if piece in added), None)
         past = re.compile(rf"\s*{re.escape(last)}").match(turn, shared) if last else None
         return past.end() if past else shared
 
@@ -165,7 +152,7 @@ class Encoder:
             thought: The message's thought; "" where it has none.
             thinks: Whether to add the thought though the template writes some thoughts.
         """
-        reasoning = self.reasoning
+        reasoning = self.conventions.reasoning
         if reasoning is None or (reasoning.written and not thinks):
             return written
         if not (thought or reasoning.prewritten):
@@ -183,15 +170,15 @@ class Encoder:
 
     def _end(self, after: list[dict[str, Any]], tools: Tools, ids: list[int]) -> list[int]:
         """The end of a turn that the template writes only before what follows."""
-        if self.plain:
+        if self.conventions.plain:
             after = plain_protocol.rewrite(after, None, takes_system=True)
-        following = self.following.render(after, tools, generation_prompt=True)
-        end = self.text.encode(following, inside=True)
-        added = self.turns.end_tokens(self.text, end)
-        reach = [index for index, number in added.items() if number in self.stop_ids]
+        following = self.conventions.following.render(after, tools, generation_prompt=True)
+        end = self.conventions.text.encode(following, inside=True)
+        added = self.conventions.turns.end_tokens(self.conventions.text, end)
+        reach = [index for index, number in added.items() if number in self.conventions.stop_ids]
         if not reach:
-            return list(self.stop_ids[:1])
-        return after_cut(end[: reach[0] + 1], ids, self.turns, self.text)
+            return list(self.conventions.stop_ids[:1])
+        return after_cut(end[: reach[0] + 1], ids, self.conventions.turns, self.conventions.text)
 
 
 def check_sayable(message: Mapping[str, Any]) -> None:

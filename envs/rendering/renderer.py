@@ -7,31 +7,21 @@
 
 Sampled ids are never decoded and encoded again: `observe` looks at the last of them and returns
 what comes next. How the template writes turns and calls is derived once, from its own renderings
-(`template/turns.py`, `template/derivation.py`); a template without tools gets the plain protocol
-(`plain_protocol.py`).
+(`conventions.py`); a template without tools gets the plain protocol (`plain_protocol.py`).
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from gymnast.envs.records.messages import in_openai_shape
 from gymnast.envs.rendering import plain_protocol
-from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.calls.dialect import Dialect
 from gymnast.envs.rendering.calls.payloads import Tools
-from gymnast.envs.rendering.channels import Channels
 from gymnast.envs.rendering.completion import Reader
+from gymnast.envs.rendering.conventions import Conventions
 from gymnast.envs.rendering.encoding import Encoder, check_sayable, difference
-from gymnast.envs.rendering.response_template import ResponseTemplate
-from gymnast.envs.rendering.template.chat_template import ChatTemplate
-from gymnast.envs.rendering.template.derivation import derive_dialect
-from gymnast.envs.rendering.template.following import Following, with_ends_of_calls
-from gymnast.envs.rendering.template.reasoning import Reasoning
-from gymnast.envs.rendering.template.turns import TurnMarkup, after_cut, after_stop, end_of_turn
-from gymnast.envs.rendering.tokens.safe_text import SafeText
+from gymnast.envs.rendering.template.turns import after_cut, after_stop, end_of_turn
 from gymnast.envs.rendering.user_parser import Parser, load_parser
 from gymnast.errors import TemplateError
 from gymnast.types import Message
@@ -84,38 +74,16 @@ class Renderer:
     ) -> None:
         self._arguments = (tokenizer, chat_template, chat_template_kwargs, parser)
         self.tokenizer = tokenizer
-        self._template = ChatTemplate.of(
-            tokenizer, chat_template, chat_template_kwargs
-        ).in_accepted_form()
-        self._text = SafeText(tokenizer, self._template.replaced)
-        eos_id = None if tokenizer.eos_token_id is None else int(tokenizer.eos_token_id)
-        response = self._response_template() if chat_template is None else None
-        turns = TurnMarkup.of(self._template, self._text, eos_id)
-        # Another parser may understand calls from which no dialect can be derived.
-        self._has_own_parser = parser is not None or response is not None
-        self._underivable = False
-        self.dialect = self._derive_dialect(turns)
-        self._following = Following(
-            self._template, turns, self._text, writes_calls=not self._plain, dialect=self.dialect
+        own = Conventions.of(
+            tokenizer, chat_template, chat_template_kwargs, has_parser=parser is not None
         )
-        self._turns = self._with_ends_of_calls(turns)
-        eos = () if eos_id is None else (eos_id,)
-        ends = (*sorted(self._turns.closing), *eos, *sorted(self._turns.opening))
-        self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys(ends))
-        reasoning = Reasoning.of(self._template, turns.header, self._text.added, self.dialect)
-        self._reader = Reader(
-            self._text,
-            self._turns,
-            self.dialect or plain_protocol.DIALECT,
-            reasoning,
-            self.stop_ids,
-            Channels.of(reasoning, turns.before_text, self.dialect, self._text.added),
-            strict_ids=self._following.takes_strict_ids_only,
-            parser=load_parser(parser) if parser is not None else None,
-            response=None if self._plain else response,
-        )
-        if parser is None and self._reader.response is not None:
-            self._check_response()
+        self._conventions, self._template, self._text = own, own.template, own.text
+        self.dialect: Dialect | None = own.dialect
+        self.stop_ids: tuple[int, ...] = own.stop_ids
+        self._reader = Reader(own, load_parser(parser) if parser is not None else None)
+        self._encoder = Encoder(own)
+        if parser is None and own.response is not None:
+            own.check_response_template(self.parse)
 
     def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Tools = None) -> list[int]:
         """The ids of a conversation, up to where the assistant's next turn begins.
@@ -129,15 +97,20 @@ class Renderer:
             DataError: If a message has no role.
         """
         written, schemas, marker = self._prepare(messages, tools)
-        if self._plain:
-            written = plain_protocol.rewrite(written, schemas, takes_system=self._takes_system)
+        if self._conventions.plain:
+            written = plain_protocol.rewrite(
+                written, schemas, takes_system=self._conventions.takes_system
+            )
             schemas = None
         elif self.dialect is not None and self.dialect.needs_system and schemas:
             if not written or written[0]["role"] != "system":
                 written.insert(0, {"role": "system", "content": ""})
         elif self.dialect is not None and not self.dialect.announced and schemas:
             written = plain_protocol.announce(
-                written, schemas, takes_system=self._takes_system, example=self.dialect.example
+                written,
+                schemas,
+                takes_system=self._conventions.takes_system,
+                example=self.dialect.example,
             )
             schemas = None
         text = self._template.render(written, schemas, generation_prompt=True)
@@ -182,7 +155,7 @@ class Renderer:
         """
         check_sayable(message)
         (written,), schemas, marker = self._prepare([message], tools)
-        thought = written.get(self._thought_key) or ""
+        thought = written.get(self._conventions.thought_key) or ""
         first = ""
         for ids in self._encoder.encode(written, schemas, thought, marker):
             failure = difference(message, self.parse(ids, tools=tools), self._text.decode(ids))
@@ -217,20 +190,20 @@ class Renderer:
         """
         stopped = len(context_ids) > 0 and context_ids[-1] in self.stop_ids
         if not messages and not generation_prompt:
-            ids = [] if stopped else end_of_turn(self._turns, self._text)
-            return after_cut(ids, context_ids, self._turns, self._text)
-        repeated = self._following.repeats_tools
+            ids = [] if stopped else end_of_turn(self._conventions.turns, self._text)
+            return after_cut(ids, context_ids, self._conventions.turns, self._text)
+        repeated = self._conventions.following.repeats_tools
         written, schemas, marker = self._prepare(messages, tools if repeated else None)
         if tools and not repeated:
-            schemas = self._following.tools  # any will do: they are not written here
+            schemas = self._conventions.following.tools  # any will do: they are not written here
         after = self._after_turn(written, schemas, generation_prompt)
         ids = self._text.encode(after, marker, inside=True)
         if stopped:
-            return after_stop(ids, context_ids[-1], self._turns, self._text)
-        own = self._turns.calls_end
-        if own is not None and written and written[0].get("role") == "tool":
-            ids = [own, *ids]
-        return after_cut(ids, context_ids, self._turns, self._text)
+            return after_stop(ids, context_ids[-1], self._conventions.turns, self._text)
+        calls_end = self._conventions.turns.calls_end
+        if calls_end is not None and written and written[0].get("role") == "tool":
+            ids = [calls_end, *ids]
+        return after_cut(ids, context_ids, self._conventions.turns, self._text)
 
     def __copy__(self) -> "Renderer":
         return self
@@ -240,92 +213,6 @@ class Renderer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, self._arguments
-
-    @property
-    def _plain(self) -> bool:
-        """Whether calls, results and schemas are written by the plain protocol."""
-        return self.dialect is None and not self._underivable
-
-    def _derive_dialect(self, turns: TurnMarkup) -> Dialect | None:
-        try:
-            dialect = derive_dialect(self._template, turns, self._text)
-            if dialect is None or not dialect.prewritten:
-                return dialect
-            return replace(dialect, answer=next(iter(turns.before_text), ""))
-        except TemplateError:
-            if not self._has_own_parser:
-                raise
-            self._underivable = True
-            return None
-
-    def _with_ends_of_calls(self, turns: TurnMarkup) -> TurnMarkup:
-        try:
-            return with_ends_of_calls(self._following)
-        except TemplateError:
-            if not self._has_own_parser:
-                raise
-            return turns
-
-    def _response_template(self) -> ResponseTemplate | None:
-        """The tokenizer's response template, if it reads calls."""
-        if getattr(self.tokenizer, "response_template", None) is None:
-            return None
-        prompt = self._template.render([probes.user()], generation_prompt=True)
-        response = ResponseTemplate.of(self.tokenizer, self._text, prompt)
-        return response if response is not None and response.has_calls else None
-
-    def _check_response(self) -> None:
-        """Check that the response template reads what the chat template writes.
-
-        Raises:
-            TemplateError: If it does not.
-        """
-        tools, talk = probes.tools(), [probes.user(), self._following.calling(1)]
-        try:
-            prompt = self._template.render([probes.user()], tools, generation_prompt=True)
-            whole = self._template.render(talk, tools, generation_prompt=False)
-        except TemplateError:
-            return
-        if not whole.startswith(prompt):
-            return
-        action = self._text.encode(whole[len(prompt) :], inside=True)
-        stops = [index for index, number in enumerate(action) if number in self.stop_ids]
-        action = action[: stops[0] + 1] if stops else action
-        read = self.parse(action, context_ids=self._text.encode(prompt), tools=tools)["tool_calls"]
-        if [(call.name, call.arguments) for call in read] != [
-            (probes.NAMES[0], probes.ARGUMENTS[0])
-        ]:
-            raise TemplateError(
-                f"the response_template of tokenizer {self._template.tokenizer!r} reads {read!r} "
-                f"from {whole[len(prompt) :]!r}, which its chat template writes for a call of "
-                f"{probes.NAMES[0]}({probes.ARGUMENTS[0]}). Fix one of the two, or set "
-                "tokenizer.response_template = None to derive the calls from the chat template"
-            )
-
-    @cached_property
-    def _takes_system(self) -> bool:
-        talk = [probes.system(), probes.user()]
-        try:
-            return probes.SYSTEM in self._template.render(talk, generation_prompt=True)
-        except TemplateError:
-            return False
-
-    @property
-    def _thought_key(self) -> str:
-        """The key under which the template looks for a message's thought."""
-        return self._reader.reasoning.key if self._reader.reasoning else "reasoning_content"
-
-    @cached_property
-    def _encoder(self) -> Encoder:
-        return Encoder(
-            self._text,
-            self._turns,
-            self._following,
-            self._reader.reasoning,
-            self.stop_ids,
-            plain=self._plain,
-            strict_ids=self._reader.strict_ids,
-        )
 
     def _prepare(
         self, messages: Sequence[Mapping[str, Any]], tools: Tools
@@ -337,7 +224,7 @@ class Renderer:
             if message.get("tool_calls"):
                 self._fit_template(message)
             if "reasoning_content" in message:
-                message[self._thought_key] = message.pop("reasoning_content")
+                message[self._conventions.thought_key] = message.pop("reasoning_content")
         return written, schemas or None, marker
 
     def _fit_template(self, message: dict[str, Any]) -> None:
@@ -357,17 +244,16 @@ class Renderer:
                     function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
 
     def _after_turn(self, messages: list[dict[str, Any]], tools: Any, generate: bool) -> str:
-        if self._plain:
+        following = self._conventions.following
+        if self._conventions.plain:
             tools, messages = None, plain_protocol.rewrite(messages, None, takes_system=True)
         try:
-            return self._following.render(messages, tools, generation_prompt=generate)
+            return following.render(messages, tools, generation_prompt=generate)
         except TemplateError:
             # A policy may call where no tools are offered, and some templates then demand some.
-            if tools or self._following.tools is None:
+            if tools or following.tools is None:
                 raise
-            return self._following.render(
-                messages, self._following.tools, generation_prompt=generate
-            )
+            return following.render(messages, following.tools, generation_prompt=generate)
 
 
 def _rebuild(tokenizer: Any, chat_template: Any, kwargs: Any, parser: Any) -> Renderer:
