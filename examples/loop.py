@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gymnast.agents import TransformersAgent, load_model
+from gymnast.agents import PolicyWeights, TransformersAgent, load_model
 from gymnast.envs import Environment, make
 from gymnast.trainers import (
     CreditedTrajectory,
@@ -99,7 +99,7 @@ def train(
         rows = [env.sample_row(random) for _ in range(rows_per_step)]
         groups = play(rows, group_size, seed + step)
         loss = learn(policy, optimizer, groups)
-        agent.weights_changed()  # what it remembers of the old weights is out of date
+        agent.update_weights(PolicyWeights(model), step)  # forgets what the old ones computed
         print(f"step {step}: reward {groups.metrics['reward/mean']:.2f}, loss {loss:+.3f}")
     evaluations.append(evaluate())
     print(f"after training: reward {evaluations[-1]:.2f}")
