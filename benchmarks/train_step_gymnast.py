@@ -9,7 +9,7 @@ from accelerate import Accelerator
 from gymnast.agents import load_model
 from gymnast.trainers import make_algorithm
 from gymnast.trainers.learner.credit import with_advantages
-from gymnast.trainers.learner.optimizer import MasterAdamW
+from gymnast.trainers.learner.master_adamw import MasterAdamW
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, micro_batch, split
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.update import UpdateSettings, update

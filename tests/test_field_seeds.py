@@ -23,7 +23,7 @@ from gymnast.trainers.algorithms.advantages import ESTIMATORS
 from gymnast.trainers.algorithms.algorithm import make_algorithm
 from gymnast.trainers.build import build_trainer
 from gymnast.trainers.learner.credit import with_advantages
-from gymnast.trainers.learner.optimizer import MasterAdamW
+from gymnast.trainers.learner.master_adamw import MasterAdamW
 from gymnast.trainers.learner.policy.micro_batches import micro_batch
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.update import UpdateSettings, update

@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from gymnast.errors import CheckpointError, ConfigError
 from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.distributed.processes import together
-from gymnast.trainers.learner.divergence import diverged, raise_if_diverged
+from gymnast.trainers.learner.not_finite import ends_run, raise_if_run_ends
 from gymnast.trainers.saving.disk_space import check_room, estimate_need
 from gymnast.trainers.saving.ending import Ending
 from gymnast.trainers.saving.run_folder import RunFolder
@@ -147,7 +147,7 @@ class RunLoop:
             if self._checkpoint_is_due(since_s):
                 self._save_checkpoint()
                 saved = time.monotonic()
-            raise_if_diverged(self.state.optimizer, trainer.step)
+            raise_if_run_ends(self.state.optimizer, trainer.step)
 
     def _agreed(self, since_s: float) -> float:
         """How long ago the last checkpoint was, as the first process measures it.
@@ -175,7 +175,7 @@ class RunLoop:
             trainer.step == trainer.steps  # so that a longer run can continue from it
             or bool(every and trainer.step % every == 0)
             or 0 < self._saving.checkpoint_every_s <= since_s
-            or diverged(self.state.optimizer)
+            or ends_run(self.state.optimizer)
         )
 
     def _save_checkpoint(self) -> None:

@@ -29,7 +29,7 @@ import torch
 from gymnast.envs import Environment, tool
 from gymnast.trainers import build as run
 from gymnast.trainers import losses
-from gymnast.trainers.learner.optimizer import MasterAdamW
+from gymnast.trainers.learner.master_adamw import MasterAdamW
 from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.saving import checkpoints, run_folder
 from gymnast.trainers.trainer import Trainer

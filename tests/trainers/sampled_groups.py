@@ -8,7 +8,7 @@ import torch
 
 from gymnast.agents import TransformersAgent
 from gymnast.agents.models.tiny import tiny_model
-from gymnast.trainers.learner.optimizer import MasterAdamW
+from gymnast.trainers.learner.master_adamw import MasterAdamW
 from gymnast.types import Sampling, Span, StopReason, Trajectory
 
 Groups = list[list[Trajectory]]

@@ -39,7 +39,7 @@ from gymnast.trainers.algorithms.advantages import ESTIMATORS
 from gymnast.trainers.algorithms.losses import LOSSES, TokenLosses
 from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.distributed.sharding import whole
-from gymnast.trainers.learner.optimizer import MasterAdamW
+from gymnast.trainers.learner.master_adamw import MasterAdamW
 from gymnast.trainers.learner.policy.shares import largest_over_processes
 from gymnast.types import Sampling
 from sampled_groups import bfloat16_model, short_groups

@@ -160,13 +160,13 @@ def make_algorithm(
         estimator: In place of that of the name.
         loss: In place of that of the name; also "module:function".
         aggregation: In place of that of the name; also "module:function".
-        kl: See `Algorithm`, as the others.
-        entropy_bonus: See there.
-        old_logprobs: See there; what the loss is made for when left out.
-        importance_cap: See there.
-        masked_stop_reasons: See there; that of the name when left out.
-        epochs: See there.
-        minibatches: See there.
+        kl: See `Algorithm` for this and what follows.
+        entropy_bonus: In nats.
+        old_logprobs: By default what the loss is made for.
+        importance_cap: Not with the engine's log-probabilities.
+        masked_stop_reasons: By default those of the name.
+        epochs: At least 1.
+        minibatches: At least 1.
         **options: Of the estimator, the loss and the aggregation.
 
     Raises:
@@ -181,14 +181,7 @@ def make_algorithm(
     credit = ESTIMATORS.find(preset.estimator if estimator is None else estimator)
     of_tokens = LOSSES.find(preset.loss if loss is None else loss)
     summed = AGGREGATIONS.find(preset.aggregation if aggregation is None else aggregation)
-    parts: list[Part[Any]] = [credit, of_tokens, summed]
-    known = {option for part in parts for option in part.options}
-    given = {k: v for k, v in preset.options.items() if k in known} | options
-    checked = _checked_options(parts, given)
-    if old_logprobs is None:
-        weighted = of_tokens.says("against_engine") and importance_cap is None
-        old_logprobs = "engine" if weighted else "trainer"
-    _check_old_logprobs(old_logprobs, importance_cap)
+    checked = _checked_options([credit, of_tokens, summed], preset, options)
     masked = preset.masked_stop_reasons if masked_stop_reasons is None else masked_stop_reasons
     return Algorithm(
         credit.bind(checked),
@@ -196,7 +189,7 @@ def make_algorithm(
         summed.bind(checked),
         kl=kl,
         entropy_bonus=entropy_bonus,
-        old_logprobs=old_logprobs,
+        old_logprobs=_old_logprobs(old_logprobs, importance_cap, of_tokens),
         importance_cap=importance_cap,
         compares_members=credit.says("compares_members"),
         masked_stop_reasons=frozenset(masked),
@@ -224,14 +217,25 @@ def names() -> list[str]:
     return sorted({*PRESETS, *ESTIMATORS.known()})
 
 
-def _check_old_logprobs(old_logprobs: str, importance_cap: float | None) -> None:
-    check_one_of(get_args(OldLogprobs), old_logprobs=old_logprobs)
-    if old_logprobs == "engine" and importance_cap is not None:
+def _old_logprobs(
+    given: OldLogprobs | None, importance_cap: float | None, loss: Part[Any]
+) -> OldLogprobs:
+    """What ratios compare with; by default what the loss is made for.
+
+    Raises:
+        ConfigError: It is neither of the two, or contradicts the cap.
+    """
+    if given is None:
+        weighted = loss.says("against_engine") and importance_cap is None
+        return "engine" if weighted else "trainer"
+    check_one_of(get_args(OldLogprobs), old_logprobs=given)
+    if given == "engine" and importance_cap is not None:
         raise ConfigError(
             "old_logprobs: must be trainer with importance_cap, got engine: the cap weights tokens "
             "by the ratio of the trainer to the engine, which ratios against the engine already "
             "contain. Leave one of the two out."
         )
+    return given
 
 
 def _preset(name: str, field: str = "algorithm.name") -> Preset:
@@ -242,19 +246,24 @@ def _preset(name: str, field: str = "algorithm.name") -> Preset:
     raise ConfigError(f"{field}: {no_such('algorithm', name, names())}")
 
 
-def _checked_options(parts: Sequence[Part[Any]], given: Mapping[str, Any]) -> dict[str, Any]:
-    """All options, those given held against the annotation of the part that takes them.
+def _checked_options(
+    parts: Sequence[Part[Any]], preset: Preset, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Every option of the parts: as given, else the preset's, else its default.
+
+    What is given is checked by the annotations of the part that takes it.
 
     Raises:
         ConfigError: No part takes it, or it is not what the part takes.
     """
     fields: dict[str, Any] = {name: kind for part in parts for name, kind in part.options.items()}
-    if unknown := [name for name in given if name not in fields]:
+    if unknown := [name for name in options if name not in fields]:
         raise UnknownOptions(unknown, list(fields))
     config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
     model = create_model("Options", __config__=config, **fields)
+    given = {name: value for name, value in preset.options.items() if name in fields}
     try:
-        found = model.model_validate(dict(given))
+        found = model.model_validate(given | dict(options))
     except ValidationError as error:
         lines = [f"algorithm.{line}" for line in sentences(error, model)]
         raise ConfigError("\n".join(lines)) from error

@@ -21,7 +21,8 @@ from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.distributed.sharding import shard, whole
 from gymnast.trainers.distributed.zero_settings import Zero
 from gymnast.trainers.learner.credit import Groups
-from gymnast.trainers.learner.optimizer import MasterAdamW, Optimizer
+from gymnast.trainers.learner.master_adamw import MasterAdamW
+from gymnast.trainers.learner.optimizer import Optimizer
 from gymnast.trainers.learner.policy.policy import Policy, Reference
 from gymnast.trainers.learner.settings import LearnerSettings
 from gymnast.trainers.learner.update import UpdateSettings, update

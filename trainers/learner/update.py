@@ -49,8 +49,8 @@ from accelerate import Accelerator
 
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.learner.credit import Groups, advantage_metrics, with_advantages
-from gymnast.trainers.learner.divergence import diverged
 from gymnast.trainers.learner.kl_in_reward import KL_PART, penalised
+from gymnast.trainers.learner.not_finite import ends_run
 from gymnast.trainers.learner.optimisation_step import take_step
 from gymnast.trainers.learner.optimizer import Optimizer
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, MicroBatch
@@ -194,7 +194,7 @@ def _steps(
         if not steps:  # in the next epoch, these are the old ones
             left[number] = with_old_logprobs(share, taken.logprobs)
         steps.append(taken.metrics)
-        if taken.metrics["updates/skipped"] and diverged(optimizer):
+        if taken.metrics["updates/skipped"] and ends_run(optimizer):
             break
     return steps
 

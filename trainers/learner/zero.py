@@ -24,7 +24,8 @@ from torch import nn
 
 from gymnast.errors import ConfigError, ModelError
 from gymnast.trainers.distributed.zero_settings import Zero
-from gymnast.trainers.learner.optimizer import Optimizer, check_shapes, not_finite
+from gymnast.trainers.learner.not_finite import why_not_finite
+from gymnast.trainers.learner.optimizer import Optimizer, check_shapes
 from gymnast.trainers.learner.policy.micro_batches import micro_batch
 from gymnast.trainers.learner.policy.shares import placeholder
 
@@ -101,7 +102,7 @@ class ZeroAdamW(Optimizer):
             group["lr"] = self.next_learning_rate
         self._engine.step()
         norm = float(self._engine.get_global_grad_norm())
-        if why := not_finite(loss, norm):
+        if why := why_not_finite(loss, norm):
             self.count_skipped(why)
         else:
             self.count_taken()

@@ -1,8 +1,10 @@
-"""What a step's ratios compare with: tokens that were just sampled are at a ratio of 1."""
+"""What a step's ratios compare with, and the memory that a step gives back."""
 
+import ctypes
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,8 @@ from gymnast.errors import ConfigError
 from gymnast.trainers import Algorithm, make_algorithm
 from gymnast.trainers.algorithms.algorithm import names
 from gymnast.trainers.algorithms.losses import LOSSES, TokenLosses
-from gymnast.trainers.learner.optimizer import MasterAdamW
+from gymnast.trainers.learner.master_adamw import MasterAdamW
+from gymnast.trainers.learner.optimisation_step import give_back_freed_memory
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.update import UpdateSettings, update
 from sampled_groups import Groups, forward_logprobs, just_sampled, random_groups
@@ -151,3 +154,31 @@ def test_dropout_of_adapters_acts_in_the_loss_alone(
     plain, dropped = found
     assert dropped["grad_norm"] != pytest.approx(plain["grad_norm"], rel=1e-2)
     assert dropped["engine/logprob_difference_max"] < 1e-3
+
+
+# --- Memory
+
+
+MIB = 1 << 20
+CPU = torch.device("cpu")
+
+needs_glibc = pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc"
+)
+
+
+def resident_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+
+@needs_glibc
+def test_what_lies_between_tensors_in_use_is_given_back() -> None:
+    torch.ones(16 * MIB, dtype=torch.uint8)  # from now on glibc keeps what is smaller
+    tensors = [torch.ones(MIB, dtype=torch.uint8) for _ in range(256)]
+    last = tensors[-1]
+    tensors.clear()
+    kept = resident_bytes()
+    give_back_freed_memory(CPU)
+    assert resident_bytes() < kept - 128 * MIB
+    assert last.sum().item() == MIB

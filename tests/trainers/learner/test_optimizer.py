@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gymnast.errors import ModelError
-from gymnast.trainers.learner.optimizer import MasterAdamW
+from gymnast.trainers.learner.master_adamw import MasterAdamW
 
 
 def parameter(value: Any, dtype: torch.dtype = torch.float32) -> torch.nn.Parameter:

@@ -15,7 +15,7 @@ from gymnast.trainers.algorithms.algorithm import make_algorithm
 from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.algorithms.losses import LOSSES
 from gymnast.trainers.learner.kl_in_reward import penalised
-from gymnast.trainers.learner.optimizer import MasterAdamW
+from gymnast.trainers.learner.master_adamw import MasterAdamW
 from gymnast.trainers.learner.policy.policy import Policy, Reference
 from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.types import StopReason, Trajectory

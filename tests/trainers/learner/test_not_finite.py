@@ -18,8 +18,8 @@ from gymnast.errors import Diverged, GymnastError
 from gymnast.trainers import Trainer, make_algorithm
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.algorithms.losses import TokenLosses
-from gymnast.trainers.learner.divergence import MOST_SKIPPED
-from gymnast.trainers.learner.optimizer import MasterAdamW
+from gymnast.trainers.learner.master_adamw import MasterAdamW
+from gymnast.trainers.learner.not_finite import MOST_SKIPPED
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.types import Sampling, Span, StopReason, Trajectory

@@ -1,32 +1,40 @@
-"""When losses or gradients are no longer finite: what is said of it, and when a run ends.
+"""Losses and gradients that are not finite: what is reported, and when they end a run.
 
 An optimisation step without a finite loss and gradient is skipped (`trainers/learner/update.py`),
 which leaves weights and optimizer as they were; `Optimizer` counts. Several in a row end the run,
-with a checkpoint. None is removed meanwhile: the last step that was taken may have been the bad
-one. Left out: rewards and advantages, which are checked before (`trainers/rollouts/rewards.py`).
+with a checkpoint. No checkpoint is removed meanwhile: the last step that was taken may have been
+the bad one. Rewards are checked before, in `trainers/rollouts/rewards.py`.
 """
 
+import math
 import sys
 
 from gymnast.errors import Diverged
 from gymnast.trainers.learner.optimizer import Optimizer
 
-# Chance skips a step now and then; ten in a row are none.
+# Chance skips a step now and then, but not ten in a row.
 MOST_SKIPPED = 10
 
 
-def diverged(optimizer: Optimizer) -> bool:
+def why_not_finite(loss: float, norm: float) -> str:
+    """Why a step is skipped, in words; "" where both are finite."""
+    if math.isfinite(loss) and math.isfinite(norm):
+        return ""
+    return f"loss {loss:g}, gradient norm {norm:g}"
+
+
+def ends_run(optimizer: Optimizer) -> bool:
     """Whether so many optimisation steps in a row were skipped that the run ends."""
     return optimizer.skipped_in_a_row >= MOST_SKIPPED
 
 
-def raise_if_diverged(optimizer: Optimizer, step: int) -> None:
-    """End the run after a step, where it has to.
+def raise_if_run_ends(optimizer: Optimizer, step: int) -> None:
+    """End the run after a step, where too many were skipped.
 
     Raises:
         Diverged: The last optimisation steps were all skipped.
     """
-    if diverged(optimizer):
+    if ends_run(optimizer):
         raise Diverged(
             f"step {step}: {optimizer.skipped_in_a_row} optimisation steps in a row were skipped, "
             f"the last for {optimizer.last_skip}; both must be finite. The weights are those of "
