@@ -1,42 +1,22 @@
-"""An environment that a config names: found, made within the model's context, and tried.
+"""An environment that a config names: found, its settings checked, and made with its renderer."""
 
-One episode is driven through it (its prompt, then an empty answer), so that a missing column, a
-reward with a typo or a prompt that never fits comes to light before a model's weights are loaded.
-"""
-
-import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gymnast.envs import Environment, Renderer, make
-from gymnast.envs.environment.hooks import Hooks
-from gymnast.envs.environment.rows import offered_tools, prompt_of
 from gymnast.envs.registry import check_constructor, check_names, find, setting_names
 from gymnast.errors import (
     ConfigError,
-    DataError,
-    GymnastError,
-    PromptTooLong,
     TemplateError,
     UnknownEnvironment,
-    UserCodeError,
 )
 from gymnast.lookup import nearest
-from gymnast.threads import run_blocking
 from gymnast.trainers.base.key_hints import meant_elsewhere
 from gymnast.trainers.config.sections import ModelSection, RunConfig, run_keys
 from gymnast.trainers.config.task_sections import EnvironmentSection
 from gymnast.trainers.data.input_paths import shown
-from gymnast.trainers.data.row_formats import location_of
-from gymnast.trainers.data.rows import Row
-
-# How many rows are tried for one whose prompt fits.
-ROWS_TRIED = 20
 
 MakeEnvironment = Callable[[], Environment]
 
@@ -158,85 +138,3 @@ def chat_template_text(model: ModelSection) -> str | None:
             f"model.chat_template: must be Jinja text or a Jinja file, got {shown(given)!r}, which "
             f"cannot be read: {reason}"
         ) from error
-
-
-def has_rows(cls: type[Environment]) -> bool:
-    """Whether an environment makes rows of its own."""
-    return cls.sample_row is not Hooks.sample_row
-
-
-def row_sampler(env: Environment) -> Callable[[np.random.Generator], Row]:
-    """An environment's `sample_row`, sync or async; its mistakes become a `UserCodeError`."""
-
-    def sample(rng: np.random.Generator) -> Row:
-        try:
-            row = env.sample_row(rng)
-            if inspect.isawaitable(row):
-                row = run_blocking(_awaited(row))
-        except GymnastError:
-            raise
-        except Exception as error:
-            raise _sample_row_error(env, f"raised {type(error).__name__}: {error}") from error
-        if not isinstance(row, Mapping):
-            raise _sample_row_error(env, f"gave {row!r:.200}; a row must be a dict")
-        return row
-
-    return sample
-
-
-async def _awaited(row: Awaitable[Any]) -> Any:
-    return await row
-
-
-def _sample_row_error(env: Environment, problem: str) -> UserCodeError:
-    return UserCodeError("sample_row", None, f"{type(env).__name__}.sample_row: {problem}")
-
-
-def no_rows(env: Environment, key: str) -> ConfigError:
-    """The error where an environment makes no rows and a config names none.
-
-    Args:
-        env: The environment.
-        key: The dotted key that can name rows.
-    """
-    return ConfigError(
-        f"{key}: is required: {type(env).__name__} makes no rows of its own (it has neither "
-        "sample_row nor rows); name a file or a hub dataset"
-    )
-
-
-def check_rows(rows: Sequence[Row], env: Environment, source: str) -> None:
-    """Check every row for what would end a run late: no prompt, tools that do not exist.
-
-    With a `setup` of the environment's own, rows may lack prompts if the first one does.
-    """
-    own_tools = type(env).tools_for is not Hooks.tools_for  # which only an episode has
-    own_start = type(env).setup is not Hooks.setup
-    need_prompts = len(rows) > 0 and not (own_start and rows[0].get("prompt") is None)
-    for row_index, row in enumerate(rows):
-        try:
-            if not own_tools:
-                offered_tools(row, env.tool_definitions)
-            if need_prompts and (not own_start or row.get("prompt") is None):
-                prompt_of(row)  # a `setup` of the environment's own reads it as it likes
-        except DataError as error:
-            raise DataError(f"{location_of(rows, row_index, shown(source))}: {error}") from error
-
-
-def try_an_episode(make_env: MakeEnvironment, rows: Iterator[Row], source: str) -> None:
-    """Drive one episode with an empty answer, so that every hook has run once."""
-    env, too_long = make_env(), None
-    try:
-        for row in islice(rows, ROWS_TRIED):
-            try:
-                _, info = env.reset(seed=0, options={"row": row})
-            except PromptTooLong as error:
-                too_long = error
-                continue
-            env.step(info["stop_ids"][:1])
-            return
-        raise DataError(f"no prompt fits: {too_long}") from too_long
-    except DataError as error:
-        raise DataError(f"{shown(source)}: {error}") from error
-    finally:
-        env.close()

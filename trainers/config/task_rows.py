@@ -1,0 +1,247 @@
+"""The rows of a run's environments: loaded or made, checked, split, and one of them tried.
+
+One episode is driven with each environment (a prompt, then an empty answer), so that a missing
+column, a reward with a typo or a prompt that never fits comes to light before a model's weights are
+loaded.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from gymnast.envs import Environment
+from gymnast.envs.environment.hooks import Hooks
+from gymnast.envs.environment.rows import offered_tools, prompt_of
+from gymnast.errors import ConfigError, DataError, GymnastError, PromptTooLong, UserCodeError
+from gymnast.threads import run_blocking
+from gymnast.trainers.config.environments import MakeEnvironment, place_of
+from gymnast.trainers.config.sections import RunConfig
+from gymnast.trainers.config.task_sections import (
+    DataSection,
+    EvaluationEnvironmentSection,
+    EvaluationSection,
+)
+from gymnast.trainers.data.input_paths import shown
+from gymnast.trainers.data.row_files import load_rows
+from gymnast.trainers.data.row_formats import location_of
+from gymnast.trainers.data.rows import (
+    DatasetRows,
+    Row,
+    Split,
+    choose,
+    sample_distinct,
+    split_dataset,
+    split_sampled,
+)
+
+# How many rows are tried for one whose prompt fits.
+ROWS_TRIED = 20
+
+
+def split_rows(config: RunConfig, make_env: MakeEnvironment, excluded: Sequence[Row]) -> Split:
+    """The training and evaluation rows of the run's own environment; one of them is tried.
+
+    Args:
+        config: The run.
+        make_env: Makes the environment.
+        excluded: The rows of further environments, which are not trained on either.
+
+    Raises:
+        ConfigError: There are no rows.
+        DataError: The rows cannot be read, or lack what the environment needs.
+        UserCodeError: The environment's own code raised.
+    """
+    data = config.data
+    if data is None:
+        rows = _split_own(make_env(), config.evaluation, config.seed, excluded)
+    else:
+        training, evaluation = _load(data, make_env())
+        rows = _split_data(training, evaluation, config.evaluation, config.seed, excluded)
+    source = config.environment.id if data is None else data.train
+    _try_an_episode(make_env, (rows.training.row(i) for i in range(ROWS_TRIED)), source)
+    if data is not None and data.evaluation is not None and rows.evaluation:
+        _try_an_episode(make_env, iter(rows.evaluation), data.evaluation)
+    return rows
+
+
+def _load(data: DataSection, env: Environment) -> tuple[Sequence[Row], Sequence[Row] | None]:
+    """The rows to train on, and those to evaluate with where a config names them."""
+    load = partial(
+        load_rows, columns=data.columns, keep_columns=data.keep_columns, subset=data.subset
+    )
+    training = load(data.train, split=data.split)
+    evaluation = None
+    if data.evaluation is not None:
+        evaluation = load(data.evaluation, split=data.evaluation_split)
+    check_rows(training, env, data.train)
+    check_rows(evaluation or (), env, str(data.evaluation))
+    return training, evaluation
+
+
+def _split_data(
+    training: Sequence[Row],
+    evaluation: Sequence[Row] | None,
+    section: EvaluationSection,
+    seed: int,
+    excluded: Sequence[Row],
+) -> Split:
+    if evaluation is None:
+        return split_dataset(
+            training,
+            section.rows or 0,
+            seed=seed,
+            evaluation_seed=section.seed,
+            excluded=excluded,
+        )
+    count = len(evaluation) if section.rows is None else section.rows
+    chosen = choose(evaluation, count, seed=section.seed)
+    return Split(DatasetRows(training, seed=seed, excluded=[*chosen, *excluded]), chosen)
+
+
+def _split_own(
+    env: Environment, section: EvaluationSection, seed: int, excluded: Sequence[Row]
+) -> Split:
+    """Split the environment's own rows: made by its `sample_row`, or the list it has."""
+    count, own_seed = section.rows or 0, section.seed
+    if has_rows(type(env)):
+        return split_sampled(
+            _row_sampler(env), count, seed=seed, evaluation_seed=own_seed, excluded=excluded
+        )
+    if env.rows is None:
+        raise _no_rows(env, "data.train")
+    return split_dataset(env.rows, count, seed=seed, evaluation_seed=own_seed, excluded=excluded)
+
+
+def evaluation_rows(config: RunConfig, name: str, make_env: MakeEnvironment) -> list[Row]:
+    """The rows of a further environment to evaluate in, in a seeded order; one is tried.
+
+    Args:
+        config: The run.
+        name: The environment's.
+        make_env: Makes it.
+
+    Raises:
+        ConfigError: It has no rows.
+        DataError: The rows cannot be read, or lack what the environment needs.
+        UserCodeError: The environment's own code raised.
+    """
+    evaluation = config.evaluation
+    section = evaluation.environments[name]
+    place, env = place_of(name), make_env()
+    if section.data is None and has_rows(type(env)):
+        count = section.rows or evaluation.rows
+        if count is None:
+            raise ConfigError(
+                f"{place}.rows: is required where evaluation.rows is not set; say how many rows "
+                "the environment is to make, such as 128"
+            )
+        sample_row = _row_sampler(env)
+        rows = sample_distinct(sample_row, count, seed=evaluation.seed, key=f"{place}.rows")
+    else:
+        own, source = _all_rows(section, place, env)
+        count = section.rows or len(own)
+        rows = choose(own, count, seed=evaluation.seed, key=f"{place}.rows", source=source)
+    _try_an_episode(make_env, iter(rows), place)
+    return rows
+
+
+def _all_rows(
+    section: EvaluationEnvironmentSection, place: str, env: Environment
+) -> tuple[Sequence[Row], str]:
+    """All rows of a further environment that does not make them, and where they come from."""
+    if section.data is None:
+        if env.rows is None:
+            raise _no_rows(env, f"{place}.data")
+        return env.rows, section.id
+    try:
+        rows = load_rows(section.data, columns=section.columns, keep_columns=section.keep_columns)
+        check_rows(rows, env, section.data)
+    except DataError as error:
+        raise DataError(f"{place}.data: {error}") from error
+    return rows, f"{place}.data"
+
+
+def has_rows(cls: type[Environment]) -> bool:
+    """Whether an environment makes rows of its own."""
+    return cls.sample_row is not Hooks.sample_row
+
+
+def _row_sampler(env: Environment) -> Callable[[np.random.Generator], Row]:
+    """An environment's `sample_row`, sync or async; its mistakes become a `UserCodeError`."""
+
+    def sample(rng: np.random.Generator) -> Row:
+        try:
+            row = env.sample_row(rng)
+            if inspect.isawaitable(row):
+                row = run_blocking(_awaited(row))
+        except GymnastError:
+            raise
+        except Exception as error:
+            raise _sample_row_error(env, f"raised {type(error).__name__}: {error}") from error
+        if not isinstance(row, Mapping):
+            raise _sample_row_error(env, f"gave {row!r:.200}; a row must be a dict")
+        return row
+
+    return sample
+
+
+async def _awaited(row: Awaitable[Any]) -> Any:
+    return await row
+
+
+def _sample_row_error(env: Environment, problem: str) -> UserCodeError:
+    return UserCodeError("sample_row", None, f"{type(env).__name__}.sample_row: {problem}")
+
+
+def _no_rows(env: Environment, key: str) -> ConfigError:
+    """The error where an environment makes no rows and a config names none.
+
+    Args:
+        env: The environment.
+        key: The dotted key that can name rows.
+    """
+    return ConfigError(
+        f"{key}: is required: {type(env).__name__} makes no rows of its own (it has neither "
+        "sample_row nor rows); name a file or a hub dataset"
+    )
+
+
+def check_rows(rows: Sequence[Row], env: Environment, source: str) -> None:
+    """Check every row for what would end a run late: no prompt, tools that do not exist.
+
+    With a `setup` of the environment's own, rows may lack prompts if the first one does.
+    """
+    own_tools = type(env).tools_for is not Hooks.tools_for  # which only an episode has
+    own_start = type(env).setup is not Hooks.setup
+    need_prompts = len(rows) > 0 and not (own_start and rows[0].get("prompt") is None)
+    for row_index, row in enumerate(rows):
+        try:
+            if not own_tools:
+                offered_tools(row, env.tool_definitions)
+            if need_prompts and (not own_start or row.get("prompt") is None):
+                prompt_of(row)  # a `setup` of the environment's own reads it as it likes
+        except DataError as error:
+            raise DataError(f"{location_of(rows, row_index, shown(source))}: {error}") from error
+
+
+def _try_an_episode(make_env: MakeEnvironment, rows: Iterator[Row], source: str) -> None:
+    """Drive one episode with an empty answer, so that every hook has run once."""
+    env, too_long = make_env(), None
+    try:
+        for row in islice(rows, ROWS_TRIED):
+            try:
+                _, info = env.reset(seed=0, options={"row": row})
+            except PromptTooLong as error:
+                too_long = error
+                continue
+            env.step(info["stop_ids"][:1])
+            return
+        raise DataError(f"no prompt fits: {too_long}") from too_long
+    except DataError as error:
+        raise DataError(f"{shown(source)}: {error}") from error
+    finally:
+        env.close()
