@@ -185,6 +185,8 @@ class Names(Generic[T]):
     def _checked(self, value: Any, named: str) -> T:
         if not self._is_one(value):
             raise _NotFound(f"{named} is {value!r:.200}, which is no {self._wanted}.")
+        if missing := sorted(getattr(value, "__abstractmethods__", ())):
+            raise _NotFound(f"{named} is abstract. It has to implement {', '.join(missing)}.")
         found: T = value
         return found
 

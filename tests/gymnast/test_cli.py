@@ -298,3 +298,21 @@ def test_an_interrupted_run_ends_with_one_line(
 def test_commands_and_options_that_do_not_exist(gymnast: CommandLine) -> None:
     assert "Did you mean 'train'?" in gymnast("trian").errors
     assert "Missing argument 'RUN.yaml'" in gymnast("train").errors
+
+
+def test_a_package_that_is_broken_does_not_break_the_lists(
+    gymnast: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "site" / "torn-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torn\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[gymnast.environments]\ntorn/Shop-v0 = torn_shop:Shop\n"
+        "[gymnast.sandboxes]\ntorn = torn_boxes:Box\n"
+    )
+    monkeypatch.syspath_prepend(str(info.parent))
+    for command, built_in in (("envs", "gymnast/Arithmetic-v0"), ("sandboxes", "local")):
+        listed = gymnast(command)
+        assert listed.code == 0 and built_in in listed.output
+        (line,) = [line for line in listed.output.splitlines() if line.startswith("torn")]
+        assert "does not work: " in line and "package 'torn' (entry point 'torn" in line

@@ -12,12 +12,13 @@ import pytest
 
 import gymnast.sandboxes
 import gymnast.sandboxes.host.landlock as landlock
-from gymnast.errors import SandboxUnavailable, UsageError
+from gymnast.errors import SandboxUnavailable, UsageError, UserCodeError
 from gymnast.sandboxes import (
     BubblewrapSandbox,
     LandlockSandbox,
     LocalSandbox,
     Sandbox,
+    SandboxPool,
     SandboxSpec,
     open_sandbox,
 )
@@ -192,3 +193,67 @@ def skip_unless_it_works(backend: str) -> None:
         open_sandbox(backend).close()
     except SandboxUnavailable as error:
         pytest.skip(str(error))
+
+
+# --- Backends that are not built in
+
+OWN = """
+from gymnast.errors import SandboxUnavailable
+from gymnast.sandboxes import LocalSandbox, Sandbox, open_sandbox
+
+class Quiet(LocalSandbox):
+    def exec(self, command, **options):
+        return super().exec(["sh", "-c", f"{command} >/dev/null"], **options)
+
+class Away(LocalSandbox):
+    def __init__(self, spec):
+        raise SandboxUnavailable("no quiet boxes on Sundays")
+
+class Typo(LocalSandbox):
+    def __init__(self, spec):
+        super().__init__(spek)
+
+class Half(Sandbox):
+    def close(self):
+        pass
+
+def function(spec):
+    return LocalSandbox(spec)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    (tmp_path / "own_boxes.py").write_text(OWN)
+    return f"{tmp_path}/own_boxes.py"
+
+
+def test_a_backend_of_ones_own_is_opened_with_its_limits(own: str) -> None:
+    with open_sandbox(f"{own}:Quiet", timeout_s=0.2) as box:
+        assert box.exec("echo hello").stdout == ""
+        assert box.exec("sleep 5").verdict == "timeout"
+    with SandboxPool(f"{own}:Quiet") as pool, pool.take() as box:
+        assert box.exec("echo hello").stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("Away", SandboxUnavailable, "no quiet boxes on Sundays"),
+        ("Typo", UserCodeError, "sandbox backend '.*own_boxes.py:Typo': NameError: .*'spek'"),
+        (
+            "Half",
+            UsageError,
+            "is abstract. It has to implement exec, python, read_file, write_file.",
+        ),
+        ("function", UsageError, "which is no subclass of gymnast.sandboxes.Sandbox"),
+        ("Quite", UsageError, r"has no 'Quite'. Did you mean 'Quiet'\? It defines: Quiet, Away, "),
+    ],
+)
+def test_a_backend_that_cannot_be_opened_says_why(
+    own: str, name: str, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        open_sandbox(f"{own}:{name}")
+    with pytest.raises(error, match=message), SandboxPool(f"{own}:{name}") as pool:
+        pool.take()

@@ -277,6 +277,18 @@ def test_what_cannot_be_a_tracker_is_refused(
         make_trainer(tokenizer, trackers=named, output_dir=tmp_path)
 
 
+def test_a_tracker_of_ones_own_that_cannot_be_made_is_named(tokenizer: Any, tmp_path: Path) -> None:
+    file = tmp_path / "own_tracker.py"
+    file.write_text(
+        "from accelerate.tracking import GeneralTracker\n"
+        "class Nameless(GeneralTracker):\n    def __init__(self, url): super().__init__()\n"
+    )
+    for settings, words in (({}, "'url'"), ({"url": "x"}, "required attributes")):
+        with pytest.raises(ConfigError, match=rf"(?s)Nameless cannot be made: .*{words}") as error:
+            make_trainer(tokenizer, trackers={f"{file}:Nameless": settings})
+        assert str(error.value).startswith(f"trackers.{file}:Nameless: ")
+
+
 def test_tensorboard_needs_a_folder(tokenizer: Any) -> None:
     with pytest.raises(ConfigError, match="tensorboard: needs an output_dir"):
         make_trainer(tokenizer, trackers=["tensorboard"])
