@@ -135,7 +135,7 @@ class Reader:
 def decode_with_marker(ids: Sequence[Any], text: SafeText) -> tuple[str, str]:
     """Decode a completion; return its text, and the marker in what only spells a token, or ""."""
     decoded = text.decode(ids)
-    tokens = Counter(token for token in map(text.token_of, ids) if token)
+    tokens = Counter(token for token in map(text.token_content, ids) if token)
     if all(decoded.count(token) <= count for token, count in tokens.items()):
         return decoded, ""
     if _MARKER in decoded:
@@ -143,11 +143,11 @@ def decode_with_marker(ids: Sequence[Any], text: SafeText) -> tuple[str, str]:
     parts: list[str] = []
     stretch: list[Any] = []  # a token that is markup, and the ids up to the next one
     for number in [*ids, None]:
-        token = text.token_of(number) if number is not None else ""
+        token = text.token_content(number) if number is not None else ""
         if number is None or token in tokens:
             # Decoded with the token before it, since a decoder may strip a text's first space.
             written = text.decode(stretch)
-            before = text.token_of(stretch[0]) if stretch else ""
+            before = text.token_content(stretch[0]) if stretch else ""
             before = before if written.startswith(before) else ""
             written = written.removeprefix(before)
             for spelled in tokens:

@@ -62,7 +62,7 @@ def types(schema: Any) -> frozenset[str]:
     return allowed | {"null"} if schema.get("nullable") is True else allowed
 
 
-def of_property(schema: Any, key: str) -> Mapping[str, Any] | None:
+def property_schema(schema: Any, key: str) -> Mapping[str, Any] | None:
     """The schema of one key of an object, as far as it is known."""
     for part in _parts(schema):
         properties = part.get("properties")
@@ -74,7 +74,7 @@ def of_property(schema: Any, key: str) -> Mapping[str, Any] | None:
     return None
 
 
-def of_items(schema: Any) -> Mapping[str, Any] | None:
+def items_schema(schema: Any) -> Mapping[str, Any] | None:
     """The schema of a list's items, as far as it is known."""
     for part in _parts(schema):
         if isinstance(part.get("items"), Mapping) and "prefixItems" not in part:

@@ -120,7 +120,7 @@ class _Part:
 def _with_near_miss(part: _Part, dialect: Dialect, schemas: Schemas, *, alone: bool) -> _Part:
     """The part, its text cut where something begins that is nearly a call."""
     text = part.text if alone else _without_markup(part.text, dialect)
-    miss = near_misses.find(text, _markup_of(dialect), schemas, alone=alone)
+    miss = near_misses.find(text, _dialect_markup(dialect), schemas, alone=alone)
     if miss is None:
         return part
     position = part.start + max(part.text.find(text[miss.start :]), 0)
@@ -129,7 +129,7 @@ def _with_near_miss(part: _Part, dialect: Dialect, schemas: Schemas, *, alone: b
 
 
 @lru_cache(maxsize=256)
-def _markup_of(dialect: Dialect) -> near_misses.DialectMarkup:
+def _dialect_markup(dialect: Dialect) -> near_misses.DialectMarkup:
     return near_misses.DialectMarkup(
         dialect.payload.markup,
         opening=(dialect.section_open, dialect.open),
@@ -183,7 +183,7 @@ def _read_bare(text: str, dialect: Dialect, schemas: Schemas) -> list[_Part]:
     parts: list[_Part] = []
     start, end = skip_space(text, 0), 0
     begins = dialect.payload.begins(text, start)
-    if begins and not _markup_of(dialect).loose.is_data(text, start, schemas):
+    if begins and not _dialect_markup(dialect).loose.is_data(text, start, schemas):
         calls, end = _read_block(text, start, dialect, schemas)
         parts.append(_Part(0, "", calls))
     for word in re.finditer(re.escape(dialect.leading_word), text) if dialect.leading_word else ():

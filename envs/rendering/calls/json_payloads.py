@@ -27,7 +27,7 @@ def find_path(value: Any, wanted: Any) -> tuple[str, ...] | None:
     if not isinstance(value, dict):
         return None
     for key, item in value.items():
-        if item == wanted or _is_text_of(item, wanted):
+        if item == wanted or _is_json_text(item, wanted):
             return (key,)
         below = find_path(item, wanted)
         if below is not None:
@@ -35,7 +35,7 @@ def find_path(value: Any, wanted: Any) -> tuple[str, ...] | None:
     return None
 
 
-def _is_text_of(item: Any, wanted: Any) -> bool:
+def _is_json_text(item: Any, wanted: Any) -> bool:
     if not isinstance(item, str) or isinstance(wanted, str):
         return False
     try:

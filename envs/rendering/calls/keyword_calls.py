@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from gymnast.envs.rendering.calls import probes
-from gymnast.envs.rendering.calls.argument_types import of_items, of_property, typed, types
+from gymnast.envs.rendering.calls.argument_types import items_schema, property_schema, typed, types
 from gymnast.envs.rendering.calls.literals import (
     CONSTANT,
     Notation,
@@ -240,7 +240,7 @@ class _Arguments:
         elif key in self.values:
             rule = f"the argument {key!r} is given twice"
         else:
-            self.values[key] = self._fit(value, of_property(self._schema, key))
+            self.values[key] = self._fit(value, property_schema(self._schema, key))
         if rule and self.error is None:
             self.error = f"at character {position}: {rule}"
 
@@ -263,5 +263,7 @@ class _Arguments:
             is_text = schema is not None and "string" in types(schema)
             return typed(value, schema) if self._syntax.quoted and known and not is_text else value
         if isinstance(value, list):
-            return [self._fit(item, of_items(schema), True) for item in value]
-        return {key: self._fit(item, of_property(schema, key), True) for key, item in value.items()}
+            return [self._fit(item, items_schema(schema), True) for item in value]
+        return {
+            key: self._fit(item, property_schema(schema, key), True) for key, item in value.items()
+        }

@@ -55,13 +55,13 @@ class NearMiss:
     name: str = ""
 
 
-def words_of(markup: str) -> frozenset[str]:
+def call_words(markup: str) -> frozenset[str]:
     """The words in a dialect's markup, and those that any call may contain."""
     return _WORDS | {word.casefold() for word in _LETTERS.findall(markup)}
 
 
 @dataclass(frozen=True)
-class Loose:
+class LooseCalls:
     """Finds calls without markup.
 
     Attributes:
@@ -150,9 +150,9 @@ class Loose:
         if len(value) == 1 and (key := next(iter(value))) in schemas:
             return key if isinstance(value[key], dict) else None
         key = next((key for key in self._name_keys if isinstance(value.get(key), str)), "")
-        return self._name_of(value, key, schemas) if key else None
+        return self._tool_called(value, key, schemas) if key else None
 
-    def _name_of(self, item: Mapping[str, Any], key: str, schemas: Schemas) -> str | None:
+    def _tool_called(self, item: Mapping[str, Any], key: str, schemas: Schemas) -> str | None:
         name = item[key]
         arguments = [item[other] for other in self._argument_keys if other in item]
         others = item.keys() - {key, *self._argument_keys, *_OTHER_KEYS}

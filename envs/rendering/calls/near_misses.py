@@ -21,7 +21,7 @@ from functools import cached_property, lru_cache
 from itertools import islice
 
 from gymnast.envs.rendering.calls import markup
-from gymnast.envs.rendering.calls.loose_calls import Loose, NearMiss, words_of
+from gymnast.envs.rendering.calls.loose_calls import LooseCalls, NearMiss, call_words
 from gymnast.envs.rendering.calls.payloads import PayloadMarkup, Schemas
 
 _TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
@@ -73,11 +73,11 @@ class DialectMarkup:
         return sign + last if first and ">" not in last else ""
 
     @cached_property
-    def loose(self) -> Loose:
+    def loose(self) -> LooseCalls:
         """Finds calls that have none of this markup."""
         inside = self.payload
         written = [*self.opening, inside.after_name, inside.open, inside.assign]
-        return Loose(words_of(" ".join(written)), inside.name_key, inside.arguments_key)
+        return LooseCalls(call_words(" ".join(written)), inside.name_key, inside.arguments_key)
 
     @cached_property
     def parameter(self) -> re.Pattern[str] | None:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from gymnast.envs.rendering.calls import markup, probes
-from gymnast.envs.rendering.calls.argument_types import of_items, of_property, typed, types
+from gymnast.envs.rendering.calls.argument_types import items_schema, property_schema, typed, types
 from gymnast.envs.rendering.calls.literals import DEPTH, skip_space
 from gymnast.envs.rendering.calls.payloads import (
     Malformed,
@@ -151,7 +151,7 @@ class Parameters(Payload):
             shown = self.assign.replace(_ATTRIBUTE, self.text_word)
             raise Malformed(start, f"an argument's key must be followed by {shown!r}")
         key = self._unescaped(assignment[1])
-        schema = of_property(tool, key)
+        schema = property_schema(tool, key)
         if self.item and self._is_nested(text, assignment.end()):
             value, end = self._read_nested(text, assignment.end(), key, schema, DEPTH)
             return key, value, end
@@ -250,7 +250,7 @@ class Parameters(Payload):
         ]:  # but, say, the next call
             raise Malformed(start, "an element must begin with its key, one word")
         key, begin = assignment[1], assignment.end()
-        part = of_items(schema) if key == self.item else of_property(schema, key)
+        part = items_schema(schema) if key == self.item else property_schema(schema, key)
         if self._is_nested(text, begin):
             return key, *self._read_nested(text, begin, key, part, depth - 1)
         end = markup.pattern(self.close, key).search(text, begin)

@@ -71,7 +71,7 @@ class TurnMarkup:
                 "chat_template"
             )
         after_last = last[begin + len(probes.TEXT) :]
-        following = _what_follows(template, talk)
+        following = _text_after_turn(template, talk)
         # What both share is the turn's end; after it, a template may end the conversation.
         both = common_start(after_last, following)
         closing = _ends(text, both, eos_id)
@@ -154,7 +154,7 @@ def _render_talk(template: ChatTemplate, talk: Messages) -> str:
         raise error
 
 
-def _what_follows(template: ChatTemplate, talk: Messages) -> str:
+def _text_after_turn(template: ChatTemplate, talk: Messages) -> str:
     """What stands between an assistant's text and the next user's."""
     try:
         full = _render_talk(template, [*talk, probes.user("Zqnext")])

@@ -72,7 +72,7 @@ class SafeText:
     def _unknown(self) -> frozenset[int]:
         return frozenset(self._backend.encode(_UNKNOWN_CHARACTER, add_special_tokens=False).ids)
 
-    def token_of(self, number: Any) -> str:
+    def token_content(self, number: Any) -> str:
         """The content of an added token that is markup, by its id; "" for any other."""
         try:
             return self._contents.get(operator.index(number), "")

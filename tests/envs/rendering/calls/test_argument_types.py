@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.envs.rendering.calls.argument_types import of_items, of_property, typed, types
+from gymnast.envs.rendering.calls.argument_types import items_schema, property_schema, typed, types
 
 STRING: dict[str, Any] = {"type": "string"}
 INTEGER: dict[str, Any] = {"type": "integer"}
@@ -84,12 +84,14 @@ def test_hostile_text_is_itself(text: str) -> None:
 
 def test_the_schema_of_a_part_is_found_in_unions_too() -> None:
     point = {"type": "object", "properties": {"x": INTEGER}, "additionalProperties": STRING}
-    assert of_property(point, "x") == INTEGER
-    assert of_property({"anyOf": [{"type": "null"}, point]}, "x") == INTEGER
-    assert of_property(point, "y") == STRING
-    assert of_property({"type": "object"}, "x") is None
-    assert of_items({"anyOf": [{"type": "array", "items": INTEGER}, {"type": "null"}]}) == INTEGER
-    assert of_items({"type": "array"}) is None
+    assert property_schema(point, "x") == INTEGER
+    assert property_schema({"anyOf": [{"type": "null"}, point]}, "x") == INTEGER
+    assert property_schema(point, "y") == STRING
+    assert property_schema({"type": "object"}, "x") is None
+    assert (
+        items_schema({"anyOf": [{"type": "array", "items": INTEGER}, {"type": "null"}]}) == INTEGER
+    )
+    assert items_schema({"type": "array"}) is None
 
 
 def test_a_schema_that_says_nothing_allows_everything() -> None:
