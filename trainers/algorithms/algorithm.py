@@ -263,8 +263,8 @@ def _checked_options(
     model = create_model("Options", __config__=config, **fields)
     given = {name: value for name, value in preset.options.items() if name in fields}
     try:
-        found = model.model_validate(given | dict(options))
+        checked = model.model_validate(given | dict(options))
     except ValidationError as error:
         lines = [f"algorithm.{line}" for line in sentences(error, model)]
         raise ConfigError("\n".join(lines)) from error
-    return {name: getattr(found, name) for name in fields}
+    return {name: getattr(checked, name) for name in fields}

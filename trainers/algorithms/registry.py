@@ -2,7 +2,7 @@
 
 A `Registry` holds one kind of part (advantage estimators, losses, aggregations). What a decorated
 function takes by keyword only is its options, which a config may set; their annotations say what
-they must be. Left out: what the parts compute.
+they must be.
 """
 
 import inspect

@@ -62,7 +62,7 @@ def penalised(
         mine.append(divergence.cpu().split(torch.bincount(scored.batch.sequences).tolist()))
     gathered = gather_object([mine])
     # In the order of the trajectories: processes took the micro-batches in turn.
-    divergences = [found for row in zip(*gathered, strict=True) for batch in row for found in batch]
+    divergences = [each for row in zip(*gathered, strict=True) for batch in row for each in batch]
     computed = sum(t.action_tokens > 0 for group in groups for t in group)
     divergences = divergences[:computed]  # after these come placeholders
     total = sum(divergence.sum().item() for divergence in divergences)

@@ -1,4 +1,4 @@
-"""One optimisation step: the passes of a share, their loss, and what is reported of them.
+"""One optimisation step: the passes of a share, their loss, and what is reported about them.
 
 `trainers/learner/update.py` says which share is learned from when, and what the numbers mean.
 """
@@ -95,8 +95,8 @@ def take_step(
     passes = run_passes(backward, share.batches, policy, optimizer, accelerator)
     policy.eval()
     give_back_freed_memory(accelerator.device)
-    sums = torch.stack([found.sums for found in passes]).sum(0)
-    largest = torch.stack([found.largest for found in passes]).amax(0)
+    sums = torch.stack([each.sums for each in passes]).sum(0)
+    largest = torch.stack([each.largest for each in passes]).amax(0)
     totals = dict(zip(SUMS, sum_over_processes(accelerator, sums.tolist()), strict=True))
     computed = max(totals.pop("computed"), 1)
     metrics = {name: total / computed for name, total in totals.items()}
@@ -106,7 +106,7 @@ def take_step(
     finite = not why_not_finite(loss, length)  # both are those of all processes
     metrics["grad_clipped"] = float(finite and length > max_grad_norm)
     metrics["updates/taken"], metrics["updates/skipped"] = float(finite), float(not finite)
-    return Taken(_worth_telling(metrics, algorithm), [found.logprobs for found in passes])
+    return Taken(_worth_telling(metrics, algorithm), [each.logprobs for each in passes])
 
 
 def _backward(

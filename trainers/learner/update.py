@@ -94,7 +94,7 @@ def update(
         policy: A `Policy`, wrapped by accelerate where there are several processes.
         optimizer: Over the policy's weights.
         groups: Of all processes, the same in each; each computes its share of micro-batches.
-        settings: See there.
+        settings: What is learned by, and in which portions.
         accelerator: Sums gradients and counts over processes.
         reference: What `algorithm.kl` compares the policy with.
 

@@ -1,4 +1,4 @@
-"""Training in DeepSpeed's hands (ZeRO): optimizer, gradients and weights in shares.
+"""Training with DeepSpeed (ZeRO): optimizer, gradients and weights divided over processes.
 
     stage 1   float32 master weights and AdamW's moments in shares
     stage 2   gradients too
@@ -10,7 +10,7 @@ stage 1 sums in the weights' dtype, since DeepSpeed takes another optimizer for 
 Accelerate only joins the processes. A state is the same as that of `MasterAdamW`, with whole
 tensors, so that either goes on from the other's.
 
-Left out: what of DeepSpeed may be asked for (`trainers/distributed/zero_settings.py`).
+What of DeepSpeed may be asked for is in `trainers/distributed/zero_settings.py`.
 """
 
 import logging

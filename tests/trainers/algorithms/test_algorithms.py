@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,12 +153,15 @@ def test_a_function_of_the_users_does_not_take_a_name_that_there_is(tmp_path: Pa
 def test_the_documented_example_is_an_algorithm(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "algorithms.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (code,) = [block for block in blocks if "def ranks" in block]
+    parts = [block for block in blocks if "def ranks" in block or "def reward_to_go" in block]
     file = tmp_path / "documented.py"
-    file.write_text(code)
+    file.write_text("\n".join(parts))
     algorithm = make_algorithm(f"{file}:ranks", loss=f"{file}:squared", power=2.0, strength=0.0)
     assert torch.cat(algorithm.estimator(BATCH)).tolist() == [-0.25, 0.25]
     assert loss_of_two(algorithm).tolist() == pytest.approx([-3.0, 0.1])
+    by_token = make_algorithm(f"{file}:reward_to_go", gamma=0.5, expected=0.0)
+    batch = replace(BATCH, token_rewards=[torch.tensor([0.0, 1.0, 2.0]), torch.tensor([4.0])])
+    assert [values.tolist() for values in by_token.estimator(batch)] == [[1.0, 2.0, 2.0], [4.0]]
 
 
 def test_every_name_is_documented() -> None:

@@ -116,8 +116,8 @@ def with_logprobs(
 def with_old_logprobs(share: Share, logprobs: Sequence[torch.Tensor]) -> Share:
     """Add log-probabilities, [A] of each micro-batch, where there are none yet."""
     scored = [
-        entry if entry.old_logprobs is not None else replace(entry, old_logprobs=found)
-        for entry, found in zip(share.batches, logprobs, strict=True)
+        entry if entry.old_logprobs is not None else replace(entry, old_logprobs=now)
+        for entry, now in zip(share.batches, logprobs, strict=True)
     ]
     return replace(share, batches=scored)
 

@@ -5,8 +5,8 @@ are computed a second time in the backward pass, which turns them into their gra
 adds to the gradient of the head's weight in place. (Autograd alone would make a gradient of the
 size of the whole head for each chunk and add these up.)
 
-Left out: which positions, and heads that are more than a matrix;
-`trainers/learner/policy/policy.py` knows both.
+`trainers/learner/policy/policy.py` chooses the positions, and computes heads that are more than a
+matrix itself.
 """
 
 from typing import Any

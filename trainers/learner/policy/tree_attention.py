@@ -11,8 +11,7 @@ The backward pass calls the fused kernels again with the *joined* output and sum
 their formula, p = exp(score - logsumexp) and ds = p * (dp - <do, o>), then holds of each part by
 itself, so the gradients are those of one attention.
 
-Left out: other devices, bounded scores and sinks, for which `trainers/learner/policy/packing.py`
-has another way.
+Other devices, bounded scores and sinks take another way, in `trainers/learner/policy/packing.py`.
 """
 
 from collections.abc import Sequence
