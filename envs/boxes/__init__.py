@@ -1,1 +1,1 @@
-"""An episode's sandbox, and the fresh one in which what the policy made is graded."""
+"""An episode's box, and the fresh box in which the policy's work is graded."""

@@ -1,21 +1,17 @@
-"""The box of an episode: which one an environment asks for, and whose doing it is when it breaks.
+"""The box of an episode, who is to blame when it breaks, and what the policy is told of a result.
 
-Left out: how boxes are made (`gymnast.sandboxes`), and when an episode takes and closes its own
-(`environment/episode_runner.py`).
+`environment/episode_runner.py` takes and closes it.
 """
 
-import dataclasses
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
-from gymnast.errors import ConfigError, SandboxBroken, SandboxDead, UsageError
-from gymnast.lookup import did_you_mean
-from gymnast.sandboxes.backends.open import check_backend
+from gymnast.envs.boxes.settings import BoxSettings
+from gymnast.errors import SandboxBroken, SandboxDead
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.forwarding import ForwardingSandbox
-from gymnast.sandboxes.contract.spec import ExecResult, SandboxSpec, check_whole
-from gymnast.sandboxes.pool.pool import MAX_BOXES, WARM, SandboxPool, shared_pool
+from gymnast.sandboxes.contract.spec import ExecResult
 from gymnast.threads import in_background
 from gymnast.visible import visible_logger
 
@@ -27,125 +23,35 @@ _ENDINGS = {
     "output_limit": "[too much output]",
 }
 
-# In the metrics of an episode with a box: 1 where the policy broke it, which is reward 0.
+# In the metrics of an episode with a box: 1 if the policy broke it, which makes the reward 0.
 BROKEN = "sandbox/broken"
 _BROKEN = "the box broke, and the episode is over"
-_OF_POOL = ("warm", "max_boxes")  # fields of the setting that are none of the spec
 
 log = visible_logger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class BoxSettings:
-    """Where an environment's boxes come from.
-
-    Attributes:
-        backend: A name that `open_sandbox` knows.
-        spec: The image and the limits.
-        warm: How many boxes are kept ahead at most.
-        max_boxes: How many may live at once in this process.
-    """
-
-    backend: str
-    spec: SandboxSpec
-    warm: int = WARM
-    max_boxes: int = MAX_BOXES
-
-    def __post_init__(self) -> None:
-        check_whole("warm", self.warm, 1)
-        check_whole("max_boxes", self.max_boxes, 1)
-
-    def pool(self, purpose: str = "") -> SandboxPool:
-        """The pool of this process for such boxes of a purpose; see `shared_pool`."""
-        return shared_pool(
-            self.backend,
-            self.spec,
-            purpose=purpose,
-            warm=self.warm,
-            max_boxes=self.max_boxes,
-        )
-
-
-def box_settings(
-    owner: str, spec: SandboxSpec | None, given: str | Mapping[str, Any] | None
-) -> BoxSettings | None:
-    """Read the setting `sandbox` of an environment.
-
-    Args:
-        owner: The environment's class, for messages.
-        spec: What the class declares; None: it uses no box.
-        given: A backend, or `{"backend": ..., "warm": ..., "max_boxes": ..., **fields of the
-            spec}`; None: "auto".
-
-    Returns:
-        Where boxes come from, or None where the class uses none.
-
-    Raises:
-        ConfigError: It names no backend, no field of a spec, or a value that breaks its rule.
-    """
-    if spec is None:
-        if given is not None:
-            raise ConfigError(
-                f"{owner}: sandbox is {given!r:.100}, but {owner} uses no box. Remove the setting, "
-                "or declare sandbox_spec = SandboxSpec(...) on the class."
-            )
-        return None
-    if given is None or isinstance(given, str):
-        given = {"backend": "auto" if given is None else given}
-    if not isinstance(given, Mapping):
-        raise ConfigError(
-            f"{owner}: sandbox must be a backend's name or a mapping such as {{backend: docker, "
-            f"image: ...}}, got {given!r:.100}."
-        )
-    fields = dict(given)
-    backend = fields.pop("backend", "auto")
-    if not isinstance(backend, str):
-        raise ConfigError(
-            f"{owner}: sandbox.backend must be the name of a backend, got {backend!r:.100}."
-        )
-    try:
-        backend = check_backend(backend)
-    except UsageError as error:
-        raise ConfigError(f"{owner}: sandbox.backend: {error}") from error
-    of_pool = {name: fields.pop(name) for name in _OF_POOL if name in fields}
-    known = [*_OF_POOL, *(field.name for field in dataclasses.fields(SandboxSpec))]
-    for name in fields:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise ConfigError(
-                f"{owner}: sandbox has no field {name!r}.{hint} It has: backend, "
-                f"{', '.join(known)}."
-            )
-    try:
-        return BoxSettings(backend, dataclasses.replace(spec, **fields), **of_pool)
-    except UsageError as error:
-        raise ConfigError(f"{owner}: sandbox: {error}") from error
-    except (TypeError, AttributeError) as error:
-        raise ConfigError(f"{owner}: sandbox: {error}, got {fields!r:.200}") from error
-
-
 class EpisodeBox(ForwardingSandbox):
-    """The box that an episode sees, and who is to blame when it breaks.
+    """The box that an episode sees, which decides who is to blame when it breaks.
 
-    A policy must not be able to choose to be sampled again. Whoever may run code in a box can
-    break it, at once or some time later, amid a call or between two. So:
+    A policy must not be able to choose to be sampled again. Code that runs in a box can break it,
+    at once or some time later, during a call or between two. So:
 
-    - Until the policy acts, a box that breaks is infrastructure: `SandboxDead`. The episode ends
-      with `StopReason.error` and is tried again. The box is asked for a sign of life once more
-      before the first call after that moment.
-    - From then on a box that breaks, in whatever call and for whatever hook, was broken by the
-      policy: `SandboxBroken`. The episode ends with reward 0, is counted, and is never tried again.
-    - Unless `Sandbox.engine_lost`: what nothing in a box can bring about, as an engine that was
-      stopped or started again. Where boxes have no engine there is no such evidence, and a box
-      that was killed from outside counts as the policy's: a reward that is wrong once in a while
-      is noise, one that can be avoided is a lesson.
+    - Until the policy acts, a box that breaks is a failure of the infrastructure: `SandboxDead`.
+      The episode ends with `StopReason.error` and is tried again. Before the policy's first call
+      the box is pinged once more.
+    - From then on a box that breaks, in any call and for any hook, was broken by the policy:
+      `SandboxBroken`. The episode ends with reward 0, is counted, and is never tried again.
+    - The exception is `Sandbox.engine_lost`, which nothing in a box can bring about: the engine was
+      stopped or restarted. Boxes without an engine give no such evidence, so a box that was killed
+      from outside counts as broken by the policy. A reward that is wrong once in a while is noise;
+      a reward that the policy can avoid would teach it to.
 
-    A box is never replaced amid an episode: a fresh one would undo what the policy did, and give
-    back whatever an environment counts in it.
+    A box is never replaced during an episode: a fresh one would undo what the policy did, and
+    reset whatever an environment counts in it.
 
     Attributes:
-        broke: Why no call can be made any more, and thereby whose doing it was; None while it
-            works. Also set where the call that broke it raised nothing.
+        broke: Why no call can be made any more, and by its type who is to blame; None while the box
+            works. It is set even if the call that broke the box raised nothing.
 
     Args:
         settings: Where boxes come from.
@@ -163,14 +69,14 @@ class EpisodeBox(ForwardingSandbox):
         self._asking = threading.Lock()
 
     def policy_acts(self) -> None:
-        """From now on, what happens in the box is the policy's doing. May be called again."""
+        """Blame the policy from now on if the box breaks. May be called again."""
         self._acting = True
 
     async def fill(self) -> None:
         """Take the box.
 
         Raises:
-            SandboxError: There is none to be had.
+            SandboxError: None is available.
         """
         box = await self._settings.pool().atake()
         await in_background(lambda: self._put(box))
@@ -214,7 +120,7 @@ class EpisodeBox(ForwardingSandbox):
             raise type(self.broke)(str(self.broke))
 
     def _require_sign_of_life(self, box: Sandbox) -> None:
-        """Once, before the policy's first call: what has broken by now was not its doing."""
+        """Ping the box once, before the policy's first call, so as not to blame it for others."""
         with self._asking:
             if not self._was_well and not box.ping():
                 with self._changing:
@@ -223,15 +129,15 @@ class EpisodeBox(ForwardingSandbox):
         self._require_unbroken()
 
     def _blamed(self, box: Sandbox, why: str) -> SandboxBroken | SandboxDead:
-        """Decide, once, whose doing it was that the box broke."""
+        """Decide, once, who is to blame that the box broke."""
         lost = self._acting and box.engine_lost()
         with self._changing:
             if self._closed:  # while the call was under way
                 return SandboxDead("the episode's box was closed: the episode is over")
             if self.broke is None:
-                policys = self._acting and not lost
-                self.broke = SandboxBroken(_BROKEN) if policys else SandboxDead(why)
-                log.info("%s: %s", "the policy broke its box" if policys else "a box broke", why)
+                by_policy = self._acting and not lost
+                self.broke = SandboxBroken(_BROKEN) if by_policy else SandboxDead(why)
+                log.info("%s: %s", "the policy broke its box" if by_policy else "a box broke", why)
             return self.broke
 
     def _put(self, box: Sandbox) -> None:

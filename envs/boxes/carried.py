@@ -1,13 +1,13 @@
 """The policy's working folder, carried from its box into a fresh one as plain data.
 
 Carried: regular files with their modes and times, folders, and symbolic links that lead to
-something in the folder. Not carried: links that lead out of it, to nothing, to a file of the check
-or to a folder that holds one; devices, pipes and sockets; `__pycache__` and `*.pyc`; files that
-their owner cannot read. What were hard links are files of their own.
+something in the folder. Not carried: links that lead out of it, to nothing, to a file of the
+grader's or to a folder that holds one; devices, pipes and sockets; `__pycache__` and `*.pyc`; files
+that their owner cannot read. Hard links become separate files.
 
-What the policy's box says is read with distrust. Nothing of it is written on the host, and no
-more than one piece of the contents is held there. The side in the boxes is `judging/folder.py`;
-`fresh_box.py` says when folders are carried.
+What comes from the policy's box is read with distrust. None of it is written to the host's disk,
+and only one piece of the contents at a time is in its memory. `folder.py` is the side in the boxes;
+`fresh_box.py` decides when a folder is carried.
 """
 
 import json
@@ -30,9 +30,9 @@ MAX_ENTRIES = 1 << 14
 MAX_NAME_BYTES = 2 << 20
 
 _PIECE_BYTES = 1 << 20
-_LISTING_BYTES = 6 * MAX_NAME_BYTES + 128 * MAX_ENTRIES  # what JSON makes of them, at most
-_LINE_BYTES = 6 * 2 * 4096 + 128  # likewise, of one entry
-READ_S = 60.0  # for all that is read of a folder
+_LISTING_BYTES = 6 * MAX_NAME_BYTES + 128 * MAX_ENTRIES  # the longest list, as JSON
+_LINE_BYTES = 6 * 2 * 4096 + 128  # the longest entry, as JSON
+READ_S = 60.0  # for reading a whole folder
 _LONGEST_NAME = 255
 _NEW_SESSION = "import os; os._exit(0)"
 
@@ -43,14 +43,14 @@ class CannotCarry(Exception):
 
 @dataclass(frozen=True)
 class Folder:
-    """A working folder, of which only the contents of its files are still in its box.
+    """The list of a working folder; the contents of its files are still in its box.
 
     Attributes:
-        root: Where it is, as its box says.
-        entries: Folders come before what is in them. The contents of the files, one after
-            another, are one stream.
-        source: Where the stream comes from.
-        first: Its first piece.
+        root: Its path, according to its box.
+        entries: Its entries, folders before what they contain. The contents of the files, one
+            after another, are one stream.
+        source: Where the rest of the stream is read from.
+        first: The first piece of the stream.
     """
 
     root: str
@@ -68,45 +68,45 @@ class Folder:
         total = sum(entry.size for entry in self.entries)
         yield self.first
         for offset in range(_PIECE_BYTES, total, _PIECE_BYTES):
-            said = self.source.said(f"_folder.piece({offset}, {_PIECE_BYTES})\n")
-            yield _piece(said, min(_PIECE_BYTES, total - offset))
+            text = self.source.run(f"_folder.piece({offset}, {_PIECE_BYTES})\n")
+            yield _piece(text, min(_PIECE_BYTES, total - offset))
 
 
 class _Source:
-    """The box where the policy has worked, which must not make its readers wait for long."""
+    """The box in which the policy has worked, which must not keep its readers waiting."""
 
     def __init__(self, box: Sandbox) -> None:
         self._box = box
         self._left_s = READ_S
 
-    def said(self, program: str) -> str:
-        """What a program printed; raises as `_said` does."""
+    def run(self, program: str) -> str:
+        """The output of a program; raises as `_run` does."""
         if self._left_s <= 0:
             raise CannotCarry(f"reading it takes longer than {READ_S:g} s")
         begun = time.monotonic()
         try:
-            return _said(self._box, program, timeout_s=self._left_s)
+            return _run(self._box, program, timeout_s=self._left_s)
         finally:
             self._left_s -= time.monotonic() - begun
 
 
 def read_folder(box: Sandbox, most_bytes: int) -> Folder:
-    """Read the working folder of a box, whose Python session ends.
+    """Read the working folder of a box. This ends the box's Python session.
 
     Args:
-        box: Where the policy has worked.
-        most_bytes: A folder with more, holes in files included, is refused.
+        box: The box in which the policy has worked.
+        most_bytes: A folder with more bytes, holes in files included, is refused.
 
     Raises:
-        CannotCarry: It is too large, or the box gives no list of it.
+        CannotCarry: The folder is too large, or the box gives no list of it.
         SandboxDead: The box broke.
     """
     box.python(_NEW_SESSION)  # the last one may be in another folder, or still write to this one
     source = _Source(box)
     limits = MAX_ENTRIES, most_bytes, MAX_NAME_BYTES
     program = f"_folder = folder.Reader(*{limits})\n_folder.say({_PIECE_BYTES})\n"
-    said = source.said(folder_program() + program)
-    listing, _, contents = said.removesuffix("\n").rpartition("\n")
+    output = source.run(folder_program() + program)
+    listing, _, contents = output.removesuffix("\n").rpartition("\n")
     root, entries = _listing(listing, most_bytes)
     total = sum(entry.size for entry in entries)
     return Folder(root, entries, source, _piece(contents, min(_PIECE_BYTES, total)))
@@ -114,14 +114,14 @@ def read_folder(box: Sandbox, most_bytes: int) -> Folder:
 
 @dataclass(frozen=True)
 class Places:
-    """Where things are in a fresh box.
+    """The paths in a fresh box.
 
     Attributes:
-        root: The folder that is written.
-        own: A folder that nothing of the policy's comes into; `home`, `tmp`, `bytecode` and
-            `check` are empty folders in it.
-        search_paths: `PATH` and its like as they are in the box, where they are set, but for what
-            is relative or in `root`.
+        root: The folder that the policy's files are written to.
+        own: A folder that gets nothing of the policy's; `home`, `tmp`, `bytecode` and `check` are
+            empty folders in it.
+        search_paths: `PATH` and its like, if the box sets them, without relative paths and paths
+            in `root`.
     """
 
     root: str
@@ -136,21 +136,21 @@ def prepare_box(box: Sandbox) -> Places:
         CannotCarry: The box has no room for them.
         SandboxDead: It broke.
     """
-    said = json.loads(_said(box, folder_program() + "folder.prepare()\n"))
-    return Places(said["root"], said["own"], said["paths"])
+    places = json.loads(_run(box, folder_program() + "folder.prepare()\n"))
+    return Places(places["root"], places["own"], places["paths"])
 
 
 def write_folder(folder: Folder, box: Sandbox, places: Places, placed: Collection[str]) -> None:
-    """Write a folder into a box that is prepared.
+    """Write a folder into a box that `prepare_box` has prepared.
 
     Args:
-        folder: What to write.
-        box: A fresh one.
-        places: Where things are there.
-        placed: Paths in the folder that have been written already; nothing comes in their way.
+        folder: The folder to write.
+        box: The fresh box.
+        places: What `prepare_box` returned for it.
+        placed: Paths in the folder that are written already, and are kept.
 
     Raises:
-        CannotCarry: It does not fit, or its own box does not give it.
+        CannotCarry: The folder does not fit, or its own box does not give its contents.
         SandboxDead: One of the boxes broke.
     """
     kept = kept_entries(folder.entries, folder.root, places.root, placed)
@@ -164,12 +164,12 @@ def write_folder(folder: Folder, box: Sandbox, places: Places, placed: Collectio
         step = f"_folder = folder.Writer({places.root!r}, {places.own!r})\n"
         for piece in folder.pieces():
             box.write_file(f"{places.own}/piece", piece)
-            _said(box, f"{step}_folder.write()\n")
+            _run(box, f"{step}_folder.write()\n")
             step = ""
     except SandboxFileError as error:
         raise CannotCarry(f"the box for the grading has no room: {error}") from None
-    if _said(box, "_folder.finish()\n").strip() != "whole":
-        raise CannotCarry("its contents are not as long as they were said to be")
+    if _run(box, "_folder.finish()\n").strip() != "whole":
+        raise CannotCarry("its contents are shorter or longer than its box had announced")
 
 
 def _as_list(entry: Entry, kept: Entry | None) -> Sequence[Any]:
@@ -181,18 +181,18 @@ def _as_list(entry: Entry, kept: Entry | None) -> Sequence[Any]:
 
 
 def _listing(text: str, most_bytes: int) -> tuple[str, tuple[Entry, ...]]:
-    """What a box says of its folder, if that can be.
+    """The root and the entries that a box lists, if that list is possible.
 
-    It is read line by line, as a few megabytes of JSON can become hundreds of values.
+    It is read line by line, as a few megabytes of JSON can become hundreds of megabytes of values.
     """
     if text.count("\n") > MAX_ENTRIES:
         raise CannotCarry("it is larger than its box says")
     try:
         first, *rest = text.split("\n")
-        said = _line(first)
-        if isinstance(said, dict) and isinstance(said.get("refused"), str):
-            raise CannotCarry(said["refused"])
-        root, entries = said["root"], tuple(_entry(_line(line)) for line in rest)
+        header = _line(first)
+        if isinstance(header, dict) and isinstance(header.get("refused"), str):
+            raise CannotCarry(header["refused"])
+        root, entries = header["root"], tuple(_entry(_line(line)) for line in rest)
         if not isinstance(root, str) or not root.startswith("/"):
             raise ValueError("its folder is nowhere")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -216,14 +216,14 @@ def _line(text: str) -> Any:
     return json.loads(text)
 
 
-def _entry(said: Any) -> Entry:
-    """One entry, if that can be.
+def _entry(listed: Any) -> Entry:
+    """One entry of the list, if it is a possible one.
 
     Raises:
-        ValueError: It cannot.
-        TypeError: Likewise.
+        ValueError: It is not.
+        TypeError: It is not.
     """
-    kind, path, *more = said
+    kind, path, *more = listed
     if not _is_text(path) or not all(map(_is_name, path.split("/"))):
         raise ValueError("no path")
     if kind == "link":
@@ -261,11 +261,11 @@ def _piece(text: str, length: int) -> bytes:
     return data
 
 
-def _said(box: Sandbox, program: str, timeout_s: float | None = None) -> str:
-    """What a program of `judging/` printed.
+def _run(box: Sandbox, program: str, timeout_s: float | None = None) -> str:
+    """Run a program of `folder.py`; return what it printed.
 
     Raises:
-        CannotCarry: It did not end well.
+        CannotCarry: It failed.
         SandboxDead: The box broke.
     """
     most = _LISTING_BYTES + 2 * _PIECE_BYTES
@@ -283,7 +283,7 @@ def _last(result: ExecResult) -> str:
 
 @cache
 def folder_program() -> str:
-    """Python that defines `folder.py` in a box, by that name alone.
+    """Python that defines the module `folder` in a box, and leaves no other trace of it.
 
     It imports nothing from the folder that it runs in, where files of the policy's may lie.
     """

@@ -1,14 +1,13 @@
-"""What of a working folder is carried into another box, and where its links lead.
+"""Which entries of a working folder are carried into another box, and where its links lead.
 
-Pure functions over a list of what is there: nothing is looked up on any disk. The list
-comes from `carried.py`, and goes back to it.
+Pure functions over the list of entries that `carried.py` has read: they look at no disk.
 """
 
 import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-_MOST_LINKS = 40  # that the system follows for one path
+_MOST_LINKS = 40  # as many as the system follows for one path
 
 
 @dataclass(frozen=True)
@@ -19,9 +18,9 @@ class Entry:
         kind: "file", "folder" or "link".
         path: Relative to the working folder.
         mode: Permission bits.
-        size: Of a file, in bytes.
-        changed_ns: When a file was changed last, in nanoseconds since 1970.
-        target: Of a link, as it is written.
+        size: The size of a file, in bytes.
+        changed_ns: When a file was last changed, in nanoseconds since 1970.
+        target: The target of a link, as written.
     """
 
     kind: str
@@ -35,30 +34,30 @@ class Entry:
 def kept_entries(
     entries: Iterable[Entry], root: str, new_root: str, placed: Collection[str]
 ) -> dict[str, Entry]:
-    """What of a folder is carried, by path.
+    """The entries of a folder that are carried, by path.
 
     Args:
-        entries: What is there.
-        root: Where the folder is; links that begin with it lead into the folder.
-        new_root: Where it will be; such links begin with this then.
-        placed: Paths of other files, which take the place of what is in their way, and which no
-            link may lead to.
+        entries: All entries of the folder.
+        root: Where the folder is; absolute links below it lead into the folder.
+        new_root: Where the folder will be; such links lead there afterwards.
+        placed: Paths of other files, which replace entries at their paths. No link may lead to
+            them.
     """
     holding = {folder for path in placed for folder in _folders_of(path)}
     nodes = {path: Entry("folder", path) for path in holding if path}
     nodes |= {path: Entry("file", path) for path in placed}
     taken = frozenset(nodes)
-    found: dict[str, Entry] = {}
+    carried: dict[str, Entry] = {}
     for entry in entries:
         folder, _, name = entry.path.rpartition("/")
-        if entry.path in taken or not (not folder or folder in holding or folder in found):
+        if entry.path in taken or not (not folder or folder in holding or folder in carried):
             continue
         if entry.kind == "file" and name.endswith(".pyc"):
             continue
-        found[entry.path] = entry
-    nodes |= found
+        carried[entry.path] = entry
+    nodes |= carried
     links = _Links(nodes, root, frozenset(placed) | holding)
-    kept = {path: entry for path, entry in found.items()
+    kept = {path: entry for path, entry in carried.items()
             if entry.kind != "link" or links.end_of(entry) is not None}  # fmt: skip
     return {path: _moved(entry, root, new_root) for path, entry in kept.items()}
 
@@ -67,7 +66,7 @@ class _Links:
     """Where links lead, in a folder that exists only as a list.
 
     Args:
-        nodes: All that is in the folder.
+        nodes: All entries of the folder, by path.
         root: See `kept_entries`.
         forbidden: Paths that no link may lead to; "" is the folder itself.
     """
@@ -77,7 +76,7 @@ class _Links:
         self._ends: dict[str, str | None] = {}
 
     def end_of(self, link: Entry, followed: int = 0) -> str | None:
-        """The path that a link leads to; None where it is not carried."""
+        """The path that a link leads to; None if the link is not carried."""
         if link.path in self._ends:
             return self._ends[link.path]
         if followed >= _MOST_LINKS:
@@ -120,7 +119,7 @@ _OUTSIDE = ".."  # a path that leads out of every folder
 
 
 def _below(path: str, root: str) -> str:
-    """An absolute path as one that is relative to the folder."""
+    """An absolute path relative to the folder."""
     inside = path == root or path.startswith(f"{root.rstrip('/')}/")
     return path[len(root) :].lstrip("/") if inside else _OUTSIDE
 
@@ -132,7 +131,7 @@ def _moved(entry: Entry, root: str, new_root: str) -> Entry:
 
 
 def _folders_of(path: str) -> Iterator[str]:
-    """The folders above a path, the working folder ("") among them."""
+    """The folders above a path, including the working folder ("")."""
     while path:
         path = path.rpartition("/")[0]
         yield path

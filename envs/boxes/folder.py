@@ -1,8 +1,8 @@
 """A working folder as plain data: read out of one box, and written into another.
 
-In the policy's box nothing that this file says can be relied on: the host reads it with distrust,
-and no more comes of a lie than of other files in the folder. The other box is fresh. The
-contents of all files, one after another, are one stream of bytes, which is carried in pieces.
+In the policy's box nothing that this program prints can be relied on: the host reads it with
+distrust, and a lie gains the policy no more than other files in the folder would. The other box is
+fresh. The contents of all files, one after another, are one stream of bytes, carried in pieces.
 """
 
 import binascii
@@ -19,16 +19,16 @@ _OWN = ("home", "tmp", "bytecode", "check")
 
 
 class Refused(Exception):
-    """The folder cannot be read; the message says why."""
+    """The folder may not be carried; the message says why."""
 
 
 class Reader:
-    """The current folder, as it is now.
+    """Reads the current folder as it is now.
 
     Args:
         most_entries: A folder with more files, folders and links is refused.
-        most_bytes: Of all contents together, holes included.
-        most_name_bytes: Of all paths and targets of links together.
+        most_bytes: A folder with more contents, holes included, is refused.
+        most_name_bytes: A folder whose paths and targets of links are longer together is refused.
     """
 
     def __init__(self, most_entries: int, most_bytes: int, most_name_bytes: int) -> None:
@@ -47,8 +47,8 @@ class Reader:
             print(json.dumps({"refused": str(error)}))
             print()
             return
-        for said in ({"root": self._root}, *self._entries):
-            print(json.dumps(said))
+        for line in ({"root": self._root}, *self._entries):
+            print(json.dumps(line))
         self.piece(0, most)
 
     def piece(self, offset: int, most: int) -> None:
@@ -59,8 +59,8 @@ class Reader:
         while offset + len(data) < until:
             begin = offset + len(data) - self._starts[at]
             wanted = min(until, self._starts[at + 1]) - offset - len(data)
-            found = _content(self._files[at], begin, wanted)
-            data += found + bytes(wanted - len(found))  # it has become shorter meanwhile
+            content = _content(self._files[at], begin, wanted)
+            data += content + bytes(wanted - len(content))  # the file may have become shorter
             at += 1
         print(binascii.b2a_base64(data, newline=False).decode())
 
@@ -68,28 +68,28 @@ class Reader:
         waiting = [""]
         while waiting:
             folder = waiting.pop()
-            with _listed(folder) as found:
-                for entry in found:
+            with _listed(folder) as entries:
+                for entry in entries:
                     self._add(entry, waiting)
 
     def _add(self, entry: "os.DirEntry[str]", waiting: List[str]) -> None:
         path = entry.path[2:]  # without "./"
         self._count(path)
-        found = entry.stat(follow_symlinks=False)
-        mode = stat.S_IMODE(found.st_mode)
-        if stat.S_ISDIR(found.st_mode):
+        status = entry.stat(follow_symlinks=False)
+        mode = stat.S_IMODE(status.st_mode)
+        if stat.S_ISDIR(status.st_mode):
             if entry.name != "__pycache__":
                 self._entries.append(["folder", path, mode])
                 waiting.append(path)
-        elif stat.S_ISLNK(found.st_mode):
+        elif stat.S_ISLNK(status.st_mode):
             target = os.readlink(path)
             self._count(target)
             self._entries.append(["link", path, target])
-        elif stat.S_ISREG(found.st_mode) and _can_be_read(path, mode):
-            end = self._starts[-1] + found.st_size
+        elif stat.S_ISREG(status.st_mode) and _can_be_read(path, mode):
+            end = self._starts[-1] + status.st_size
             if end > self._most_bytes:
                 raise Refused("it has more than %d bytes" % self._most_bytes)
-            self._entries.append(["file", path, mode, found.st_size, found.st_mtime_ns])
+            self._entries.append(["file", path, mode, status.st_size, status.st_mtime_ns])
             self._files.append(path)
             self._starts.append(end)
 
@@ -116,7 +116,7 @@ def _listed(folder: str) -> Any:
 
 
 def _can_be_read(path: str, mode: int) -> bool:
-    """Whether its owner can, who may have taken that right away."""
+    """Whether its owner, who may have removed the right to, can read a file."""
     with contextlib.suppress(OSError):
         if not mode & 0o400:
             os.chmod(path, mode | 0o400)
@@ -144,9 +144,9 @@ def _content(path: str, offset: int, size: int) -> bytes:
 
 
 def prepare() -> None:
-    """Make the folders that a grading program has to itself; print where they are, and more.
+    """Make the folders that the grader has to itself; print where they are, and the search paths.
 
-    The folder to fill is the current one, unless that is where temporary files are, too.
+    The folder to fill is the current one, unless that is the one for temporary files too.
     """
     root = os.path.realpath(os.getcwd())
     temporary = os.path.realpath(os.environ.get("TMPDIR") or "/tmp")
@@ -162,7 +162,7 @@ def prepare() -> None:
 
 
 def _safe_paths(value: str, folder: str) -> str:
-    """A search path without what is relative, or in a folder that will hold the policy's files."""
+    """A search path without parts that are relative or in a folder with the policy's files."""
     folder = os.path.realpath(folder)
     parts = [part for part in value.split(":") if os.path.isabs(part)]
     return ":".join(part for part in parts if not _is_below(os.path.realpath(part), folder))
@@ -177,9 +177,9 @@ class Writer:
 
     Args:
         root: The folder.
-        own: A folder for what comes from the host: `plan`, which is JSON and says what to make,
-            parents first, and then one `piece` of the stream after another. A file without a path
-            is left out.
+        own: A folder for the host's files: `plan`, a JSON list of the entries to make, parents
+            first, and then one `piece` of the stream after another. A file without a path is
+            skipped.
     """
 
     def __init__(self, root: str, own: str) -> None:
@@ -207,13 +207,13 @@ class Writer:
                 self._go_on()
 
     def finish(self) -> None:
-        """Give the folders their modes; say that all is there."""
+        """Give the folders their modes; print whether everything is written."""
         for _, path, mode in reversed(self._folders):
             _change_mode(os.path.join(self._root, path), mode)
         print("whole" if self._at == len(self._plan) and self._left == 0 else "cut")
 
     def _go_on(self) -> None:
-        """Make what comes before the next file that has a content."""
+        """Make the entries up to the next file that is not empty."""
         while self._at < len(self._plan):
             made = self._plan[self._at]
             path = None if made[1] is None else os.path.join(self._root, made[1])
@@ -254,7 +254,7 @@ def _taken(path: str) -> bytes:
 
 
 def _change_mode(path: str, mode: int) -> None:
-    """As far as the box allows it: some allow no change of rights."""
+    """Change a mode if the box allows it: some refuse every change of rights."""
     if stat.S_IMODE(os.lstat(path).st_mode) != mode:
         with contextlib.suppress(OSError):
             os.chmod(path, mode)

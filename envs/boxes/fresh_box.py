@@ -1,9 +1,9 @@
-"""Grading in a fresh box, which has of the policy's nothing but the files of its working folder.
+"""Grading in a fresh box, which gets nothing from the policy's box but the files of its folder.
 
-So nothing that the policy has started, set or left elsewhere is beside the program that grades. It
-also gets an environment in which common programs take no start files, modules or settings out of
-the folder. `carried.py` says what is carried; `builtin/shell.py`, `builtin/container.py` and
-`Environment.run_grader` say what runs.
+So nothing that the policy has started, set or left elsewhere runs beside the grader. The grader
+also gets an environment in which common programs take no start files, modules or settings from the
+folder. `carried.py` carries the files; `builtin/shell.py`, `builtin/container.py` and
+`Environment.run_grader` choose the grader.
 """
 
 import posixpath
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from gymnast.envs.boxes.box import BoxSettings
 from gymnast.envs.boxes.carried import CannotCarry, Folder, prepare_box, read_folder, write_folder
 from gymnast.envs.boxes.safe_python import require_safe_path
+from gymnast.envs.boxes.settings import BoxSettings
 from gymnast.errors import (
     DataError,
     GymnastError,
@@ -31,12 +31,12 @@ from gymnast.visible import visible_line, visible_logger
 
 T = TypeVar("T")
 
-# Boxes are waited for while others are held: an episode's box, then one of these purposes after the
-# other. Nobody waits in a circle.
+# A box of one of these purposes is waited for while boxes of those before it are held: an episode's
+# own, then "control", then "grading". In this order nobody waits in a circle.
 CONTROL = "grading, control"
 GRADING = "grading"
 
-# Variables that name files which are not the policy's, or none.
+# Variables that keep common programs from reading the policy's files.
 _ENV = {
     "ENV": "",
     "BASH_ENV": "",
@@ -47,17 +47,17 @@ _ENV = {
     "PYTHONSAFEPATH": "1",
 }
 
-# pytest reads no settings, plugins or modules of the policy's.
+# Options that keep pytest from reading settings, plugins or modules of the policy's.
 _PYTEST = "-c /dev/null --rootdir={0} --noconftest --import-mode=importlib -p no:cacheprovider"
 
 log = visible_logger(__name__)
 
 
 class Ungraded(Exception):
-    """The program that grades has not graded.
+    """The grader has not graded.
 
     Args:
-        error: What to raise where the policy is not the reason.
+        error: The error to raise if the policy is not to blame.
     """
 
     def __init__(self, error: GymnastError) -> None:
@@ -72,8 +72,8 @@ class GradingBox:
     Attributes:
         box: The box.
         root: The folder with the files.
-        copies: A folder with the files for the grading, and nothing of the policy's.
-        env: Variables for the program that grades.
+        copies: A folder with the grader's files, and none of the policy's.
+        env: Variables for the grader.
     """
 
     box: Sandbox
@@ -88,7 +88,7 @@ class GradingBox:
         stdin: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> ExecResult:
-        """Run the program that grades.
+        """Run the grader.
 
         Raises:
             SandboxDead: The box broke.
@@ -117,17 +117,17 @@ async def graded(
     Args:
         work: The box in which the policy has worked.
         boxes: Where fresh ones come from.
-        grade: Runs the program that grades. Raises `Ungraded` where that has failed.
-        begin: Puts into a fresh box what the policy has found there.
-        control: Grades an episode of a policy that does nothing; raises likewise.
-        files: Files for the grading, by path. They replace what is at their paths.
+        grade: Runs the grader. Raises `Ungraded` if the grader fails.
+        begin: Puts into a fresh box what the policy's box began with.
+        control: Grades the work of a policy that does nothing; raises as `grade` does.
+        files: The grader's files, by path. They replace files at their paths.
 
     Returns:
-        What `grade` returned; None where it fails because of what the policy has done.
+        What `grade` returned; None if the grader fails because of what the policy has done.
 
     Raises:
-        GymnastError: It fails whatever the policy does.
-        SandboxError: `work` broke, or there is no box to be had.
+        GymnastError: The grader fails even if the policy does nothing.
+        SandboxError: `work` broke, or no box is available.
     """
     try:
         return await _graded(work, boxes, grade, files or {})
@@ -186,7 +186,7 @@ async def _graded(
         folder = await in_background(partial(read_folder, work, boxes.spec.disk_bytes))
         try:
             return await _graded_once(folder, boxes, grade, files)
-        except _GradingBoxBroke:  # which may be an accident
+        except _GradingBoxBroke:  # perhaps by accident: try once more
             return await _graded_once(folder, boxes, grade, files)
     except CannotCarry as error:
         raise Ungraded(DataError(f"The working folder cannot be graded: {error}.")) from None
@@ -202,17 +202,17 @@ async def _graded_once(
         return await grade(await in_background(partial(_filled, box, folder, files)))
     except SandboxDead as error:
         if box.alive:
-            raise  # then it was the policy's box
+            raise  # the policy's box broke
         raise _GradingBoxBroke(str(error)) from None
     finally:
         threading.Thread(target=box.close, name="gymnast-sandbox", daemon=True).start()
 
 
 def _filled(box: Sandbox, folder: Folder, files: Mapping[str, str]) -> GradingBox:
-    """Put files and folder into a fresh box."""
+    """Put the grader's files and the policy's folder into a fresh box."""
     try:
         places = prepare_box(box)
-    except CannotCarry as error:  # nothing of the policy's has come to it yet
+    except CannotCarry as error:  # nothing of the policy's is in it yet
         raise _GradingBoxBroke(str(error)) from None
     inside = {}
     for path, text in files.items():

@@ -1,12 +1,12 @@
-"""Whether a box's Python can be kept from importing what lies in the folder that it runs in.
+"""Whether a box's Python can be kept from importing files of the folder that it runs in.
 
-It can by PYTHONSAFEPATH, which Python has from 3.11 on: see `fresh_box.py`.
+PYTHONSAFEPATH does that, from Python 3.11 on; `fresh_box.py` sets it.
 """
 
 import posixpath
 from collections.abc import Mapping, Sequence
 
-from gymnast.envs.boxes.box import BoxSettings
+from gymnast.envs.boxes.settings import BoxSettings
 from gymnast.errors import ConfigError
 from gymnast.sandboxes.contract.base import Sandbox
 
@@ -20,7 +20,7 @@ done
 """
 
 
-_known: set[tuple[BoxSettings, tuple[str, ...]]] = set()  # which will do
+_known: set[tuple[BoxSettings, tuple[str, ...]]] = set()  # images that are new enough
 
 
 def require_safe_path(
@@ -30,14 +30,14 @@ def require_safe_path(
     pythons: tuple[str, ...] = ("python3", "python"),
     env: Mapping[str, str] | None = None,
 ) -> None:
-    """Refuse an image whose Python is too old; it is asked once a process.
+    """Refuse an image whose Python is too old; each image is asked once a process.
 
     Args:
-        owner: Who needs it, for messages.
+        owner: What needs it, for messages.
         box: A box of the image.
         boxes: Where it comes from.
-        pythons: The commands that start Python; those that are not there start none.
-        env: Variables that keep Python from the policy's files, where they are in the box.
+        pythons: The commands that start Python; one that does not exist is fine.
+        env: Variables that keep Python from the policy's files, if the box has them.
 
     Raises:
         ConfigError: It is too old.
@@ -59,7 +59,7 @@ def require_safe_path(
 
 
 def python_that_imports_from_its_folder(argv: Sequence[str]) -> str | None:
-    """The Python of a command, where it would import from the folder it runs in: by -c or -m."""
+    """The Python of a command that imports from its folder (by -c or -m); None for others."""
     if not posixpath.basename(argv[0]).startswith("python"):
         return None
     arguments = iter(argv[1:])

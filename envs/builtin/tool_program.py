@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from gymnast.envs.boxes.box import BoxSettings
 from gymnast.envs.boxes.fresh_box import GradingBox, Ungraded
 from gymnast.envs.boxes.safe_python import python_that_imports_from_its_folder, require_safe_path
+from gymnast.envs.boxes.settings import BoxSettings
 from gymnast.envs.tools.definition import Tool
 from gymnast.envs.tools.json_schema import tool_of_schema
 from gymnast.errors import SandboxDead, ToolDefinitionError, UserCodeError

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import gymnasium
 import numpy as np
 
-from gymnast.envs.boxes.box import box_settings
+from gymnast.envs.boxes.settings import box_settings
 from gymnast.envs.environment.construction import (
     check_settings,
     environment_class,

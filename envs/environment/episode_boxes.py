@@ -1,6 +1,7 @@
 """The open boxes of an environment: the one of the current episode, and further ones beside it.
 
-`envs/boxes/box.py` says where boxes come from and who is to blame when one breaks.
+`envs/boxes/settings.py` says where boxes come from, and `envs/boxes/box.py` who is to blame when one
+breaks.
 """
 
 import asyncio
@@ -8,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gymnast.envs.boxes.box import BoxSettings, EpisodeBox
+from gymnast.envs.boxes.box import EpisodeBox
+from gymnast.envs.boxes.settings import BoxSettings
 from gymnast.errors import SandboxBroken, SandboxDead, UserCodeError
 from gymnast.sandboxes.contract.base import Sandbox
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from gymnast.envs.boxes.box import BoxSettings
 from gymnast.envs.boxes.fresh_box import run_grader
+from gymnast.envs.boxes.settings import BoxSettings
 from gymnast.envs.environment.rows import pick_row
 from gymnast.envs.records.episode import Episode, Turn
 from gymnast.envs.tools.definition import Tool

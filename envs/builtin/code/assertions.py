@@ -1,6 +1,6 @@
 """Assertions that no code can fail: a test made of them would reward any code.
 
-They are found by their form alone; nothing is run here.
+They are recognised by their form alone; nothing is run here.
 """
 
 import ast
@@ -41,14 +41,14 @@ def _assertions(body: list[ast.stmt]) -> Iterator[ast.Assert]:
 
 
 def _holds(test: ast.expr) -> str:
-    """Why an assertion always holds; "" where it may fail."""
+    """Why an assertion always holds; "" if it may fail."""
     if isinstance(test, ast.Tuple) and test.elts:
         return "a tuple that is not empty is true; write `assert condition, message`"
     return "its condition is true whatever the code returns" if is_surely(test, True) else ""
 
 
 def is_surely(test: ast.expr, truth: bool) -> bool:
-    """Whether an expression is true whatever any code does (or false)."""
+    """Whether an expression is true (or false) whatever any code does."""
     match test:
         case ast.Constant(value):
             return bool(value) is truth
@@ -103,7 +103,7 @@ def _leaves(statement: ast.stmt) -> bool:
 
 
 def _swallows(handler: ast.ExceptHandler) -> bool:
-    """Whether it catches a failed assertion and raises nothing in its place."""
+    """Whether a handler catches a failed assertion and raises nothing in its place."""
     caught = handler.type is None or any(_name(n) in _CAUGHT for n in ast.walk(handler.type))
     inner = [node for statement in handler.body for node in ast.walk(statement)]
     return caught and not any(
@@ -121,5 +121,5 @@ def _suppresses(item: ast.withitem) -> bool:
 
 
 def _name(node: ast.AST) -> str:
-    """The last name of `name` or `module.name`; "" of anything else."""
+    """The last name of `name` or `module.name`; "" for anything else."""
     return str(getattr(node, "attr", getattr(node, "id", "")))

@@ -1,7 +1,7 @@
-"""What in hidden tests depends on the policy's code: nothing else can tell good code from bad.
+"""Which parts of hidden tests depend on the policy's code: only they tell good code from bad.
 
-It is found by form alone. Where that cannot be told, a test is taken to depend on the code: rather
-one is kept that says nothing than one refused that does.
+This is judged by their form alone. If the form does not tell, a test counts as dependent: keeping a
+test that says nothing is better than refusing one that does.
 """
 
 import ast
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from gymnast.envs.builtin.code.assertions import is_surely
 from gymnast.envs.builtin.code.names import bound
 
-# Of Python's own: what they say of a function does not depend on what it does.
+# Python's own functions whose result for a function does not depend on what that function does.
 _NEVER_CALL = frozenset(
     {"ascii", "bool", "callable", "dir", "format", "hasattr", "hash", "id", "isinstance"}
     | {"issubclass", "len", "print", "repr", "str", "type", "vars"}
@@ -26,10 +26,10 @@ _ENDS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 
 
 class Dependence:
-    """Which expressions of some tests depend on what the policy's functions do.
+    """Tells which expressions of some tests depend on what the policy's functions do.
 
     Args:
-        statements: The tests and what stands beside them, in one namespace.
+        statements: The tests and the code beside them, in one namespace.
         functions: The policy's functions, by all their names.
     """
 
@@ -46,14 +46,14 @@ class Dependence:
         changed = [(statement, _names_in(statement) - self.functions) for statement in statements]
         growing = True
         while growing:
-            found = self._names.union(*(names for s, names in changed if self._mentions(s)))
-            growing = found != self._names
-            self._names = found
+            grown = self._names.union(*(names for s, names in changed if self._mentions(s)))
+            growing = grown != self._names
+            self._names = grown
 
     def of(self, node: ast.AST) -> bool:
         """Whether a part of a test depends on what the policy's functions do."""
         match node:
-            case ast.Name(name):  # a function tells nothing without being called
+            case ast.Name(name):  # a function that is not called tells nothing
                 return name in self._names
             case ast.Call(ast.Name(name), arguments, keywords) if (
                 name in _NEVER_CALL and name not in self.functions
@@ -66,14 +66,14 @@ class Dependence:
         return any(map(self.of, ast.iter_child_nodes(node)))
 
     def is_constant(self, expression: ast.expr) -> bool:
-        """Whether it says something of constants, or of the functions without calling them."""
+        """Whether an expression is about constants, or about the functions without calling them."""
         known = self.functions.union(dir(builtins))
         names = [node.id for node in ast.walk(expression) if isinstance(node, ast.Name)]
         idle = not self.of(expression) and not is_surely(expression, False)
         return idle and known.issuperset(names)
 
     def running(self, body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-        """The statements that may run, inner ones among them."""
+        """The statements that may run, including inner ones."""
         for statement in body:
             if isinstance(statement, _DEFINITIONS) and statement.name not in self._referred:
                 continue
@@ -84,7 +84,7 @@ class Dependence:
                 return
 
     def judges(self, statement: ast.stmt) -> bool:
-        """Whether a statement is a test by itself: it fails for some of what the code may do."""
+        """Whether a statement is a test by itself: it fails for some behaviour of the code."""
         if isinstance(statement, _DEFINITIONS) or not self._mentions(statement):
             return False
         for inner in self.running([statement]):
@@ -95,7 +95,7 @@ class Dependence:
         return False
 
     def may_judge(self, body: Sequence[ast.stmt]) -> bool:
-        """Whether a test may fail for what the code does: also by a helper that is not known."""
+        """Whether a test may fail because of what the code does, perhaps in an unknown helper."""
         running = list(self.running(body))
         if not any(map(self._mentions, running)):
             return False
@@ -112,7 +112,7 @@ class Dependence:
         return not isinstance(statement, _DEFINITIONS) and not named.isdisjoint(self.functions)
 
     def text_that_runs(self, tree: ast.AST) -> ast.Call | None:
-        """A call that runs what the code returned, beside the tests; None if there is none."""
+        """A call that runs text from the code beside the tests; None if there is none."""
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in _RUN_TEXT:
                 continue
@@ -125,46 +125,46 @@ class Dependence:
         return any(isinstance(part, ast.Name) and part.id in known for part in ast.walk(node))
 
     def _can_fail(self, test: ast.expr) -> bool:
-        """Whether an assertion may fail, all names of a function being the same to it."""
+        """Whether an assertion may fail, taking all names of a function as one."""
         named = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
         if len(self.functions & named) > 1:
             test = _OneName(self.functions).visit(copy.deepcopy(test))
         return self.of(test) and not is_surely(test, True)
 
     def _checks(self, node: ast.AST) -> bool:
-        """Whether it calls a helper that raises where a check fails."""
+        """Whether a node calls a helper that raises if a check fails."""
         if not isinstance(node, ast.Call) or _called(node) in self.functions:
             return False
         return _called(node) in self._checking or _CHECKING.search(_called(node)) is not None
 
     def _hands_on(self, node: ast.AST) -> bool:
-        """Whether it calls an unknown function with what the code returned, or with the code."""
+        """Whether a node passes the code, or what it returned, to an unknown function."""
         if not isinstance(node, ast.Call) or _called(node) in self.functions:
             return False
         return not hasattr(builtins, _called(node)) and self._mentions(node)
 
 
 class _OneName(ast.NodeTransformer):
-    """Writes one name for all names of a function."""
+    """Replaces all names of a function by one of them."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = sorted(names)
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
-        """One name for all."""
+        """Replace a name."""
         alias = node.id in self._names
         return ast.Name(self._names[0], node.ctx) if alias else node
 
 
 def _fails(statement: ast.stmt) -> bool:
-    """Whether it fails wherever it is reached."""
+    """Whether a statement fails whenever it is reached."""
     if isinstance(statement, ast.Assert):
         return is_surely(statement.test, False)
     return isinstance(statement, ast.Raise)
 
 
 def _called(call: ast.Call) -> str:
-    """The last name of what is called; "" where it has none."""
+    """The last name of the called function; "" if it has none."""
     return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
 
 
@@ -180,7 +180,7 @@ def _checking(statements: Sequence[ast.stmt]) -> frozenset[str]:
 
 
 def _names_in(statement: ast.stmt) -> set[str]:
-    """The names that a statement sets or may change: not of functions that it calls."""
+    """The names that a statement sets or may change, without those of functions that it calls."""
     called = {id(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call)}
     names = {
         node.id
@@ -191,7 +191,7 @@ def _names_in(statement: ast.stmt) -> set[str]:
 
 
 def _own(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The nodes of a statement, those of statements within it apart."""
+    """The nodes of a statement, without those of statements within it."""
     for child in ast.iter_child_nodes(statement):
         if not isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
             yield from ast.walk(child)

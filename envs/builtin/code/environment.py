@@ -1,7 +1,6 @@
-"""Code: write a Python function, which tests that cannot be seen grade in boxes.
+"""Code: write a Python function that hidden tests grade.
 
-Left out: the formats of rows (`rows.py`), own tasks (`tasks.py`), how tests and code are
-kept apart (`grading.py`).
+`rows.py` reads rows, `tasks.py` has tasks of Gymnast's own, and `grading.py` runs the tests.
 """
 
 import re
@@ -29,29 +28,30 @@ _CLOSING = re.compile(r"\n[ \t]*+```")
 class Code(Environment):
     """Write a Python function. The reward is the share of the hidden tests that it passes.
 
-    Code is handed in with the tool `submit`, or in a fenced block of an answer. It can be tried
-    out with the tool `python`. Rows are HumanEval's, MBPP's or of the same fields; without rows,
-    the environment has short tasks of its own, a task of `level` 1 being as easy as "the sum of a
-    and b".
+    Code is submitted with the tool `submit`, or in a fenced block of an answer. It can be tried
+    out with the tool `python`. Rows are those of HumanEval or MBPP, or have the same fields;
+    without rows, the environment has short tasks of its own, those of `level` 1 as easy as "the sum
+    of a and b".
 
     The tests run in a box of their own, and only plain values pass between them and the code, so
     functions that take or return other objects, or change their arguments, cannot be graded.
     Each statement of HumanEval's `check` that judges the code and each entry of MBPP's `test_list`
-    is a test; where `check` cannot be parted, it is a single one. A statement between tests that
-    fails makes those after it fail. What a test compares by is never the code's own: a helper comes
-    from the row's `code`, its `test_setup_code` or Python's library. `==` is of type and value, but
-    for numbers. Rows with a test that no code can fail are refused, and so are those with a test
-    that no code can pass, as it passes a lambda to the function, say, or wants a date from it.
+    is a test; if `check` cannot be divided, it is a single one. A statement between tests that
+    fails makes those after it fail. The code never supplies what it is compared with: a helper
+    comes from the row's `code`, its `test_setup_code` or Python's library. `==` compares type and
+    value; numbers of different types may be equal. Rows with a test that no code can fail are
+    refused, and so are rows with a test that no code can pass: one that passes a lambda to the
+    function, for example, or expects a date from it.
 
     `metrics` gives `solved` (1 where all tests passed), `loaded` (1 where the code ran and defines
     the function) and `submitted` (1 where there was any code).
 
     Args:
-        level: The hardest of the own tasks, 1 to 3.
-        worked_turns: How many solved tasks the prompt carries before the question, 0 to 4.
-        offer: The tools that are offered: of "python" and "submit"; () for code in the answer only.
+        level: The hardest level of Gymnast's own tasks, 1 to 3.
+        worked_turns: How many solved tasks the prompt shows before the question, 0 to 4.
+        offer: The tools that are offered, of "python" and "submit"; () for code in the answer only.
         call_timeout_s: Wall time of one call of the function in a test, in seconds.
-        tests_timeout_s: Wall time of all tests of an episode, in seconds, waits for boxes apart.
+        tests_timeout_s: Wall time of all tests of an episode, in seconds, without waits for boxes.
         **settings: Those of `Environment`.
     """
 
@@ -115,7 +115,7 @@ class Code(Environment):
         return [tool for tool in super().tools_for(row) if tool.name in self._offer]
 
     def sample_row(self, rng: np.random.Generator) -> Mapping[str, Any]:
-        """A row of `rows` where there are any, else one of the own tasks."""
+        """A row of `rows` if there are any, else one of Gymnast's own tasks."""
         if self.rows is not None:
             row: Mapping[str, Any] = super().sample_row(rng)
             return row
@@ -142,10 +142,10 @@ class Code(Environment):
 
     def metrics(self, episode: Episode) -> dict[str, float]:
         """See the class."""
-        found = self._grade
+        result = self._grade
         return {
-            "solved": float(found.total > 0 and found.passed == found.total),
-            "loaded": float(found.loaded),
+            "solved": float(result.total > 0 and result.passed == result.total),
+            "loaded": float(result.loaded),
             "submitted": float(bool(self._code(episode).strip())),
         }
 
@@ -174,28 +174,28 @@ class Code(Environment):
 def code_in(answer: str, name: str) -> str:
     """The code of an answer.
 
-    Of its fenced blocks the last that defines the function, else the last that is not marked as
-    another language; without any block, the whole answer. A block that is not closed goes on to
-    the end.
+    It is the last fenced block that defines the function, else the last block that is not marked
+    as another language, else, without any block, the whole answer. A block that is not closed
+    goes on to the end.
 
     Args:
         answer: The text.
         name: The function.
     """
-    found = _fenced(answer)
-    if not found:
+    fenced = _fenced(answer)
+    if not fenced:
         return answer
-    blocks = [text for mark, text in found if mark.lower() in ("", "python", "py", "python3")]
+    blocks = [text for mark, text in fenced if mark.lower() in ("", "python", "py", "python3")]
     defining = [text for text in blocks if f"def {name}(" in text]
     return (defining or blocks or [""])[-1]
 
 
 def _fenced(answer: str) -> list[tuple[str, str]]:
-    """The mark and the text of each fenced block, in time that grows with the answer's length."""
-    found = []
+    """The language and the text of each fenced block, in linear time."""
+    fenced = []
     at, last_line = 0, answer.rfind("\n") + 1  # nothing can be opened there
     while opening := _OPENING.search(answer, at, last_line):
         closing = _CLOSING.search(answer, opening.end())
         until, at = closing.span() if closing else (len(answer), len(answer))
-        found.append((opening[1], answer[opening.end() : until]))
-    return found
+        fenced.append((opening[1], answer[opening.end() : until]))
+    return fenced

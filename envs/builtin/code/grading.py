@@ -1,9 +1,9 @@
 """Grading code by tests that it can neither read nor change: the host between two boxes.
 
-The tests run in a box of their own, the code in another. When a test calls a function of the
-code's, the host carries the arguments over and the result back, as texts of plain values
-(`judging/wire.py`). The code never sees more of a test than arguments, and cannot answer more than
-values. Neither runs on the host, which does not even decode what the code sent.
+The tests run in one box, the code in another. When a test calls a function of the code, the host
+carries the arguments over and the result back, as texts of plain values (`judging/wire.py`). The
+code sees nothing of a test but arguments, and can answer nothing but values. Neither runs on the
+host, which does not even decode what the code sent.
 """
 
 import json
@@ -28,21 +28,22 @@ from gymnast.visible import visible_line
 
 Take = Callable[[], Awaitable[Sandbox]]
 
-_LEAST_S = 0.05  # that a call is given, however late it is
+_LEAST_S = 0.05  # the time that a call gets, however late it is
 _OUTPUT_BYTES = 3 * wire.MAX_CHARACTERS
 
 
 @dataclass(frozen=True)
 class Tests:
-    """What code is graded by.
+    """The tests that grade code.
 
     Attributes:
         context: Python that is run before the tests, beside them.
         names: The functions that they call and the code must define.
-        steps: Python, and whether it is a test that counts; what is none prepares those after it.
+        steps: Pieces of Python, each with whether it is a test that counts; the others prepare the
+            tests after them.
     """
 
-    __test__ = False  # no class of tests for pytest
+    __test__ = False  # pytest must not collect it
 
     context: str
     names: tuple[str, ...]
@@ -56,13 +57,13 @@ class Tests:
 
 @dataclass(frozen=True)
 class Grade:
-    """What the tests found.
+    """The outcome of the tests.
 
     Attributes:
-        passed: How many passed.
-        total: Of how many.
-        loaded: Whether the code ran, and defines what it must.
-        why: What the first test that failed, or loading, came to; "" where all passed.
+        passed: How many tests passed.
+        total: How many tests there are.
+        loaded: Whether the code ran and defines the functions that it must.
+        why: Why the first failed test, or loading the code, failed; "" if all passed.
     """
 
     passed: int
@@ -82,8 +83,8 @@ class GradingLimits:
 
     Attributes:
         call_s: Wall time of one call of it, and of loading it, in seconds.
-        total_s: Wall time of all tests of an episode, in seconds, waits for boxes apart; those left
-            over have failed.
+        total_s: Wall time of all tests of an episode, in seconds, without waits for boxes; tests
+            that are left over have failed.
     """
 
     call_s: float = 4.0
@@ -99,21 +100,20 @@ async def grade(
         tests: The tests.
         context: Python that the code may rely on, run before it.
         code: What the policy wrote.
-        box: Where the code runs; its session is given up.
+        box: Where the code runs; its current session ends.
         take: Takes a fresh box for the tests.
         limits: How long it may take.
 
     Raises:
-        UserCodeError: The tests do not run, whatever the code.
-        SandboxBroken: The box of the tests broke on what the code answered; or that of the code
-            did, and it says so.
-        SandboxError: A box broke otherwise, or there is none to be had.
+        UserCodeError: The tests do not run, whatever the code is.
+        SandboxBroken: The code broke its own box, or the box of the tests by an answer.
+        SandboxError: A box broke for another reason, or none is available.
     """
     clock = _Clock(limits.total_s)
     candidate = _CandidateSide(tests, context, code, box, limits.call_s, clock)
-    said = await candidate.load()
-    if said != _LOADED:
-        return Grade(0, tests.total, False, said[:300])
+    answer = await candidate.load()
+    if answer != _LOADED:
+        return Grade(0, tests.total, False, answer[:300])
     with clock.stopped():
         judge = await take()
     try:
@@ -123,7 +123,7 @@ async def grade(
 
 
 class _Clock:
-    """The time that is left; it stands still while a box is waited for, which is nobody's doing."""
+    """The time that is left. It stands still during waits for boxes, which the code cannot help."""
 
     def __init__(self, seconds: float) -> None:
         self._ends = time.monotonic() + seconds
@@ -152,8 +152,8 @@ async def _run(tests: Tests, judge: Sandbox, candidate: "_CandidateSide", clock:
         result = await judge.apython(program, timeout_s=left, max_output_bytes=_OUTPUT_BYTES)
         if result.verdict == "dead":
             why = f"the box of the tests broke: {visible_line(result.stderr[-300:])}"
-            may_be_codes = candidate.answered and not await in_background(judge.engine_lost)
-            raise SandboxBroken(why) if may_be_codes else SandboxDead(why)
+            perhaps_by_code = candidate.answered and not await in_background(judge.engine_lost)
+            raise SandboxBroken(why) if perhaps_by_code else SandboxDead(why)
         line = _last_line(result)
         if line is None:
             return _grade(tests, event, f"the tests ended early ({result.verdict})")
@@ -181,7 +181,7 @@ class _CandidateSide:
     """The code in its box, loaded again when its process has ended.
 
     Attributes:
-        answered: Whether it has said anything but that it is loaded.
+        answered: Whether it has been called, so that its answers may have reached the tests.
     """
 
     def __init__(
@@ -201,27 +201,27 @@ class _CandidateSide:
         self._loaded = False
 
     async def load(self) -> str:
-        """Load the code in a new session; what it said."""
+        """Load the code in a new session; return its answer."""
         await self._box.apython("import os; os._exit(0)", timeout_s=self._call_s)
-        said = await self._asked(self._program)
-        self._loaded = said == _LOADED
-        return said
+        answer = await self._ask(self._program)
+        self._loaded = answer == _LOADED
+        return answer
 
     async def call(self, request: str) -> str:
-        """What a call came to, as a text for the judge."""
+        """The outcome of a call, as a text for the judge."""
         self.answered = True
         if not self._loaded:
-            said = await self.load()
+            answer = await self.load()
             if not self._loaded:
-                return said
-        return await self._asked(f"_code.call({request!r})")
+                return answer
+        return await self._ask(f"_code.call({request!r})")
 
-    async def _asked(self, program: str) -> str:
+    async def _ask(self, program: str) -> str:
         left = max(_LEAST_S, min(self._call_s, self._clock.left_s))
         result = await self._box.apython(program, timeout_s=left, max_output_bytes=_OUTPUT_BYTES)
         if result.verdict == "dead" or not self._box.alive:
-            said = visible_line(result.stderr[-300:])
-            raise SandboxDead(f"the box of graded code broke: {said}")
+            errors = visible_line(result.stderr[-300:])
+            raise SandboxDead(f"the box of graded code broke: {errors}")
         return self._answer(result)
 
     def _answer(self, result: ExecResult) -> str:
@@ -234,7 +234,7 @@ class _CandidateSide:
 
 
 def _last_line(result: ExecResult) -> str | None:
-    """What a program of `judging/` said: the last line, if nothing was cut."""
+    """The answer of a program of `judging/`: its last line of output, unless that was cut."""
     lines = result.stdout.rstrip("\n").rsplit("\n", 1)
     return None if result.truncated or not lines[-1] or result.exit_code != 0 else lines[-1]
 
@@ -245,7 +245,7 @@ def _no_answer(why: str) -> str:
 
 @cache
 def _program(last: str) -> str:
-    """Python that defines a module of `judging/`, for a box that has none of Gymnast's."""
+    """Python that defines a module of `judging/` in a box."""
     folder = Path(__file__).parent / "judging"
     sources = module_sources(folder, ("wire", "equality", last))
     return module_program("gymnast.envs.builtin.code.judging", sources)

@@ -1,8 +1,7 @@
-"""Which names in hidden tests the policy defines, and where the others come from.
+"""Which names in hidden tests the policy must define, and where the others come from.
 
-A test compares what the policy's function returns. What it compares with, and the means, must not
-be the policy's own: a helper comes from the row's reference solution, or from Python's standard
-library.
+A test checks what the policy's function returns. The helpers it checks with must not be the
+policy's: they come from the row's reference solution, or from Python's standard library.
 """
 
 import ast
@@ -22,14 +21,14 @@ STANDARD_MODULES = (
 
 @dataclass(frozen=True)
 class Names:
-    """The names that tests read and nothing beside them defines.
+    """The names that tests read without defining them.
 
     Attributes:
-        written: Those that the policy's code must define; the first is told to it. None where that
-            cannot be told.
-        free: All of them.
-        helpers: Python, run beside the tests, which defines the others.
-        missing: What nothing trusted defines.
+        written: Names that the policy's code must define; the prompt names the first. Empty if the
+            tests do not tell.
+        free: All of the names.
+        helpers: Python, run beside the tests, that defines the others.
+        missing: Names that nothing trusted defines.
     """
 
     written: tuple[str, ...]
@@ -45,14 +44,14 @@ def names_of(
     reference: str,
     question: str,
 ) -> Names:
-    """Divide the names that tests read.
+    """Sort the names that tests read by who defines them.
 
     Args:
         tests: The tests.
-        before: What is run before them, which defines names of its own.
-        given: The policy's functions, where the row says so.
-        reference: The row's own solution; "" where it has none.
-        question: What the policy is asked, which may name its functions.
+        before: The code that is run before them, which defines names of its own.
+        given: The policy's functions, if the row lists them.
+        reference: The row's own solution; "" if it has none.
+        question: The prompt, which may name the policy's functions.
     """
     defined = set(dir(builtins)).union(*map(bound, (*before, *tests)))
     free = list(dict.fromkeys(n for tree in tests for n in read(tree) if n not in defined))
@@ -73,18 +72,18 @@ def names_of(
 
 
 def _offered(reference: str) -> set[str]:
-    """The names that a module has once it has run; those within its functions are not its own."""
-    found: set[str] = set()
+    """The names that a module defines, without those within its functions."""
+    names: set[str] = set()
     for node in ast.parse(reference).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         else:
-            found |= bound(node)
-    return found
+            names |= bound(node)
+    return names
 
 
 def _written(tests: Sequence[ast.Module], free: Sequence[str], question: str) -> tuple[str, ...]:
-    """The policy's functions, where the row does not say; none where that cannot be told."""
+    """The policy's functions, if the row does not list them; none if the tests do not tell."""
     own = [name for name in free if not _standard_module(name)] or list(free)
     if not own:  # it may have the name of one of Python's own functions
         return tuple(_called_by_all(tests)[:1])
@@ -115,15 +114,15 @@ def _called_by_all(tests: Sequence[ast.Module]) -> list[str]:
 
 
 def _standard_module(name: str) -> str | None:
-    """The module of Python's that offers a function of this name."""
-    found = (
-        module for module in STANDARD_MODULES if hasattr(importlib.import_module(module), name)
-    )
-    return next(found, None)
+    """The module of the standard library that has a function of this name."""
+    for module in STANDARD_MODULES:
+        if hasattr(importlib.import_module(module), name):
+            return module
+    return None
 
 
 def standard_modules_in(tests: Sequence[ast.Module]) -> list[str]:
-    """Imports of modules that tests use as if the solution had imported them."""
+    """Imports of the modules that tests use without importing them."""
     bases = [
         node.value.id
         for tree in tests
@@ -134,21 +133,21 @@ def standard_modules_in(tests: Sequence[ast.Module]) -> list[str]:
 
 
 def bound(tree: ast.AST) -> set[str]:
-    """The names that a piece of Python binds, functions' arguments among them."""
-    found = set()
+    """The names that a piece of Python binds, including arguments of functions."""
+    names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            found.add(node.id)
+            names.add(node.id)
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.arg):
-            found.add(node.arg)
+            names.add(node.arg)
         elif isinstance(node, ast.alias):
-            found.add((node.asname or node.name).split(".")[0])
-    return found
+            names.add((node.asname or node.name).split(".")[0])
+    return names
 
 
 def read(tree: ast.AST) -> list[str]:
-    """The names that it reads, in order."""
+    """The names that a piece of Python reads, in order."""
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     return [node.id for node in names if isinstance(node.ctx, ast.Load)]

@@ -1,11 +1,11 @@
-"""Rows of programming tasks: HumanEval's, MBPP's, and any with the same fields.
+"""Reading rows of programming tasks: HumanEval's, MBPP's, and others with the same fields.
 
     {"prompt": source up to a docstring, "test": "def check(candidate): ...", "entry_point": name}
     {"text" or "prompt": a question, "test_list": ["assert name(1) == 2", ...]}
 
-The second kind may have `test_setup_code`, `test_imports` (a list of lines), `code` (a solution, of
-which tests may use a helper) and `entry_point` (the function to write, or a list of them).
-The tests are parsed here, on the host, to count them; they are never run here.
+The second kind may have `test_setup_code`, `test_imports` (a list of lines), `code` (a solution
+whose helpers the tests may use) and `entry_point` (the function to write, or a list of them). The
+tests are parsed here, on the host, to count and check them; they are never run here.
 """
 
 import ast
@@ -33,13 +33,13 @@ _HOW = "a row needs 'prompt', 'test' and 'entry_point', or 'test_list' and 'text
 
 @dataclass(frozen=True)
 class CodeTask:
-    """One task.
+    """The task of a row.
 
     Attributes:
-        question: What the policy is asked.
-        context: Python that its code may rely on.
-        name: The function that it is to write; the first, where the tests call several.
-        tests: What grades it.
+        question: The prompt.
+        context: Python that the policy's code may rely on.
+        name: The function to write; the first one if the tests call several.
+        tests: The tests that grade it.
     """
 
     question: str
@@ -52,7 +52,8 @@ def code_task(row: Mapping[str, Any]) -> CodeTask:
     """Read a row.
 
     Raises:
-        DataError: It lacks a field, or its tests cannot be read; the row is named.
+        DataError: It lacks a field, or its tests cannot be read, failed or passed; the message
+            names the row.
     """
     if row.get("test_list") is not None:
         return _of_asserts(row)
@@ -106,23 +107,23 @@ def _names(
     given = (given,) if isinstance(given, str) else tuple(given)
     reference = row.get("code") or ""
     _parsed(row, "code", reference)
-    found = names_of(tests, before, given, reference, question)
-    if not found.written and len(found.free) > 1:
+    names = names_of(tests, before, given, reference, question)
+    if not names.written and len(names.free) > 1:
         raise _error(
             row,
-            f"every test calls {' and '.join(found.free)}; name in 'entry_point' the one to be "
+            f"every test calls {' and '.join(names.free)}; name in 'entry_point' the one to be "
             "written; the others are taken from 'code'",
         )
-    if not found.written:
+    if not names.written:
         raise _error(row, "'test_list' calls no function that the solution would define")
-    if found.missing:
+    if names.missing:
         raise _error(
             row,
-            f"the tests use {found.missing[0]} as well as {found.written[0]}, and code must not "
-            f"supply what it is compared with: define {found.missing[0]} in 'test_setup_code' or "
+            f"the tests use {names.missing[0]} as well as {names.written[0]}, and code must not "
+            f"supply what it is compared with: define {names.missing[0]} in 'test_setup_code' or "
             "'code', or list all the functions to be written in 'entry_point'",
         )
-    return found.written, found.helpers
+    return names.written, names.helpers
 
 
 def _of_check(row: Mapping[str, Any]) -> CodeTask:
@@ -138,7 +139,7 @@ def _of_check(row: Mapping[str, Any]) -> CodeTask:
     argument = check.args.args[0].arg
     depends = Dependence([*rest, *check.body], (argument, name))
     _check_test(row, "test", check, depends)
-    # What runs the code is a step: what it raises is its own failure, and none of the row.
+    # A statement that runs the code is a step: what it raises is the code's failure, not the row's.
     first = next((i for i, node in enumerate(rest) if depends.may_run_code(node)), len(rest))
     steps = [(ast.unparse(node), False) for node in rest[first:]]
     steps += [(f"{argument} = {name}", False)]
@@ -165,7 +166,7 @@ def _calls_check(node: ast.AST) -> bool:
 
 
 def _can_be_parted(check: ast.FunctionDef) -> bool:
-    """Whether the statements of a function do the same one by one in a module."""
+    """Whether the statements of a function do the same when run one by one in a module."""
     if check.decorator_list or len(ast.unparse(check.args).split(",")) > 1:
         return False
     parts = (ast.Return, ast.Global)
@@ -176,29 +177,29 @@ def _can_be_parted(check: ast.FunctionDef) -> bool:
 
 
 def _parts(check: ast.FunctionDef, depends: Dependence) -> list[tuple[str, bool]]:
-    """The statements of a check, and which of them are tests; nothing where none is."""
+    """The statements of a check, each with whether it is a test; [] if none is."""
     steps = [(ast.unparse(n), depends.judges(n)) for n in check.body if not _says_nothing(n)]
     last = max((place for place, (_, counts) in enumerate(steps) if counts), default=None)
     if last is None:
         return []
-    # What comes after the last test must not fail either: it belongs to it.
+    # What follows the last test belongs to it: it must not fail either.
     return [*steps[:last], ("\n".join(source for source, _ in steps[last:]), True)]
 
 
 def _own(top: ast.AST) -> list[ast.AST]:
-    """A statement's nodes, those of functions within it apart."""
-    found: list[ast.AST] = []
+    """The nodes of a statement, without those of functions within it."""
+    nodes: list[ast.AST] = []
     todo = [top]
     while todo:
         node = todo.pop()
-        found.append(node)
+        nodes.append(node)
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             todo += ast.iter_child_nodes(node)
-    return found
+    return nodes
 
 
 def _check_test(row: Mapping[str, Any], field: str, tree: Any, depends: Dependence) -> None:
-    """Refuse a test that any code would pass; HumanEval's `assert True` is none, and left out."""
+    """Refuse a test that any code would pass; HumanEval's `assert True` is skipped instead."""
     if any(isinstance(node, ast.Yield | ast.YieldFrom) for top in tree.body for node in _own(top)):
         raise _error(row, f"{field!r} has a `yield`, so that calling it would run no test")
     idle = [
@@ -229,7 +230,7 @@ def _check_test(row: Mapping[str, Any], field: str, tree: Any, depends: Dependen
 
 
 def _check_values(row: Mapping[str, Any], field: str, tree: Any, sendable: Sendable) -> None:
-    """Refuse a test that no code can pass, as it needs more than plain values."""
+    """Refuse a test that no code can pass because it needs more than plain values."""
     for statement in tree.body:
         if why := sendable.why_never_passes(statement):
             raise _error(
@@ -240,7 +241,7 @@ def _check_values(row: Mapping[str, Any], field: str, tree: Any, sendable: Senda
 
 
 def _says_nothing(node: ast.AST) -> bool:
-    """`assert True`, which any code would pass, and a docstring."""
+    """Whether it is a docstring, or `assert True`, which any code would pass."""
     if isinstance(node, ast.Assert):
         return isinstance(node.test, ast.Constant)
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

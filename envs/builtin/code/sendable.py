@@ -1,9 +1,9 @@
-"""Tests that no code can pass, because they need values that cannot be sent to it or come back.
+"""Tests that no code can pass, because they need values that cannot be sent between boxes.
 
 Tests and code run in two boxes, and only plain values pass between them (`judging/wire.py`): a
-test that hands the code a lambda, or wants a date from it, fails whatever the code does. Such
-tests are recognised by their form alone; nothing of a row is run here. Where the form does not
-tell, a value is taken to be plain.
+test that passes a lambda to the code, or expects a date from it, fails whatever the code does. Such
+tests are recognised by their form alone; nothing of a row is run here. If the form does not tell, a
+value counts as plain.
 """
 
 import ast
@@ -31,7 +31,7 @@ _NOT_AT_ONCE = (ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.Dic
 
 
 class Sendable:
-    """Which expressions of some tests are surely no plain values.
+    """Tells which expressions of some tests are surely no plain values.
 
     Args:
         statements: The tests and what is run before them, in one namespace.
@@ -100,9 +100,9 @@ class Sendable:
         return any(self._is_unsendable(each, returned=returned, depth=depth + 1) for each in inner)
 
     def _makes_unsendable(self, call: ast.Call, returned: bool) -> bool:
-        """Whether a call gives such a value: of a class that is known to."""
+        """Whether a call makes such a value: an object of a class that is known."""
         made = self._meanings.get(getattr(call.func, "id", ""))
-        if isinstance(made, ast.ClassDef):  # which may define what its objects are equal to
+        if isinstance(made, ast.ClassDef):  # its objects may define what they are equal to
             return not returned and _is_plain_class(made)
         name = self._full_name(call.func)
         owner, _, method = name.rpartition(".")
@@ -111,7 +111,7 @@ class Sendable:
         return name in _NEVER_EQUAL or (owner in _NEVER_EQUAL and method in _MAKING)
 
     def _full_name(self, node: ast.AST) -> str:
-        """The dotted name of what was imported, or of one of Python's own; "" of all else."""
+        """The dotted name of something imported or built in; "" for everything else."""
         if isinstance(node, ast.Attribute):
             owner = self._full_name(node.value)
             return f"{owner}.{node.attr}" if owner else ""
@@ -124,7 +124,7 @@ class Sendable:
 
 
 def _bindings(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, Any]]:
-    """Each name that is bound somewhere: to a definition, an expression, an import or None."""
+    """Each name that is bound, with a definition, an expression, an imported name, or None."""
     assigned = {}
     for node in (node for statement in statements for node in ast.walk(statement)):
         match node:
@@ -147,13 +147,13 @@ def _bindings(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, Any]]:
 
 
 def _home(full_name: str) -> str:
-    """The name by the module that defines a class, where another one's was imported."""
-    found = _standard_object(full_name)
-    return f"{found.__module__}.{found.__name__}" if isinstance(found, type) else full_name
+    """The name of a class in the module that defines it; any other name as it is."""
+    value = _standard_object(full_name)
+    return f"{value.__module__}.{value.__name__}" if isinstance(value, type) else full_name
 
 
 def _standard_object(full_name: str) -> Any:
-    """One of Python's own by its dotted name; None where there is none."""
+    """An object of Python's standard library by its dotted name; None if there is none."""
     module, _, name = full_name.rpartition(".")
     if module not in ("builtins", *STANDARD_MODULES):
         return None
@@ -161,7 +161,7 @@ def _standard_object(full_name: str) -> Any:
 
 
 def _evaluated_at_once(node: ast.AST) -> Iterator[Any]:
-    """The nodes that are evaluated wherever this one is: no later operands, no inner functions."""
+    """The nodes that are evaluated whenever this one is: no later operands, no inner functions."""
     yield node
     match node:
         case ast.BoolOp(_, [first, *_]) | ast.IfExp(first, _, _):
@@ -172,14 +172,14 @@ def _evaluated_at_once(node: ast.AST) -> Iterator[Any]:
 
 
 def _is_plain_class(made: ast.ClassDef) -> bool:
-    """Whether its objects are no kind of list, number or iterator, but objects of its own."""
+    """Whether its objects are surely no kind of list, number, iterator or other plain value."""
     names = {getattr(node, "name", "") for node in made.body}
     bases = {getattr(base, "id", "") for base in made.bases}
     return bases <= {"object"} and not made.keywords and "__next__" not in names
 
 
 def _is_no_plain_object(full_name: str) -> bool:
-    """Whether one of Python's own, by its dotted name, cannot be sent: a function, mostly."""
+    """Whether an object of the standard library, by its dotted name, cannot be sent."""
     try:
         wire.encode(_standard_object(full_name))
     except wire.NotPlain:
@@ -188,13 +188,13 @@ def _is_no_plain_object(full_name: str) -> bool:
 
 
 def _equals_no_plain_number(kind: Any, call: ast.Call) -> bool:
-    """Whether a Decimal or a Fraction of constants is one that no int or float is equal to."""
+    """Whether a Decimal or Fraction of constants equals no int or float."""
     if call.keywords or not all(isinstance(each, ast.Constant) for each in call.args):
         return False
     try:
         number = kind(*(each.value for each in call.args if isinstance(each, ast.Constant)))
         return bool(number != float(number))
-    except (ArithmeticError, TypeError, ValueError):  # not known, or fails for another reason
+    except (ArithmeticError, TypeError, ValueError):  # too large for a float, or an error anyway
         return False
 
 

@@ -1,7 +1,8 @@
 """Short programming tasks of Gymnast's own: from `a + b` to prime numbers, in three levels.
 
-Each is a line: what to return, an expression that does, and arguments to try it with. Tasks with
-a number in them (`{k}`) stand for several. Rows are made of them as MBPP's are.
+Each is one line: the function's signature, what it returns, an expression for that, and arguments
+to test it with. A task with `{k}` in it stands for several, with a number in its place. Tasks
+become rows like MBPP's.
 """
 
 import itertools
@@ -14,14 +15,14 @@ LEVELS = (1, 2, 3)
 
 
 class ProgrammingTask(NamedTuple):
-    """One task.
+    """One function to write.
 
     Attributes:
         level: 1 (one operation) to 3 (an algorithm).
-        signature: Of the function to write.
+        signature: The function's signature.
         returns: What it returns, in words.
-        expression: Python that does, in terms of the parameters.
-        arguments: Texts of argument lists, one a test.
+        expression: What it returns, as a Python expression of its parameters.
+        arguments: The text of an argument list for each test.
     """
 
     level: int
@@ -37,7 +38,7 @@ class ProgrammingTask(NamedTuple):
 
     @property
     def question(self) -> str:
-        """As it is asked."""
+        """The prompt."""
         return f"Write a Python function {self.signature} that returns {self.returns}."
 
     @property
@@ -47,7 +48,7 @@ class ProgrammingTask(NamedTuple):
 
     @property
     def row(self) -> Mapping[str, Any]:
-        """As a row: `prompt`, `entry_point`, `test_list`, `level`."""
+        """The task as a row: `prompt`, `entry_point`, `test_list`, `level`."""
         namespace: dict[str, Any] = {}
         exec(self.solution, namespace)  # written here, not by a policy or a dataset
         tests = []
@@ -62,7 +63,7 @@ class ProgrammingTask(NamedTuple):
         }
 
     def with_number(self, k: int) -> "ProgrammingTask":
-        """With a number in place of `{k}`."""
+        """The task with a number in place of `{k}`."""
         texts = (self.signature, self.returns, self.expression)
         signature, returns, expression = (text.replace("{k}", str(k)) for text in texts)
         arguments = tuple(text.replace("{k}", str(k)) for text in self.arguments)
@@ -78,7 +79,7 @@ _PAIRS = ("2, 3", "10, 4", "-1, 5", "7, 7")
 _WORDS = ("'cat'", "'a'", "'hello world'", "'Tree'")
 _LISTS = ("[3, 1, 2]", "[5]", "[-1, 4, 4, 0]", "[10, 20, 30]")
 
-# Shown in the prompt as solved; never asked.
+# Shown in prompts with their solutions; never asked.
 WORKED = _tasks(
     (1, "double(n)", "twice n", "n * 2", _INTEGERS),
     (1, "join(a, b)", "the text a followed by the text b", "a + b", ("'x', 'y'", "'', 'z'")),

@@ -1,7 +1,7 @@
 """Beside the policy's code: loads it, and calls its functions with values that came as text.
 
-The process belongs to that code, so nothing that this file says of it can be relied on. It only
-ever gets the arguments of a call, and all that it can answer is a text of `wire.py`.
+The process belongs to that code, so nothing that it answers can be relied on. All that it gets is
+the arguments of calls, and all that it can answer is a text of `wire.py`.
 """
 
 import os
@@ -16,21 +16,21 @@ class Candidate:
     """The loaded code.
 
     Args:
-        context: What it may rely on: imports, helpers. Run first, in the same module.
-        code: What the policy wrote.
-        names: The functions that must be there.
+        context: Imports and helpers that the code may rely on. Run first, in the same module.
+        code: The policy's code.
+        names: The functions that it must define.
     """
 
     def __init__(self, context: str, code: str, names: Sequence[str]) -> None:
         self._answers = os.dup(1)
         sys.stdout = sys.stderr = os.fdopen(
             os.open(os.devnull, os.O_WRONLY), "w"
-        )  # what it prints is nobody's
+        )  # nobody reads what the code prints
         self._module = types.ModuleType("solution")
         sys.modules["solution"] = self._module
         try:
             self._run(context)
-            for name in names:  # a stub, or what an import offers: the code must define its own
+            for name in names:  # not a stub or an import of the context: the code defines its own
                 vars(self._module).pop(name, None)
             self._run(code)
             for name in names:
@@ -45,7 +45,7 @@ class Candidate:
         exec(compile(text, "<solution>", "exec", dont_inherit=True), vars(self._module))
 
     def call(self, request: str) -> None:
-        """Call a function, and say what came of it.
+        """Call a function and print the outcome.
 
         Args:
             request: A text of `wire.py`: `[name, [argument, ...], {name: argument, ...}]`.
@@ -61,10 +61,10 @@ class Candidate:
 
     def _raised(self, error: BaseException) -> None:
         try:
-            said = str(error)[:500]
+            text = str(error)[:500]
         except BaseException:
-            said = ""
-        self._say(["raised", type(error).__name__[:100], said])
+            text = ""
+        self._say(["raised", type(error).__name__[:100], text])
 
     def _say(self, answer: Any) -> None:
         data = b"\n" + wire.encode(answer).encode() + b"\n"

@@ -1,30 +1,30 @@
 """What `==` means in a test for what the policy's code returns: the same value, of the same type.
 
-Python's own finds `True == 1`, `{1} == {1: 0}.keys()` and `b"" == bytearray()`. Numbers count as of
-one type all the same, as solutions return 2.0 for 2; and 0 and 1 may be returned for a truth value,
-though no truth value for a number. What is expected may be more than a plain value (a Counter, an
-array): then Python's word holds.
+To Python, `True == 1`, `{1} == {1: 0}.keys()` and `b"" == bytearray()`. Numbers still count as one
+type here, as solutions return 2.0 for 2; and 0 and 1 may stand for a truth value, but no truth
+value for a number. If the expected value is more than a plain value (a Counter, an array), Python's
+own `==` decides.
 """
 
 import ast
 from collections import deque
 from typing import Any, Deque, Optional
 
-NAME = "__same__"  # no name that a test has
+NAME = "__same__"  # a name that no test uses
 
-_KEPT = 16  # values: a test looks at a result soon
+_KEPT = 16  # the latest results: a test compares a result soon
 _KINDS = (bool, str, bytes, bytearray, list, tuple, set, frozenset, dict)
 
 
 def typed(tree: ast.Module) -> ast.Module:
-    """The same tests, in which `x == y` is a call of `NAME`."""
+    """The same tests with each `x == y` replaced by a call of `NAME`."""
     _Comparisons().visit(tree)
     return tree
 
 
 class _Comparisons(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        """Have it made by `NAME`."""
+        """Replace a comparison."""
         self.generic_visit(node)
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq):
             return node
@@ -33,7 +33,7 @@ class _Comparisons(ast.NodeTransformer):
 
 
 class Returned:
-    """What the policy's functions returned last, and what a test finds equal to it."""
+    """The latest results of the policy's functions, and what is equal to them."""
 
     def __init__(self) -> None:
         self._values: Deque[Any] = deque(maxlen=_KEPT)
@@ -44,7 +44,7 @@ class Returned:
         return value
 
     def same(self, left: Any, right: Any) -> Any:
-        """What `left == right` is where one of them was returned."""
+        """The value of `left == right`, compared by type too if one of them was returned."""
         equal = left == right
         if equal is True:
             for value, expected in ((left, right), (right, left)):
@@ -54,7 +54,7 @@ class Returned:
 
 
 def _alike(value: Any, expected: Any) -> bool:
-    """Whether equal values are of the same kinds throughout."""
+    """Whether equal values have the same kinds throughout."""
     kind, wanted = _kind(value), _kind(expected)
     if wanted is None or (wanted is bool and kind is complex):
         return True

@@ -1,9 +1,9 @@
 """Beside the tests: runs them, one after another, on a thread that stops at every call.
 
-A call of one of the policy's functions becomes a question, which `start`, `resume` or `wait` hands
-to the host; the answer, a text of `wire.py`, comes with `resume`. No code of the policy's runs
-here, so what the tests find is what counts. Where a test compares a call with `==`, the types must
-agree as well (`equality.py`).
+A call of one of the policy's functions becomes a request, which `start`, `resume` or `wait` prints
+for the host; the answer, a text of `wire.py`, comes with `resume`. No code of the policy's runs
+here, so the outcome of the tests can be relied on. If a test compares a call with `==`, the types
+must agree as well (`equality.py`).
 """
 
 import ast
@@ -20,16 +20,16 @@ from gymnast.envs.builtin.code.judging import equality, wire
 
 Event = Dict[str, Any]
 
-# Raised by the code, they would end `all(map(f, ...))` in a test as if nothing were left to check.
+# If the code raised these, `all(map(f, ...))` in a test would end as if nothing were left to check.
 _ENDS_OF_LOOPS = (StopIteration, StopAsyncIteration)
 
 
 class NoAnswer(BaseException):
-    """A call came to nothing: out of time, say. No `except Exception` of a test can swallow it."""
+    """A call has no outcome, as after a timeout. No `except Exception` of a test can swallow it."""
 
 
 class CodeRaised(Exception):
-    """The code raised something else than an exception of Python's own that a test may expect."""
+    """The code raised something other than a built-in exception, which a test may expect."""
 
 
 class Judge:
@@ -38,7 +38,7 @@ class Judge:
     Args:
         context: Run before the tests; it is trusted, as they are.
         names: The policy's functions.
-        steps: Source and whether it is a test: what is none prepares those after it.
+        steps: Sources, each with whether it is a test; the others prepare the tests after them.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Judge:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
     def start(self) -> None:
-        """Run up to the first call, the end of a test or of all, and say which."""
+        """Run up to the first call, or the end of a test or of all tests, and print which."""
         threading.Thread(target=self._run, daemon=True).start()
         self.wait()
 
@@ -115,13 +115,13 @@ class Judge:
 
 
 def _compiled(tree: ast.Module) -> Any:
-    """Its code; assertions are in it, however Python was started."""
+    """The compiled code, with its assertions even if Python was started with -O."""
     tree = ast.fix_missing_locations(tree)
     return compile(tree, "<test>", "exec", dont_inherit=True, optimize=0)
 
 
 def _error_of(code: Any, namespace: Dict[str, Any]) -> Optional[str]:
-    """What running a step raised; None if nothing."""
+    """What a step raised, in words; None if it raised nothing."""
     try:
         exec(code, namespace)
     except BaseException as error:
@@ -133,20 +133,20 @@ def _error_of(code: Any, namespace: Dict[str, Any]) -> Optional[str]:
 
 
 def _unbind(source: str, namespace: Dict[str, Any]) -> None:
-    """Take away what a failed step would have set, so that no later one reads an older value."""
+    """Remove the names that a failed step would have set: no later step may read older values."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             namespace.pop(node.id, None)
 
 
 def _outcome(answer: str) -> Any:
-    """Return or raise what the code did."""
+    """Return or raise what the code returned or raised."""
     try:
-        said = wire.decode(answer)
-        kind = said[0]
+        outcome = wire.decode(answer)
+        kind = outcome[0]
         if kind == "value":
-            return wire.decode(said[1])
-        name, text = str(said[1]), str(said[2])
+            return wire.decode(outcome[1])
+        name, text = str(outcome[1]), str(outcome[2])
     except (ValueError, TypeError, LookupError):  # a WireError is a ValueError
         raise NoAnswer("the code's process gave no answer that can be read") from None
     if kind != "raised":

@@ -1,11 +1,12 @@
-"""Plain values as text: the one thing that passes between the policy's code and the tests.
+"""Plain values as text: all that passes between the policy's code and the tests.
 
-None, bool, int, float, complex, str, bytes, list, tuple, set, dict and a few kin. What is decoded
-is always one of these very types, whatever was sent: no subclass with an `__eq__` of its own, no
-object, no code. A value of a subclass is sent as the plain one, an iterator as its items.
+None, bool, int, float, complex, str, bytes, list, tuple, set, dict and a few relatives. A decoded
+value is always exactly of one of these types, whatever was sent: no subclass with an `__eq__` of
+its own, no object, no code. A value of a subclass is sent as one of the plain type, an iterator as
+its items.
 
-The text is JSON in ASCII. A list of JSON is a tag and what belongs to it; None, True, False and
-strings stand for themselves.
+The text is JSON in ASCII. A JSON list is a tag and its parts; None, True, False and strings stand
+for themselves.
 """
 
 import itertools
@@ -14,21 +15,21 @@ from collections import deque
 from typing import Any, Callable, Dict, List, Tuple
 
 MAX_CHARACTERS = 1 << 20
-MAX_ITEMS = 100000  # of an iterator or a range
+MAX_ITEMS = 100000  # in an iterator or a range
 
 _TOO_DEEP = "values are nested too deeply"
 
 
 class WireError(ValueError):
-    """A value cannot be sent, or a text is none of a value."""
+    """A value cannot be sent, or a text stands for no value."""
 
 
 class NotPlain(WireError):
-    """A value is, or holds, something else than plain values."""
+    """A value is, or contains, something other than plain values."""
 
 
 class Opaque:
-    """Stands for an object that is no plain value: all that came over is whether it is true."""
+    """Stands for an object that is no plain value: only its truth value was sent."""
 
     def __init__(self, true: bool) -> None:
         self._true = true
@@ -41,7 +42,7 @@ def encode(value: Any) -> str:
     """The text of a value.
 
     Raises:
-        NotPlain: It is, or holds, something else than plain values.
+        NotPlain: It is, or contains, something other than plain values.
         WireError: It is too large.
     """
     try:
@@ -54,7 +55,7 @@ def encode(value: Any) -> str:
 
 
 def opaque(value: Any) -> str:
-    """The text that stands for an object which is no plain value."""
+    """The text for an object that is no plain value."""
     return json.dumps(["opaque", bool(value)])
 
 
@@ -62,7 +63,7 @@ def decode(text: str) -> Any:
     """The value of a text, which may come from anyone.
 
     Raises:
-        WireError: It is none.
+        WireError: The text stands for no value.
     """
     try:
         return _unpacked(json.loads(text))
@@ -123,10 +124,10 @@ def _dict(parts: List[Any]) -> Dict[Any, Any]:
 
 
 def _range(parts: List[Any]) -> range:
-    found = range(*[int(part, 16) for part in parts])
-    if found[MAX_ITEMS : MAX_ITEMS + 1]:  # a short text for a list that fills the memory
+    numbers = range(*[int(part, 16) for part in parts])
+    if numbers[MAX_ITEMS : MAX_ITEMS + 1]:  # a short text could make a list that fills the memory
         raise WireError("a range has more than %d items" % MAX_ITEMS)
-    return found
+    return numbers
 
 
 _SEQUENCES: Tuple[Tuple[Any, str], ...] = (
