@@ -30,7 +30,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_the_tiny_example_goes_the_whole_way(tmp_path: Path) -> None:
     run = tmp_path / "run"
     said = gymnast("train", "examples/tiny.yaml", f"output_dir={run}")
-    assert "held-out reward:" in said
+    assert "evaluation reward:" in said
     metrics = lines(run / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [0, 1, 2, 2, 3, 3]
     assert [line["step"] for line in metrics if "eval/reward/mean" in line] == [0, 2, 3]
