@@ -274,7 +274,7 @@ class EpisodeRunner:
         state = self.state
         return CallRunner(
             tools=state.tools,
-            call_tool=self._hooks.call_tool,
+            call_tool=self.call_tool if self._is_default("call_tool") else self._hooks.call_tool,
             thread=self._thread,
             code_of=self._code_of,
             deadline=state.deadline,

@@ -194,6 +194,8 @@ def _bind(tool: Tool, call: ToolCall) -> dict[str, Any]:
 
 async def _within(awaitable: Awaitable[Any], timeout_s: float | None) -> Any:
     """Await something for a limited time; its own `TimeoutError` passes through."""
+    if timeout_s is None:
+        return await awaitable
     try:
         async with asyncio.timeout(timeout_s) as scope:
             return await awaitable
