@@ -24,7 +24,7 @@ from gymnast.errors import (
 )
 from gymnast.lookup import Names, did_you_mean
 
-_ids: dict[str, str | type[Environment]] = {}  # that `register` was given
+_ids: dict[str, str | type[Environment]] = {}  # given to `register`
 ENVIRONMENTS: Names[type[Environment]] = Names(
     "environment",
     "gymnast.environments",
@@ -44,7 +44,7 @@ def register(id: str, entry_point: type[Environment] | str) -> None:
         entry_point: The class, or "module:Class". An id registered before is replaced.
 
     Raises:
-        UnknownEnvironment: The id is not written like that, or the class is no `Environment`.
+        UnknownEnvironment: The id is malformed, or the class is not an `Environment`.
     """
     if not isinstance(entry_point, str):
         ENVIRONMENTS.find(entry_point)
@@ -58,7 +58,7 @@ def register(id: str, entry_point: type[Environment] | str) -> None:
 
 
 def registered() -> list[str]:
-    """The ids that `register` was given, in order, then the names that packages register."""
+    """The ids given to `register`, in order, then the names that installed packages register."""
     return ENVIRONMENTS.known()
 
 
@@ -79,7 +79,7 @@ def make(
         ConfigError: The class takes no such setting.
         TemplateError: The tokenizer's chat template cannot be followed.
         UserCodeError: The class's constructor raised.
-        UsageError: It takes no `renderer`, or does not call `super().__init__`.
+        UsageError: The constructor takes no `renderer`, or does not call `super().__init__`.
     """
     cls = find(environment)
     known = registry.get(environment) if isinstance(environment, str) else None
@@ -96,7 +96,7 @@ def make(
         problem = f"{type(error).__name__}: {error} (its settings: {settings!r:.500})"
         raise UserCodeError("__init__", None, f"{cls.__name__}.__init__: {problem}") from error
     require_construction(made)
-    if known is not None:  # Gymnasium's record of how it was made, so that it can be made again
+    if known is not None:  # so that Gymnasium can make it again
         made.spec = EnvSpec(known.id, known.entry_point, disable_env_checker=True)
         made.spec.kwargs = {"renderer": made.renderer, **settings}
     return made
@@ -106,9 +106,9 @@ def find(environment: str | type[Environment]) -> type[Environment]:
     """The class that `make` would construct.
 
     Raises:
-        UnknownEnvironment: There is none, or it is no `Environment`.
-        UserCodeError: Its module raised while it was imported.
-        GymnastError: Its module did so on purpose: it defines a tool wrongly, say.
+        UnknownEnvironment: There is none, or it is not an `Environment`.
+        UserCodeError: Importing its module raised.
+        GymnastError: Its module raised one itself, because it defines a tool wrongly, say.
     """
     if isinstance(environment, str) and environment in registry:
         point: Any = registry[environment].entry_point
@@ -134,7 +134,7 @@ def check_names(cls: type[Environment], settings: Iterable[str]) -> None:
 
 
 def setting_names(cls: type) -> list[str] | None:
-    """What a class's constructors take by name, those it passes on included; None if anything."""
+    """The keywords of a class's constructor and of those it passes keywords on to; None: any."""
     names: dict[str, None] = {}
     for base in cls.__mro__:
         if "__init__" not in vars(base):

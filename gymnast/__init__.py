@@ -16,7 +16,7 @@ Gymnasium knows the environments as well: `gymnasium.make("gymnast:gymnast/Arith
 from importlib import import_module
 from typing import Any
 
-from gymnast.gymnasium_ids import hand_over
+from gymnast.gymnasium_ids import register_ids
 
 __version__ = "0.1.0"
 
@@ -60,4 +60,4 @@ def __dir__() -> list[str]:
     return __all__
 
 
-hand_over()
+register_ids()

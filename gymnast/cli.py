@@ -3,16 +3,16 @@
     gymnast train RUN.yaml trainer.steps=20      train as a YAML says, with overrides
     gymnast train RUN.yaml --resume              continue from the newest checkpoint
     gymnast eval runs/arithmetic                 evaluate a trained model on its evaluation rows
-    gymnast envs                                 the environments that are registered
-    gymnast check my_envs:Shop                   whether an environment keeps the contract
-    gymnast sandboxes                            the sandbox backends, and which work here
-    gymnast sandboxes sweep                      remove what killed runs have left
+    gymnast envs                                 list the environments that have names
+    gymnast check my_envs:Shop                   check that an environment keeps the contract
+    gymnast sandboxes                            list the sandbox backends and which work here
+    gymnast sandboxes sweep                      remove what killed runs have left behind
 
     python -m gymnast ...                        the same
     accelerate launch --config_file examples/accelerate/cpu.yaml -m gymnast.cli train RUN.yaml
 
-A user's mistake is one clear line and exit code 2. What is heavy (torch, transformers) is
-imported by the commands, so that `--help` is quick.
+A user's mistake ends with one clear line and exit code 2. The commands import torch and
+transformers only when they run, so that `--help` is quick.
 """
 
 import logging
@@ -56,11 +56,11 @@ app = typer.Typer(
 
 app.add_typer(sandboxes, name="sandboxes")
 
-INTERRUPTED = 130  # the exit code of what Ctrl-C ended, as in a shell
+INTERRUPTED = 130  # the exit code after Ctrl-C, as in a shell
 
 
 def main() -> None:
-    """Run the command line; what Gymnast raises on purpose becomes a message and an exit code."""
+    """Run the command line; Gymnast's own exceptions become a message and an exit code."""
     escape_what_python_writes()
     try:
         app()
@@ -73,7 +73,7 @@ def main() -> None:
             print_traceback(error)
         for line in str(error).splitlines():
             say(f"error: {line}", err=True)
-        for note in getattr(error, "__notes__", ()):  # what is kept, and how to go on
+        for note in getattr(error, "__notes__", ()):  # what is saved, and how to continue
             say(note, err=True)
         sys.exit(2 if isinstance(error, UsageError) else 1)
 
@@ -166,7 +166,7 @@ def evaluate(
 
 @app.command()
 def envs() -> None:
-    """List the environments that are registered."""
+    """List the environments that have names."""
     from gymnast.envs import registered
     from gymnast.envs.registry import find
 
@@ -185,7 +185,7 @@ def check(
     environment: Annotated[
         str,
         typer.Argument(
-            metavar="ENV", help="A registered id, module:Class or path/to/file.py:Class."
+            metavar="ENV", help="A name of `gymnast envs`, module:Class or path/to/file.py:Class."
         ),
     ],
     settings: Annotated[
@@ -243,7 +243,7 @@ def check(
 
 
 def _resuming(run: str, overrides: list[str], *, several: bool) -> str:
-    """The command that continues a run; what launches several processes is not known here."""
+    """The command that continues a run, without the launcher of several processes."""
     command = shlex.join(["train", run, *overrides, "--resume"])
     return f"-m gymnast.cli {command}, launched as before" if several else f"gymnast {command}"
 
@@ -252,11 +252,11 @@ _OUTPUT = ["--verbose", "--quiet"]
 
 
 def _begin(arguments: list[str], options: list[str], *, verbose: bool, quiet: bool) -> None:
-    """Refuse unknown options, and log as much as is wanted."""
+    """Refuse unknown options, and set how much is logged."""
 
     def setting(name: str) -> str | None:
         from gymnast.trainers.base.key_hints import setting_meant
-        from gymnast.trainers.config.sections import run_keys  # imports what `--help` does without
+        from gymnast.trainers.config.sections import run_keys  # heavy
 
         return setting_meant(name, run_keys())
 

@@ -1,14 +1,14 @@
 """Every exception Gymnast raises on purpose, and who is to blame for each.
 
     GymnastError
-    |-- UsageError                (ValueError)    the user can mend it before the run
+    |-- UsageError                (ValueError)    the user can fix it before the run
     |   |-- ConfigError                           a run's YAML, an override, a setting
     |   |-- DataError                             a dataset, a row, a column
     |   |-- ModelError                            a model or tokenizer that cannot be loaded or used
     |   |-- TemplateError                         a chat template that the renderer cannot follow
     |   |-- SandboxTextError                      a command or path that no system can take
     |   |-- ToolDefinitionError   (TypeError)     a tool whose schema cannot be read
-    |   |-- UnknownEnvironment    (LookupError)   an environment id that nothing registered
+    |   |-- UnknownEnvironment    (LookupError)   a name that no environment has
     |   `-- PromptTooLong                         a row whose prompt leaves no room to act
     |-- UserCodeError             (RuntimeError)  the user's `setup`, `reward`, ... raised
     |-- InfrastructureError       (RuntimeError)  a sandbox died, a server was lost
@@ -21,10 +21,10 @@
     |-- TooManyFailures           (RuntimeError)  more episodes failed than the run allows
     |-- DiskFull                  (OSError)       no room where a run writes
     |-- Diverged                  (FloatingPointError)  losses or gradients are no longer finite
-    `-- CheckpointError           (RuntimeError)  a checkpoint is torn or does not fit
+    `-- CheckpointError           (RuntimeError)  a checkpoint is damaged or does not fit
 
 What the *model* writes never raises: it becomes an observation. Messages name the thing, its
-value, the rule and the way out. `str()` of each is safe to print, whatever it quotes.
+value, the rule and the way out. `str()` of an error is safe to print, whatever it quotes.
 """
 
 from typing import Any
@@ -40,11 +40,11 @@ class GymnastError(Exception):
 
 
 class UsageError(GymnastError, ValueError):
-    """Something the user can mend, found before any training time is spent."""
+    """Something the user can fix, reported before any training time is spent."""
 
 
 class ConfigError(UsageError):
-    """A run's configuration names a field, a value or a file that does not hold."""
+    """A run's configuration has an unknown field, a wrong value or a missing file."""
 
 
 class DataError(UsageError):
@@ -62,8 +62,8 @@ class TemplateError(UsageError):
 class SandboxTextError(UsageError):
     """A command, a path or a folder for a sandbox holds NUL or half a character, or is too long.
 
-    It may be the model's: a tool that raises it tells the model, and in a hook that scores an
-    episode it is no error of the user's.
+    The text may be the model's: raised in a tool, the error is a message to the model; in a hook
+    that scores an episode, it does not end the run.
     """
 
 
@@ -72,7 +72,7 @@ class ToolDefinitionError(UsageError, TypeError):
 
 
 class UnknownEnvironment(UsageError, LookupError):
-    """No environment is registered under this id, and none can be imported by it."""
+    """Nothing is registered under this name, and no environment can be imported by it."""
 
 
 class PromptTooLong(UsageError):
@@ -80,7 +80,7 @@ class PromptTooLong(UsageError):
 
 
 class UserCodeError(GymnastError, RuntimeError):
-    """A hook of the user's raised. The original exception is `__cause__`.
+    """Code of the user's raised, a hook for instance. The original exception is `__cause__`.
 
     Attributes:
         hook: The hook that raised: "setup", "reward", "turn_reward", ...
@@ -97,7 +97,7 @@ class UserCodeError(GymnastError, RuntimeError):
 
 
 class InfrastructureError(GymnastError, RuntimeError):
-    """What an episode runs on broke: it ends with `StopReason.error` and is tried again."""
+    """What an episode runs on broke. The episode ends with `StopReason.error` and is retried."""
 
 
 class SandboxError(InfrastructureError):
@@ -105,25 +105,24 @@ class SandboxError(InfrastructureError):
 
 
 class SandboxDead(SandboxError):
-    """A sandbox cannot be used any more: closed, killed from outside, or without an answer."""
+    """A sandbox cannot be used any more: it was closed or killed, or does not answer."""
 
 
 class SandboxUnavailable(SandboxError):
-    """A backend cannot make sandboxes here. The message says why, and what would help."""
+    """A backend cannot make sandboxes here; the message says why, and what would help."""
 
 
 class SandboxTemporarilyUnavailable(SandboxUnavailable):
-    """A backend makes no sandboxes now, and may again: trying later makes sense.
+    """A backend cannot make sandboxes now, and may be able to later.
 
-    Its engine does not answer, or fails by its own fault; or the machine has no processes or
-    descriptors left.
+    Its engine does not answer or has failed, or the machine has no processes or descriptors left.
     """
 
 
 class SandboxFileError(GymnastError, OSError):
-    """A file operation failed inside a sandbox: the path is what is wrong, not the sandbox.
+    """A file operation failed inside a sandbox because of the path; the sandbox still works.
 
-    It is no `InfrastructureError`: the path may be the model's, who is told of it.
+    It is not an `InfrastructureError`: the path may be the model's, which is told about it.
 
     Attributes:
         errno: The system's number for what is wrong, `errno.ENOENT` say.
@@ -140,7 +139,7 @@ class SandboxFileError(GymnastError, OSError):
 class SandboxBroken(GymnastError, RuntimeError):
     """The box of an episode broke after the policy had begun to act in it.
 
-    It is no `InfrastructureError`: the episode ends with reward 0 and is not tried again.
+    It is not an `InfrastructureError`: the episode ends with reward 0 and is not retried.
     """
 
 
@@ -153,11 +152,11 @@ class Diverged(GymnastError, FloatingPointError):
 
 
 class DiskFull(GymnastError, OSError):
-    """There is no room for what a run writes. What was written before is intact."""
+    """The disk is full. What the run wrote before is intact."""
 
 
 class CheckpointError(GymnastError, RuntimeError):
-    """A checkpoint is torn, missing, or of another run."""
+    """A checkpoint is damaged, missing, or from another run."""
 
 
 def first_line(error: BaseException) -> str:

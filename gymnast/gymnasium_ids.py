@@ -1,7 +1,7 @@
 """Gymnast's ids in Gymnasium's registry: `gymnasium.make` knows them after `import gymnast`.
 
-`import gymnast` does not import Gymnasium for this, because that takes longer than everything else
-it does: the ids are registered when Gymnasium is imported, or at once if it already is.
+`import gymnast` does not import Gymnasium, which would take longer than all the rest: the ids are
+registered when Gymnasium is imported, or at once if it already is.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ ENVIRONMENTS = {
 _REGISTRATION = "gymnasium.envs.registration"
 
 
-def hand_over() -> None:
+def register_ids() -> None:
     """Register the environments, now or when Gymnasium is imported."""
     module = sys.modules.get(_REGISTRATION)
     if module is not None:
@@ -45,7 +45,7 @@ class _WhenImported:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find the module as the other finders do, and register once it has been executed."""
+        """Find the module as the other finders do, and register the ids once it is executed."""
         if fullname != _REGISTRATION or self._looking:
             return None
         self._looking = True
@@ -54,10 +54,10 @@ class _WhenImported:
         finally:
             self._looking = False
         if spec is not None and spec.loader is not None:
-            self._follow(spec.loader)
+            self._register_after(spec.loader)
         return spec
 
-    def _follow(self, loader: Any) -> None:
+    def _register_after(self, loader: Any) -> None:
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:

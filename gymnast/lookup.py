@@ -1,4 +1,4 @@
-"""What a config names, found: one rule for environments, sandboxes, losses, rewards and the rest.
+"""Finds what a name means, by one rule for environments, sandboxes, losses, rewards and the rest.
 
 A name is
 
@@ -6,13 +6,13 @@ A name is
     my_package.boxes:MyBox    a module and what it defines; the working folder is searched too
     path/to/boxes.py:MyBox    a Python file and what it defines
 
-A package registers short names by entry points, one group for each kind:
+Packages register short names by entry points, with one group for each kind:
 
     [project.entry-points."gymnast.sandboxes"]
     firecracker = "my_package.boxes:FirecrackerSandbox"
 
-`docs/extending.md` lists the groups. A name that is built in cannot be registered again: the
-built-in one wins. One that two packages register is refused.
+`docs/extending.md` lists the groups. A built-in name wins over a registered one; a name that two
+packages register is refused.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ _LISTED = 20  # names in a message
 
 
 class Names(Generic[T]):
-    """The things of one kind, by name.
+    """All things of one kind that can be named.
 
         SANDBOXES = Names(
             "sandbox backend",
@@ -49,13 +49,13 @@ class Names(Generic[T]):
         SANDBOXES.find("docker")  # imports it
 
     Args:
-        kind: What one of them is called in messages.
+        kind: What messages call one of them.
         group: The entry-point group by which packages register short names.
-        builtin: The short names that are built in, and what each means: "module:name", imported
-            when it is used, or the thing itself. Read anew at each call, so it may grow.
-        base: They are subclasses of this; None: they are callable.
-        wanted: What they are, in messages: "function".
-        error: What is raised where there is none of a name.
+        builtin: Maps each built-in short name to the thing itself or to "module:name", which is
+            imported when it is used. It may grow later.
+        base: The class that they are subclasses of; None: they are callables.
+        wanted: What they must be, for messages: "function".
+        error: Raised if a name means nothing.
     """
 
     def __init__(
@@ -74,17 +74,17 @@ class Names(Generic[T]):
         self._loaded: dict[str, T] = {}  # by entry points
 
     def find(self, given: str | T, field: str = "") -> T:
-        """What a name means; a thing that is no name is checked and returned.
+        """Return what a name means; anything but a name is checked and returned.
 
         Args:
-            given: A name, or what it would mean.
-            field: Where it was named, for the error: "algorithm.loss".
+            given: A name, or the thing itself.
+            field: The field that named it, for errors: "algorithm.loss".
 
         Raises:
-            UsageError: There is no such thing, it is not of this kind, or the package that
-                registers it is broken. Of the class that this kind has: `ConfigError`, say.
-            UserCodeError: Its module raised while it was imported.
-            GymnastError: Its module did so on purpose: it defines a tool wrongly, say.
+            UsageError: Nothing has this name, it is not of this kind, or the package that
+                registers it is broken. The class is this kind's `error`.
+            UserCodeError: Importing its module raised.
+            GymnastError: Its module raised one itself, because it defines a tool wrongly, say.
         """
         try:
             return self._find(given)
@@ -93,7 +93,7 @@ class Names(Generic[T]):
             raise self._error(f"{place}{error}") from error.__cause__
 
     def known(self) -> list[str]:
-        """The short names: those built in, then those of installed packages."""
+        """The short names: the built-in ones, then those of installed packages."""
         registered = (point.name for point in self._entry_points())
         return list(dict.fromkeys([*self._builtin, *sorted(registered)]))
 
@@ -102,13 +102,14 @@ class Names(Generic[T]):
         return name in self._builtin or any(name == p.name for p in self._entry_points())
 
     def check(self, name: str, field: str = "") -> str:
-        """Check a name now and use it later; what is built in is not imported for that.
+        """Check a name that is used later. Nothing built in is imported.
 
         Returns:
-            The name; a file's path in it is absolute, so that it means the same in another folder.
+            The name, with an absolute path if it names a file: it then means the same after a
+            change of the working folder.
 
         Raises:
-            UsageError: As `find`, and the others.
+            UsageError: As `find` does, which says what else is raised.
         """
         if name not in self._builtin:
             self.find(name, field)
@@ -151,7 +152,7 @@ class Names(Generic[T]):
         )
 
     def _of_package(self, name: str) -> T:
-        """What an installed package registers by a short name."""
+        """Load what an installed package registers under a short name."""
         points = [point for point in self._entry_points() if point.name == name]
         if not points:
             raise _NotFound(no_such(self.kind, name, self.known()))
@@ -173,7 +174,7 @@ class Names(Generic[T]):
         return self._checked(value, named)
 
     def _entry_points(self) -> "list[EntryPoint]":
-        from importlib.metadata import entry_points  # takes a while, and few names need it
+        from importlib.metadata import entry_points  # slow to import, and rarely needed
 
         return [*entry_points(group=self.group)]
 
@@ -195,13 +196,13 @@ def import_source(source: str) -> ModuleType:
     """Import a module by its name, or by its path if that ends with ".py".
 
     Raises:
-        UserCodeError: It raised while it was imported.
+        UserCodeError: Importing it raised.
     """
     return _module_of_file(Path(source)) if source.endswith(".py") else _module(source)
 
 
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:
-    """The message about a short name that nothing has: what was meant, and what there is."""
+    """The message about an unknown short name: the nearest name, and all that there are."""
     names = list(known)
     there_are = f" There are: {_listed(names)}." if names else ""
     return (
@@ -211,11 +212,11 @@ def no_such(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 class _NotFound(Exception):
-    """Why a name means nothing; `Names.find` makes the error of its kind of it."""
+    """Why a name means nothing; `Names.find` turns it into the error of its kind."""
 
 
 def is_source(name: str) -> bool:
-    """Whether a name is written as one in a module or a file, rather than a short one."""
+    """Whether a name is written as "module:name" or a file, rather than as a short name."""
     return ":" in name or name.endswith(".py")
 
 
@@ -249,7 +250,7 @@ def _module(name: str) -> ModuleType:
             f"there is no module {name!r} to import (looked in {folder} and the installed "
             "packages). For a file, write its path: 'path/to/file.py:name'."
         ) from error
-    except GymnastError:  # a tool without a docstring, say: it tells what to do
+    except GymnastError:  # about a tool without a docstring, say: it says what to do
         raise
     except (Exception, SystemExit) as error:
         raise _import_error(name, error) from error
@@ -258,14 +259,14 @@ def _module(name: str) -> ModuleType:
 def _module_of_file(path: Path) -> ModuleType:
     try:
         path = path.expanduser().resolve()
-    except (ValueError, RuntimeError) as error:  # NUL; the home of a user that there is not
+    except (ValueError, RuntimeError) as error:  # NUL in it, or the home of an unknown user
         raise _NotFound(f"there is no file {str(path)!r}: {error}.") from error
     if not os.path.isfile(path):
         near = nearest_file(path)
         hint = f" Did you mean {near}?" if near else ""
         raise _NotFound(f"there is no file {path}.{hint}")
     name = f"gymnast_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    if name in sys.modules:  # executed once, however often it is named
+    if name in sys.modules:  # a file is executed once, however often it is named
         return sys.modules[name]
     if str(path.parent) not in sys.path:  # as `python file.py` does, for the modules beside it
         sys.path.append(str(path.parent))
@@ -290,15 +291,15 @@ def _import_error(name: str, error: BaseException) -> UserCodeError:
 
 # --- Did you mean
 
-# A typo of one or two letters reaches this; words that merely share an ending do not.
+# A typo of one or two letters scores higher; words that merely share an ending score lower.
 _ALIKE = 0.64
 _SHORTEST_BEGINNING = 3
 
 
 def nearest(name: object, known: Iterable[str]) -> str | None:
-    """The known name nearest to an unknown one; None if none is close.
+    """The known name that is most like an unknown one; None if none is close.
 
-    Close is a typo, another case, or the beginning of a known name (`eval` for `evaluation`).
+    A typo, another case and the beginning of a known name (`eval` for `evaluation`) are close.
     """
     given = str(name).lower()
     likeness = {other: _likeness(given, other.lower()) for other in known}

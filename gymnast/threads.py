@@ -1,8 +1,7 @@
 """The bridge between sync and async code: daemon threads, each of which can be abandoned.
 
 asyncio's own pool has few threads, gives each call another one, and keeps the interpreter from
-exiting while a call hangs; `asyncio.run` refuses to nest. Here every way across goes by threads of
-our own, which no event loop owns:
+exiting while a call hangs; `asyncio.run` refuses to nest. The threads here belong to no event loop:
 
 - `EpisodeThread` runs an episode's sync code from a coroutine, all of it on one thread.
 - `in_background` runs one blocking call from a coroutine, on a thread of its own.
@@ -25,21 +24,21 @@ _Outcome = tuple[Any, BaseException | None]
 
 
 class Overrun(Exception):
-    """A call took longer than it may."""
+    """A call took longer than allowed."""
 
 
 async def in_background(function: Callable[[], T]) -> T:
     """Call a blocking function on a daemon thread of its own.
 
-    A thread costs a tenth of what the quickest call into a box does. If the caller is cancelled,
-    the function runs on and its outcome is dropped.
+    Starting a thread takes a tenth of the time of the quickest call into a box. If the caller is
+    cancelled, the function runs on and its result is dropped.
 
     Args:
         function: What to call. It sees the caller's context variables.
 
     Raises:
-        Exception: Whatever the function raised. `StopIteration`, `SystemExit` and their like,
-            which an event loop cannot carry, come as a RuntimeError.
+        Exception: Whatever the function raised. `StopIteration`, `SystemExit` and the like, which
+            an event loop cannot carry, become a RuntimeError.
     """
     call = _Call(function)
     _start("gymnast-background", call)
@@ -48,18 +47,18 @@ async def in_background(function: Callable[[], T]) -> T:
 
 
 class EpisodeThread:
-    """Runs functions one after another on one daemon thread, which is started when needed.
+    """Runs functions one after another on one daemon thread, which it starts when needed.
 
     `setup`, sync tools, `reward` and `cleanup` of an episode share a thread because objects such as
-    sqlite3 connections belong to the thread that made them. A call that overruns has its thread
-    abandoned: Python cannot stop it, so it is left to end by itself, its outcome is dropped, and
-    the next call gets a new thread.
+    sqlite3 connections belong to the thread that made them. When a call overruns, its thread is
+    abandoned: Python cannot stop it, so it ends by itself, its result is dropped, and the next call
+    gets a new thread.
 
     Args:
-        name: The thread's.
+        name: The name of the thread.
 
     Attributes:
-        abandoned: How many threads have been given up.
+        abandoned: How many threads have been abandoned.
     """
 
     def __init__(self, name: str) -> None:
@@ -74,11 +73,11 @@ class EpisodeThread:
 
         Args:
             function: What to call. It sees the caller's context variables.
-            timeout_s: Give up after this many seconds; None waits.
+            timeout_s: How long to wait, in seconds; None: as long as it takes.
 
         Raises:
             Overrun: It took too long; its thread is abandoned.
-            Exception: As `in_background`.
+            Exception: Whatever the function raised, as for `in_background`.
         """
         future = asyncio.wrap_future(self._submit(function))
         try:
@@ -87,7 +86,7 @@ class EpisodeThread:
             elif not (await asyncio.wait((future,), timeout=timeout_s))[0]:
                 raise Overrun
         except (asyncio.CancelledError, Overrun):
-            future.cancel()  # nobody waits for it, and its loop may be closed when it comes
+            future.cancel()  # the loop may be closed by the time there is a result
             self.abandoned += 1
             self.stop()
             raise
@@ -118,13 +117,13 @@ class EpisodeThread:
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end and return its result, blocking this thread alone.
 
-    All run on one private event loop, so that what async code keeps for its loop (a connection,
-    say) lasts from one `step()` to the next. While that loop's own thread waits here, for a step
-    within a step, another loop takes its place.
+    All coroutines run on one private event loop, so what async code binds to its loop (a
+    connection, say) lasts from one `step()` to the next. While that loop's own thread waits here,
+    for a step within a step, another loop takes its place.
 
     Raises:
         Exception: Whatever the coroutine raised. `SystemExit` and `KeyboardInterrupt`, which would
-            end the loop, come as a RuntimeError.
+            end the loop, become a RuntimeError.
     """
     with _lock:
         waiting = next((each for each in _loops if each.is_of_this_thread), None)
@@ -138,7 +137,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         return future.result()
     except BaseException:
-        future.cancel()  # Ctrl-C here must stop it there; on its own errors this does nothing
+        future.cancel()  # after Ctrl-C in this thread; if the coroutine raised, it does nothing
         raise
     finally:
         if waiting is not None:
@@ -148,8 +147,8 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
 class _Call:
     """A function to call on another thread, and the future of its outcome.
 
-    An exception travels as a value: asyncio's futures do not take StopIteration, and complain of
-    exceptions that nobody waits for any more.
+    An exception travels as a value: asyncio's futures do not take StopIteration, and log
+    exceptions that nobody retrieves.
     """
 
     def __init__(self, function: Callable[[], Any]) -> None:
@@ -176,7 +175,7 @@ def _result(outcome: _Outcome) -> Any:
 
 
 def _as_exception(error: BaseException) -> RuntimeError:
-    """SystemExit and its like, as what an event loop can carry."""
+    """SystemExit and the like as an exception that an event loop can carry."""
     stopped = RuntimeError(f"{type(error).__name__}: {error}")
     stopped.__cause__ = error
     return stopped
@@ -189,7 +188,7 @@ def _start(name: str, target: Callable[[], object]) -> threading.Thread:
 
 
 def _serve(calls: "queue.SimpleQueue[_Call | None]") -> None:
-    """An episode's thread: makes calls until it gets None. Idle, it refers to no environment."""
+    """Make calls until there is None; an idle thread holds no reference to an environment."""
     while (call := calls.get()) is not None:
         call()
         del call

@@ -1,25 +1,25 @@
-"""Text that others wrote, made safe for a terminal or a log: what steers them is shown, not done.
+"""Makes text that others wrote safe for a terminal or a log: control characters are only shown.
 
-A policy, a guest, a row or a model's files can hold `ESC ]0;...`, a carriage return, or marks that
-turn the reading direction. `visible` writes such characters as Python escapes. It is applied where
-text leaves: in `str()` of every `GymnastError`, in every record of a `gymnast.*` logger, in what
-the commands print and in what the console shows. Files of JSON keep the text as it is.
+A policy, a guest, a row or a model's files can contain `ESC ]0;...`, a carriage return, or marks
+that change the reading direction. `visible` writes such characters as Python escapes. It is applied
+where text leaves Gymnast: in `str()` of every `GymnastError`, in every record of a `gymnast.*`
+logger, in the output of the commands and on the console. JSON files keep the text as it is.
 """
 
 import logging
 import re
 import unicodedata
 
-_JOINERS = "\u200c\u200d"  # Persian and emoji need them, and they steer nothing
+_JOINERS = "\u200c\u200d"  # Persian and emoji need them, and they are harmless
 _MAYBE = re.compile(r"[^\n\t -~]")
 
 
 def visible(text: str) -> str:
     r"""The text with `\x1b` in place of an escape character, and so on.
 
-    Newlines and tabs stay, as do letters, signs and spaces of all scripts, with what these join and
-    vary by (joiners, variation selectors, fillers), though that is invisible. What steers a
-    terminal, changes the direction, begins a line unseen or is a lone surrogate is escaped.
+    Newlines and tabs stay, and so do the letters, signs and spaces of all scripts with their
+    invisible joiners, variation selectors and fillers. Control characters, marks of direction,
+    invisible line breaks and lone surrogates are escaped.
     """
     return text if text.isascii() and text.isprintable() else _MAYBE.sub(_shown, text)
 
@@ -30,7 +30,7 @@ def visible_line(text: str) -> str:
 
 
 def visible_logger(name: str) -> logging.Logger:
-    """The logger of that name; its records are made visible before any handler has them."""
+    """The logger of that name; its records are made visible before they reach a handler."""
     logger = logging.getLogger(name)
     if make_visible not in logger.filters:
         logger.addFilter(make_visible)
@@ -43,7 +43,7 @@ def make_visible(record: logging.LogRecord) -> bool:
         record.msg, record.args = visible(record.getMessage()), None
         if record.exc_info:
             record.exc_text = visible(logging.Formatter().formatException(record.exc_info))
-    except Exception:  # an argument that has no text: the handler reports that
+    except Exception:  # an argument without a text: the handler reports it
         pass
     return True
 

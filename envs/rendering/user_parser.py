@@ -13,11 +13,11 @@ PARSERS: Names[Parser] = Names("parser", "gymnast.parsers")
 
 
 def load_parser(parser: Parser | str) -> Parser:
-    """Take a parser, or the one of a name.
+    """Return the parser of a name; a function is returned as it is.
 
     Raises:
         ConfigError: There is none of this name.
-        UserCodeError: Its module raised while it was imported.
+        UserCodeError: Importing its module raised.
     """
     return PARSERS.find(parser, "parser")
 

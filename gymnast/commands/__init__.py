@@ -1,1 +1,1 @@
-"""The parts of the command line: what its commands share, and those about sandboxes."""
+"""Parts of the command line: what its commands share, and the commands about sandboxes."""

@@ -1,4 +1,4 @@
-"""What the commands share: settings as KEY=VALUE, and what they say about unknown options."""
+"""What the commands share: settings as KEY=VALUE, and messages about unknown options."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import typer
 from gymnast.errors import ConfigError
 from gymnast.lookup import nearest
 
-# An unknown option is passed on as if it were a setting, so that `refuse_options` can say more.
+# Unknown options are passed on as if they were settings, so that `refuse_options` can say more.
 HANDED_OVER = {"ignore_unknown_options": True}
 
 Overrides = Annotated[
@@ -23,21 +23,21 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the outco
 def refuse_options(
     arguments: Sequence[str], known: Sequence[str], setting: Callable[[str], str | None]
 ) -> None:
-    """Refuse an option that a command does not have, and say what to write instead.
+    """Refuse options that a command does not have, and say what to write instead.
 
     Args:
-        arguments: What the command was given besides its own options.
-        known: Its own options.
-        setting: From an option's name to the key of the setting that may be meant.
+        arguments: The command's arguments without its own options.
+        known: The command's own options.
+        setting: Maps an option's name to the key of the setting that may be meant.
 
     Raises:
         ConfigError: There is such an option.
     """
-    for place, argument in enumerate(arguments):
+    for index, argument in enumerate(arguments):
         if not re.match(r"--?[A-Za-z]", argument):
             continue
         name, equals, value = argument.partition("=")
-        after = arguments[place + 1] if place + 1 < len(arguments) else ""
+        after = arguments[index + 1] if index + 1 < len(arguments) else ""
         if not equals and after and "=" not in after and not after.startswith("-"):
             value = after
         if near := nearest(name, known):

@@ -1,7 +1,4 @@
-"""What the commands write: results, notices, what is waited for, tracebacks.
-
-All of it is made visible first, whoever wrote the text that it quotes.
-"""
+"""What the commands write: results, notices, progress and tracebacks, all made visible first."""
 
 import logging
 import sys
@@ -23,7 +20,7 @@ _formatwarning, _record = warnings.formatwarning, logging.getLogRecordFactory()
 
 
 class _ToStderr(logging.Handler):
-    """Writes to what stderr is now: while rich moves a bar, what is written goes above it."""
+    """Writes to the current stderr: while rich shows a bar, lines go above it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(self.format(record), file=sys.stderr)
@@ -47,7 +44,7 @@ def escape_what_python_writes() -> None:
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:
-    """Show warnings, and what takes long before a run begins: downloads, conversions."""
+    """Log to stderr: warnings, and what takes long before a run begins (downloads, say)."""
     logger = logging.getLogger("gymnast")
     if not any(isinstance(handler, _ToStderr) for handler in logger.handlers):
         logger.addHandler(_ToStderr())
@@ -55,17 +52,17 @@ def log_to_stderr(level: int = logging.INFO) -> None:
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """Say on a terminal what is being waited for; a log is told nothing."""
+def waiting(activity: str) -> Iterator[None]:
+    """Show on a terminal, but not in a log, what the user is waiting for."""
     from rich.console import Console
     from rich.markup import escape
 
-    with Console(stderr=True).status(escape(visible_line(what))):
+    with Console(stderr=True).status(escape(visible_line(activity))):
         yield
 
 
 def print_traceback(error: UserCodeError) -> None:
-    """The traceback of the user's own code; the error's message names the hook and the row."""
+    """Print the traceback of the user's own code; the message names the hook and the row."""
     cause = error.__cause__
     if cause is not None:
         frames = traceback.extract_tb(cause.__traceback__)
@@ -94,9 +91,9 @@ def _write_failure_of_thread(failed: threading.ExceptHookArgs) -> None:
 
 
 def _write_unraisable(failed: Any) -> None:
-    """What nobody can catch: it was raised while something was deleted, say."""
-    what = failed.err_msg or "Exception ignored in"
-    _write([f"{what}: {failed.object!r}\n"])
+    """Write what nobody can catch because it was raised during a deletion, say."""
+    message = failed.err_msg or "Exception ignored in"
+    _write([f"{message}: {failed.object!r}\n"])
     _write_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
 
 
@@ -111,7 +108,7 @@ def _formatted_warning(*arguments: Any, **named: Any) -> str:
 
 
 def _is_ours(file: str) -> bool:
-    """Whether it is a file of Gymnast's, or of Python's import system."""
+    """Whether a file is part of Gymnast or of Python's import system."""
     if file.startswith("<frozen importlib"):
         return True
     import gymnast.envs

@@ -1,4 +1,4 @@
-"""The command line's part about sandboxes: which work here, and removing what was left behind."""
+"""`gymnast sandboxes`: which backends work here, and removing what killed runs left behind."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from gymnast.commands.output import say
 
 sandboxes = typer.Typer(
     invoke_without_command=True,
-    help="Which sandbox backends work here; sweep removes what killed runs have left.",
+    help="List the sandbox backends that work here; sweep removes what killed runs left behind.",
 )
 
 
@@ -38,13 +38,13 @@ def sweep(
         typer.Option(
             "--all-hosts",
             help="Also boxes whose owners ran on another host, in another container, or before "
-            "this machine was started last: nobody can tell whether they live.",
+            "the last start of this machine: nothing here can tell whether those still run.",
         ),
     ] = False,
 ) -> None:
     """Remove containers, folders and processes of boxes whose owners are gone.
 
-    Boxes of runs that live are never touched.
+    Boxes of running processes are never touched.
     """
     from gymnast.sandboxes.backends.sweep import sweep as sweep_boxes
 

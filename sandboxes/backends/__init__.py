@@ -1,1 +1,1 @@
-"""The backends together: opening a box by a name, and removing what killed runs have left."""
+"""All backends: opening a box by the name of its backend, removing what killed runs left."""

@@ -1,8 +1,8 @@
-"""The parts of an algorithm by name: a decorated function, or "module:function" of the user's.
+"""The parts of an algorithm by name: decorated functions, and others as `gymnast/lookup.py` says.
 
-A `Registry` holds one kind of part (advantage estimators, losses, aggregations). What a decorated
-function takes by keyword only is its options, which a config may set; their annotations say what
-they must be.
+A `Registry` holds one kind of part: advantage estimators, losses or aggregations. The keyword-only
+arguments of a decorated function are its options, which a config may set; their annotations say
+which values they take.
 """
 
 import inspect
@@ -29,12 +29,12 @@ class Part(Generic[R]):
     call: Callable[..., R]
 
     def __call__(self, *arguments: Any, **options: Any) -> R:
-        """What `call` gives."""
+        """The result of `call`."""
         return self.call(*arguments, **options)
 
     @property
     def options(self) -> dict[str, tuple[Any, Any]]:
-        """What it takes by keyword only: (annotation, default), `...` where there is no default."""
+        """Its keyword-only arguments: (annotation, default) each, `...` for a missing default."""
         hints = get_type_hints(self.function, include_extras=True)
         return {
             name: (hints.get(name, Any), ... if p.default is p.empty else p.default)
@@ -47,13 +47,13 @@ class Part(Generic[R]):
         return bool(getattr(self.function, mark, False))
 
     def bind(self, options: Mapping[str, Any]) -> "Part[R]":
-        """The same part with those of these options that it takes."""
+        """The same part with those of the options bound that it takes."""
         taken = {name: value for name, value in options.items() if name in self.options}
         return replace(self, call=partial(self.call, **taken))
 
 
 class Registry(dict[str, Part[R]]):
-    """Parts of one kind: those that decorators have added by name, and how others are found.
+    """Parts of one kind: those that decorators have added, by name, and a way to find others.
 
     Args:
         kind: What they are called in a config.
@@ -67,9 +67,9 @@ class Registry(dict[str, Part[R]]):
         self._by_function: dict[Callable[..., Any], Part[R]] = {}
 
     def add(self, function: Callable[..., Any], call: Callable[..., R]) -> None:
-        """Register a function by its name, unless another module has one of this name already.
+        """Register a function by its name, unless another module has registered that name.
 
-        "module:function" finds it all the same.
+        "module:function" still finds it.
         """
         part = self._by_function[function] = Part(function, call)
         known = self.setdefault(function.__name__, part)
@@ -77,11 +77,11 @@ class Registry(dict[str, Part[R]]):
             self[function.__name__] = part
 
     def find(self, given: str | Callable[..., Any]) -> Part[R]:
-        """A part by its name, or as it is.
+        """Return the part of a name; a part or a function is returned as a part.
 
         Raises:
             ConfigError: There is none of this name.
-            UserCodeError: Its module raised while it was imported.
+            UserCodeError: Importing its module raised.
         """
         function = self._names.find(given, f"algorithm.{self.kind}")
         return function if isinstance(function, Part) else self._part(function)
@@ -95,7 +95,7 @@ class Registry(dict[str, Part[R]]):
         return self._names.knows(name)
 
     def _part(self, function: Callable[..., Any]) -> Part[R]:
-        """A function as a part: as it was decorated, if it was."""
+        """A function as a part: the one its decorator made, if it has one."""
         return self._by_function.get(function, Part(function, function))
 
 

@@ -62,10 +62,10 @@ logger = visible_logger(__name__)
 
 
 class Guarded(GeneralTracker):
-    """A tracker on a thread of its own, which takes what it is given when it can.
+    """Runs a tracker on a thread of its own, which works through what it is given.
 
     Args:
-        inner: The tracker; all its methods are called on that thread.
+        inner: The tracker; all of its methods are called on that thread.
     """
 
     requires_logging_directory = False
@@ -79,14 +79,14 @@ class Guarded(GeneralTracker):
 
     @property
     def tracker(self) -> Any:
-        """What the tracker wraps, such as wandb's run."""
+        """The object that the tracker wraps, such as wandb's run."""
         return self.inner.tracker
 
     def start(self) -> None:
-        """Start it, and wait until it has.
+        """Start the tracker, and wait until it has started.
 
         Raises:
-            ConfigError: It cannot, or does not within `START_S`.
+            ConfigError: It fails to start, or does not start within `START_S`.
         """
         self._jobs, self._failed, self._dropped = SimpleQueue(), 0, 0
         started: Future[None] = Future()
@@ -102,22 +102,22 @@ class Guarded(GeneralTracker):
                 problem = f"it has not started within {START_S:g} s"
             self._thread = None
             raise ConfigError(
-                f"trackers.{self.name}: cannot be started: {' '.join(problem.split())}. Mend its "
+                f"trackers.{self.name}: cannot be started: {' '.join(problem.split())}. Fix its "
                 "settings, or leave it out"
             ) from error
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """Have the run's settings kept."""
+        """Pass the run's settings on."""
         self._later(partial(self.inner.store_init_configuration, values))
 
     def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Have some metrics kept."""
+        """Pass metrics on."""
         if self.name == "mlflow":
             values = {mlflow_name(name): value for name, value in values.items()}
         self._later(partial(self.inner.log, values, step=step, **kwargs))
 
     def finish(self) -> None:
-        """End it, and wait until it has, at most for `FINISH_S`."""
+        """End the tracker, and wait for that, at most for `FINISH_S`."""
         if self._thread is None:
             return
         self._jobs.put(self.inner.finish)
@@ -154,20 +154,20 @@ class Guarded(GeneralTracker):
                 self._failed += 1
 
     def _warn(self, problem: str) -> None:
-        """Said once a run."""
+        """Log a problem, at most once a run."""
         if not self._failed + self._dropped:
             logger.warning("tracker %s: %s; the run goes on", self.name, problem)
 
 
 def make_trackers(named: Named, output_dir: str | Path | None) -> list[GeneralTracker]:
-    """Trackers that `accelerate.Accelerator(log_with=...)` takes; none of them is started.
+    """Make trackers for `accelerate.Accelerator(log_with=...)`, without starting them.
 
     Args:
-        named: Names, with settings or without, or trackers.
+        named: Names, with or without settings, or trackers.
         output_dir: The run's folder.
 
     Raises:
-        ConfigError: One is unknown, lacks its package, or takes no such setting.
+        ConfigError: One is unknown, lacks its package, or has no such setting.
     """
     given = named if isinstance(named, Mapping) else dict.fromkeys(named)
     return [
@@ -178,7 +178,7 @@ def make_trackers(named: Named, output_dir: str | Path | None) -> list[GeneralTr
 
 
 def read_named(value: Any) -> Any:
-    """What a config names: a list of names, or names with settings, as names with settings.
+    """Turn the `trackers` of a config, names with or without settings, into names with settings.
 
     Raises:
         ValueError: It is neither.
@@ -211,8 +211,8 @@ def tracking(
     Args:
         accelerator: Made with `log_with=make_trackers(...)`.
         hyperparameters: The run's settings; nested names are joined by dots.
-        start: The step that a run goes on from, 0 where it begins. In TensorBoard it takes the
-            place of what an earlier process logged after that.
+        start: The step that the run continues from, 0 at its beginning. What an earlier process
+            logged to TensorBoard after this step is replaced.
 
     Raises:
         ConfigError: A tracker cannot be started.
@@ -234,7 +234,7 @@ def tracking(
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Without NaN and infinity, which some trackers refuse."""
+    """The metrics without NaN and infinity, which some trackers refuse."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
@@ -244,21 +244,21 @@ def mlflow_name(name: str) -> str:
 
 
 def as_json(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """With None in place of NaN and infinity, which JSON does not have."""
+    """The metrics with None in place of NaN and infinity, which JSON does not have."""
     return {n: value if math.isfinite(value) else None for n, value in metrics.items()}
 
 
 def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings as one level of numbers and texts: `{"trainer.steps": 12, ...}`."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            found |= flattened(value, f"{prefix}{key}.")
+            flat |= flattened(value, f"{prefix}{key}.")
         elif isinstance(value, bool | int | float | str):
-            found[f"{prefix}{key}"] = value
+            flat[f"{prefix}{key}"] = value
         elif value is not None:
-            found[f"{prefix}{key}"] = json.dumps(value, default=str)
-    return found
+            flat[f"{prefix}{key}"] = json.dumps(value, default=str)
+    return flat
 
 
 def _made(
@@ -292,7 +292,7 @@ def _made_by(cls: type[GeneralTracker], name: str, settings: Mapping[str, Any]) 
 
 
 def _check_settings(tracker: str, settings: Mapping[str, Any]) -> None:
-    """Whether its package is there, and takes these."""
+    """Check that a tracker's package is installed and has these settings."""
     module, _, function = SETTINGS_OF[tracker].partition(":")
     try:
         importlib.import_module(tracker)
