@@ -31,7 +31,7 @@ def build_trainer(
 
     Args:
         config: The run. Without an `output_dir` nothing is written.
-        observer: Is told what happens.
+        observer: Receives the events of the run.
         resume: Whether the run goes on in its folder; else the folder must hold no run yet.
 
     Raises:
@@ -75,8 +75,8 @@ def build_trainer(
 def _enter(folder: Path, config: RunConfig, *, resume: bool) -> None:
     """Check a run's folder, and write or compare its config.
 
-    The config of a new run is written before anything is loaded, so that one that is killed then
-    can be resumed. That of a resumed run is kept until all of the new one is known to hold.
+    The config of a new run is written before anything is loaded, so that a run killed meanwhile can
+    be resumed. A resumed run keeps its config until the new one has been checked.
     """
     check_output_folder(folder, resume=resume)
     if resume and (folder / CONFIG_FILE).exists():
