@@ -34,8 +34,8 @@ class SandboxSpec:
         processes: Processes and threads at once.
         cpus: CPU time per second of wall time, in cores.
         disk_bytes: Size of each writable folder: the working folder, /tmp and /dev/shm. They are
-            in memory, so each gets at most a sixth of `memory_bytes` less 16 MiB and 8 times
-            `max_output_bytes`; they have as many inodes as pages, and 256 more.
+            in memory, so each gets at most a sixth of what is left of `memory_bytes` after 16 MiB
+            and 8 times `max_output_bytes`; they have as many inodes as pages, and 256 more.
         timeout_s: Wall time of one call, in seconds, unless the call sets its own.
         max_output_bytes: How much of stdout, and how much of stderr, one call keeps.
         start_timeout_s: Wall time until a new box must answer, in seconds.
