@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 
 from gymnast.agents.engine.engine import Engine, Request
-from gymnast.agents.engine.openmp import release_team
+from gymnast.agents.engine.cpu import release_team
 from gymnast.agents.engine.state_engine import StateEngine
 from gymnast.errors import InfrastructureError
 

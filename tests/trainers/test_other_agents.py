@@ -141,15 +141,15 @@ def test_a_yaml_names_an_agent_and_its_settings(
     ("agent", "message"),
     [
         ({"backend": "transformer"}, "agent.backend: .*Did you mean 'transformers'"),
-        ({"backend": "nowhere:Agent"}, "agent.backend: 'nowhere:Agent' cannot be imported"),
-        ({"backend": "gymnast.types:Agent"}, "agent.backend: .*no class or function 'Agent'"),
+        ({"backend": "nowhere:Agent"}, "agent.backend: .*'nowhere'"),
+        ({"backend": "gymnast.types:Agent"}, "agent.backend: .*has no 'Agent'"),
         ({"max_bach": 3}, "agent.max_bach: .*no such setting. Did you mean 'max_batch'"),
         ({"max_batch": 0}, "max_batch: must be >= 1, got 0"),
         ({"kv_budget_bytes": 10**9}, "kv_budget_bytes: .*set one of them"),
         (TransformersAgent(tiny_model()), "kv_budget_bytes: .*give it to the agent"),
         (object(), "agent: must be a .*PolicyAgent.* has no generate, context_length"),
     ],
-    ids=str,
+    ids=lambda given: given if isinstance(given, str) else "",
 )
 def test_what_is_no_agent_is_refused(agent: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
