@@ -27,14 +27,14 @@ class Agent(Protocol):
         way at once.
 
         Args:
-            context_ids: Prompt, actions and observations so far; not to be changed.
-            sampling: How to sample, where to stop, and how much at most.
+            context_ids: Prompt, actions and observations so far. Do not change the list.
+            sampling: How to sample, where to stop, and how many tokens at most.
 
         Returns:
             The sampled ids, the stop token included, and the log-probability of each under the
             distribution it was drawn from.
 
         Raises:
-            InfrastructureError: What samples is broken; the episode is tried again.
+            InfrastructureError: The sampler is broken; the episode is tried again.
         """
         ...

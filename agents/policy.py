@@ -56,36 +56,37 @@ class PolicyAgent(Agent, Protocol):
     It may hold the trained model itself, a copy of it, or none at all: a server in another process
     has its own. Every training process has an agent object, which samples that process's rows.
 
-    A complete small agent, which keeps a copy of the model and computes every context anew:
+    A complete small agent (docs/agents.md has its imports):
 
         class Copy:
+            # Samples with a model of its own, and computes every context anew.
+
             def __init__(self, model, tokenizer):
-                self.model, self.version = copy.deepcopy(model).eval(), 0
+                self.model = AutoModelForCausalLM.from_config(model.config).eval()
                 self.context_length = model.config.max_position_embeddings
 
-            async def generate(self, context_ids, sampling):
-                ids, logprobs = [], []
-                while len(ids) < sampling.max_new_tokens:
-                    inputs = torch.tensor([context_ids + ids])
-                    with torch.no_grad():
-                        logits = self.model(inputs).logits[0, -1] / sampling.temperature
-                    distribution = torch.distributions.Categorical(logits=logits)
-                    token = distribution.sample()
-                    ids.append(int(token))
-                    logprobs.append(float(distribution.log_prob(token)))
-                    if ids[-1] in sampling.stop_ids:
-                        return Completion(ids, logprobs, "stop")
-                return Completion(ids, logprobs, "length")
-
             def awake(self):
-                return contextlib.nullcontext()  # its copy is in nobody's way
+                return contextlib.nullcontext()  # its model is not the one that is trained
 
             def update_weights(self, weights, version):
-                self.version = version
-                own = dict(self.model.named_parameters())
+                self.version, own = version, dict(self.model.named_parameters())
                 with torch.no_grad():
                     for name, weight in weights:
                         own[name].copy_(weight)
+
+            async def generate(self, context_ids, sampling):
+                ids, logprobs, stop = [], [], "length"
+                most = min(sampling.max_new_tokens, self.context_length - len(context_ids))
+                while stop == "length" and len(ids) < most:
+                    with torch.no_grad():
+                        logits = self.model(torch.tensor([context_ids + ids])).logits[0, -1]
+                    tokens = Categorical(logits=logits / max(sampling.temperature, 1e-6))
+                    token = tokens.sample()
+                    ids.append(int(token))
+                    logprobs.append(float(tokens.log_prob(token)))
+                    stop = "stop" if ids[-1] in sampling.stop_ids else "length"
+                versions = [VersionSpan(0, len(ids), self.version)]
+                return Completion(ids, logprobs, stop, versions=versions)
 
     An agent that starts processes ends them itself when Python ends (`weakref.finalize`).
     `generate_all`, if there is one, gets the requests of a round together; see

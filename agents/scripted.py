@@ -17,13 +17,13 @@ class ScriptedAgent:
         trajectory = await rollout(env, agent, row)
 
     An agent is not told which episode a context belongs to. It finds the turn from the contexts
-    it has answered: one that begins with a context it answered, followed by what it said there,
-    is at the next turn; any other is at turn 0. So a prompt that continues an episode this agent
-    has played would be taken for that episode.
+    it has answered: a context that begins with one of these and the answer to it is at the next
+    turn; any other is at turn 0. So a prompt that continues an episode this agent has played is
+    taken for that episode.
 
     Args:
-        turns: The ids of each turn, its stop id included where the turn should be closed; or a
-            function from the context's ids to the ids of its turn.
+        turns: The ids of each turn, with its stop id if the turn is to be closed; or a function
+            from the context's ids to the ids of its turn.
 
     Raises:
         UsageError: A turn is empty.
@@ -31,7 +31,7 @@ class ScriptedAgent:
 
     def __init__(self, turns: Sequence[Sequence[int]] | FunctionOfContext) -> None:
         self._turns = turns if callable(turns) else [list(turn) for turn in turns]
-        self._next_turn: dict[tuple[int, ...], int] = {}  # by context + what was said there
+        self._next_turn: dict[tuple[int, ...], int] = {}  # by a context and the answer to it
         self._lengths: set[int] = set()  # of those keys
         if not callable(turns) and not all(turns):
             empty = [bool(turn) for turn in turns].index(False)
@@ -41,14 +41,14 @@ class ScriptedAgent:
         """Say the next turn of this context, cut to `sampling.max_new_tokens`.
 
         Returns:
-            The turn with logprobs of 0.0; `stop` is "length" where it was cut, else "stop".
+            The turn with logprobs of 0.0; `stop` is "length" if it was cut, else "stop".
 
         Raises:
             UsageError: The script has no more turns.
         """
         if callable(self._turns):
-            said = list(self._turns(context_ids))
-            ids = said[: sampling.max_new_tokens]
+            turn = list(self._turns(context_ids))
+            ids = turn[: sampling.max_new_tokens]
         else:
             number = self._turn_of(context_ids)
             if number >= len(self._turns):
@@ -57,14 +57,14 @@ class ScriptedAgent:
                     f"for one more (its context has {len(context_ids)} tokens); add a turn, or "
                     "end the episode sooner (max_turns)"
                 )
-            said = self._turns[number]
-            ids = said[: sampling.max_new_tokens]
+            turn = self._turns[number]
+            ids = turn[: sampling.max_new_tokens]
             self._next_turn[(*context_ids, *ids)] = number + 1
             self._lengths.add(len(context_ids) + len(ids))
-        return Completion(ids, [0.0] * len(ids), "stop" if ids == said else "length")
+        return Completion(ids, [0.0] * len(ids), "stop" if ids == turn else "length")
 
     def _turn_of(self, context_ids: list[int]) -> int:
-        """The turn after the longest context answered that this one begins with."""
+        """The turn after the longest answered context that this one begins with."""
         for length in sorted(self._lengths, reverse=True):
             if length <= len(context_ids):
                 number = self._next_turn.get(tuple(context_ids[:length]))

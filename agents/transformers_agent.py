@@ -1,7 +1,7 @@
 """An agent that samples from a Transformers model in this process.
 
-This file is the door: it takes requests from any event loop, runs the engine on a thread of its own
-while there is work, and hands completions back. The loop itself is `agents/engine/engine.py`, or
+It takes requests from any event loop, runs an engine on a thread of its own while there is work,
+and hands completions back. The engine is `agents/engine/engine.py`, or
 `agents/engine/state_engine.py` for models that cannot be driven with packed sequences.
 """
 
@@ -30,7 +30,7 @@ from gymnast.visible import visible_logger
 
 logger = visible_logger(__name__)
 
-# The longest context where neither the model nor the caller sets one.
+# The longest context if neither the model nor the caller sets one.
 LONGEST_CONTEXT = 2**20
 
 
@@ -46,26 +46,26 @@ class TransformersAgent:
 
     Args:
         model: A causal language model of Transformers; it is put into evaluation mode and shared,
-            not copied. Call `weights_changed()` after training it, and do not call the model
-            itself while completions are awaited.
-        tokenizer: Not needed to sample; kept for those who want to read what was sampled.
+            not copied. Call `weights_changed()` after changing its weights yourself, and do not
+            call the model while completions are awaited.
+        tokenizer: Not needed to sample; kept for reading what was sampled.
         max_batch: How many completions are sampled at once; more wait their turn.
         context_length: The longest context with its completion, in tokens; by default what the
             model was made for.
-        prefill_tokens: How many context tokens are computed between two sampled tokens at most.
+        prefill_tokens: How many context tokens are computed at most between two sampled tokens.
         kv_budget_bytes: How much memory the keys and values of all contexts take at most; by
-            default a quarter of the device's memory. Contexts nobody is using go first, the least
-            recently used before others; requests wait where those in use fill it.
+            default a quarter of the device's memory. Contexts that are not in use are dropped
+            first, the least recently used ones before others; requests wait while those in use
+            fill the budget.
 
     Attributes:
         context_length: The longest context with its completion that the model and the budget
             allow, in tokens.
-        path: How the model is driven, which it decides itself. "packed": the tokens of all
-            requests in one forward pass. "states": one request a pass through the model's own
-            forward and cache, for models in which not every layer has attention that can be
-            packed (Mamba, linear attention, ALiBi); as exact, and slower. docs/models.md lists
-            the families of Transformers.
-        version: Of the weights; see `gymnast.agents.PolicyAgent`.
+        path: How the agent drives the model. "packed": the tokens of all requests in one forward
+            pass. "states": one request per pass, through the model's own forward and cache, for
+            models with layers whose attention cannot be packed (Mamba, linear attention, ALiBi);
+            as exact, and slower. docs/models.md lists the families of Transformers.
+        version: The version of the weights; see `gymnast.agents.PolicyAgent`.
 
     Raises:
         ModelError: The model is not a causal language model.
@@ -99,11 +99,10 @@ class TransformersAgent:
         if kv_budget_bytes is None:
             kv_budget_bytes = _memory(model.device) // 4
         self.kv_budget_bytes = kv_budget_bytes
-        self._made_for = self.context_length  # apart from the budget
+        self._made_for = self.context_length  # without the budget
         self._engine = self._choose_engine(max_batch, prefill_tokens)
         self._thread = EngineThread(self._engine)
-        # Also when Python ends.
-        weakref.finalize(self, self._thread.stop)
+        weakref.finalize(self, self._thread.stop)  # also when Python ends
 
     def _choose_engine(self, max_batch: int, prefill_tokens: int) -> Engine | StateEngine:
         budget = self.kv_budget_bytes
@@ -141,7 +140,7 @@ class TransformersAgent:
 
     @property
     def kv_bytes(self) -> int:
-        """How much memory the keys and values take now."""
+        """How many bytes the keys and values take now."""
         return self._engine.kv_bytes
 
     async def generate(self, context_ids: list[int], sampling: Sampling) -> Completion:
@@ -150,8 +149,8 @@ class TransformersAgent:
         Cancelling the call frees its place at once.
 
         Raises:
-            UsageError: The context is empty, or leaves no room for a token, in the context length
-                or in the budget.
+            UsageError: The context is empty, or leaves no room for a token in the context length or
+                the budget.
         """
         (completion,) = await self.generate_all([(context_ids, sampling)])
         return completion
@@ -173,7 +172,7 @@ class TransformersAgent:
         try:
             completions = await asyncio.gather(*futures)
         finally:
-            for future in futures:  # those of the others, where one failed
+            for future in futures:  # if one failed, the others
                 future.cancel()
         return [
             replace(each, versions=[VersionSpan(0, len(each.ids), version)]) for each in completions
@@ -206,14 +205,14 @@ class TransformersAgent:
             try:
                 yield
             finally:
-                self.wait_idle()  # a deadline, say, cancels amid a forward pass
-                self.weights_changed()  # they are about to, and the memory is training's
+                self.wait_idle()  # a request may have been cancelled amid a forward pass
+                self.weights_changed()  # the learner changes them next, and needs the memory
 
     def update_weights(self, weights: PolicyWeights, version: int) -> None:
-        """Take new weights; nothing is copied where the trained model is the agent's own.
+        """Take new weights; nothing is copied if the agent samples with the trained model itself.
 
         Raises:
-            UsageError: The agent has a model of its own, and it is of another shape.
+            UsageError: The agent's own model has other weights than the trained one.
         """
         if weights.model is not self.model:
             _copy(weights, self.model)
@@ -225,7 +224,7 @@ class TransformersAgent:
         self._thread.forget()
 
     def wait_idle(self) -> None:
-        """Block until the model is let go; after a cancelled request, one step may still run."""
+        """Block until the model is free; after a cancelled request, one step may still run."""
         self._thread.wait_idle()
 
 
@@ -256,7 +255,7 @@ def _copy(weights: PolicyWeights, model: Any) -> None:
 
 
 def _memory(device: torch.device) -> int:
-    """Of the device, in bytes."""
+    """The device's memory, in bytes."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,10 +1,9 @@
 """The engine's loop: admit requests, run one packed step, sample, hand back what is finished.
 
 A step feeds one token of every decoding request and a chunk of every prefilling one through the
-model in a single forward pass, so requests join and leave between steps and none waits for
-another. Runs on one thread, that of its caller; `agents/transformers_agent.py` gives it one.
-
-Left out: CUDA graphs, speculative decoding.
+model in a single forward pass, so requests join and leave between steps and none waits for another.
+It runs on its caller's thread; `agents/transformers_agent.py` gives it one of its own. There are no
+CUDA graphs and no speculative decoding.
 """
 
 import time
@@ -33,7 +32,7 @@ class Request:
     context: list[int]
     sampling: Sampling
     future: "Future[Completion]"
-    limit: int  # tokens that fit behind the context
+    limit: int  # tokens that fit after the context
     draw: Draw = field(init=False)
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -47,7 +46,7 @@ class Request:
         self.arrived = time.perf_counter()
 
     def begin(self) -> None:
-        """The model is about to compute for it."""
+        """Note that the model is about to compute for it."""
         self.waited_s = time.perf_counter() - self.arrived
 
     @property
@@ -67,7 +66,7 @@ class Request:
         return token in self.stop_ids or len(self.ids) >= self.most
 
     def completion(self) -> Completion:
-        """What was sampled."""
+        """The completion that was sampled."""
         stopped = self.ids[-1] in self.stop_ids
         reason: Literal["stop", "length"] = "stop" if stopped else "length"
         return Completion(self.ids, self.logprobs, reason, waited_s=self.waited_s)
@@ -97,7 +96,7 @@ class Engine:
 
     @property
     def kv_bytes(self) -> int:
-        """What the keys and values take now."""
+        """How many bytes the keys and values take now."""
         return self.cache.nbytes
 
     @property

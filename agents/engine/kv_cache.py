@@ -1,13 +1,13 @@
 """Keys and values of the contexts seen so far, within a budget.
 
 The cache has rows; a row holds one context. A request takes the row whose context it extends (the
-next turn of an episode), or copies the longest prefix that any row holds (the prompt of its
-group, a system prompt) into a free row. Rows nobody uses stay until their memory is needed, the
-least recently used going first. All rows have the same capacity, which grows with the longest
-context in use; rows times capacity stays within the budget.
+next turn of an episode), or copies the longest prefix that any row holds (the prompt of its group,
+a system prompt) into a free row. Rows that are not in use stay until their memory is needed; the
+least recently used go first. All rows have the same capacity, which grows with the longest context
+in use; rows times capacity stays within the budget.
 
-Left out: paging, keeping a shared prefix once in memory (each row has its copy), caches that
-cannot be cut at a token.
+There is no paging, and each row has its own copy of a shared prefix. Caches that cannot be cut at a
+token are in `agents/engine/state_engine.py`.
 """
 
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ from itertools import count
 import numpy as np
 import torch
 
-FIRST_CAPACITY, FIRST_ROWS = 256, 8  # growing copies what is there
-# A row counts as sharing another's prefix from this part of it on; what both begin with is read
-# once in decoding, so a short common start must not displace the longer one of a group.
+FIRST_CAPACITY, FIRST_ROWS = 256, 8  # growing copies the whole cache
+# The share of another row's prefix from which on a row counts as having it. Decoding reads a common
+# prefix once, so a short common start must not displace the longer one of a group.
 ENOUGH_SHARED = 0.75
 
 
 @dataclass(eq=False)
 class Prefix:
-    """Tokens that some rows begin with, their keys and values being copies of each other.
+    """Tokens that several rows begin with, with equal keys and values.
 
     Attributes:
-        number: Tells it from others.
-        length: How many tokens.
+        number: Unique in the cache.
+        length: In tokens.
     """
 
     number: int
@@ -55,8 +55,8 @@ class KVCache:
     memory.
 
     Args:
-        most_rows: How many contexts are kept at most.
-        budget_tokens: How many tokens all rows hold at most. While memory grows, one layer is
+        most_rows: The most contexts that are kept.
+        budget_tokens: The most tokens that all rows hold together. While memory grows, one layer is
             held twice.
     """
 
@@ -72,12 +72,12 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        """What the keys and values take, in bytes."""
+        """How many bytes the keys and values take."""
         stores = [*self._keys.values(), *self._values.values()]
         return sum(store.nbytes for store in stores)
 
     def clear(self) -> None:
-        """Forget every context that no request is using; without any, give the memory back."""
+        """Forget every context that no request uses; if none is in use, free the memory."""
         for row in self.rows:
             if not row.busy:
                 row.length = row.computed = 0
@@ -105,13 +105,12 @@ class KVCache:
 
         Args:
             ids: The context.
-            most: How many tokens the row may come to hold.
+            most: The most tokens that the row will hold.
             source: A row that begins like `ids`, or None.
             shared: How many of its tokens are computed and equal.
 
         Returns:
-            The row, busy, with `computed` tokens ready; None when there is no room beside the rows
-            that are busy.
+            The row, busy, with `computed` tokens ready; None if the busy rows leave no room.
         """
         if source is not None:
             source.used = next(self._clock)
@@ -139,7 +138,7 @@ class KVCache:
         row.length += 1
 
     def release(self, row: Row) -> None:
-        """The request is done. What is computed stays for the next one."""
+        """End the row's request. What is computed stays for the next one."""
         row.busy = False
         row.length = row.computed
         row.used = next(self._clock)
@@ -175,7 +174,7 @@ class KVCache:
         return min(others or idle, key=lambda row: row.used)  # `_grow` saw that one is idle
 
     def _grow(self, most: int) -> bool:
-        """Make place for one more row of this length; False if the busy ones forbid it."""
+        """Make room for one more row of this length; False if the busy rows leave none."""
         busy = [row for row in self.rows if row.busy]
         longest = max([most, *(row.reserved for row in busy)])
         needed = len(busy) + 1
@@ -193,7 +192,7 @@ class KVCache:
         return True
 
     def _resize(self, held: int, capacity: int) -> None:
-        """Hold so many rows of this capacity; where they are fewer, the busy and newest stay."""
+        """Hold this many rows of this capacity; of more rows, the busy and newest stay."""
         by_use = sorted(self.rows, key=lambda row: (not row.busy, -row.used))
         rows = sorted(by_use[:held], key=lambda row: row.index)
         old = [row.index for row in rows]
@@ -211,7 +210,7 @@ class KVCache:
         self.rows = rows
         for index, row in enumerate(rows):
             row.index = index
-            if row.length > capacity:  # an idle one, whose memory went to those that are busy
+            if row.length > capacity:  # an idle row, whose memory went to busy ones
                 row.length = row.computed = 0
 
     def _copy(self, source: int, target: int, length: int) -> None:

@@ -1,18 +1,20 @@
 """An engine for models whose cache cannot be cut at a token: Mamba, linear attention, hybrids.
 
-Like `agents/engine/engine.py` it lets requests join and leave between steps, and computes of a
-context only what no earlier one began with. But every sequence has a cache of its own, made by
-Transformers and kept at exactly its end, and one forward pass takes one sequence: right for every
-causal model, and slower. In a step each decoding request gets one token, and prefilling ones share
-a budget.
+Like `agents/engine/engine.py` it lets requests join and leave between steps, and computes only what
+no earlier context began with. But every sequence has a cache of its own, made by Transformers, and
+one forward pass takes one sequence: right for every causal model, and slower. In a step each
+decoding request gets one token, and prefilling ones share a budget.
 
-Left out: several sequences in one forward pass.
+A state, the cache after exactly some tokens, can be continued but not cut. So it serves only the
+contexts that begin with all of its tokens. The least recently used states go first.
 """
 
 import copy
+from collections.abc import Sequence
 from concurrent.futures import InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -20,11 +22,88 @@ import torch
 
 from gymnast.agents.engine.engine import WORTH_WAITING_FOR, Request
 from gymnast.agents.engine.sampling import sample
-from gymnast.agents.engine.state_store import State, StateStore, begins_with, shared_length
-from gymnast.agents.models.own_forward import Continuation, OwnForward
+from gymnast.agents.models.own_forward import Continuation, OwnForward, nbytes
 from gymnast.errors import UsageError
 
 KV_BUDGET_BYTES = 2**32
+
+
+@dataclass(eq=False)
+class State:
+    """What a model keeps of the tokens it has seen.
+
+    Attributes:
+        tokens: These tokens.
+        cache: Transformers' cache after exactly these tokens; None where there are none.
+        shared: Whether several sequences may begin with it (it is the end of a prompt), so that
+            each takes a copy.
+    """
+
+    tokens: list[int]
+    cache: Any
+    shared: bool = False
+    nbytes: int = 0
+    used: int = 0
+    ids: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ids = np.array(self.tokens, dtype=np.int64)
+        self.nbytes = nbytes(self.cache)
+
+
+class StateStore:
+    """Keeps states within a budget.
+
+    Attributes:
+        states: Those kept.
+        epoch: How often they were forgotten; a state computed in an earlier one is not kept.
+    """
+
+    def __init__(self) -> None:
+        self.states: list[State] = []
+        self.epoch = 0
+        self._clock = count(1)
+
+    @property
+    def nbytes(self) -> int:
+        """What the kept states take, in bytes."""
+        return sum(state.nbytes for state in self.states)
+
+    def clear(self) -> None:
+        """Forget all states, those in use included: they are not kept when they return."""
+        self.states.clear()
+        self.epoch += 1
+
+    def keep(self, state: State, epoch: int) -> None:
+        """Keep a state that was computed since `epoch`."""
+        if epoch != self.epoch or state.cache is None:
+            return
+        state.used = next(self._clock)
+        same = [s for s in self.states if np.array_equal(s.ids, state.ids)]
+        if same:
+            same[0].shared |= state.shared
+            same[0].used = state.used
+        else:
+            self.states.append(state)
+
+    def longest(self, ids: np.ndarray) -> State | None:
+        """The longest state whose tokens all stand at the beginning of `ids`."""
+        fitting = [state for state in self.states if _begins_with(ids, state.ids)]
+        return max(fitting, key=lambda state: len(state.ids), default=None)
+
+    def take(self, state: State) -> Any:
+        """The cache of a state, to be continued: a copy where others may want it too."""
+        state.used = next(self._clock)
+        if state.shared:
+            return copy.deepcopy(state.cache)
+        self.states.remove(state)
+        return state.cache
+
+    def shrink(self, most_bytes: int) -> None:
+        """Forget the least recently used states until the others take `most_bytes` or less."""
+        self.states.sort(key=lambda state: state.used)
+        while self.states and self.nbytes > most_bytes:
+            self.states.pop(0)
 
 
 @dataclass(eq=False)
@@ -158,7 +237,7 @@ class StateEngine:
             self._release(request)
 
     def _release(self, request: Request) -> None:
-        """The request is done. Its state stays for the next turn."""
+        """End a request. Its state stays for the next turn."""
         progress = self.running.pop(request)
         self._keep(State(progress.tokens[: progress.computed], progress.cache), progress.epoch)
 
@@ -200,7 +279,7 @@ class StateEngine:
     ) -> _Progress:
         computed = len(state.ids) if state else 0
         stops = []
-        # What continues an earlier completion is one episode's own; all else may be shared.
+        # A context that continues a completion belongs to one episode; any other may be shared.
         if state is None or state.shared:
             stops = self._stops(ids, computed)
         cache = self.cache.take(state) if state else None
@@ -218,7 +297,7 @@ class StateEngine:
             others = [np.array(request.context, dtype=np.int64) for request in self.waiting]
             others += [progress.ids for progress in self.running.values()]
             others += [state.ids for state in self.cache.states]
-            common = shared_length(ids, others, below=prompt)
+            common = _shared_length(ids, others, below=prompt)
             if common - computed >= WORTH_WAITING_FOR:
                 stops.insert(0, common)
         return stops
@@ -228,7 +307,7 @@ class StateEngine:
         if self.forward.continuation is not Continuation.CHUNK:
             return
         for progress in self.running.values():
-            common = shared_length(ids, [progress.ids], below=len(progress.ids))
+            common = _shared_length(ids, [progress.ids], below=len(progress.ids))
             if common - max(ready, progress.computed) >= WORTH_WAITING_FOR:
                 progress.stops = sorted({*progress.stops, common})
 
@@ -237,7 +316,7 @@ class StateEngine:
         return any(
             stop > progress.computed
             and stop - ready >= WORTH_WAITING_FOR
-            and begins_with(ids, progress.ids[:stop])
+            and _begins_with(ids, progress.ids[:stop])
             for progress in self.running.values()
             for stop in progress.stops
         )
@@ -253,3 +332,20 @@ class StateEngine:
 def _fail(request: Request, error: BaseException) -> None:
     with suppress(InvalidStateError):
         request.future.set_exception(error)
+
+
+def _begins_with(ids: np.ndarray, prefix: np.ndarray) -> bool:
+    """Whether `ids` begin with all of `prefix`."""
+    return len(prefix) <= len(ids) and bool((ids[: len(prefix)] == prefix).all())
+
+
+def _shared_length(ids: np.ndarray, others: Sequence[np.ndarray], below: int) -> int:
+    """The longest common prefix of `ids` with any of the others, among those below a length."""
+    longest = 0
+    for other in others:
+        width = min(len(ids), len(other))
+        different = ids[:width] != other[:width]
+        length = int(different.argmax()) if different.any() else width
+        if longest < length < below:
+            longest = length
+    return longest

@@ -6,8 +6,8 @@ of a group, read the keys and values of these once for all of them, which is mos
 costs. Softmax runs over both parts together, so the result is that of one attention (the idea is
 Juravsky et al. 2024, "Hydragen", arXiv:2402.05099, whose batched part this is).
 
-Left out: the shared part in half precision, where scores must not be rounded and PyTorch's fused
-attention takes no two parts.
+In half precision a shared prefix is read for every row: scores must not be rounded, and PyTorch's
+fused attention does not take two parts.
 """
 
 from collections import Counter
@@ -20,10 +20,10 @@ import torch
 from gymnast.agents.engine.kv_cache import KVCache, Prefix, Row
 from gymnast.agents.models.attention import LayerSettings, attend, causal_mask, fold, weigh
 
-# Attending in one batch spares launches, and reads rows and positions that nobody asked for: worth
-# it up to so many tokens, on a CPU.
+# Attending in one batch saves launches, but reads rows and positions in vain: on a CPU it pays up
+# to this many tokens.
 WASTE_TOKENS = 512
-# Reading a prefix once instead of for every row pays where it spares so many tokens.
+# Reading a prefix once instead of for every row pays if it saves this many tokens.
 WORTH_SHARING = 1024
 
 
@@ -33,9 +33,9 @@ class Chunk:
 
     Attributes:
         row: Its index in the cache.
-        start: Of the chunk among the packed tokens.
-        end: The same.
-        first_position: Of the first token in its context.
+        start: Where the chunk begins among the packed tokens.
+        end: Where it ends.
+        first_position: The first token's position in its context.
         prefix: What the row shares with others.
     """
 
@@ -94,16 +94,16 @@ class Run:
         return all(chunk.length == self.length for chunk in self.chunks)
 
     def takes(self, chunk: Chunk, shared: int) -> bool:
-        """Whether a chunk may attend with these, and little is read in vain then."""
+        """Whether a chunk may attend with these, with little read in vain."""
         last = self.chunks[-1]
         if not (last.single and chunk.single and last.row < chunk.row and shared == self.shared):
             return False
         if shared and last.prefix is not chunk.prefix:
             return False
         before, after = last.row + 1 - self.chunks[0].row, chunk.row + 1 - self.chunks[0].row
-        apart = before * (self.length - shared) + chunk.length - shared
+        separately = before * (self.length - shared) + chunk.length - shared
         together = after * (max(self.length, chunk.length) - shared)
-        return together - apart <= WASTE_TOKENS
+        return together - separately <= WASTE_TOKENS
 
 
 class StepPlan:

@@ -1,14 +1,13 @@
 """The thread on which an engine runs while it has requests.
 
-Requests come from any thread and any event loop; the engine itself knows of neither. Left out:
-what an engine does (`agents/engine/engine.py`, `agents/engine/state_engine.py`).
+Requests come from any thread and any event loop; the engine knows of neither.
 """
 
 import threading
 from collections.abc import Sequence
 
-from gymnast.agents.engine.engine import Engine, Request
 from gymnast.agents.engine.cpu import release_team
+from gymnast.agents.engine.engine import Engine, Request
 from gymnast.agents.engine.state_engine import StateEngine
 from gymnast.errors import InfrastructureError
 
@@ -17,7 +16,7 @@ class EngineThread:
     """Runs an engine; begins with the first request.
 
     Args:
-        engine: Nobody else calls it.
+        engine: Called by this thread alone.
     """
 
     def __init__(self, engine: Engine | StateEngine) -> None:
@@ -33,7 +32,7 @@ class EngineThread:
         """Hand requests over, all between two steps of the engine."""
         with self._wake:
             if self._resting:
-                release_team()  # of the caller, who may have trained before and waits now
+                release_team()  # the caller's: it may have trained before, and waits now
             self._arrived += requests
             self._resting = False
             if self._thread is None:
@@ -50,14 +49,14 @@ class EngineThread:
             self._wake.notify_all()
 
     def wait_idle(self) -> None:
-        """Block until the engine lets the model go."""
+        """Block until the engine no longer uses the model."""
         with self._wake:
             self._wake.wait_for(lambda: self._resting)
 
     def stop(self) -> None:
-        """End the thread. Python must not end before it: inside torch it would abort the process.
+        """End the thread. If Python ended first, a thread inside torch would abort the process.
 
-        That is how a run ends that is interrupted, or that an error ends, amid its episodes.
+        So it goes when a run is interrupted, or fails, amid its episodes.
         """
         with self._wake:
             self._stopping = True

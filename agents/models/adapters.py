@@ -1,8 +1,8 @@
 """LoRA adapters, folded into the weights while a model only samples.
 
-An adapted layer computes W x + s B (A x): three matrix products for one. While nothing is trained
-the sum W + s B A can take the place of W. Afterwards W is put back from a copy, not by
-subtraction, which in bfloat16 would leave a trace at every step.
+An adapted layer computes W x + s B (A x): three matrix products instead of one. While nothing is
+trained, the sum W + s B A can take the place of W. Afterwards W is restored from a copy, not by
+subtraction, which in bfloat16 would leave an error at every step.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def folded(model: Any) -> Iterator[None]:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Whether the layer computes what the head of this file says, and can be folded now."""
+    """Whether the layer computes W x + s B (A x) and nothing else, and can be folded now."""
     return (
         isinstance(layer.get_base_layer(), torch.nn.Linear)
         and not layer.merged

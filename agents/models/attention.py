@@ -6,8 +6,8 @@ engine's plan keeps keys and values for later turns (`agents/engine/step_plan.py
 shares the prompt of a group (`trainers/learner/policy/packing.py`). Everything else in the model
 (projections, norms, MLPs) sees one sequence of tokens.
 
-Left out: models whose layers do not attend through this interface (linear attention, Mamba);
-`agents/models/check_model.py` finds them out.
+Models whose layers do not attend through this interface (linear attention, Mamba) are detected by
+`agents/models/check_model.py`.
 """
 
 import threading
@@ -35,7 +35,7 @@ class LayerSettings:
         scale: Multiplies the scores.
         window: How many tokens back a token sees, itself included; None sees all.
         softcap: Bounds the scores by `softcap * tanh(score / softcap)`; None does not.
-        sinks: One more score for each head that takes weight and gives nothing, [H], or None.
+        sinks: One more score per head, which takes weight and has no value, [H], or None.
     """
 
     layer: int
@@ -119,7 +119,7 @@ def attend(
     """Attention with grouped heads, for a batch of padded sequences.
 
     The query heads that share a key head are laid along the query's length, which spares the
-    copies of keys and values that grouped heads otherwise cost.
+    copies of keys and values that grouped heads cost otherwise.
 
     Args:
         query: [B, n, H, D].
@@ -196,7 +196,7 @@ def causal_mask(
 
     Args:
         positions: Of the queries in their sequences.
-        key_positions: Of the keys; negative ones are seen by nobody (padding).
+        key_positions: Of the keys; no query sees a negative one (padding).
         window: How many tokens back a query sees, itself included; None sees all.
     """
     distance = positions[..., :, None] - key_positions[..., None, :]

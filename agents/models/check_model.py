@@ -1,12 +1,12 @@
-"""Whether a model's forward over packed sequences is the model's own forward.
+"""Checks that a model's forward over packed sequences is the model's own forward.
 
 Two short sequences are packed into one pass and compared with one pass for each, in float64
-(agents/models/double_precision.py); a layer that mixes neighbours by other means shows where tokens
-attend to themselves alone. What short sequences cannot show (windows, chunks, sparse attention,
-rotary frequencies that change with the length) is asked of the masks that the model makes, of what
-it hands to its attention, and of its configuration.
+(agents/models/double_precision.py); a layer that mixes neighbours by other means is exposed when
+every token attends to itself alone. What short sequences cannot show (windows, chunks, sparse
+attention, rotary frequencies that change with the length) is read from the masks that the model
+makes, from what it hands to its attention, and from its configuration.
 
-Left out: how to sample from a model that fails; `agents/engine/state_engine.py` does.
+`agents/engine/state_engine.py` samples from the models that fail.
 """
 
 from collections import Counter
@@ -97,7 +97,7 @@ def check_model(model: Any, context_length: int | None = None) -> int:
 
 
 def _token_bytes(model: Any, name: str, ids: torch.Tensor) -> int:
-    """What one token's keys and values take, in the model's own precision."""
+    """How many bytes one token's keys and values take, in the model's own precision."""
     plan = _Packed(LENGTHS, model.device)
     _packed_logits(model, name, ids, plan.positions, plan)
     return sum(plan.token_bytes.values())
@@ -200,7 +200,7 @@ class _OnlyItself:
 
 
 def _check_neighbours(model: Any, name: str, ids: torch.Tensor, precision: Precision) -> None:
-    """Make sure that tokens that see only themselves have the same logits, whoever is beside."""
+    """Make sure that tokens that see only themselves have the same logits beside any others."""
     positions = torch.arange(len(ids), device=ids.device)
     forth = _packed_logits(model, name, ids, positions, _OnlyItself())
     back = _packed_logits(model, name, ids.flip(0), positions.flip(0), _OnlyItself())

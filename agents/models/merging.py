@@ -100,7 +100,7 @@ def _trains_modules(causal: Any) -> bool:
 
 
 def _bare_state(causal: Any, layers: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The model's own weights, not copied, by the names they have without adapters."""
+    """The weights of the model without adapters, not copied, by their names there."""
     state: dict[str, torch.Tensor] = causal.state_dict()
     for layer in layers:
         for name in [name for name in state if name.startswith(f"{layer}.")]:
@@ -115,7 +115,7 @@ def _places(folder: Path) -> dict[str, _Place]:
 
     https://huggingface.co/docs/safetensors/main/en/index#format
     """
-    found = {}
+    places = {}
     for path in folder.glob(WEIGHTS):
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -123,8 +123,8 @@ def _places(folder: Path) -> dict[str, _Place]:
         for name, entry in header.items():
             if name != "__metadata__":
                 start, end = entry["data_offsets"]
-                found[name] = _Place(path, 8 + length + start, end - start, entry["shape"])
-    return found
+                places[name] = _Place(path, 8 + length + start, end - start, entry["shape"])
+    return places
 
 
 def _has_places(layer: Any, name: str, places: dict[str, _Place]) -> bool:

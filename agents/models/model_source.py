@@ -1,9 +1,11 @@
-"""What the name of a model stands for: a folder, a hub's id, a package; and what a folder lacks.
+"""What the name of a model stands for: a folder, a hub's id or a package; and what a folder lacks.
 
-All of it is asked before any weights are loaded.
+All of it is checked before any weights are loaded.
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.jso
 def model_source(name: str) -> str:
     """What Transformers should load: a folder's path or a hub id that is there."""
     if name.startswith(SCHEME):
-        return str(package_checkpoint(name))
+        with no_progress_bars():
+            return str(package_checkpoint(name))
     folder = Path(name).expanduser()
     if name and folder.is_dir():
         _check_folder(name, folder)
@@ -130,3 +133,17 @@ def check_tokenizer_files(name: str, source: str) -> None:
 def unreadable(name: str, what: str, error: Exception) -> ModelError:
     """The error about a part of a model that Transformers cannot load."""
     return ModelError(f"model {name!r}: its {what} cannot be loaded: {first_line(error)}")
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Hold back the progress bars of Transformers within the block."""
+    from transformers.utils import logging as transformers_logging
+
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()

@@ -1,9 +1,8 @@
-"""A model's own forward pass on one sequence, and what can be kept of it for the next one.
+"""A model's own forward pass on one sequence, and the cache it leaves for the next one.
 
 Transformers gives every model a cache of some kind: keys and values, convolution and recurrent
-states, or all of these. How it may be used differs, so it is tried out once on a few tokens.
-
-Left out: batches, and caches that live inside of the model (its whole context is computed anew).
+states, or all of these. How a cache may be used differs, so it is tried once on a few tokens.
+Models that keep their cache inside themselves compute the whole context anew.
 """
 
 import copy
@@ -18,7 +17,7 @@ from gymnast.agents.models.context_limits import rope_changes_beyond
 from gymnast.agents.models.double_precision import FAILURES, Precision
 from gymnast.errors import ModelError
 
-# The names under which models take what an earlier pass left, and return it.
+# The names under which models take and return the cache.
 CACHE_NAMES = ("past_key_values", "cache_params", "state")
 FIRST, SECOND = 13, 7  # tokens of the trial's two passes
 
@@ -71,7 +70,7 @@ class OwnForward:
         return logits[-1], cache
 
     def state_bytes(self, length: int) -> int:
-        """What the cache of a sequence is expected to take, in bytes; rather too much."""
+        """How many bytes the cache of a sequence is expected to take at most."""
         return self._fixed_bytes + self._bytes_per_token * length
 
     def end_of_chunk(self, start: int, stop: int, most: int, target: int) -> int:
@@ -179,7 +178,7 @@ class OwnForward:
             cache: Of the first tokens.
             ids: All tokens.
             logits: What follows from the cache as it is, [n, V].
-            noise: How far apart two computations of these are (some GPU kernels are not exact).
+            noise: How much two computations of them differ (some GPU kernels are not exact).
         """
         kinds = {kind for kind, tensor in tensors(cache) if _holds_numbers(tensor)}
         for kind in sorted(kinds):

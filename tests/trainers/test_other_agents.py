@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -135,6 +136,15 @@ def test_a_yaml_names_an_agent_and_its_settings(
     assert len([event for event in events if event.kind == "sample"]) >= 4
     lines = (tmp_path / "run/rollouts/step_00001.jsonl").read_text().splitlines()
     assert {span[2] for line in lines for span in json.loads(line)["versions"]} == {0}
+
+
+def test_the_agent_of_the_docs_trains(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs/agents.md").read_text()
+    for name, block in re.findall(r"```\w+\n# (copy_agent\.\w+)\n(.*?)```", text, re.DOTALL):
+        (tmp_path / name).write_text(block)
+    config = load_config(tmp_path / "copy_agent.yaml", [f"output_dir={tmp_path}/run"])
+    trainer = build_trainer(config)
+    assert trainer.train()["steps"] == trainer.agent.version == 2  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
