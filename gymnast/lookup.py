@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LISTED = 20  # names in a message
+_LISTED = 30  # names in a message
 
 
 class Names(Generic[T]):

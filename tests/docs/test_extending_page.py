@@ -58,7 +58,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     monkeypatch.setattr(sys, "path", [*sys.path])
+    registries: list[Any] = [ESTIMATORS, LOSSES, AGGREGATIONS]  # decorators add to them
+    before = [dict(registry) for registry in registries]
     yield files
+    for registry, parts in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(parts)
     for name in ("parts", "boxes"):
         sys.modules.pop(name, None)
 
