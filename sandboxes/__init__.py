@@ -1,9 +1,10 @@
-"""Where untrusted code runs: the contract, one file a backend, and the worker inside the box.
+"""Where untrusted code runs: the contract of a sandbox, its backends, and pools of boxes.
 
 `docs/sandboxes.md` says how environments use boxes, `docs/isolation.md` which attacks each backend
-stops. To read the code: `contract/base.py` (the contract), `contract/spec.py` (the limits), then
-the docstring of a backend, which says what it protects from and what not; `pool/pool.py` (boxes
-kept ready), `backends/sweep.py` (what killed runs leave). `guest/` runs in the box.
+stops. To read the code, begin with `contract/base.py` (the contract) and `contract/spec.py` (the
+limits); then the docstring of a backend in `docker/` or `host/`, which says what it protects from.
+`pool/pool.py` keeps boxes ready, `backends/sweep.py` removes what killed runs leave, and `guest/`
+runs in the box.
 """
 
 from importlib import import_module
