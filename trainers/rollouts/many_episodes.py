@@ -73,7 +73,7 @@ def stream(
     deterministic: bool = False,
     rewards: Sequence[Reward] = (),
     counts: Counts | None = None,
-    row_numbers: Sequence[int] | None = None,
+    row_indices: Sequence[int] | None = None,
 ) -> AsyncGenerator[Group, None]:
     """Run `group_size` episodes of every row; yield each group when its last one ends.
 
@@ -99,7 +99,7 @@ def stream(
         deterministic: Sample in rounds, so that equal arguments give equal trajectories.
         rewards: Reward functions besides the environment's own reward.
         counts: Where to count what was retried, left out, skipped and finished.
-        row_numbers: For each row, the row index that its seeds derive from. If `rows` is a share
+        row_indices: For each row, the row index that its seeds derive from. If `rows` is a share
             of more rows: their indices among all of them.
 
     Raises:
@@ -120,7 +120,7 @@ def stream(
         rewards=rewards,
     )
     counts = Counts() if counts is None else counts
-    return stream_groups(make_env, agent, rows, settings, counts, row_numbers)
+    return stream_groups(make_env, agent, rows, settings, counts, row_indices)
 
 
 async def collect(
@@ -137,7 +137,7 @@ async def collect(
     deterministic: bool = False,
     rewards: Sequence[Reward] = (),
     counts: Counts | None = None,
-    row_numbers: Sequence[int] | None = None,
+    row_indices: Sequence[int] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Rollouts:
     """Run `group_size` episodes of every row and return their groups, entry i for `rows[i]`.
@@ -157,7 +157,7 @@ async def collect(
         rewards=rewards,
     )
     counts = Counts() if counts is None else counts
-    groups = stream_groups(make_env, agent, rows, settings, counts, row_numbers)
+    groups = stream_groups(make_env, agent, rows, settings, counts, row_indices)
     return await gather_groups(groups, len(rows), settings, counts, on_progress)
 
 

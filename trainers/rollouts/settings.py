@@ -28,7 +28,7 @@ class RolloutSettings:
             short or empty; rows that had not begun give none. None waits for all.
         deterministic: Sample in rounds (`rounds.py`), so that equal arguments give equal
             trajectories bit for bit, however long tools take, if the agent starts in an equal
-            state (after `weights_changed`, say). Slower: each round waits for the slowest tool.
+            state (with nothing cached, say). Slower: each round waits for the slowest tool.
             A deadline depends on timing: what it leaves out may differ between runs.
         rewards: Reward functions besides the environment's own reward; see `rewards.py`.
 

@@ -20,7 +20,7 @@ STANDARD_MODULES = (
 
 
 @dataclass(frozen=True)
-class Names:
+class NamesInTests:
     """The names that tests read without defining them.
 
     Attributes:
@@ -37,13 +37,13 @@ class Names:
     missing: tuple[str, ...]
 
 
-def names_of(
+def names_in_tests(
     tests: Sequence[ast.Module],
     before: Sequence[ast.Module],
     given: Sequence[str],
     reference: str,
     question: str,
-) -> Names:
+) -> NamesInTests:
     """Sort the names that tests read by who defines them.
 
     Args:
@@ -68,7 +68,7 @@ def names_of(
                 helpers.append(f"from {module} import {name}")
             else:
                 missing.append(name)
-    return Names(written, tuple(free), "\n".join(helpers), tuple(missing))
+    return NamesInTests(written, tuple(free), "\n".join(helpers), tuple(missing))
 
 
 def _offered(reference: str) -> set[str]:

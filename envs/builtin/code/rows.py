@@ -20,7 +20,7 @@ from gymnast.envs.builtin.code.grading import Tests
 from gymnast.envs.builtin.code.names import (
     bound,
     names_function,
-    names_of,
+    names_in_tests,
     read,
     standard_modules_in,
 )
@@ -107,7 +107,7 @@ def _names(
     given = (given,) if isinstance(given, str) else tuple(given)
     reference = row.get("code") or ""
     _parsed(row, "code", reference)
-    names = names_of(tests, before, given, reference, question)
+    names = names_in_tests(tests, before, given, reference, question)
     if not names.written and len(names.free) > 1:
         raise _error(
             row,

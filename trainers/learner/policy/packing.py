@@ -188,11 +188,11 @@ def _tree(packed: Packed, device: torch.device) -> tree_attention.Tree:
         parent = packed.segments[number].parent
         if parent is not None:
             last[parent] = max(last[parent], last[number])
-    spans = [
-        tree_attention.Span(segment.start, segment.end, end)
+    subtrees = [
+        tree_attention.Subtree(segment.start, segment.end, end)
         for segment, end in zip(packed.segments, last, strict=True)
     ]
-    return tree_attention.Tree(spans, torch.tensor(packed.positions, device=device))
+    return tree_attention.Tree(subtrees, torch.tensor(packed.positions, device=device))
 
 
 def _with_ancestors(tensor: torch.Tensor, batch: _Siblings) -> torch.Tensor:

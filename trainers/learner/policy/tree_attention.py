@@ -32,7 +32,7 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
 @dataclass(frozen=True)
-class Span:
+class Subtree:
     """A segment and all that lies below it: `start <= end <= last`, of packed tokens."""
 
     start: int
@@ -65,11 +65,11 @@ class Tree:
     """The segments of a pack, for `attend`.
 
     Attributes:
-        spans: In the order of their tokens.
+        subtrees: In the order of their tokens.
         positions: [N], of each token in its trajectories.
     """
 
-    spans: Sequence[Span]
+    subtrees: Sequence[Subtree]
     positions: torch.Tensor
     _calls: dict[tuple[int | None, torch.dtype], list[_Call]] = field(default_factory=dict)
 
@@ -79,8 +79,12 @@ class Tree:
         Layers of one kind share it.
         """
         if (window, dtype) not in self._calls:
-            pairs = [(span.own, span.own) for span in self.spans]
-            pairs += [(span.below, span.own) for span in self.spans if span.last > span.end]
+            pairs = [(subtree.own, subtree.own) for subtree in self.subtrees]
+            pairs += [
+                (subtree.below, subtree.own)
+                for subtree in self.subtrees
+                if subtree.last > subtree.end
+            ]
             self._calls[window, dtype] = [
                 self._call(queries, keys, window, dtype) for queries, keys in pairs
             ]
