@@ -4,8 +4,7 @@
     each works alone (rollouts hold no collectives), however long that takes
     `together` waits for all: every process gets all results, or every process raises
 
-Left out: gradients, which accelerate sums, and what is shared out (`sharding.py`,
-`learner/zero.py`).
+accelerate sums the gradients; `sharding.py` and `learner/zero.py` divide weights and optimizer.
 """
 
 import os

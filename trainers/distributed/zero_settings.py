@@ -1,10 +1,9 @@
 """What the launcher asks of DeepSpeed: the stage of ZeRO and how it works, or an error.
 
-A DeepSpeed config may hold a whole recipe of training. The recipe here is the run's own, so of the
-launcher's only the section `zero_optimization` and what is printed are taken; what would change
-the numbers, or what Gymnast does itself, is refused by name.
-
-Left out: what is done with it (`trainers/learner/zero.py`).
+A DeepSpeed config may hold a whole training recipe, but a run has its own. Only the section
+`zero_optimization` and the settings of what is printed are taken from the launcher's; what would
+change the numbers, or what Gymnast does itself, is refused by name. `trainers/learner/zero.py` uses
+the result.
 """
 
 import json
