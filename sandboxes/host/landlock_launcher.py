@@ -28,7 +28,7 @@ from typing import TypedDict
 
 from gymnast.sandboxes.guest import confine, worker
 from gymnast.sandboxes.guest.processes import become_subreaper, set_dumpable
-from gymnast.sandboxes.host.landlock_view import make_view
+from gymnast.sandboxes.host.landlock_view import check_call, make_view
 
 CLEAR_S = 2.0
 END_S = 3.0  # for the worker to end, once the host is gone
@@ -103,7 +103,7 @@ def _take(size: int) -> bytes:
 
 def _enter_namespaces(user_id: int, group_id: int) -> None:
     """Make the next child process 1 of new namespaces; users other than root need their own."""
-    _check(_LIBC.unshare(_NEW_PROCESSES | (_NEW_USER if user_id != 0 else 0)), "unshare")
+    check_call(_LIBC.unshare(_NEW_PROCESSES | (_NEW_USER if user_id != 0 else 0)), "unshare")
     if user_id != 0:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user_id} {user_id} 1")
@@ -120,8 +120,8 @@ def _become_worker(plan: Plan, alive: int, group_id: int) -> None:
     user_id = os.getuid() if plan["user_id"] is None else plan["user_id"]
     if plan["namespaces"]:
         others = _NEW_MOUNTS | _NEW_GROUPS | _NEW_NAMES | _NEW_IPC | _NEW_NETWORK
-        _check(_LIBC.unshare(others), "unshare")
-        _check(_LIBC.sethostname(_HOST_NAME, len(_HOST_NAME)), "sethostname")
+        check_call(_LIBC.unshare(others), "unshare")
+        check_call(_LIBC.sethostname(_HOST_NAME, len(_HOST_NAME)), "sethostname")
         make_view(
             plan["root"],
             steps=plan["steps"],
@@ -133,7 +133,7 @@ def _become_worker(plan: Plan, alive: int, group_id: int) -> None:
         )
     os.chdir(plan["work"])
     _give_up_rights(plan)
-    _check(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")  # forgotten by a new user
+    check_call(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")  # forgotten by a new user
     if select.select([alive], [], [], 0)[0]:
         os._exit(70)
     set_dumpable(True)  # the worker has to look at itself; it ends this
@@ -162,7 +162,7 @@ def _give_up_rights(plan: Plan) -> None:
         os.setresgid(plan["user_id"], plan["user_id"], plan["user_id"])
         os.setresuid(plan["user_id"], plan["user_id"], plan["user_id"])
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
-    _check(_LIBC.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+    check_call(_LIBC.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
 
 def _ends(child: int) -> bool:
@@ -195,8 +195,3 @@ def _clear() -> None:
             time.sleep(0.001)
             continue
         return
-
-
-def _check(result: int, what: str) -> None:
-    if result != 0:
-        raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")

@@ -77,8 +77,8 @@ def make_view(
     for path in (root, *covers):
         _set_read_only(path, 0)
     os.chdir(root)
-    _check(_LIBC.pivot_root(b".", b"."), "pivot_root")  # the old one lies over it now
-    _check(_LIBC.umount2(b".", _DETACH), "umount2")
+    check_call(_LIBC.pivot_root(b".", b"."), "pivot_root")  # the old one lies over it now
+    check_call(_LIBC.umount2(b".", _DETACH), "umount2")
     os.chdir("/")
 
 
@@ -112,7 +112,7 @@ class _Layers:
 
     def remove(self) -> None:
         """Remove the overlays; what has been bound from them stays."""
-        _check(_LIBC.umount2(os.fsencode(self._folder), _DETACH), "umount2")
+        check_call(_LIBC.umount2(os.fsencode(self._folder), _DETACH), "umount2")
         os.rmdir(self._folder)
 
     def _find(self, path: str) -> str:
@@ -179,15 +179,16 @@ def _set_read_only(target: str, flags: int) -> None:
     wanted = struct.pack("=QQQQ", _ATTRIBUTE_READ_ONLY | _ATTRIBUTE_NOSUID, 0, 0, 0)
     attributes = ctypes.create_string_buffer(wanted, len(wanted))
     arguments = (_MOUNT_SETATTR, _HERE, os.fsencode(target), flags, attributes, len(wanted))
-    _check(_LIBC.syscall(*arguments), f"mount_setattr {target}")
+    check_call(_LIBC.syscall(*arguments), f"mount_setattr {target}")
 
 
 def _mount(source: str, target: str, kind: str, flags: int, options: str) -> None:
     arguments = [os.fsencode(text) for text in (source, target, kind)]
     result = _LIBC.mount(*arguments, ctypes.c_ulong(flags), os.fsencode(options))
-    _check(result, f"mount {target}")
+    check_call(result, f"mount {target}")
 
 
-def _check(result: int, what: str) -> None:
+def check_call(result: int, what: str) -> None:
+    """Raise what a call into libc left in `errno`, unless it returned 0."""
     if result != 0:
         raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")

@@ -144,7 +144,7 @@ def test_further_environments_and_tags_are_evaluated_by_name() -> None:
     assert {"eval/pass@1", "eval/pass@2", "eval/pass@3", "eval/large/pass@3/low"} <= set(metrics)
 
 
-def test_a_relative_output_dir_stays_where_it_was_when_an_environment_changes_the_folder(
+def test_the_output_dir_of_a_config_stays_where_it_was_when_an_environment_changes_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The environment is tried before the trainer is made."""

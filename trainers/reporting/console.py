@@ -18,7 +18,13 @@ from rich.text import Text
 from gymnast.envs.boxes.box import BROKEN
 from gymnast.trainers.base.observer import Groups
 from gymnast.trainers.reporting.shown_episodes import ShownEpisode, pick_episodes
-from gymnast.trainers.reporting.table import aligned, headline, summary_cells, summary_table
+from gymnast.trainers.reporting.table import (
+    aligned,
+    headline,
+    shown_number,
+    summary_cells,
+    summary_table,
+)
 from gymnast.visible import visible_line
 
 _LONGEST_PROMPT = 120
@@ -103,8 +109,8 @@ class RunConsole:
             self._write_episodes(self._last_groups)
         if "before" in summary and "after" in summary:
             self._write(
-                f"evaluation reward: {_number(summary['before'])} before, "
-                f"{_number(summary['after'])} after",
+                f"evaluation reward: {shown_number(summary['before'])} before, "
+                f"{shown_number(summary['after'])} after",
                 style="bold",
             )
         train_s = summary.get("train/seconds", summary.get("seconds", 0.0))
@@ -255,10 +261,6 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
 
 
 def _clipped(text: str, longest: int) -> str:

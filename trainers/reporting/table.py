@@ -20,8 +20,8 @@ def headline(metrics: Mapping[str, float]) -> str:
     """The reward with its interval, and the first and last pass@k if there are several."""
     mean = metrics.get(f"{PREFIX}reward/mean")
     bounds = (metrics.get(f"{PREFIX}reward/{bound}") for bound in ("low", "high"))
-    reward = "-" if mean is None else shown(Estimate(mean, *bounds))
-    parts = [f"reward {reward}", f"std {_number(metrics.get(f'{PREFIX}reward/std'))}"]
+    reward = "-" if mean is None else _with_interval(Estimate(mean, *bounds))
+    parts = [f"reward {reward}", f"std {shown_number(metrics.get(f'{PREFIX}reward/std'))}"]
     own = next((scope for scope in scopes(metrics) if not scope.name), None)
     passes = sorted(own.passes.items()) if own is not None else []
     if len(passes) > 1:
@@ -64,7 +64,7 @@ def summary_table(cells: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def shown(estimate: Estimate) -> str:
+def _with_interval(estimate: Estimate) -> str:
     """A number with its interval: 0.500 [0.250, 0.750]."""
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:.3f}"
@@ -75,9 +75,10 @@ def _cells(scope: Scope, ks: Sequence[int]) -> list[str]:
     environment, _, division = f"/{scope.name}".rpartition("/by/")
     name = " ".join(filter(None, (environment.strip("/"), division.strip("/")))) or _OWN
     name = visible_line(name)  # it holds the value of a row's tag
-    passes = [shown(scope.passes[k]) if k in scope.passes else "-" for k in ks]
-    return [name, str(scope.rows), shown(scope.reward), *passes]
+    passes = [_with_interval(scope.passes[k]) if k in scope.passes else "-" for k in ks]
+    return [name, str(scope.rows), _with_interval(scope.reward), *passes]
 
 
-def _number(value: float | None) -> str:
+def shown_number(value: float | None) -> str:
+    """A number with three decimals; "-" if there is none."""
     return "-" if value is None else f"{value:.3f}"

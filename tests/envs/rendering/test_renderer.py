@@ -250,7 +250,7 @@ def test_a_users_message_continues_as_the_template_writes(renderer: Renderer) ->
     assert renderer.observe(context + action, after, tools=TOOLS) == rest
 
 
-def test_nothing_follows_an_end_unless_leading_word(renderer: Renderer) -> None:
+def test_nothing_follows_an_end_unless_asked_for(renderer: Renderer) -> None:
     context, action, _ = template_turn(renderer, calling(call("add", {"a": 3})), [result("7")])
     ids = context + action
     assert renderer.observe(ids, [], tools=TOOLS, generation_prompt=False) == []
