@@ -104,10 +104,9 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
     A module of `gymnast` itself is its own name in place of a room.
     """
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module != "gymnast":
-            names = [node.module]
-        elif isinstance(node, ast.ImportFrom) and node.module == "gymnast":
-            names = [f"gymnast.{alias.name}" for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            assert node.module and not node.level, f"{path}:{node.lineno} imports relatively"
+            names = [_imported_from(node.module, alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         else:
@@ -115,6 +114,12 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
         for name in names:
             if name.startswith("gymnast."):
                 yield node.lineno, _room_named(name.removeprefix("gymnast."))
+
+
+def _imported_from(module: str, name: str) -> str:
+    """What `from module import name` imports: a room, a module of `gymnast` itself, or a module."""
+    dotted = f"{module}.{name}"
+    return dotted if module == "gymnast" or dotted.removeprefix("gymnast.") in ROOMS else module
 
 
 def _room_named(dotted: str) -> str:

@@ -31,11 +31,11 @@ def decode_arguments(raw: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise BadArguments(f"the arguments must be a JSON object, got {shown(value)}")
+        raise BadArguments(f"the arguments must be a JSON object, got {shown_value(value)}")
     return {str(name): argument for name, argument in value.items()}
 
 
-def shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """A value as short JSON, for a message."""
     try:
         text = json.dumps(value, ensure_ascii=False)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gymnast.envs.records.arguments import BadArguments, decode_arguments, shown
+from gymnast.envs.records.arguments import BadArguments, decode_arguments, shown_value
 from gymnast.envs.tools.definition import Parameter, Tool
 
 _MAX_FAULTS = 3
@@ -81,5 +81,5 @@ def _fault(name: str, error: ValidationError) -> str:
     for detail in error.errors(include_url=False, include_context=False)[:_MAX_FAULTS]:
         path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in detail["loc"])
         message = detail["msg"][:1].lower() + detail["msg"][1:]
-        faults.append(f'argument "{name}"{path}: {message} (got {shown(detail["input"])})')
+        faults.append(f'argument "{name}"{path}: {message} (got {shown_value(detail["input"])})')
     return "; ".join(faults)

@@ -16,7 +16,7 @@ from gymnast.lookup import nearest
 from gymnast.trainers.base.key_hints import meant_elsewhere
 from gymnast.trainers.config.sections import ModelSection, RunConfig, run_keys
 from gymnast.trainers.config.task_sections import EnvironmentSection
-from gymnast.trainers.data.input_paths import shown
+from gymnast.trainers.data.input_paths import shown_path
 
 MakeEnvironment = Callable[[], Environment]
 
@@ -113,7 +113,7 @@ def make_renderer(model: ModelSection, tokenizer: Any) -> Renderer:
     except TemplateError as error:
         given = [f"model.chat_template_kwargs {kwargs!r:.100}"] if kwargs else []
         if model.chat_template is not None:
-            named = shown(" ".join(model.chat_template.split()))
+            named = shown_path(" ".join(model.chat_template.split()))
             given.append(f"model.chat_template {named!r:.100}")
         place = " and ".join(given) or f"model {model.name!r}"
         line = getattr(error.__cause__, "lineno", None)  # Jinja's syntax errors know theirs
@@ -135,6 +135,6 @@ def chat_template_text(model: ModelSection) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise ConfigError(
-            f"model.chat_template: must be Jinja text or a Jinja file, got {shown(given)!r}, which "
-            f"cannot be read: {reason}"
+            f"model.chat_template: must be Jinja text or a Jinja file, got {shown_path(given)!r}, "
+            f"which cannot be read: {reason}"
         ) from error

@@ -15,7 +15,7 @@ from gymnast.errors import ConfigError
 from gymnast.trainers.base.config_errors import sentences
 from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.config.yaml_reader import read_yaml, with_overrides
-from gymnast.trainers.data.input_paths import Misplaced, absolute, located, shown
+from gymnast.trainers.data.input_paths import Misplaced, absolute, located, shown_path
 from gymnast.trainers.saving.durable import write_text
 
 
@@ -39,7 +39,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     settings = with_overrides(written, overrides, read=_from_command_line)
     if settings.get("output_dir") is None:
         settings["output_dir"] = f"runs/{file.stem}"
-    _check_misplaced(misplaced, written, settings, shown(file))
+    _check_misplaced(misplaced, written, settings, shown_path(file))
     return parse_config(settings)
 
 

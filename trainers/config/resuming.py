@@ -13,7 +13,7 @@ from typing import Any
 from gymnast.errors import ConfigError
 from gymnast.trainers.config.files import load_config
 from gymnast.trainers.config.sections import RunConfig
-from gymnast.trainers.data.input_paths import shown
+from gymnast.trainers.data.input_paths import shown_path
 from gymnast.trainers.saving.checkpoints import Checkpoints
 from gymnast.trainers.saving.run_folder import CONFIG_FILE, OVER, holds_results, is_over
 from gymnast.visible import visible_logger
@@ -40,21 +40,23 @@ def check_output_folder(folder: Path, *, resume: bool) -> None:
         ConfigError: It cannot be written, holds another run, or holds one that cannot be continued.
     """
     if resume and is_over(folder):
-        raise ConfigError(f"output_dir: {shown(folder)} {OVER}")
+        raise ConfigError(f"output_dir: {shown_path(folder)} {OVER}")
     if holds_results(folder) and not resume:
         raise ConfigError(
-            f"output_dir: {shown(folder)} already holds a run; continue it with --resume, remove "
-            "it, or name another folder (output_dir=...)"
+            f"output_dir: {shown_path(folder)} already holds a run; continue it with --resume, "
+            "remove it, or name another folder (output_dir=...)"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder):
             pass
     except FileExistsError as error:
-        raise ConfigError(f"output_dir: {shown(folder)} is a file; name a folder") from error
+        raise ConfigError(f"output_dir: {shown_path(folder)} is a file; name a folder") from error
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise ConfigError(f"output_dir: {shown(folder)} cannot be written: {reason}") from error
+        raise ConfigError(
+            f"output_dir: {shown_path(folder)} cannot be written: {reason}"
+        ) from error
 
 
 def check_same_run(config: RunConfig, folder: Path) -> None:
@@ -74,7 +76,7 @@ def check_same_run(config: RunConfig, folder: Path) -> None:
         reason = str(error).splitlines()[0]
         logger.warning("the settings are not compared with those of the run: %s", reason)
         return
-    changed, place = differences(before, config), shown(folder)
+    changed, place = differences(before, config), shown_path(folder)
     refused = [
         f"{key}: is {ours}, and the run in {place} has {theirs}; set {key}={theirs}, or start anew "
         "in another folder (output_dir=...)"

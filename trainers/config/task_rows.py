@@ -25,7 +25,7 @@ from gymnast.trainers.config.task_sections import (
     EvaluationEnvironmentSection,
     EvaluationSection,
 )
-from gymnast.trainers.data.input_paths import shown
+from gymnast.trainers.data.input_paths import shown_path
 from gymnast.trainers.data.row_files import load_rows
 from gymnast.trainers.data.row_formats import location_of
 from gymnast.trainers.data.rows import (
@@ -225,7 +225,9 @@ def check_rows(rows: Sequence[Row], env: Environment, source: str) -> None:
             if need_prompts and (not own_start or row.get("prompt") is None):
                 prompt_of(row)  # a `setup` of the environment's own reads it as it likes
         except DataError as error:
-            raise DataError(f"{location_of(rows, row_index, shown(source))}: {error}") from error
+            raise DataError(
+                f"{location_of(rows, row_index, shown_path(source))}: {error}"
+            ) from error
 
 
 def _try_an_episode(make_env: MakeEnvironment, rows: Iterator[Row], source: str) -> None:
@@ -242,6 +244,6 @@ def _try_an_episode(make_env: MakeEnvironment, rows: Iterator[Row], source: str)
             return
         raise DataError(f"no prompt fits: {too_long}") from too_long
     except DataError as error:
-        raise DataError(f"{shown(source)}: {error}") from error
+        raise DataError(f"{shown_path(source)}: {error}") from error
     finally:
         env.close()

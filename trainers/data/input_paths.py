@@ -153,7 +153,7 @@ def absolute(path: str | Path, folder: Path) -> Path:
     return Path(os.path.abspath(folder / Path(path).expanduser()))
 
 
-def shown(path: str | Path) -> str:
+def shown_path(path: str | Path) -> str:
     """A path as people write it: relative to the working folder if it is inside."""
     given = Path(path)
     return str(given.relative_to(Path.cwd())) if given.is_relative_to(Path.cwd()) else str(path)

@@ -15,7 +15,7 @@ import jmespath
 
 from gymnast.errors import DataError, first_line
 from gymnast.lookup import nearest, nearest_file
-from gymnast.trainers.data.input_paths import shown
+from gymnast.trainers.data.input_paths import shown_path
 from gymnast.trainers.data.row_formats import (
     SUFFIXES,
     Row,
@@ -54,7 +54,7 @@ def load_rows(
         DataError: The dataset cannot be found or read, has no rows, or a column finds nothing.
     """
     path = Path(name).expanduser()
-    label = shown(name)
+    label = shown_path(name)
     if path.is_dir():
         rows = read_saved(label, path, split)
     elif path.exists():

@@ -75,16 +75,17 @@ def check_room(folder: Path, need: Need, *, keep: int, checkpoints: int, has_mod
     taken = checkpoints * need.checkpoint + (need.model if has_model else 0)
     if usage.free < (need.checkpoint if checkpoints else least):
         raise ConfigError(
-            f"output_dir: {folder} has {shown(usage.free)} free; a checkpoint of this run takes "
-            f"{shown(need.checkpoint)} and its model {shown(need.model)}. Free some space, or name "
-            "another folder"
+            f"output_dir: {folder} has {shown_size(usage.free)} free; a checkpoint of this run "
+            f"takes {shown_size(need.checkpoint)} and its model {shown_size(need.model)}. Free "
+            "some space, or name another folder"
         )
     if usage.free + taken < whole:
         less = ", or lower trainer.keep_checkpoints" if keep > 1 else ""
         logger.warning(
             "output_dir: %s has %s free; checkpoints (%d that stay, one being written, %s each) "
             "and the model take %s: free some space%s",
-            *(folder, shown(usage.free), keep, shown(need.checkpoint), shown(whole), less),
+            *(folder, shown_size(usage.free), keep),
+            *(shown_size(need.checkpoint), shown_size(whole), less),
         )
 
 
@@ -105,14 +106,14 @@ def naming_full_disk(path: Path, need: int) -> Iterator[None]:
         if (number := _full(error)) is None:
             raise
         folder = next(parent for parent in path.parents if parent.exists())
-        free = shown(shutil.disk_usage(folder).free)
+        free = shown_size(shutil.disk_usage(folder).free)
         raise DiskFull(
-            f"{path} cannot be written: {os.strerror(number)}; it needs {shown(need)}, and the "
-            f"disk has {free} free. What was written before is intact. Free some space"
+            f"{path} cannot be written: {os.strerror(number)}; it needs {shown_size(need)}, and "
+            f"the disk has {free} free. What was written before is intact. Free some space"
         ) from error
 
 
-def shown(size: float) -> str:
+def shown_size(size: float) -> str:
     """A number of bytes as people read it: "1.5 MB"."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:

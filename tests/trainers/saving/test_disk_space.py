@@ -15,7 +15,7 @@ from gymnast.envs import Environment
 from gymnast.errors import ConfigError, DiskFull
 from gymnast.trainers import Trainer
 from gymnast.trainers.saving.checkpoints import Checkpoints
-from gymnast.trainers.saving.disk_space import shown
+from gymnast.trainers.saving.disk_space import shown_size
 from gymnast.trainers.saving.run_folder import RunFolder, save_model
 from gymnast.types import Sampling
 
@@ -100,7 +100,7 @@ def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
     ("size", "text"), [(0, "0 bytes"), (1_500_000, "1.5 MB"), (2e13, "20.0 TB"), (999, "999 bytes")]
 )
 def test_sizes_are_shown_as_people_read_them(size: float, text: str) -> None:
-    assert shown(size) == text
+    assert shown_size(size) == text
 
 
 # --- A run on a real small disk
