@@ -18,9 +18,10 @@ from gymnast.trainers.learner.policy.micro_batches import (
     micro_batch,
 )
 from gymnast.trainers.learner.policy.policy import Policy
-from gymnast.trainers.rollouts.many_episodes import Group, Rollouts, collect, stream
+from gymnast.trainers.rollouts.many_episodes import Rollouts, collect, stream
 from gymnast.trainers.rollouts.one_episode import rollout
 from gymnast.trainers.rollouts.rewards import Reward
+from gymnast.trainers.rollouts.schedule import Group
 from gymnast.trainers.trainer import Trainer
 
 __all__ = [

@@ -17,7 +17,7 @@ from gymnast.envs import Environment, Renderer, tool
 from gymnast.errors import DataError, InfrastructureError, UserCodeError
 from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import Rollouts, collect, stream
-from gymnast.trainers.rollouts.many_episodes import Counts
+from gymnast.trainers.rollouts.metrics import Counts
 from gymnast.types import Completion, Sampling, StopReason
 
 Encode = Callable[[str], list[int]]

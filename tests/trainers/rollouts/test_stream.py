@@ -20,7 +20,7 @@ from gymnast.envs import Environment, Renderer, tool
 from gymnast.errors import ConfigError, InfrastructureError
 from gymnast.trainers import Group, Rollouts, collect, stream
 from gymnast.trainers.rollouts import schedule
-from gymnast.trainers.rollouts.many_episodes import Counts
+from gymnast.trainers.rollouts.metrics import Counts
 from gymnast.types import Completion, Sampling
 
 Encode = Callable[[str], list[int]]
