@@ -6,7 +6,7 @@ from typing import Any
 
 from gymnast.agents.policy import PolicyAgent, check_policy_agent
 from gymnast.agents.transformers_agent import TransformersAgent
-from gymnast.errors import ConfigError
+from gymnast.errors import ConfigError, GymnastError, UserCodeError
 from gymnast.lookup import Names, did_you_mean
 
 Backend = Callable[..., PolicyAgent]
@@ -39,12 +39,20 @@ def make_agent(
     Raises:
         ConfigError: There is no such backend, it has no such setting, or what it makes cannot be
             trained.
-        UserCodeError: Its module raised while it was imported.
+        UserCodeError: Its module raised while it was imported, or it raised itself.
     """
     make = find_backend(backend, settings)
     if make is TransformersAgent:
         settings.setdefault("max_batch", min(concurrency, 64))
-    agent = make(model, tokenizer, **settings)
+    try:
+        agent = make(model, tokenizer, **settings)
+    except GymnastError:
+        raise
+    except Exception as error:
+        if make is TransformersAgent:
+            raise
+        problem = f"{type(error).__name__}: {error}"
+        raise UserCodeError("__init__", None, f"agent {backend!r}: {problem}") from error
     check_policy_agent(agent)
     return agent
 
@@ -69,6 +77,8 @@ def agent_for(
         ConfigError: See `make_agent`; or the budget is given to an agent that is made already, or
             is given twice.
     """
+    if isinstance(given, str):
+        raise ConfigError(f"agent: must be a mapping or an agent; write {{'backend': {given!r}}}")
     if given is not None and not isinstance(given, Mapping):
         check_policy_agent(given)
         if kv_budget_bytes is not None:

@@ -35,10 +35,14 @@ ROOMS = {
     "envs.records": "",
     "envs.tools": "envs.records",
     "envs.rendering.calls": "",
+    "envs.rendering.dialects": "envs.rendering.calls",
     "envs.rendering.tokens": "envs.rendering.calls",
-    "envs.rendering.template": "envs.rendering.calls envs.rendering.tokens",
+    "envs.rendering.template": (
+        "envs.rendering.calls envs.rendering.dialects envs.rendering.tokens"
+    ),
     "envs.rendering": (
-        "envs.records envs.rendering.calls envs.rendering.template envs.rendering.tokens"
+        "envs.records envs.rendering.calls envs.rendering.dialects envs.rendering.template "
+        "envs.rendering.tokens"
     ),
     "envs.boxes": "sandboxes.backends sandboxes.contract sandboxes.pool",
     "envs.environment": "envs.boxes envs.records envs.rendering envs.tools sandboxes.contract",
@@ -81,7 +85,7 @@ ROOMS = {
         "trainers.distributed trainers.evaluation trainers.learner trainers.reporting "
         "trainers.rollouts trainers.saving"
     ),
-    "commands": "envs sandboxes.backends trainers",
+    "commands": "sandboxes.backends",
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gymnast.envs.rendering.calls import markup
-from gymnast.envs.rendering.calls.dialect import Dialect
+from gymnast.envs.rendering.dialects.dialect import Dialect
 from gymnast.envs.rendering.template.reasoning import Reasoning
 
 _WORD = re.compile(r"\w+")

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gymnast.envs.rendering import plain_protocol
-from gymnast.envs.rendering.calls.dialect import Dialect, read_calls, read_near_miss
 from gymnast.envs.rendering.calls.payloads import Tools
 from gymnast.envs.rendering.conventions import Conventions
+from gymnast.envs.rendering.dialects.dialect import Dialect, read_calls, read_near_miss
 from gymnast.envs.rendering.template.reasoning import Reasoning
 from gymnast.envs.rendering.tokens.markers import change_strings
 from gymnast.envs.rendering.tokens.safe_text import SafeText

@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import Any
 
 from gymnast.envs.rendering.calls import probes
-from gymnast.envs.rendering.calls.dialect import Dialect
 from gymnast.envs.rendering.channels import Channels
+from gymnast.envs.rendering.dialects.dialect import Dialect
 from gymnast.envs.rendering.response_template import ResponseTemplate
 from gymnast.envs.rendering.template.chat_template import ChatTemplate
 from gymnast.envs.rendering.template.derivation import derive_dialect

@@ -30,8 +30,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gymnast.envs.rendering.calls.dialect import Dialect
 from gymnast.envs.rendering.calls.json_payloads import JsonCalls
+from gymnast.envs.rendering.dialects.dialect import Dialect
 
 DIALECT = Dialect(
     payload=JsonCalls(("name",), ("arguments",)),

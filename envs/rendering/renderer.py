@@ -16,10 +16,10 @@ from typing import Any
 
 from gymnast.envs.records.messages import in_openai_shape
 from gymnast.envs.rendering import plain_protocol
-from gymnast.envs.rendering.calls.dialect import Dialect
 from gymnast.envs.rendering.calls.payloads import Tools
 from gymnast.envs.rendering.completion import Reader
 from gymnast.envs.rendering.conventions import Conventions
+from gymnast.envs.rendering.dialects.dialect import Dialect
 from gymnast.envs.rendering.encoding import Encoder, check_sayable, difference
 from gymnast.envs.rendering.template.turns import after_cut, after_stop, end_of_turn
 from gymnast.envs.rendering.user_parser import Parser, load_parser

@@ -7,7 +7,7 @@ A response template says where the regions of a turn begin and end, and how each
 
 A broken call becomes a `ToolCall` with an `error`, and what stands before and after it is read as
 well (`response_regions.py`). Tokenizers without a response template have their calls read by a
-dialect (`rendering/calls/dialect.py`).
+dialect (`rendering/dialects/dialect.py`).
 """
 
 import json

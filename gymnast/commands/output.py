@@ -16,6 +16,7 @@ import typer
 from gymnast.errors import UserCodeError
 from gymnast.visible import make_visible, visible, visible_line
 
+_PACKAGES = {f"gymnast{package}" for package in ("", ".agents", ".envs", ".sandboxes", ".trainers")}
 _formatwarning, _record = warnings.formatwarning, logging.getLogRecordFactory()
 
 
@@ -111,9 +112,7 @@ def _is_ours(file: str) -> bool:
     """Whether a file is part of Gymnast or of Python's import system."""
     if file.startswith("<frozen importlib"):
         return True
-    import gymnast.envs
-    import gymnast.trainers
-
-    folders = [Path(str(m.__file__)).parent for m in (gymnast, gymnast.envs, gymnast.trainers)]
+    loaded = [module for name, module in sys.modules.items() if name in _PACKAGES]
+    folders = [Path(str(module.__file__)).parent.resolve() for module in loaded]
     path = Path(file).resolve()
-    return any(path.is_relative_to(folder.resolve()) for folder in folders)
+    return any(path.is_relative_to(folder) for folder in folders)

@@ -18,14 +18,14 @@ def backends(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     from gymnast.errors import SandboxUnavailable, UsageError, UserCodeError
-    from gymnast.sandboxes.backends.open import backends, open_sandbox
+    from gymnast.sandboxes.backends.open import backends, isolates, open_sandbox
 
     names = backends()
     width = max(len(name) for name in names)
     for name in names:
         try:
             open_sandbox(name).close()
-            outcome = "works, without isolation" if name == "local" else "works"
+            outcome = "works" if isolates(name) else "works, without isolation"
         except (SandboxUnavailable, UsageError, UserCodeError) as error:  # a broken package's, say
             outcome = f"does not work: {error}"
         say(f"{name:{width}}  {outcome}")

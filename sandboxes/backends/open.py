@@ -57,6 +57,19 @@ def check_backend(name: str) -> str:
     return BACKENDS.check(name)
 
 
+def isolates(name: str) -> bool:
+    """Whether a backend isolates, as far as is known: "local" and its subclasses do not.
+
+    Raises:
+        UsageError: There is no such backend.
+        UserCodeError: Its module raised while it was imported.
+    """
+    from gymnast.sandboxes.host.local import LocalSandbox
+
+    backend = BACKENDS.find(name)
+    return not (isinstance(backend, type) and issubclass(backend, LocalSandbox))
+
+
 def _open(backend: str, spec: SandboxSpec) -> Sandbox:
     opens = BACKENDS.find(backend)
     try:

@@ -59,6 +59,24 @@ class NoSelf(Environment):
 """,
     "stopp.py": "from gymnast.envs import tool\n@tool(stopp=True)\ndef buy(self):\n    'Buy.'\n",
     "property.py": "from gymnast.envs import tool\n@tool\n@property\ndef buy(self): pass\n",
+    "boxes.py": """
+from gymnast.envs import Environment
+from gymnast.sandboxes import Sandbox, SandboxSpec
+
+NUMBER = 3
+
+class Half(Sandbox):
+    def exec(self, command): ...
+
+class Boxed(Environment):
+    sandbox_spec = SandboxSpec()
+    def sample_row(self, rng): return {"prompt": "Say yes."}
+    def reward(self, episode): return 0.0
+
+class NoTools(Boxed):
+    sandbox_spec = None
+    def tools_for(self, row): return None
+""",
     "oops.jinja": "{% for m in messages %}\n{{ m.content }",
 }
 SHOP = "environment.id=shop.py:Shop environment.worked_turns=null"
@@ -335,6 +353,48 @@ ENVIRONMENTS = {
         "evaluation.environments.large: there is no environment 'gymnast/Arithmetik-v0'. Did you ",
     ),
 }
+PARTS = {
+    "an agent that there is not": (
+        "train run.yaml agent.backend=transfomers",
+        "agent.backend: there is no agent 'transfomers'. Did you mean 'transformers'? There are: ",
+    ),
+    "an agent for its section": (
+        "train run.yaml agent=transformers",
+        "agent: must be a mapping (key: value), got 'transformers'",
+    ),
+    "a setting that the agent lacks": (
+        "train run.yaml agent.max_bach=3",
+        "agent.max_bach: transformers has no such setting. Did you mean 'max_batch'?",
+    ),
+    "an agent in a module that is not there": (
+        "train run.yaml agent.backend=nope:Agent",
+        "agent.backend: there is no module 'nope' to import (looked in {here} and the installed ",
+    ),
+    "an agent in a file that is not there": (
+        "train run.yaml agent.backend=shp.py:Agent",
+        "agent.backend: there is no file {here}/shp.py. Did you mean {here}/shop.py?",
+    ),
+    "an agent that is a number": (
+        "train run.yaml agent.backend=boxes.py:NUMBER",
+        "agent.backend: '{here}/boxes.py:NUMBER' is 3, which is no class or function.",
+    ),
+    "a sandbox in a file that is not there": (
+        "train run.yaml 'environment={id: boxes.py:Boxed, sandbox: nope.py:X}'",
+        "Boxed: sandbox.backend: there is no file {here}/nope.py.",
+    ),
+    "a sandbox that lacks methods": (
+        "train run.yaml 'environment={id: boxes.py:Boxed, sandbox: boxes.py:Half}'",
+        "Boxed: sandbox.backend: '{here}/boxes.py:Half' is abstract. It has to implement close, ",
+    ),
+    "tools that are None": (
+        "check boxes.py:NoTools",
+        "NoTools.tools_for returned None; it must return a list of functions and of descriptions.",
+    ),
+    "a parser of a module that is not there": (
+        "train run.yaml model.parser=nope:parse",
+        "parser: there is no module 'nope' to import",
+    ),
+}
 MODELS = {
     "a parser without a module": (
         "train run.yaml model.parser=nope",
@@ -471,7 +531,7 @@ FOLDERS = {
         "output_dir: rows.jsonl/out cannot be written: Not a directory",
     ),
 }
-WRONG = {**COMMANDS, **YAMLS, **SETTINGS, **ENVIRONMENTS, **MODELS, **DATA, **FOLDERS}
+WRONG = {**COMMANDS, **YAMLS, **SETTINGS, **ENVIRONMENTS, **PARTS, **MODELS, **DATA, **FOLDERS}
 
 
 @pytest.mark.parametrize(("command", "said"), WRONG.values(), ids=list(WRONG))

@@ -13,9 +13,9 @@ import pytest
 
 from gymnast.agents import PolicyWeights, TransformersAgent, load_model
 from gymnast.agents.models.tiny import tiny_model, tiny_tokenizer
-from gymnast.envs import Environment
-from gymnast.errors import UsageError
-from gymnast.trainers import Trainer, collect, load_config
+from gymnast.envs import Environment, make
+from gymnast.errors import ConfigError, UsageError, UserCodeError
+from gymnast.trainers import Trainer, collect, load_config, rollout
 from gymnast.trainers.build import build_trainer
 from gymnast.trainers.rollouts.environments import environment_factory
 from gymnast.types import Sampling
@@ -157,6 +157,7 @@ def test_the_agent_of_the_docs_trains(tmp_path: Path) -> None:
         ({"max_batch": 0}, "max_batch: must be >= 1, got 0"),
         ({"kv_budget_bytes": 10**9}, "kv_budget_bytes: .*set one of them"),
         (TransformersAgent(tiny_model()), "kv_budget_bytes: .*give it to the agent"),
+        ("transformers", "agent: must be a mapping or an agent; write {'backend': 'transformers'}"),
         (object(), "agent: must be a .*PolicyAgent.* has no generate, context_length"),
     ],
     ids=lambda given: given if isinstance(given, str) else "",
@@ -164,6 +165,24 @@ def test_the_agent_of_the_docs_trains(tmp_path: Path) -> None:
 def test_what_is_no_agent_is_refused(agent: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make_trainer(agent=agent, kv_budget_bytes=10**8)
+
+
+def test_an_agent_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def agent(model, tokenizer):\n    raise OSError('no GPU 7')\n")
+    with pytest.raises(UserCodeError, match=r"agent '.*mine.py:agent': OSError: no GPU 7") as info:
+        make_trainer(agent={"backend": f"{file}:agent"})
+    assert isinstance(info.value.__cause__, OSError)
+
+
+def test_an_agent_that_returns_no_completion_is_refused() -> None:
+    class Ids:
+        async def generate(self, context_ids: list[int], sampling: Sampling) -> Any:
+            return [1, 2]
+
+    env = make("gymnast/Arithmetic-v0", tiny_tokenizer())
+    with pytest.raises(ConfigError, match=r"Ids.generate must return a .*Completion, got \[1, 2\]"):
+        asyncio.run(rollout(env, Ids(), None, seed=0))
 
 
 # --- Going on

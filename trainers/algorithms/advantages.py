@@ -23,6 +23,7 @@ from typing import Annotated, Any, TypeVar
 import torch
 from pydantic import Field
 
+from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.registry import Registry
 from gymnast.visible import visible_logger
 
@@ -98,7 +99,14 @@ def _in_groups(
     advantages = torch.zeros_like(rewards)
     for number in group.unique():
         members = group == number
-        advantages[members] = kernel(rewards[members], **options)
+        values = torch.as_tensor(kernel(rewards[members], **options))
+        if values.shape != rewards[members].shape:
+            raise ConfigError(
+                f"algorithm.estimator: {getattr(kernel, '__name__', kernel)} gave a tensor of "
+                f"shape {list(values.shape)} for a group of {int(members.sum())}; it must give one "
+                "advantage a member"
+            )
+        advantages[members] = values.to(advantages.dtype)
     return advantages
 
 

@@ -111,9 +111,7 @@ def token_rewards(trajectory: Trajectory) -> torch.Tensor:
     return torch.tensor(rewards)
 
 
-def _checked(
-    given: Sequence[Any], batch: RewardBatch, name: str
-) -> tuple[list[torch.Tensor], bool]:
+def _checked(given: Any, batch: RewardBatch, name: str) -> tuple[list[torch.Tensor], bool]:
     """An estimator's advantages, and whether they are by token.
 
     Raises:
@@ -121,6 +119,11 @@ def _checked(
     """
     turns = [len(rewards) for rewards in batch.turn_rewards]
     tokens = [sum(counts) for counts in batch.action_tokens]
+    if not hasattr(given, "__len__"):
+        raise ConfigError(
+            f"algorithm.estimator: {name} gave {type(given).__name__}; it must give a list with "
+            "one tensor a trajectory, or be marked with @per_group if it sees one group's rewards"
+        )
     if len(given) != len(turns):
         raise ConfigError(
             f"algorithm.estimator: {name} gave {len(given)} advantages for {len(turns)} "

@@ -116,7 +116,7 @@ async def rollout(
             environment; its seed, if any, gives each turn a seed of its own.
 
     Raises:
-        ConfigError: The environment has no renderer.
+        ConfigError: The environment has no renderer, or the agent returned no `Completion`.
         PromptTooLong: The row's prompt leaves no room to act.
         UserCodeError: A hook of the environment raised.
         InfrastructureError: The agent failed.
@@ -148,6 +148,11 @@ async def drive(
         _stop_if_cancelled()
         before = clock()
         action = await agent.generate(record.ids, _for_turn(sampling, info, len(record.turns)))
+        if not isinstance(action, Completion):
+            raise ConfigError(
+                f"agent: {type(agent).__name__}.generate must return a gymnast.types.Completion, "
+                f"got {action!r:.100}"
+            )
         record.append_action(action, clock() - before)
         before = clock()
         action_ids = np.array(action.ids, dtype=np.int64)

@@ -1,1 +1,1 @@
-"""How tool calls are written: markup, payloads, values, and what only looks like a call."""
+"""The kinds of payload in which tool calls are written, and the markup and values in them."""

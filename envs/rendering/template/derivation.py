@@ -8,7 +8,7 @@ of one after some text are laid side by side (here for the template of a Hermes 
 
 The result is tried at once: the rendering must parse back into the marked calls, or else the
 template is refused. `rendering/calls/kinds.py` lists what can stand between the delimiters;
-`rendering/calls/dialect.py` reads completions.
+`rendering/dialects/dialect.py` reads completions.
 """
 
 import re
@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gymnast.envs.rendering.calls import kinds, markup, probes
-from gymnast.envs.rendering.calls.dialect import Dialect, read_calls
 from gymnast.envs.rendering.calls.markup import common_end, common_start
+from gymnast.envs.rendering.dialects.dialect import Dialect, read_calls
 from gymnast.envs.rendering.template.chat_template import ChatTemplate
 from gymnast.envs.rendering.template.marked_calls import CallRenderer, MarkedTurn
 from gymnast.envs.rendering.template.turns import TurnMarkup

@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import Any
 
 from gymnast.envs.rendering.calls import probes
-from gymnast.envs.rendering.calls.dialect import Dialect
 from gymnast.envs.rendering.calls.markup import common_start
 from gymnast.envs.rendering.calls.payloads import Tools
+from gymnast.envs.rendering.dialects.dialect import Dialect
 from gymnast.envs.rendering.template.chat_template import ChatTemplate
 from gymnast.envs.rendering.template.skeletons import Skeleton, shape_of
 from gymnast.envs.rendering.template.turns import TurnMarkup, call_end, first_token

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymnast.envs.rendering.calls import markup, probes
-from gymnast.envs.rendering.calls.dialect import Dialect
+from gymnast.envs.rendering.dialects.dialect import Dialect
 from gymnast.envs.rendering.template.chat_template import ChatTemplate
 from gymnast.errors import TemplateError
 

@@ -22,6 +22,7 @@ from gymnast.sandboxes import (
     SandboxSpec,
     open_sandbox,
 )
+from gymnast.sandboxes.backends.open import isolates
 from sandbox_fixtures import (
     python_that_everyone_may_use,
     skip_without_bubblewrap,
@@ -45,6 +46,13 @@ def test_local_warns_once_a_process() -> None:
     program = "from gymnast.sandboxes import open_sandbox\n" + "open_sandbox('local').close()\n" * 2
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stderr
     assert shown.count("does not isolate") == 1
+
+
+def test_local_and_what_is_made_of_it_does_not_isolate(tmp_path: Path) -> None:
+    file = tmp_path / "boxes.py"
+    file.write_text("from gymnast.sandboxes import LocalSandbox\nclass Quick(LocalSandbox): ...\n")
+    names = ("local", f"{file}:Quick", "landlock", "auto")
+    assert [isolates(name) for name in names] == [False, False, True, True]
 
 
 def test_local_deletes_its_folder_whatever_is_in_it() -> None:

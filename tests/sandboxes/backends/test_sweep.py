@@ -340,6 +340,7 @@ def test_the_command_lists_backends_with_reasons(
     lines = dict(line.split(maxsplit=1) for line in said.splitlines())
     assert lines["docker"].startswith("does not work: no Docker engine answers")
     assert lines["local"] == "works, without isolation"
+    assert lines["landlock"] != "works, without isolation"
 
 
 # --- Containers

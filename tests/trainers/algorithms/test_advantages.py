@@ -1,5 +1,6 @@
 """Advantages, by hand on four numbers and as properties."""
 
+import re
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gymnast.errors import ConfigError
 from gymnast.trainers import advantages
 from gymnast.trainers.algorithms.advantages import ESTIMATORS as REGISTERED
 from gymnast.trainers.algorithms.advantages import RewardBatch
@@ -32,6 +34,20 @@ def test_rloo_subtracts_the_mean_of_the_others() -> None:
 def test_a_group_of_one_or_of_equals_has_no_advantage(kernel: advantages.Kernel) -> None:
     assert kernel(torch.tensor([5.0])).tolist() == [0.0]
     assert kernel(torch.full((4,), 0.6)).tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize(("given", "shape"), [(3.0, "[]"), (torch.zeros(3), "[3]")])
+def test_a_kernel_gives_each_member_an_advantage(given: Any, shape: str) -> None:
+    def kernel(rewards: torch.Tensor) -> Any:
+        return given
+
+    kernel.__name__ = "wrong_kernel"
+    advantages.per_group(kernel)
+    estimate = REGISTERED.pop("wrong_kernel")
+    batch = RewardBatch(torch.zeros(2), torch.zeros(2), turn_rewards=[[0.0], [0.0]])
+    message = f"wrong_kernel gave a tensor of shape {shape} for a group of 2; it must give one "
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        estimate(batch)
 
 
 def test_rewards_may_be_whole_numbers() -> None:

@@ -108,7 +108,7 @@ def test_functions_of_the_users_are_parts_with_options(tmp_path: Path) -> None:
     [
         (
             {"name": "ppo"},
-            "algorithm.name: there is no algorithm 'ppo'. There are: cispo, .*turn_level. One of ",
+            "algorithm.name: there is no algorithm 'ppo'. There are: cispo, .*turn_level.* One of ",
         ),
         ({"loss": "clip"}, "algorithm.loss: there is no loss 'clip'. Did you mean 'clipped'?"),
         ({"gamma": 0.9}, "algorithm.gamma: unknown key; the keys are clip_low, clip_high"),

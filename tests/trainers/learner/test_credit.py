@@ -192,6 +192,7 @@ def test_metrics_are_over_what_the_estimator_gives_an_advantage() -> None:
 def test_other_lengths_are_errors_that_name_estimator_and_trajectory() -> None:
     groups = [[episode((3, 0.0)), episode((1, 1.0), (4, 0.0))]]
     results: list[tuple[Any, str]] = [
+        (None, r"gave NoneType; it must give a list with one tensor a trajectory"),
         ([torch.zeros(1)], r"gave 1 advantages for 2 trajectories"),
         (
             [torch.zeros(1), torch.zeros(4)],

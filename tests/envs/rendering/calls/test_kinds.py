@@ -97,7 +97,7 @@ def message(count: int) -> dict[str, Any]:
 
 
 def test_a_template_whose_calls_no_kind_recognises_is_refused() -> None:
-    with pytest.raises(TemplateError, match=r"no known kind of call \(a JSON object, .*\)") as info:
+    with pytest.raises(TemplateError, match=r"no known kind of call \(.*a JSON object.*\)") as info:
         Renderer(tiny_tokenizer(), chat_template=TEMPLATE)
     assert "TOML" not in str(info.value)
 

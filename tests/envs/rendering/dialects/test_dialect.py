@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gymnast.agents.models.tiny import tiny_tokenizer
-from gymnast.envs.rendering.calls.dialect import Dialect, read_calls
 from gymnast.envs.rendering.calls.json_payloads import NameThenJson
 from gymnast.envs.rendering.calls.parameters import Parameters
+from gymnast.envs.rendering.dialects.dialect import Dialect, read_calls
 from gymnast.envs.rendering.renderer import Renderer
 from gymnast.errors import ConfigError, UserCodeError
 

@@ -11,7 +11,7 @@ from call_dialects import FAMILIES, renderer_of, written
 from gymnast.agents import ScriptedAgent
 from gymnast.agents.models.tiny import tiny_tokenizer
 from gymnast.envs import Environment, Renderer, tool
-from gymnast.envs.rendering.calls.dialect import read_calls
+from gymnast.envs.rendering.dialects.dialect import read_calls
 from gymnast.trainers import rollout
 from gymnast.types import StopReason
 from near_miss_list import TOOLS, Call, entries

@@ -21,8 +21,8 @@ from functools import cached_property, lru_cache
 from itertools import islice
 
 from gymnast.envs.rendering.calls import markup
-from gymnast.envs.rendering.calls.loose_calls import LooseCalls, NearMiss, call_words
 from gymnast.envs.rendering.calls.payloads import PayloadMarkup, Schemas
+from gymnast.envs.rendering.dialects.loose_calls import LooseCalls, NearMiss, call_words
 
 _TAG = re.compile(r"<[^<>\s]+>|\[[^\[\]\s]+\]")
 _LIKE_A_TAG = re.compile(

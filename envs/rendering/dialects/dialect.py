@@ -10,9 +10,10 @@ import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from gymnast.envs.rendering.calls import markup, near_misses
+from gymnast.envs.rendering.calls import markup
 from gymnast.envs.rendering.calls.literals import skip_space
 from gymnast.envs.rendering.calls.payloads import Malformed, Payload, Schemas
+from gymnast.envs.rendering.dialects import near_misses
 from gymnast.types import ToolCall
 
 _SEPARATORS = (";", ",")  # models write them between calls where the template does not

@@ -1,0 +1,1 @@
+"""How one chat template writes its calls: reading them, and noticing what is nearly one."""
