@@ -24,7 +24,7 @@ _LAST_SEPARATOR = re.compile(r"[;,]\s*+\Z")
 class Dialect:
     """How calls are written in an assistant's turn.
 
-    Markup may hold the placeholders of `markup.py`.
+    Markup may hold the placeholders of `calls/markup.py`.
 
     Attributes:
         payload: The kind of payload.

@@ -115,28 +115,6 @@ def test_ids_may_come_as_arrays(hermes: Renderer, strict: Renderer) -> None:
     assert strict.parse(array([]))["content"] == ""
 
 
-def test_a_response_template_takes_arrays_too(tokenizer: Any) -> None:
-    own = tiny_tokenizer()
-    own.response_template = {
-        "start_anchor": "<|im_start|>assistant\n",
-        "fields": {
-            "tool_calls": {
-                "open": "<tool_call>",
-                "close": "</tool_call>",
-                "repeats": True,
-                "content": "json",
-                "transform": {"type": "function", "function": "{content}"},
-            },
-            "content": {"close": "<|im_end|>"},
-        },
-    }
-    renderer = Renderer(own)
-    context = renderer.prompt([QUESTION], TOOLS)
-    ids = own.encode('<tool_call>{"name": "add", "arguments": {}}</tool_call><|im_end|>')
-    message = renderer.parse(array(ids), context_ids=array(context), tools=TOOLS)
-    assert [call.name for call in message["tool_calls"]] == ["add"]
-
-
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
 def test_a_completion_of_stop_tokens_alone_says_nothing(hermes: Renderer, count: int) -> None:
     stop = hermes.stop_ids[0]

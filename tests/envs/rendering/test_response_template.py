@@ -4,11 +4,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gymnast.agents.models.tiny import tiny_tokenizer
+from gymnast.envs.rendering.renderer import Renderer
 from gymnast.envs.rendering.response_template import Parsed, ResponseTemplate
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.errors import TemplateError
@@ -300,6 +302,16 @@ def test_a_broken_response_template_is_refused(template: Any, reason: str) -> No
     with pytest.raises(TemplateError, match=reason) as raised:
         ResponseTemplate.of(tokenizer, SafeText(tokenizer), CHATML)
     assert "response_template = None" in str(raised.value)
+
+
+def test_arrays_of_ids_are_taken_too() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.response_template = HERMES
+    renderer = Renderer(tokenizer)
+    context = np.array(renderer.prompt([{"role": "user", "content": "3?"}], TOOLS))
+    ids = np.array(tokenizer.encode(f"{hermes_call({'a': 3})}<|im_end|>"))
+    message = renderer.parse(ids, context_ids=context, tools=TOOLS)  # type: ignore[arg-type]
+    assert [call.name for call in message["tool_calls"]] == ["add"]
 
 
 PIECES = [
