@@ -171,7 +171,7 @@ class Trainer:
         sharded, zero = wants_sharding(), wants_zero()
         self.accelerator = launched(make_trackers(trackers, path))
         model.to(self.accelerator.device)
-        self._learner = Learner(
+        self.learner = Learner(
             model,
             self.accelerator,
             learned,
@@ -200,7 +200,7 @@ class Trainer:
         count = len(self._rows) if isinstance(self._rows, DatasetRows) else None
         self._unusual = unusual(settings.learning.learning_rate, self.rows_per_step, count)
         self.folder = None if path is None else RunFolder(path)
-        optimizer, saving = self._learner.optimizer, settings.saving
+        optimizer, saving = self.learner.optimizer, settings.saving
         state = RunState(
             self.accelerator, optimizer, self.folder, self.seed, keep=saving.keep_checkpoints
         )
@@ -263,12 +263,12 @@ class Trainer:
             if self.folder is not None:
                 claim = partial(stack.enter_context, self.folder.claimed())
                 together(self.accelerator, claim if self.accelerator.is_main_process else int)
-            stack.enter_context(self._learner.joined())
+            stack.enter_context(self.learner.joined())
             stack.enter_context(self._stopping.listening())
             self.loop.begin(resume=resume)
             if self.folder is not None and self.accelerator.is_main_process:
                 write_python_config(self.folder.path, self._given | {"eval_rows": self.eval_rows})
-            self._learner.gather()
+            self.learner.gather()
             self._rollouts.hand_over(self.model, self.step)
             with tracking(self.accelerator, self._hyperparameters, self.step):
                 summary = self.loop.run()
@@ -322,7 +322,7 @@ class Trainer:
             on_progress=lambda done, total: self.tell("on_rollouts", number, done, total),
         )
         collected = time.perf_counter()
-        metrics = self._learner.update(rollouts, self.step)
+        metrics = self.learner.update(rollouts, self.step)
         self.step += 1
         self.loop.state.mark()
         ended = time.perf_counter()
@@ -353,7 +353,7 @@ class Trainer:
             self.folder.save_rollouts(name, rollouts)
         self.accelerator.log(finite(metrics), step=step)
         if (skipped := metrics.get("updates/skipped", 0)) and self.accelerator.is_main_process:
-            logger.warning(skip_message(self._learner.optimizer, step, skipped))
+            logger.warning(skip_message(self.learner.optimizer, step, skipped))
 
     def tell(self, event: str, *details: Any) -> None:
         """Tell the observer, in the main process."""

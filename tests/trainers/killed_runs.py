@@ -215,7 +215,7 @@ class Notes:
         self.trainer: Any = None
 
     def note(self, name: str) -> None:
-        SAVE(self.trainer._learner.optimizer.state_dict(), self.folder / name)
+        SAVE(self.trainer.learner.optimizer.state_dict(), self.folder / name)
 
     def on_start(self, trainer_info: Mapping[str, Any]) -> None:
         self.note(f"start_{trainer_info['start']}.pt")

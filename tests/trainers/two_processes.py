@@ -394,7 +394,7 @@ def sharded(folder: Path) -> Found:
         again = make_trainer(output_dir=folder / "sharded_cut", **TWO_STEPS)
         again.train(resume=True)
     weights = [
-        weight for weight in trainer._learner.policy.parameters() if isinstance(weight, DTensor)
+        weight for weight in trainer.learner.policy.parameters() if isinstance(weight, DTensor)
     ]
     local = sum(weight.to_local().numel() for weight in weights)
     found["share"] = local / sum(weight.numel() for weight in trainer.model.parameters())
@@ -410,7 +410,7 @@ def sharded_adapters(folder: Path) -> Found:
         before = fingerprint(model)
         algorithm = make_algorithm("grpo", minibatches=2)  # one of them passed through twice
         trainer, found = train(model=model, output_dir=folder / name, steps=1, algorithm=algorithm)
-        optimizer = trainer._learner.optimizer
+        optimizer = trainer.learner.optimizer
         assert isinstance(optimizer, MasterAdamW)
         names = {type(master).__name__ for master in optimizer.master}
         dtypes = {str(master.dtype) for master in optimizer.master}
@@ -437,8 +437,8 @@ def many_micro_batches(folder: Path) -> Found:
             kept.extend(whole(gradient).flatten() for gradient in gradients)
             step(optimizer, *arguments)
 
-        with patch.object(MasterAdamW, "step", keeping), trainer._learner.joined():
-            trainer._learner.update(short_groups(), 0)
+        with patch.object(MasterAdamW, "step", keeping), trainer.learner.joined():
+            trainer.learner.update(short_groups(), 0)
         torch.save(torch.cat(kept), folder / f"{name}_{PROCESS}.pt")
 
     run("replicated")

@@ -97,9 +97,9 @@ def rich() -> Algorithm:
 def shares(trainer: Trainer) -> dict[str, float]:
     """Which part of AdamW's moments and of the trained weights is in this process alone."""
     everything = sum(weight.numel() for weight in trainer.model.parameters())
-    adamw = trainer._learner.optimizer._adamw  # type: ignore[attr-defined]
+    adamw = trainer.learner.optimizer.adamw  # type: ignore[attr-defined]
     moments = sum(state["exp_avg"].numel() for state in adamw.state.values())
-    weights = sum(weight.numel() for weight in trainer._learner.policy.parameters())
+    weights = sum(weight.numel() for weight in trainer.learner.policy.parameters())
     return {"moments": moments / everything, "weights_whole": weights / everything}
 
 
@@ -175,7 +175,7 @@ def skips_exactly(folder: Path) -> Found:
     for stage in (2, 3):
         with zero(stage, folder):
             trainer, _ = train(steps=1, weight_decay=0.1, warmup_steps=3)
-        learner = trainer._learner
+        learner = trainer.learner
         batch = micro_batch([placeholder()], trainer.accelerator.device)
         states = [hashes(trainer)]
         norms = []
@@ -191,8 +191,8 @@ def skips_exactly(folder: Path) -> Found:
 
 def hashes(trainer: Trainer) -> list[str]:
     """Of the model's weights, and of master weights, moments and steps."""
-    trainer._learner.gather()
-    state = trainer._learner.optimizer.state_dict()
+    trainer.learner.gather()
+    state = trainer.learner.optimizer.state_dict()
     moments = [value for of_one in state["adamw"]["state"].values() for value in of_one.values()]
     tensors = [*state["master"], *moments]
     return [fingerprint(trainer.model), str([float(t.double().sum()) for t in tensors])]
@@ -210,7 +210,7 @@ def adapters(folder: Path) -> Found:
             for name, weight in model.named_parameters()
             if not torch.equal(weight, before[name])
         }
-        state = trainer._learner.optimizer.state_dict()
+        state = trainer.learner.optimizer.state_dict()
         dtypes = {str(master.dtype) for master in state["master"]}
         return found | {
             "dtypes": sorted(dtypes),
@@ -235,7 +235,7 @@ def in_bfloat16(folder: Path) -> Found:
         return trainer
 
     def masters(trainer: Trainer) -> torch.Tensor:
-        state = trainer._learner.optimizer.state_dict()
+        state = trainer.learner.optimizer.state_dict()
         return torch.cat([master.flatten() for master in state["master"]])
 
     without = masters(run("bfloat0"))
@@ -263,9 +263,9 @@ def many_micro_batches(folder: Path) -> Found:
     for stage in (2, 3):
         with zero(stage, folder):
             trainer = make_trainer(model=bfloat16_model(), algorithm=algorithm, **settings)
-            with trainer._learner.joined():
-                trainer._learner.update(short_groups(), 0)
-        states = trainer._learner.optimizer.state_dict()["adamw"]["state"]
+            with trainer.learner.joined():
+                trainer.learner.update(short_groups(), 0)
+        states = trainer.learner.optimizer.state_dict()["adamw"]["state"]
         moments = [states[number]["exp_avg"].flatten() * 10 for number in range(len(states))]
         torch.save(torch.cat(moments), folder / f"many{stage}_{PROCESS}.pt")
     return {}

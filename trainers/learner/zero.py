@@ -61,6 +61,7 @@ class ZeroAdamW(Optimizer):
 
     Attributes:
         policy: To train with, in place of the policy given.
+        adamw: The optimizer that DeepSpeed drives, over this process's share of the weights.
 
     Raises:
         ConfigError: DeepSpeed is not installed.
@@ -83,11 +84,11 @@ class ZeroAdamW(Optimizer):
         )
         self._shapes = [weight.shape for weight in self.parameters]
         self._max_norm, self._hold = max_norm, False
-        self._adamw = torch.optim.AdamW(
+        self.adamw = torch.optim.AdamW(
             self.parameters, lr=0.0, weight_decay=weight_decay, betas=(0.9, 0.999)
         )
-        self._adamw.register_step_pre_hook(self._drop_if_held)
-        self._engine = _engine(policy, self.parameters, self._adamw, zero, max_norm)
+        self.adamw.register_step_pre_hook(self._drop_if_held)
+        self._engine = _engine(policy, self.parameters, self.adamw, zero, max_norm)
         self.policy = ZeroPolicy(self._engine)
         self._make_state(device)
 
@@ -98,7 +99,7 @@ class ZeroAdamW(Optimizer):
         """
         assert max_norm == self._max_norm, "DeepSpeed was told another norm to clip at"
         self._hold = not math.isfinite(loss)
-        for group in self._adamw.param_groups:
+        for group in self.adamw.param_groups:
             group["lr"] = self.next_learning_rate
         self._engine.step()
         norm = float(self._engine.get_global_grad_norm())
@@ -118,7 +119,7 @@ class ZeroAdamW(Optimizer):
             moments = {name: safe_get_full_optimizer_state(weight, name).cpu() for name in MOMENTS}
             states[number] = {"step": torch.tensor(float(self.steps)), **moments}
         # AdamW's own group holds the share of this process.
-        group = self._adamw.param_groups[0] | {"params": list(range(len(self.parameters)))}
+        group = self.adamw.param_groups[0] | {"params": list(range(len(self.parameters)))}
         return {
             "adamw": {"state": states, "param_groups": [group]},
             "master": masters,
@@ -168,7 +169,7 @@ class ZeroAdamW(Optimizer):
 
     def _set_steps(self, steps: int) -> None:
         """Set what AdamW corrects the bias of its moments by."""
-        for state in self._adamw.state.values():
+        for state in self.adamw.state.values():
             state["step"].fill_(float(steps))
 
 
