@@ -142,7 +142,8 @@ def test_the_agent_of_the_docs_trains(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs/agents.md").read_text()
     for name, block in re.findall(r"```\w+\n# (copy_agent\.\w+)\n(.*?)```", text, re.DOTALL):
         (tmp_path / name).write_text(block)
-    config = load_config(tmp_path / "copy_agent.yaml", [f"output_dir={tmp_path}/run"])
+    short = ["sampling.max_new_tokens=4", "trainer.rows_per_step=1", "evaluation.rows=2"]
+    config = load_config(tmp_path / "copy_agent.yaml", [f"output_dir={tmp_path}/run", *short])
     trainer = build_trainer(config)
     assert trainer.train()["steps"] == trainer.agent.version == 2  # type: ignore[attr-defined]
 
