@@ -2,7 +2,7 @@
 
 from gymnast.agents.backends import make_agent
 from gymnast.agents.base import Agent
-from gymnast.agents.models.load import load_model
+from gymnast.agents.loading.load import load_model
 from gymnast.agents.policy import PolicyAgent, PolicyWeights
 from gymnast.agents.scripted import ScriptedAgent
 from gymnast.agents.transformers_agent import TransformersAgent

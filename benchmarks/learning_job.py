@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gymnast.agents.models.load import load_tokenizer, model_context_length
+from gymnast.agents.loading.load import load_tokenizer, model_context_length
 from gymnast.trainers import Trainer, load_config
 from gymnast.trainers.build import trainer_settings
 from gymnast.trainers.config.sections import RunConfig

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gymnast.agents import TransformersAgent, load_model
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.types import Sampling
 from rollout_gymnast import GymnastSide
 from rollout_measure import Cost, Meter, in_turns

@@ -8,7 +8,7 @@ mask.
 from collections.abc import Sequence
 from typing import Any
 
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from rollout_gymnast import GymnastSide
 from rollout_measure import Cost, in_turns
 from rollout_report import HEAD, Point, Report, Target, difference

@@ -31,7 +31,7 @@ from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
-from gymnast.agents.models.tiny import tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_tokenizer
 
 INDEX = "https://pypi.org/simple/"
 CACHE = Path.home() / ".cache" / "gymnast" / "templates"

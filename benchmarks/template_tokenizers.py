@@ -25,7 +25,7 @@ from tokenizers.trainers import (
 )
 from transformers import PreTrainedTokenizerFast
 
-from gymnast.agents.models.tiny import CHAT_TEMPLATE
+from gymnast.agents.loading.tiny import CHAT_TEMPLATE
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 MARKUP = [

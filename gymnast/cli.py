@@ -214,7 +214,7 @@ def check(
             f"{name} is no argument of an environment's constructor; those stand by themselves "
             "here: sandbox=local, not environment.sandbox=local"
         )
-    from gymnast.agents.models.load import load_tokenizer
+    from gymnast.agents.loading.load import load_tokenizer
     from gymnast.envs import check_env, make
     from gymnast.trainers.config.task_rows import check_rows, has_rows
     from gymnast.trainers.data.row_files import load_rows

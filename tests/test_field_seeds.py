@@ -16,7 +16,7 @@ import yaml
 from accelerate import Accelerator
 
 from gymnast.agents import Agent, ScriptedAgent, TransformersAgent
-from gymnast.agents.models.tiny import CHAT_TEMPLATE, tiny_model, tiny_tokenizer
+from gymnast.agents.loading.tiny import CHAT_TEMPLATE, tiny_model, tiny_tokenizer
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.trainers import Rollouts, Trainer, collect, load_config
 from gymnast.trainers.algorithms.advantages import ESTIMATORS

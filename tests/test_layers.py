@@ -54,9 +54,10 @@ ROOMS = {
         "envs.boxes envs.builtin.code.judging envs.environment envs.records envs.tools "
         "sandboxes.contract"
     ),
+    "agents.loading": "",
     "agents.models": "",
     "agents.engine": "agents.models",
-    "agents": "agents.engine agents.models",
+    "agents": "agents.engine agents.loading agents.models",
     "trainers.base": "",
     "trainers.data": "trainers.base",
     "trainers.algorithms": "trainers.base",

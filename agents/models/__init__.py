@@ -1,1 +1,1 @@
-"""Transformers models: loading and saving them, and whether and how they run on packed tokens."""
+"""Transformers models: whether and how they run on packed tokens, and their adapters."""

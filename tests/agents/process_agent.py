@@ -26,7 +26,7 @@ import torch
 
 from gymnast.agents import PolicyWeights
 from gymnast.agents.engine.sampling import Draw, sample
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import InfrastructureError
 from gymnast.types import Completion, Sampling, VersionSpan
 

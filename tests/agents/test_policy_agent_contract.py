@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from gymnast.agents import PolicyAgent, PolicyWeights, TransformersAgent, load_model
-from gymnast.agents.models.tiny import tiny_model, tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.errors import UsageError
 from gymnast.types import Completion, Sampling, VersionSpan
 from process_agent import ProcessAgent, Server

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from gymnast.agents import TransformersAgent
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import InfrastructureError, UsageError
 from gymnast.types import Completion, Sampling
 
@@ -255,7 +255,7 @@ def test_its_thread_ends_before_python_does_also_amid_a_completion() -> None:
     code = """if True:
         import asyncio, atexit, threading
         from gymnast.agents import TransformersAgent
-        from gymnast.agents.models.tiny import tiny_model
+        from gymnast.agents.loading.tiny import tiny_model
         from gymnast.types import Sampling
 
         def running():

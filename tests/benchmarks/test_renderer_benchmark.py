@@ -2,7 +2,7 @@
 
 import pytest
 
-from gymnast.agents.models.tiny import CHAT_TEMPLATE
+from gymnast.agents.loading.tiny import CHAT_TEMPLATE
 from renderer import compare, once, scaling
 from template_corpus import Template
 

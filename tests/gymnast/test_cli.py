@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from command_fixtures import SHOP, CommandLine
-from gymnast.agents.models.tiny import tiny_model, tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 
 CALC = '''\
 from gymnast.envs import Environment, tool

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from command_fixtures import CommandLine
 from gymnast import errors
-from gymnast.agents.models.tiny import tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.envs import Environment, Renderer, check_env, tool
 from gymnast.envs.records.episode import CallRecord, Episode
 from gymnast.sandboxes import LocalSandbox

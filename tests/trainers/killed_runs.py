@@ -276,7 +276,7 @@ def serve() -> None:
     warnings.simplefilter("error")
     for lazy in (
         "gymnast.cli",
-        "gymnast.agents.models.tiny",
+        "gymnast.agents.loading.tiny",
         "transformers.models.qwen3.modeling_qwen3",
     ):
         importlib.import_module(lazy)  # once, not in every fork

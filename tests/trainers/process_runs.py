@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from clocks import without_clocks
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 
 Found = list[dict[str, Any]]  # of each process, by scenario
 

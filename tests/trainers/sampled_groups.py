@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from gymnast.agents import TransformersAgent
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.trainers.learner.master_adamw import MasterAdamW
 from gymnast.types import Sampling, Span, StopReason, Trajectory
 

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from process_agent import ProcessAgent
 from two_processes import ROWS, Found, fsdp2, run_scenarios, train
 

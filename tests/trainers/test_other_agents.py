@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gymnast.agents import PolicyWeights, TransformersAgent, load_model
-from gymnast.agents.models.tiny import tiny_model, tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.envs import Environment, make
 from gymnast.errors import ConfigError, UsageError, UserCodeError
 from gymnast.trainers import Trainer, collect, load_config, rollout

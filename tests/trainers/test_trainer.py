@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from clocks import without_clocks
 from gymnast.agents import load_model
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment, Renderer
 from gymnast.errors import (
     CheckpointError,

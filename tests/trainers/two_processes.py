@@ -31,7 +31,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from gymnast.agents import load_model
-from gymnast.agents.models.tiny import tiny_model, tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.envs import Environment
 from gymnast.errors import GymnastError, InfrastructureError
 from gymnast.trainers import Algorithm, Kl, Trainer, losses, make_algorithm

@@ -20,7 +20,7 @@ import torch
 from accelerate import Accelerator
 
 from gymnast.agents import load_model
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.trainers import Algorithm, Kl, Trainer, make_algorithm
 from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.learner.policy.micro_batches import micro_batch

@@ -26,8 +26,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from gymnast.agents.loading.model_source import no_progress_bars
 from gymnast.agents.models.merging import save_merged
-from gymnast.agents.models.model_source import no_progress_bars
 from gymnast.errors import ConfigError
 from gymnast.trainers.saving.checkpoints import Checkpoints
 from gymnast.trainers.saving.disk_space import naming_full_disk

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gymnast.agents import TransformersAgent
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import UsageError
 from gymnast.types import Completion, Sampling
 

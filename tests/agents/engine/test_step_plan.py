@@ -13,7 +13,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, GptOssConfig, GptOssFo
 from gymnast.agents import TransformersAgent
 from gymnast.agents.engine.kv_cache import Prefix, Row
 from gymnast.agents.engine.step_plan import WASTE_TOKENS, Chunk, decoding_order, runs
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.types import Completion, Sampling
 
 SHAPE = {

@@ -10,13 +10,13 @@ import weakref
 import pytest
 
 from gymnast.agents import TransformersAgent
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.types import Sampling
 
 TEAMS = """
 import asyncio, os, threading, torch
 from gymnast.agents import TransformersAgent
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.types import Sampling
 
 def helpers():

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gymnast.agents import load_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.agents.models.merging import save_merged
-from gymnast.agents.models.tiny import tiny_model
 
 
 def trained(model: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.agents.models.tiny import tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.envs import Environment, Outcome, Renderer, check_env, make
 from gymnast.errors import ConfigError, GymnastError, ToolDefinitionError, UserCodeError
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.agents.models.tiny import tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.envs.rendering.renderer import Renderer
 
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "", "parameters": {}}}]

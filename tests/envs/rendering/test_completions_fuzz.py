@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from gymnast.agents import ScriptedAgent
-from gymnast.agents.models.tiny import CHAT_TEMPLATE, tiny_tokenizer
+from gymnast.agents.loading.tiny import CHAT_TEMPLATE, tiny_tokenizer
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.errors import TemplateError
 from gymnast.trainers import rollout

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.agents.models.tiny import tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.envs.rendering.renderer import Renderer
 
 TEMPLATES = Path(__file__).parent / "chat_templates"

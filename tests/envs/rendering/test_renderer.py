@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gymnast.agents.models.tiny import tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.envs.rendering import plain_protocol
 from gymnast.envs.rendering.renderer import Renderer
 from gymnast.errors import DataError, ModelError, TemplateError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gymnast.agents.models.tiny import tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.envs.rendering.renderer import Renderer
 from gymnast.envs.rendering.response_template import Parsed, ResponseTemplate
 from gymnast.envs.rendering.tokens.safe_text import SafeText

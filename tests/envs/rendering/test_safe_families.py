@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
-from gymnast.agents.models.tiny import CHAT_TEMPLATE, tiny_tokenizer
+from gymnast.agents.loading.tiny import CHAT_TEMPLATE, tiny_tokenizer
 from gymnast.envs.rendering.renderer import Renderer
 from gymnast.envs.rendering.tokens.markers import CANDIDATES
 from gymnast.envs.rendering.tokens.token_patterns import any_of

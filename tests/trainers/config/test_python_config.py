@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment, Renderer
 from gymnast.errors import ConfigError
 from gymnast.trainers import Trainer

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.agents.models.load import load_tokenizer
+from gymnast.agents.loading.load import load_tokenizer
 from gymnast.envs import Environment
 from gymnast.errors import DataError, UsageError, UserCodeError
 from gymnast.trainers.config.files import parse_config

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gymnast.agents.models.tiny import tiny_model, tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.errors import ConfigError
 from gymnast.trainers.build import build_trainer, evaluation_config
 from gymnast.trainers.config.files import load_config, parse_config, save_config

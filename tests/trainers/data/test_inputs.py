@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gymnast.agents import ScriptedAgent
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment, Renderer
 from gymnast.errors import GymnastError
 from gymnast.trainers import Trainer, collect, rollout

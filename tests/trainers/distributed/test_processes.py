@@ -9,7 +9,7 @@ import torch
 from accelerate import Accelerator
 
 from clocks import without_clocks
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import ConfigError
 from gymnast.trainers import Trainer, make_algorithm
 from gymnast.trainers.learner.policy.policy import Policy

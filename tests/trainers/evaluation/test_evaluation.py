@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError, InfrastructureError, TooManyFailures
 from gymnast.trainers import Trainer

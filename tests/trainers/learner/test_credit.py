@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import ConfigError
 from gymnast.trainers import Kl, RewardBatch, advantages, make_algorithm
 from gymnast.trainers.learner.credit import advantage_metrics, with_advantages

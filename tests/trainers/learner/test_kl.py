@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gymnast.agents import load_model
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.trainers.algorithms.kl import DIVERGENCES, k1, k2, k3
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, micro_batch
 from gymnast.trainers.learner.policy.policy import Policy, Reference

@@ -12,7 +12,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment
 from gymnast.errors import Diverged, GymnastError
 from gymnast.trainers import Trainer, make_algorithm

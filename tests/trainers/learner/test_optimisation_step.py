@@ -12,7 +12,7 @@ import torch
 from accelerate import Accelerator
 
 from gymnast.agents import load_model
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import ConfigError
 from gymnast.trainers import Algorithm, make_algorithm
 from gymnast.trainers.algorithms.algorithm import names

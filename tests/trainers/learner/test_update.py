@@ -8,7 +8,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.trainers.algorithms.advantages import grpo, rloo
 from gymnast.trainers.algorithms.aggregations import AGGREGATIONS
 from gymnast.trainers.algorithms.algorithm import make_algorithm

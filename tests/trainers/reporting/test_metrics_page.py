@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import Kl, Reward, Trainer, make_algorithm

@@ -12,7 +12,7 @@ import gymnasium
 import pytest
 
 from gymnast.agents import Agent, ScriptedAgent, TransformersAgent
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.errors import DataError, InfrastructureError, UserCodeError
 from gymnast.sandboxes import SandboxSpec

@@ -8,7 +8,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.trainers import Kl, make_algorithm
 from gymnast.trainers.algorithms.algorithm import names
 from gymnast.trainers.learner.policy.policy import Policy, Reference

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gymnast.agents import ScriptedAgent
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment, Renderer
 from gymnast.errors import ConfigError, InfrastructureError, TooManyFailures, UserCodeError
 from gymnast.trainers import Reward, Rollouts, Trainer, collect
@@ -325,7 +325,7 @@ def test_what_cannot_be_a_reward_is_refused(named: Sequence[str], message: str) 
 
 
 def test_a_trainer_learns_from_reward_functions_alone(tokenizer: Any) -> None:
-    from gymnast.agents.models.tiny import tiny_model
+    from gymnast.agents.loading.tiny import tiny_model
 
     def small_letters(given: Trajectory) -> float:
         text = str(given.messages[-1]["content"])

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gymnast.agents import Agent, ScriptedAgent, TransformersAgent
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.errors import ConfigError
 from gymnast.trainers import rollout

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gymnast.agents import Agent, ScriptedAgent, TransformersAgent
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.errors import ConfigError, InfrastructureError
 from gymnast.sandboxes import SandboxSpec

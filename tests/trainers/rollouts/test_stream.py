@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gymnast.agents import ScriptedAgent, TransformersAgent
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.errors import ConfigError, InfrastructureError
 from gymnast.trainers import Group, Rollouts, collect, stream

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError, DiskFull
 from gymnast.trainers import Trainer

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gymnast.agents import load_model
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import ConfigError
 from gymnast.trainers.saving.run_folder import RunFolder, evaluation_folder, save_model
 from gymnast.types import Span, StopReason, Trajectory

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from gymnast.agents.models.tiny import tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.envs import Renderer
 from gymnast.envs.rendering.calls import kinds, markup, probes
 from gymnast.envs.rendering.calls.payloads import (

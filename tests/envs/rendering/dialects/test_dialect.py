@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.agents.models.tiny import tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.envs.rendering.calls.json_payloads import NameThenJson
 from gymnast.envs.rendering.calls.parameters import Parameters
 from gymnast.envs.rendering.dialects.dialect import Dialect, read_calls

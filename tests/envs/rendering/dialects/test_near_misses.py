@@ -9,7 +9,7 @@ import pytest
 
 from call_dialects import FAMILIES, renderer_of, written
 from gymnast.agents import ScriptedAgent
-from gymnast.agents.models.tiny import tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.envs.rendering.dialects.dialect import read_calls
 from gymnast.trainers import rollout

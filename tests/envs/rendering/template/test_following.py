@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.agents.models.tiny import tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.envs.rendering.calls import probes
 from gymnast.envs.rendering.template.chat_template import ChatTemplate
 from gymnast.envs.rendering.template.derivation import derive_dialect

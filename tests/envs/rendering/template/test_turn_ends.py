@@ -6,7 +6,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from gymnast.agents.models.tiny import tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.envs.rendering.template.turns import TurnMarkup, after_cut, after_stop, end_of_turn
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.agents.models.tiny import tiny_tokenizer
+from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.envs.rendering.renderer import Renderer
 from gymnast.errors import TemplateError
 

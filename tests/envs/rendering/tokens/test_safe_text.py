@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from tokenizers.trainers import BpeTrainer, UnigramTrainer
 from transformers import PreTrainedTokenizerFast
 
-from gymnast.agents.models.tiny import CHAT_TEMPLATE, tiny_tokenizer
+from gymnast.agents.loading.tiny import CHAT_TEMPLATE, tiny_tokenizer
 from gymnast.envs.rendering.renderer import Renderer
 
 TEMPLATES = Path(__file__).parents[1] / "chat_templates"

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, micro_batch, split
 from gymnast.trainers.learner.policy.packing import WORTH_SHARING, pack
 from gymnast.trainers.learner.policy.policy import Policy

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from gymnast.agents.models.tiny import tiny_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import ModelError
 from gymnast.trainers.learner.policy.micro_batches import (
     CreditedTrajectory,

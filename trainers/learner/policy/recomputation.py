@@ -1,0 +1,75 @@
+"""Layers that keep nothing but their input for the backward pass, and are computed again in it."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from gymnast.agents.models.attention import planned
+from gymnast.errors import ModelError
+
+
+def checkpoint_layers(model: Any, causal: Any) -> list[Any]:
+    """Have a model's layers computed again in the backward pass; a setting of the model that stays.
+
+    Args:
+        model: Of Transformers, or of peft around one.
+        causal: The same, without adapters around it.
+
+    Returns:
+        The layers, each of which does so while it is in training mode.
+
+    Raises:
+        ModelError: Its layers cannot be computed a second time.
+    """
+
+    # The layers are computed again after `Policy.forward` has left `planned`.
+    def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+        return nullcontext(), planned(model)
+
+    settings = {"use_reentrant": False, "context_fn": contexts}
+    # The second is the first one's name before Transformers 5.15 or so, and warns after it.
+    enable = getattr(causal, "activation_checkpointing_enable", None)
+    enable = enable or causal.gradient_checkpointing_enable
+    try:
+        enable(settings)
+    except ValueError as error:
+        raise ModelError(
+            f"{type(causal).__name__} cannot compute its layers a second time ({error}): set "
+            "gradient_checkpointing to false."
+        ) from error
+    layers = [m for m in causal.modules() if isinstance(m, GradientCheckpointingLayer)]
+    if not layers:
+        raise ModelError(
+            f"{type(causal).__name__} cannot compute its layers a second time: none of them is "
+            "a GradientCheckpointingLayer of Transformers. Set gradient_checkpointing to false."
+        )
+    for layer in layers:
+        again = layer._gradient_checkpointing_func
+        layer._gradient_checkpointing_func = partial(_checkpointed, layer, again)
+    return layers
+
+
+def _checkpointed(
+    layer: nn.Module, checkpoint: Callable[..., Any], forward: Callable[..., Any], *inputs: Any
+) -> Any:
+    """A layer in training mode, in which Transformers checkpoints it, computed in evaluation mode.
+
+    Args:
+        layer: Whose own mode it is; adapters within keep theirs.
+        checkpoint: Calls a function now, and again in the backward pass.
+        forward: Of the layer.
+        *inputs: Of its forward.
+    """
+
+    def evaluated(*inputs: Any) -> Any:
+        layer.training = False
+        try:
+            return forward(*inputs)
+        finally:
+            layer.training = True
+
+    return checkpoint(evaluated, *inputs)
