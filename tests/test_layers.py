@@ -57,7 +57,7 @@ ROOMS = {
     "agents.loading": "",
     "agents.models": "",
     "agents.engine": "agents.models",
-    "agents": "agents.engine agents.loading agents.models",
+    "agents": "agents.engine agents.models",
     "trainers.base": "",
     "trainers.data": "trainers.base",
     "trainers.algorithms": "trainers.base",
@@ -71,7 +71,7 @@ ROOMS = {
         "trainers.algorithms trainers.base trainers.distributed trainers.learner.policy"
     ),
     "trainers.saving": (
-        "agents.models trainers.base trainers.distributed trainers.learner"
+        "agents.loading agents.models trainers.base trainers.distributed trainers.learner"
     ),
     "trainers.evaluation": "trainers.base trainers.rollouts",
     "trainers.reporting": (
@@ -82,7 +82,7 @@ ROOMS = {
         "trainers.evaluation trainers.learner trainers.reporting trainers.rollouts trainers.saving"
     ),
     "trainers": (
-        "agents agents.models trainers.algorithms trainers.base trainers.config trainers.data "
+        "agents agents.loading trainers.algorithms trainers.base trainers.config trainers.data "
         "trainers.distributed trainers.evaluation trainers.learner trainers.reporting "
         "trainers.rollouts trainers.saving"
     ),
