@@ -9,7 +9,7 @@ from accelerate import Accelerator
 from gymnast.agents import load_model
 from gymnast.trainers import make_algorithm
 from gymnast.trainers.learner.credit import with_advantages
-from gymnast.trainers.learner.master_adamw import MasterAdamW
+from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, micro_batch, split
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.update import UpdateSettings, update
@@ -35,7 +35,7 @@ def step(
     model, _ = load_model(name, dtype="float32")
     warm_up(model)
     policy = Policy(model, gradient_checkpointing=checkpointing)
-    optimizer = MasterAdamW(model.parameters(), learning_rate=0.0)
+    optimizer = MasterOptimizer(model.parameters(), learning_rate=0.0)
     settings = UpdateSettings(
         algorithm=make_algorithm("grpo"),
         max_grad_norm=clip,

@@ -23,7 +23,7 @@ from gymnast.trainers.algorithms.advantages import ESTIMATORS
 from gymnast.trainers.algorithms.algorithm import make_algorithm
 from gymnast.trainers.build import build_trainer
 from gymnast.trainers.learner.credit import with_advantages
-from gymnast.trainers.learner.master_adamw import MasterAdamW
+from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
 from gymnast.trainers.learner.policy.micro_batches import micro_batch
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.update import UpdateSettings, update
@@ -118,7 +118,7 @@ def learn(groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
         max_grad_norm=1.0,
         tokens_per_microbatch=2048,
     )
-    optimizer = MasterAdamW(model.parameters(), learning_rate=1e-3)
+    optimizer = MasterOptimizer(model.parameters(), learning_rate=1e-3)
     return update(Policy(model), optimizer, groups, settings, Accelerator())
 
 

@@ -67,11 +67,14 @@ ROOMS = {
         "trainers.data trainers.distributed"
     ),
     "trainers.learner.policy": "agents.models trainers.algorithms",
+    "trainers.learner.optimizers": "trainers.distributed trainers.learner.policy",
     "trainers.learner": (
-        "trainers.algorithms trainers.base trainers.distributed trainers.learner.policy"
+        "trainers.algorithms trainers.base trainers.distributed trainers.learner.optimizers "
+        "trainers.learner.policy"
     ),
     "trainers.saving": (
-        "agents.loading agents.models trainers.base trainers.distributed trainers.learner"
+        "agents.loading agents.models trainers.base trainers.distributed "
+        "trainers.learner.optimizers"
     ),
     "trainers.evaluation": "trainers.base trainers.rollouts",
     "trainers.reporting": (
@@ -83,8 +86,8 @@ ROOMS = {
     ),
     "trainers": (
         "agents agents.loading trainers.algorithms trainers.base trainers.config trainers.data "
-        "trainers.distributed trainers.evaluation trainers.learner trainers.reporting "
-        "trainers.rollouts trainers.saving"
+        "trainers.distributed trainers.evaluation trainers.learner trainers.learner.optimizers "
+        "trainers.reporting trainers.rollouts trainers.saving"
     ),
     "commands": "sandboxes.backends",
 }  # fmt: skip

@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from gymnast.errors import CheckpointError, ConfigError
 from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.distributed.processes import together
-from gymnast.trainers.learner.not_finite import ends_run, raise_if_run_ends
+from gymnast.trainers.learner.optimizers.not_finite import ends_run, raise_if_run_ends
 from gymnast.trainers.saving.disk_space import check_room, estimate_need
 from gymnast.trainers.saving.ending import Ending
 from gymnast.trainers.saving.run_folder import RunFolder

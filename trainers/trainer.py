@@ -44,7 +44,7 @@ from gymnast.trainers.evaluation.evaluation import Evaluation, played_by
 from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.evaluation.tags import By, tag_expressions
 from gymnast.trainers.learner.learner import Learner, check_dtypes
-from gymnast.trainers.learner.not_finite import skip_message
+from gymnast.trainers.learner.optimizers.not_finite import skip_message
 from gymnast.trainers.reporting.console import RunConsole
 from gymnast.trainers.reporting.trackers import Named, as_json, finite, make_trackers, tracking
 from gymnast.trainers.rollouts.environments import MakeEnvironment, environment_factory

@@ -29,7 +29,7 @@ import torch
 from gymnast.envs import Environment, tool
 from gymnast.trainers import build as run
 from gymnast.trainers import losses
-from gymnast.trainers.learner.master_adamw import MasterAdamW
+from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
 from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.saving import checkpoints, run_folder
 from gymnast.trainers.trainer import Trainer
@@ -173,7 +173,7 @@ def mark_places() -> None:
     torch.save = half_a_state  # type: ignore[assignment]
     run_folder.RunFolder.add_metrics = half_a_line  # type: ignore[method-assign]
     before(run, "load_model", lambda *_: "loading")
-    after(MasterAdamW, "step", lambda *_: f"{phase}: optimizer step")
+    after(MasterOptimizer, "step", lambda *_: f"{phase}: optimizer step")
     before(RunLoop, "_checkpoint_is_due", lambda *_: f"{phase}: checkpoint")
     before(os, "rename", lambda source, _: f"rename {Path(source).name}")
     before(os, "replace", lambda source, _: f"replace {Path(source).name}")

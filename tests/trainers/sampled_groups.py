@@ -8,13 +8,13 @@ import torch
 
 from gymnast.agents import TransformersAgent
 from gymnast.agents.loading.tiny import tiny_model
-from gymnast.trainers.learner.master_adamw import MasterAdamW
+from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
 from gymnast.types import Sampling, Span, StopReason, Trajectory
 
 Groups = list[list[Trajectory]]
 
 
-class KeepsGradients(MasterAdamW):
+class KeepsGradients(MasterOptimizer):
     """An AdamW whose last gradients can be looked at."""
 
     def step(self, norm: torch.Tensor, max_norm: float) -> None:

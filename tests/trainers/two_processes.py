@@ -39,7 +39,7 @@ from gymnast.trainers.algorithms.advantages import ESTIMATORS
 from gymnast.trainers.algorithms.losses import LOSSES, TokenLosses
 from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.distributed.sharding import whole
-from gymnast.trainers.learner.master_adamw import MasterAdamW
+from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
 from gymnast.trainers.learner.policy.shares import largest_over_processes
 from gymnast.types import Sampling
 from sampled_groups import bfloat16_model, short_groups
@@ -411,7 +411,7 @@ def sharded_adapters(folder: Path) -> Found:
         algorithm = make_algorithm("grpo", minibatches=2)  # one of them passed through twice
         trainer, found = train(model=model, output_dir=folder / name, steps=1, algorithm=algorithm)
         optimizer = trainer.learner.optimizer
-        assert isinstance(optimizer, MasterAdamW)
+        assert isinstance(optimizer, MasterOptimizer)
         names = {type(master).__name__ for master in optimizer.master}
         dtypes = {str(master.dtype) for master in optimizer.master}
         return found | {"before": before, "masters": sorted(names | dtypes)}
@@ -430,14 +430,14 @@ def many_micro_batches(folder: Path) -> Found:
             model=bfloat16_model(), algorithm=algorithm, tokens_per_microbatch=1, max_grad_norm=1e9
         )
         kept: list[torch.Tensor] = []
-        step = MasterAdamW.step
+        step = MasterOptimizer.step
 
-        def keeping(optimizer: MasterAdamW, *arguments: Any) -> None:
+        def keeping(optimizer: MasterOptimizer, *arguments: Any) -> None:
             gradients = (master.grad for master in optimizer.master if master.grad is not None)
             kept.extend(whole(gradient).flatten() for gradient in gradients)
             step(optimizer, *arguments)
 
-        with patch.object(MasterAdamW, "step", keeping), trainer.learner.joined():
+        with patch.object(MasterOptimizer, "step", keeping), trainer.learner.joined():
             trainer.learner.update(short_groups(), 0)
         torch.save(torch.cat(kept), folder / f"{name}_{PROCESS}.pt")
 

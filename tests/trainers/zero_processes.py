@@ -1,4 +1,4 @@
-"""What test_deepspeed.py runs in two real processes: one function a scenario.
+"""What optimizers/test_zero.py runs in two real processes: one function a scenario.
 
     python zero_processes.py FOLDER
 

@@ -4,7 +4,8 @@
     each works alone (rollouts hold no collectives), however long that takes
     `together` waits for all: every process gets all results, or every process raises
 
-accelerate sums the gradients; `sharding.py` and `learner/zero.py` divide weights and optimizer.
+accelerate sums the gradients; `sharding.py` and `learner/optimizers/zero.py` divide weights and
+optimizer.
 """
 
 import os
@@ -77,7 +78,8 @@ def launched(trackers: Sequence[GeneralTracker] = ()) -> Accelerator:
         given = os.environ.get(name, value)
         if given.lower() != value:
             raise ConfigError(f"accelerate launch: {name} must be {value}, got {given}: {reason}")
-    # DeepSpeed is called by `learner/zero.py`; accelerate would want to make optimizer and steps.
+    # DeepSpeed is called by `learner/optimizers/zero.py`; accelerate would want to make optimizer
+    # and steps.
     with patch_environment(ACCELERATE_USE_DEEPSPEED="false"):
         _check_device(os.environ.get("ACCELERATE_TORCH_DEVICE", "cpu"))
         return Accelerator(

@@ -3,8 +3,8 @@
 A sharded weight is a `DTensor`: each process holds a slice, and a forward or backward pass gathers
 one layer at a time. Everything here that gathers is a collective call: every process makes it.
 
-FSDP1 is refused. Of DeepSpeed (`trainers/learner/zero.py`) there is only how a weight of ZeRO-3 is
-made whole.
+FSDP1 is refused. Of DeepSpeed (`trainers/learner/optimizers/zero.py`) there is only how a weight of
+ZeRO-3 is made whole.
 """
 
 import os

@@ -2,8 +2,8 @@
 
 A DeepSpeed config may hold a whole training recipe, but a run has its own. Only the section
 `zero_optimization` and the settings of what is printed are taken from the launcher's; what would
-change the numbers, or what Gymnast does itself, is refused by name. `trainers/learner/zero.py` uses
-the result.
+change the numbers, or what Gymnast does itself, is refused by name.
+`trainers/learner/optimizers/zero.py` uses the result.
 """
 
 import json

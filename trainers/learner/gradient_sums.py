@@ -8,7 +8,7 @@ several micro-batches, each pass's gradient is moved to a float32 sum. Weights t
     divided (FSDP2)                are averaged in every pass; the float32 sums are divided too
 
 A step of one micro-batch has nothing to add up: its gradient stays in the weights' dtype until the
-optimizer's step. DeepSpeed is told to do the same in `trainers/learner/zero.py`.
+optimizer's step. DeepSpeed is told to do the same in `trainers/learner/optimizers/zero.py`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ import torch
 from accelerate import Accelerator
 from torch.nn.parallel import DistributedDataParallel
 
-from gymnast.trainers.learner.optimizer import Optimizer
+from gymnast.trainers.learner.optimizers.optimizer import Optimizer
 
 # How many numbers are averaged over processes at once: 64 MiB.
 AT_ONCE = 2**24

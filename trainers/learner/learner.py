@@ -21,12 +21,12 @@ from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.distributed.sharding import shard, whole
 from gymnast.trainers.distributed.zero_settings import Zero
 from gymnast.trainers.learner.credit import Groups
-from gymnast.trainers.learner.master_adamw import MasterAdamW
-from gymnast.trainers.learner.optimizer import Optimizer
+from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
+from gymnast.trainers.learner.optimizers.optimizer import Optimizer
+from gymnast.trainers.learner.optimizers.zero import ZeroAdamW
 from gymnast.trainers.learner.policy.policy import Policy, Reference
 from gymnast.trainers.learner.settings import LearnerSettings
 from gymnast.trainers.learner.update import UpdateSettings, update
-from gymnast.trainers.learner.zero import ZeroAdamW
 
 
 def check_dtypes(model: Any) -> None:
@@ -109,7 +109,7 @@ class Learner:
             self.policy = self.optimizer.policy
         else:
             self.policy = shard(policy, trained, accelerator) if sharded else policy
-            self.optimizer = MasterAdamW(trained.parameters(), **adamw)
+            self.optimizer = MasterOptimizer(trained.parameters(), **adamw)
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # of the model, of the copy
         if trained is not model:
             wholes = dict(model.named_parameters())

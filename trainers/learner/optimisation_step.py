@@ -15,8 +15,8 @@ from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.algorithms.kl import k3
 from gymnast.trainers.algorithms.losses import log_ratio
 from gymnast.trainers.learner.gradient_sums import run_passes
-from gymnast.trainers.learner.not_finite import why_not_finite
-from gymnast.trainers.learner.optimizer import Optimizer
+from gymnast.trainers.learner.optimizers.not_finite import why_not_finite
+from gymnast.trainers.learner.optimizers.optimizer import Optimizer
 from gymnast.trainers.learner.policy.shares import (
     Scored,
     Share,

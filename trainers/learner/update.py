@@ -50,9 +50,9 @@ from accelerate import Accelerator
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.learner.credit import Groups, advantage_metrics, with_advantages
 from gymnast.trainers.learner.kl_in_reward import KL_PART, penalised
-from gymnast.trainers.learner.not_finite import ends_run
 from gymnast.trainers.learner.optimisation_step import take_step
-from gymnast.trainers.learner.optimizer import Optimizer
+from gymnast.trainers.learner.optimizers.not_finite import ends_run
+from gymnast.trainers.learner.optimizers.optimizer import Optimizer
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, MicroBatch
 from gymnast.trainers.learner.policy.policy import Reference, has_dropout
 from gymnast.trainers.learner.policy.shares import (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.errors import ConfigError, DiskFull
-from gymnast.trainers.learner.optimizer import Optimizer
+from gymnast.trainers.learner.optimizers.optimizer import Optimizer
 from gymnast.visible import visible_logger
 
 BYTES_PER_WEIGHT = 12

@@ -23,8 +23,8 @@ from accelerate import Accelerator
 from gymnast.errors import CheckpointError, ConfigError
 from gymnast.trainers.base.generators import generator_states, restore_generators, seed_generators
 from gymnast.trainers.distributed.processes import together
-from gymnast.trainers.learner.not_finite import checkpoints_kept
-from gymnast.trainers.learner.optimizer import Optimizer
+from gymnast.trainers.learner.optimizers.not_finite import checkpoints_kept
+from gymnast.trainers.learner.optimizers.optimizer import Optimizer
 from gymnast.trainers.saving.run_folder import OVER, RunFolder, holds_results, is_over
 from gymnast.visible import visible_logger
 

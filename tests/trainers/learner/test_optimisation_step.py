@@ -17,8 +17,8 @@ from gymnast.errors import ConfigError
 from gymnast.trainers import Algorithm, make_algorithm
 from gymnast.trainers.algorithms.algorithm import names
 from gymnast.trainers.algorithms.losses import LOSSES, TokenLosses
-from gymnast.trainers.learner.master_adamw import MasterAdamW
 from gymnast.trainers.learner.optimisation_step import give_back_freed_memory
+from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.update import UpdateSettings, update
 from sampled_groups import Groups, forward_logprobs, just_sampled, random_groups
@@ -27,7 +27,7 @@ from sampled_groups import Groups, forward_logprobs, just_sampled, random_groups
 def learned(
     model: Any, groups: Groups, algorithm: Algorithm, tokens: int = 2048
 ) -> Mapping[str, float]:
-    optimizer = MasterAdamW(model.parameters(), learning_rate=1e-2)
+    optimizer = MasterOptimizer(model.parameters(), learning_rate=1e-2)
     return update(
         Policy(model), optimizer, groups, UpdateSettings(algorithm, math.inf, tokens), Accelerator()
     )

@@ -15,7 +15,7 @@ from gymnast.trainers.algorithms.algorithm import make_algorithm
 from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.algorithms.losses import LOSSES
 from gymnast.trainers.learner.kl_in_reward import penalised
-from gymnast.trainers.learner.master_adamw import MasterAdamW
+from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
 from gymnast.trainers.learner.policy.policy import Policy, Reference
 from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.types import StopReason, Trajectory
@@ -176,7 +176,7 @@ def test_a_step_raises_what_was_better_than_the_rest(accelerator: Accelerator) -
         for t in groups[0]
         for own in [forward_logprobs(model, t.ids).tolist()]
     )
-    optimizer = MasterAdamW(model.parameters(), learning_rate=1e-4)
+    optimizer = MasterOptimizer(model.parameters(), learning_rate=1e-4)
     metrics = update(Policy(model), optimizer, [[worse, better]], SETTINGS, accelerator)
     assert metrics["clipped"] == 0.0
     assert metrics["engine/logprob_difference"] < 1e-5
@@ -206,7 +206,7 @@ def test_a_loss_that_is_no_number_skips_the_update_and_the_next_one_works(
     before = weights(model)
     groups = random_groups(model, [[0.0, 1.0]])
     broken = replace(groups[0][0], logprobs=[math.nan] * len(groups[0][0].ids))
-    optimizer = MasterAdamW(model.parameters(), learning_rate=1e-3)
+    optimizer = MasterOptimizer(model.parameters(), learning_rate=1e-3)
     policy = Policy(model)
     metrics = update(policy, optimizer, [[broken, groups[0][1]]], SETTINGS, accelerator)
     assert metrics["updates/skipped"] == 1.0
@@ -257,7 +257,7 @@ def test_the_learning_rate_is_that_of_the_last_step_and_clipping_is_told(
     groups = random_groups(tiny_model(), [[0.0, 1.0]])
     for max_grad_norm, clipped in ((1e-3, 1.0), (1e6, 0.0)):
         model = tiny_model()
-        optimizer = MasterAdamW(model.parameters(), learning_rate=1e-4, warmup_steps=3)
+        optimizer = MasterOptimizer(model.parameters(), learning_rate=1e-4, warmup_steps=3)
         settings = replace(SETTINGS, max_grad_norm=max_grad_norm)
         told = [update(Policy(model), optimizer, groups, settings, accelerator) for _ in range(5)]
         rates = [metrics["learning_rate"] for metrics in told]
@@ -498,7 +498,7 @@ def test_several_epochs_keep_to_the_logprobs_before_the_first(accelerator: Accel
 
 def steps_of(accelerator: Accelerator, groups: Groups, **settings: Any) -> tuple[int, Any]:
     model = tiny_model()
-    optimizer = MasterAdamW(model.parameters(), learning_rate=1e-3)
+    optimizer = MasterOptimizer(model.parameters(), learning_rate=1e-3)
     algorithm = make_algorithm("rloo", old_logprobs="engine", **settings)
     chosen = replace(SETTINGS, algorithm=algorithm)
     metrics = update(Policy(model), optimizer, groups, chosen, accelerator)
@@ -518,7 +518,7 @@ def test_two_minibatches_are_two_batches_one_after_the_other(accelerator: Accele
     groups = random_groups(tiny_model(), [[0.0, 1.0], [0.5, 0.0]])
     _, ours = steps_of(accelerator, groups, minibatches=2)
     model = tiny_model()
-    optimizer = MasterAdamW(model.parameters(), learning_rate=1e-3)
+    optimizer = MasterOptimizer(model.parameters(), learning_rate=1e-3)
     settings = replace(SETTINGS, algorithm=make_algorithm("rloo", old_logprobs="engine"))
     for group in groups:
         update(Policy(model), optimizer, [group], settings, accelerator)
@@ -551,7 +551,7 @@ def test_turns_have_advantages_of_their_own(accelerator: Accelerator) -> None:
     model = tiny_model()
     one, other = random_groups(model, [[0.0, 0.0]])[0]
     better = replace(one, turn_rewards=[1.0, 0.0])
-    optimizer = MasterAdamW(model.parameters(), learning_rate=1e-4)
+    optimizer = MasterOptimizer(model.parameters(), learning_rate=1e-4)
     algorithm = make_algorithm("turn_level", gamma=0.0, old_logprobs="engine")
     settings = replace(SETTINGS, algorithm=algorithm)
 

@@ -24,7 +24,7 @@ pytestmark = [
     ),
 ]
 
-SCRIPT = Path(__file__).parents[1] / "zero_processes.py"
+SCRIPT = Path(__file__).parents[2] / "zero_processes.py"
 LONGEST_S = 600  # for all scenarios; one that hangs fails here
 every_stage = pytest.mark.parametrize("stage", ["1", "2", "3"])
 most_stages = pytest.mark.parametrize("stage", ["2", "3"])  # 1 differs from 2 in gradients alone

@@ -2,7 +2,7 @@
 
 A bfloat16 weight has 8 significant bits: an update of a thousandth of its size is lost. So the
 optimizer keeps float32 copies, updates those, and writes them back rounded. DeepSpeed does the same
-in `trainers/learner/zero.py`.
+in `zero.py`.
 """
 
 from collections.abc import Iterable
@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from gymnast.trainers.distributed.sharding import divided_like, whole
-from gymnast.trainers.learner.not_finite import why_not_finite
-from gymnast.trainers.learner.optimizer import Optimizer, check_shapes
+from gymnast.trainers.learner.optimizers.not_finite import why_not_finite
+from gymnast.trainers.learner.optimizers.optimizer import Optimizer, check_shapes
 
 
-class MasterAdamW(Optimizer):
+class MasterOptimizer(Optimizer):
     """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) on float32 copies of the weights.
 
     Args:

@@ -1,7 +1,7 @@
 """What updates the weights of a policy, step by step: the contract, and what all of them count.
 
-`trainers/learner/master_adamw.py` is one, `trainers/learner/zero.py` is another. How many skipped
-steps end a run is in `trainers/learner/not_finite.py`.
+`master_optimizer.py` is one, `zero.py` is another. How many skipped steps end a run is in
+`not_finite.py`.
 """
 
 from abc import ABC, abstractmethod

@@ -5,9 +5,9 @@
     stage 3   the model's weights too, gathered layer by layer in every pass
 
 DeepSpeed keeps the master weights, sums and clips the gradients, and calls an AdamW of torch's on
-its share, with the numbers of `MasterAdamW`. Stages 2 and 3 sum over micro-batches in float32;
+its share, with the numbers of `MasterOptimizer`. Stages 2 and 3 sum over micro-batches in float32;
 stage 1 sums in the weights' dtype, since DeepSpeed takes another optimizer for it with float32.
-Accelerate only joins the processes. A state is the same as that of `MasterAdamW`, with whole
+Accelerate only joins the processes. A state is the same as that of `MasterOptimizer`, with whole
 tensors, so that either goes on from the other's.
 
 What of DeepSpeed may be asked for is in `trainers/distributed/zero_settings.py`.
@@ -24,8 +24,8 @@ from torch import nn
 
 from gymnast.errors import ConfigError, ModelError
 from gymnast.trainers.distributed.zero_settings import Zero
-from gymnast.trainers.learner.not_finite import why_not_finite
-from gymnast.trainers.learner.optimizer import Optimizer, check_shapes
+from gymnast.trainers.learner.optimizers.not_finite import why_not_finite
+from gymnast.trainers.learner.optimizers.optimizer import Optimizer, check_shapes
 from gymnast.trainers.learner.policy.micro_batches import micro_batch
 from gymnast.trainers.learner.policy.shares import placeholder
 
@@ -128,7 +128,7 @@ class ZeroAdamW(Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`, also of a `MasterAdamW`.
+        """Go on from a `state_dict`, also of a `MasterOptimizer`.
 
         Raises:
             CheckpointError: It is of another model, or of other trained weights.

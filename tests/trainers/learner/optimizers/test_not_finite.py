@@ -18,8 +18,8 @@ from gymnast.errors import Diverged, GymnastError
 from gymnast.trainers import Trainer, make_algorithm
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.algorithms.losses import TokenLosses
-from gymnast.trainers.learner.master_adamw import MasterAdamW
-from gymnast.trainers.learner.not_finite import MOST_SKIPPED
+from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
+from gymnast.trainers.learner.optimizers.not_finite import MOST_SKIPPED
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.types import Sampling, Span, StopReason, Trajectory
@@ -89,7 +89,7 @@ class Run:
 
     def __init__(self, accelerator: Accelerator) -> None:
         self.model = tiny_model()
-        self.optimizer = MasterAdamW(
+        self.optimizer = MasterOptimizer(
             self.model.parameters(), learning_rate=1e-3, weight_decay=0.1, warmup_steps=3
         )
         self._policy, self._accelerator = Policy(self.model), accelerator

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gymnast.errors import ModelError
-from gymnast.trainers.learner.master_adamw import MasterAdamW
+from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
 
 
 def parameter(value: Any, dtype: torch.dtype = torch.float32) -> torch.nn.Parameter:
@@ -15,7 +15,7 @@ def parameter(value: Any, dtype: torch.dtype = torch.float32) -> torch.nn.Parame
 
 
 def take_step(
-    optimizer: MasterAdamW, gradients: list[torch.Tensor], max_norm: float = 1e9
+    optimizer: MasterOptimizer, gradients: list[torch.Tensor], max_norm: float = 1e9
 ) -> float:
     for weight, gradient in zip(optimizer.parameters, gradients, strict=True):
         weight.grad = gradient.to(weight.dtype, copy=True)
@@ -26,7 +26,7 @@ def take_step(
 
 def test_bfloat16_weights_take_updates_too_small_for_bfloat16() -> None:
     ours, plain = parameter([1.0], torch.bfloat16), parameter([1.0], torch.bfloat16)
-    optimizer = MasterAdamW([ours], learning_rate=1e-4)
+    optimizer = MasterOptimizer([ours], learning_rate=1e-4)
     adamw = torch.optim.AdamW([plain], lr=1e-4, weight_decay=0.0)
     for _ in range(100):
         take_step(optimizer, [torch.ones(1)])
@@ -42,12 +42,12 @@ def test_a_model_without_trainable_weights_is_refused() -> None:
     frozen = parameter([1.0])
     frozen.requires_grad_(False)
     with pytest.raises(ModelError, match="no weight of the model requires gradients"):
-        MasterAdamW([frozen], learning_rate=1e-4)
+        MasterOptimizer([frozen], learning_rate=1e-4)
 
 
 def test_float32_weights_are_their_own_masters() -> None:
     weight = parameter([1.0, -2.0])
-    optimizer = MasterAdamW([weight], learning_rate=0.1)
+    optimizer = MasterOptimizer([weight], learning_rate=0.1)
     assert optimizer.master[0] is weight
     take_step(optimizer, [torch.tensor([3.0, -5.0])])
     # Adam's first step goes by the learning rate against the gradient's sign.
@@ -57,14 +57,14 @@ def test_float32_weights_are_their_own_masters() -> None:
 def test_frozen_weights_stay() -> None:
     frozen = parameter([1.0])
     frozen.requires_grad = False
-    optimizer = MasterAdamW([frozen, parameter([1.0])], learning_rate=0.1, weight_decay=0.5)
+    optimizer = MasterOptimizer([frozen, parameter([1.0])], learning_rate=0.1, weight_decay=0.5)
     take_step(optimizer, [torch.ones(1)])
     assert frozen.item() == 1.0 and len(optimizer.master) == 1
 
 
 def test_a_weight_without_a_gradient_stays() -> None:
     used, unused = parameter([1.0], torch.bfloat16), parameter([1.0], torch.bfloat16)
-    optimizer = MasterAdamW([used, unused], learning_rate=0.1)
+    optimizer = MasterOptimizer([used, unused], learning_rate=0.1)
     used.grad = torch.ones_like(used)
     optimizer.step(optimizer.gather_gradients(), 1.0)
     assert unused.item() == 1.0 and used.item() != 1.0
@@ -72,7 +72,7 @@ def test_a_weight_without_a_gradient_stays() -> None:
 
 def test_the_norm_is_that_of_all_gradients_and_longer_ones_are_scaled_down() -> None:
     weights = [parameter([0.0]), parameter([0.0, 0.0], torch.bfloat16)]
-    clipped, free = (MasterAdamW(weights, learning_rate=0.0) for _ in range(2))
+    clipped, free = (MasterOptimizer(weights, learning_rate=0.0) for _ in range(2))
     gradients = [torch.tensor([3.0]), torch.tensor([0.0, 4.0])]
     assert take_step(clipped, gradients, max_norm=1.0) == pytest.approx(5.0)
     assert take_step(free, gradients, max_norm=10.0) == pytest.approx(5.0)
@@ -86,7 +86,7 @@ def test_the_norm_is_that_of_all_gradients_and_longer_ones_are_scaled_down() -> 
 
 def test_the_learning_rate_warms_up_linearly() -> None:
     weight = parameter([0.0])
-    optimizer = MasterAdamW([weight], learning_rate=0.4, warmup_steps=3)
+    optimizer = MasterOptimizer([weight], learning_rate=0.4, warmup_steps=3)
     places = []
     for _ in range(5):
         take_step(optimizer, [torch.ones(1)])
@@ -97,7 +97,7 @@ def test_the_learning_rate_warms_up_linearly() -> None:
 
 def test_zero_grad_drops_all_gradients() -> None:
     weights = [parameter([1.0]), parameter([1.0], torch.bfloat16)]
-    optimizer = MasterAdamW(weights, learning_rate=0.1)
+    optimizer = MasterOptimizer(weights, learning_rate=0.1)
     for weight in weights:
         weight.grad = torch.ones_like(weight)
     optimizer.gather_gradients()
@@ -112,9 +112,9 @@ def test_a_saved_state_goes_on_exactly(dtype: torch.dtype) -> None:
     start = torch.randn(20, generator=generator)
     gradients = [torch.randn(20, generator=generator) for _ in range(6)]
 
-    def fresh() -> MasterAdamW:
+    def fresh() -> MasterOptimizer:
         weight = torch.nn.Parameter(start.to(dtype))
-        return MasterAdamW([weight], learning_rate=1e-2, weight_decay=0.1, warmup_steps=4)
+        return MasterOptimizer([weight], learning_rate=1e-2, weight_decay=0.1, warmup_steps=4)
 
     uninterrupted = fresh()
     for gradient in gradients:
@@ -139,10 +139,10 @@ def test_a_saved_state_goes_on_exactly(dtype: torch.dtype) -> None:
 
 def test_a_saved_state_goes_on_with_the_settings_of_now() -> None:
     def after_one_more_step(saved_with: float, goes_on_with: float) -> torch.Tensor:
-        before = MasterAdamW([parameter([2.0])], learning_rate=0.1, weight_decay=saved_with)
+        before = MasterOptimizer([parameter([2.0])], learning_rate=0.1, weight_decay=saved_with)
         take_step(before, [torch.zeros(1)])
         before.master[0].data.fill_(2.0)
-        after = MasterAdamW([parameter([2.0])], learning_rate=0.1, weight_decay=goes_on_with)
+        after = MasterOptimizer([parameter([2.0])], learning_rate=0.1, weight_decay=goes_on_with)
         after.load_state_dict(before.state_dict())
         take_step(after, [torch.zeros(1)])
         return after.parameters[0].detach()

@@ -10,7 +10,7 @@ import math
 import sys
 
 from gymnast.errors import Diverged
-from gymnast.trainers.learner.optimizer import Optimizer
+from gymnast.trainers.learner.optimizers.optimizer import Optimizer
 
 # Chance skips a step now and then, but not ten in a row.
 MOST_SKIPPED = 10

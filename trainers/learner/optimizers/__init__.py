@@ -1,0 +1,1 @@
+"""What updates weights: optimizers over float32 master weights, alone or with DeepSpeed."""
