@@ -54,8 +54,8 @@ ROOMS = {
         "envs.boxes envs.builtin.code.judging envs.environment envs.records envs.tools "
         "sandboxes.contract"
     ),
-    "agents.loading": "",
     "agents.models": "",
+    "agents.loading": "agents.models",
     "agents.engine": "agents.models",
     "agents": "agents.engine agents.models",
     "trainers.base": "",

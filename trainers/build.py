@@ -55,6 +55,7 @@ def build_trainer(
     model, _ = load_model(
         config.model.name,
         dtype=config.model.dtype,
+        float32_head=config.model.float32_head,
         lora=lora.model_dump() if lora is not None else None,
         tokenizer=tokenizer,
         seed=config.seed,

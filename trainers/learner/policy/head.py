@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from gymnast.agents.models.float32_head import Float32Head, logits_type
 from gymnast.errors import ModelError
 from gymnast.trainers.learner.policy.token_logprobs import token_logprobs
 
@@ -42,7 +43,13 @@ class Head:
         if self._is_matrix(hidden):
             head, scale = self._causal.get_output_embeddings(), self._scale / self._temperature
             return token_logprobs(
-                hidden, head.weight, head.bias, targets, scale=scale, at_once=at_once
+                hidden,
+                head.weight,
+                head.bias,
+                targets,
+                scale=scale,
+                at_once=at_once,
+                dtype=logits_type(hidden) if type(head) is Float32Head else None,
             )
         parts = zip(hidden.split(at_once), targets.split(at_once), strict=True)
         return torch.cat([checkpoint(self._logprobs, *part, use_reentrant=False) for part in parts])
@@ -80,7 +87,7 @@ class Head:
         """Whether the head is nothing but its weight, which is all here (not sharded)."""
         head = self._causal.get_output_embeddings()
         return (
-            type(head) is nn.Linear
+            type(head) in (nn.Linear, Float32Head)
             and type(head.weight) is nn.Parameter
             and head.weight.shape == (head.out_features, head.in_features)
             and head.weight.dtype == hidden.dtype

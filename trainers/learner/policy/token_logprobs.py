@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from gymnast.agents.models import float32_head
+
 
 def token_logprobs(
     hidden: torch.Tensor,
@@ -23,6 +25,7 @@ def token_logprobs(
     *,
     scale: float,
     at_once: int,
+    dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """Log-probabilities of `targets`: log softmax(scale * (hidden @ weight.T + bias)).
 
@@ -33,12 +36,13 @@ def token_logprobs(
         targets: [A].
         scale: Multiplies the logits.
         at_once: How many positions have their logits at the same time.
+        dtype: In which logits and their gradients are computed; by default that of `hidden`.
 
     Returns:
         [A], float32 (float64 where `hidden` is).
     """
     function: Any = _TokenLogprobs
-    logprobs: torch.Tensor = function.apply(hidden, weight, bias, targets, scale, at_once)
+    logprobs: torch.Tensor = function.apply(hidden, weight, bias, targets, scale, at_once, dtype)
     return logprobs
 
 
@@ -52,18 +56,19 @@ class _TokenLogprobs(torch.autograd.Function):
         targets: torch.Tensor,
         scale: float,
         at_once: int,
+        dtype: torch.dtype | None,
     ) -> torch.Tensor:
-        dtype = torch.promote_types(hidden.dtype, torch.float32)
-        logprobs = torch.empty(len(hidden), dtype=dtype, device=hidden.device)
+        kept = torch.promote_types(hidden.dtype, torch.float32)
+        logprobs = torch.empty(len(hidden), dtype=kept, device=hidden.device)
         sums = torch.empty_like(logprobs)
-        buffer = _buffer(hidden, weight, at_once)
+        buffer = _buffer(hidden, weight, at_once, dtype)
         for chunk in _chunks(len(hidden), at_once):
             logits = _logits(hidden[chunk], weight, bias, scale, buffer)
             sums[chunk] = torch.logsumexp(logits, dim=-1)
             chosen = logits.gather(-1, targets[chunk, None])[:, 0]
             logprobs[chunk] = chosen - sums[chunk]
         ctx.save_for_backward(hidden, weight, bias, targets, sums)
-        ctx.scale, ctx.at_once = scale, at_once
+        ctx.scale, ctx.at_once, ctx.dtype = scale, at_once, dtype
         return logprobs
 
     @staticmethod
@@ -75,29 +80,35 @@ class _TokenLogprobs(torch.autograd.Function):
             torch.zeros_like(tensor) if needed else None
             for tensor, needed in zip((hidden, weight, bias), ctx.needs_input_grad, strict=False)
         )
-        buffer = _buffer(hidden, weight, ctx.at_once)
+        buffer = _buffer(hidden, weight, ctx.at_once, ctx.dtype)
         for chunk in _chunks(len(hidden), ctx.at_once):
             logits = _logits(hidden[chunk], weight, bias, ctx.scale, buffer)
             slope = (gradient[chunk] * ctx.scale)[:, None]
             # d logprob / d logit = [it is the target] - probability
             logits.sub_(sums[chunk, None]).exp_().mul_(-slope)
             logits.scatter_add_(-1, targets[chunk, None], slope)
-            logits = logits.to(hidden.dtype)  # [a, V]
-            if of_hidden is not None:
-                torch.mm(logits, weight, out=of_hidden[chunk])
-            if of_weight is not None:
-                of_weight.addmm_(logits.t(), hidden[chunk])
+            if buffer.dtype == hidden.dtype:
+                logits = logits.to(hidden.dtype)  # [a, V]
+                if of_hidden is not None:
+                    torch.mm(logits, weight, out=of_hidden[chunk])
+                if of_weight is not None:
+                    of_weight.addmm_(logits.t(), hidden[chunk])
+            else:
+                into = None if of_hidden is None else of_hidden[chunk]
+                float32_head.add_gradients(logits, hidden[chunk], weight, into, of_weight)
             if of_bias is not None:
                 of_bias += logits.sum(0)
-        return of_hidden, of_weight, of_bias, None, None, None
+        return of_hidden, of_weight, of_bias, None, None, None, None
 
 
 def _chunks(length: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
-def _buffer(hidden: torch.Tensor, weight: torch.Tensor, at_once: int) -> torch.Tensor:
-    return hidden.new_empty((min(at_once, len(hidden)), len(weight)))
+def _buffer(
+    hidden: torch.Tensor, weight: torch.Tensor, at_once: int, dtype: torch.dtype | None
+) -> torch.Tensor:
+    return hidden.new_empty((min(at_once, len(hidden)), len(weight)), dtype=dtype)
 
 
 def _logits(
@@ -108,7 +119,11 @@ def _logits(
     buffer: torch.Tensor,
 ) -> torch.Tensor:
     """Scaled logits [a, V], at least float32; in the buffer if that is."""
-    logits = torch.mm(hidden, weight.t(), out=buffer[: len(hidden)])
+    into = buffer[: len(hidden)]
+    if buffer.dtype == hidden.dtype:
+        logits = torch.mm(hidden, weight.t(), out=into)
+    else:
+        logits = float32_head.product(hidden, weight, into)
     if bias is not None:
         logits += bias
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
