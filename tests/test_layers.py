@@ -66,7 +66,10 @@ ROOMS = {
         "agents envs envs.boxes envs.environment trainers.base "
         "trainers.data trainers.distributed"
     ),
-    "trainers.learner.policy": "agents.models trainers.algorithms",
+    "trainers.learner.tree_attention": "agents.models",
+    "trainers.learner.policy": (
+        "agents.models trainers.algorithms trainers.learner.tree_attention"
+    ),
     "trainers.learner.optimizers": "trainers.distributed trainers.learner.policy",
     "trainers.learner": (
         "trainers.algorithms trainers.base trainers.distributed trainers.learner.optimizers "

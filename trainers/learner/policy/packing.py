@@ -16,14 +16,14 @@ This file knows token ids and attention, nothing of rewards or losses.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 import torch
 
-from gymnast.agents.models.attention import LayerSettings, attend, causal_mask, fold
-from gymnast.trainers.learner.policy import tree_attention
+from gymnast.agents.models.attention import LayerSettings
+from gymnast.trainers.learner.tree_attention.calls import Subtree, Tree
+from gymnast.trainers.learner.tree_attention.join import attend
 
 # Splitting a segment for fewer shared tokens than this costs more than it spares.
 WORTH_SHARING = 16
@@ -123,114 +123,28 @@ class _Builder:
         return Packed(ids, positions, self.segments, self.index)
 
 
-@dataclass(frozen=True)
-class _Siblings:
-    """Segments with one parent, which attend as one padded batch of S rows and n queries."""
-
-    own: torch.Tensor  # [S * n], their packed tokens; padding points at token 0
-    ancestors: torch.Tensor  # [P], the packed tokens of all ancestors
-    positions: torch.Tensor  # [S, n], of the queries
-    key_positions: torch.Tensor  # [S, P + n]; -1 on padding
-    kept: torch.Tensor  # which of the S * n queries are no padding
-
-
 class TreePlan:
     """Lets every packed token attend to its ancestors; a `gymnast.agents.models.attention.Plan`."""
 
-    def __init__(self, packed: Packed, device: torch.device) -> None:
-        self._packed, self._device = packed, device
-        self._tree = _tree(packed, device)
-        self._masks: dict[tuple[int, int | None], torch.Tensor] = {}
+    def __init__(self, packed: Packed) -> None:
+        self._tree = _tree(packed.segments)
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, settings: LayerSettings
     ) -> torch.Tensor:
         """See `gymnast.agents.models.attention.Plan`."""
-        if tree_attention.possible(query, key, value, settings):
-            return tree_attention.attend(query, key, value, self._tree, settings)
-        outputs = []
-        for number, batch in enumerate(self._batches):
-            shape = batch.positions.shape  # S, n
-            bias = self._bias(number, settings.window, query, key)
-            attended = attend(
-                query.index_select(0, batch.own).unflatten(0, shape),
-                _with_ancestors(key, batch),
-                _with_ancestors(value, batch),
-                bias,
-                settings,
-            )
-            outputs.append(attended.flatten(0, 1).index_select(0, batch.kept))
-        return torch.cat(outputs).index_select(0, self._restore)  # [N, H, Dv]
-
-    @cached_property
-    def _batches(self) -> list[_Siblings]:
-        segments = _batches(self._packed.segments)
-        return [_siblings(self._packed, rows, self._device) for rows in segments]
-
-    @cached_property
-    def _restore(self) -> torch.Tensor:
-        """Where each token is among those of all batches."""
-        return torch.cat([batch.own[batch.kept] for batch in self._batches]).argsort()
-
-    def _bias(
-        self, number: int, window: int | None, query: torch.Tensor, key: torch.Tensor
-    ) -> torch.Tensor:
-        if (number, window) not in self._masks:
-            batch = self._batches[number]
-            seen = causal_mask(batch.positions, batch.key_positions, window)
-            self._masks[number, window] = fold(seen, query.shape[1] // key.shape[1], query.dtype)
-        return self._masks[number, window]
+        return attend(query, key, value, self._tree, settings)
 
 
-def _tree(packed: Packed, device: torch.device) -> tree_attention.Tree:
-    last = [segment.end for segment in packed.segments]
+def _tree(segments: Sequence[Segment]) -> Tree:
+    last = [segment.end for segment in segments]
     for number in reversed(range(len(last))):  # children come after their parent
-        parent = packed.segments[number].parent
+        parent = segments[number].parent
         if parent is not None:
             last[parent] = max(last[parent], last[number])
-    subtrees = [
-        tree_attention.Subtree(segment.start, segment.end, end)
-        for segment, end in zip(packed.segments, last, strict=True)
-    ]
-    return tree_attention.Tree(subtrees, torch.tensor(packed.positions, device=device))
-
-
-def _with_ancestors(tensor: torch.Tensor, batch: _Siblings) -> torch.Tensor:
-    """Gather [N, Hkv, D] into [S, P + n, Hkv, D]."""
-    rows = batch.positions.shape[0]
-    own = tensor.index_select(0, batch.own).unflatten(0, batch.positions.shape)
-    above = tensor.index_select(0, batch.ancestors)
-    return torch.cat([above.expand(rows, *above.shape), own], dim=1)
-
-
-def _batches(segments: list[Segment]) -> list[list[Segment]]:
-    """Segments with one parent and lengths within a factor of two."""
-    ordered = sorted(segments, key=lambda s: (-1 if s.parent is None else s.parent, -len(s)))
-    batches: list[list[Segment]] = []
-    for segment in ordered:
-        first = batches[-1][0] if batches else None
-        if first is not None and first.parent == segment.parent and 2 * len(segment) >= len(first):
-            batches[-1].append(segment)
-        else:
-            batches.append([segment])
-    return batches
-
-
-def _siblings(packed: Packed, rows: list[Segment], device: torch.device) -> _Siblings:
-    width = len(rows[0])
-    above: list[np.ndarray] = []
-    parent = rows[0].parent
-    while parent is not None:
-        segment = packed.segments[parent]
-        above.insert(0, np.arange(segment.start, segment.end))
-        parent = segment.parent
-    ancestors = np.concatenate(above) if above else np.empty(0, dtype=np.int64)
-    steps = np.arange(width)
-    lengths = np.array([len(row) for row in rows])
-    inside = steps < lengths[:, None]  # [S, n]
-    own = np.where(inside, np.array([row.start for row in rows])[:, None] + steps, 0)
-    positions = rows[0].position + np.broadcast_to(steps, inside.shape)
-    above_positions = np.broadcast_to(packed.positions[ancestors], (len(rows), len(ancestors)))
-    key_positions = np.concatenate([above_positions, np.where(inside, positions, -1)], axis=1)
-    tensors = (own.reshape(-1), ancestors, positions, key_positions, np.flatnonzero(inside))
-    return _Siblings(*(torch.tensor(tensor, device=device) for tensor in tensors))
+    return Tree(
+        [
+            Subtree(segment.start, segment.end, end, segment.position)
+            for segment, end in zip(segments, last, strict=True)
+        ]
+    )

@@ -85,7 +85,7 @@ class Policy(nn.Module):
         device = batch.targets.device
         ids = torch.tensor(batch.packed.ids, device=device)[None]  # [1, N]
         positions = torch.tensor(batch.packed.positions, device=device)[None]
-        plan = TreePlan(batch.packed, device)
+        plan = TreePlan(batch.packed)
         with planned(self.model):
             hidden = self._decoder(
                 input_ids=ids, position_ids=positions, use_cache=False, plan=plan

@@ -1,12 +1,17 @@
 """Attention over a tree of segments equals attention over each sequence by itself."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gymnast.agents.models.attention import LayerSettings
 from gymnast.trainers.learner.policy.packing import WORTH_SHARING, Packed, TreePlan, pack
+from gymnast.trainers.learner.tree_attention import explicit, kernels
 
 WIDTH, KEY_HEADS = 4, 2
 
@@ -42,7 +47,7 @@ def separate(
 def attended(packed: Packed, inputs: list[torch.Tensor], layer: LayerSettings) -> torch.Tensor:
     """What the packed tokens get."""
     query, key, value = inputs[:3]
-    return TreePlan(packed, torch.device("cpu")).attend(query, key, value, layer)
+    return TreePlan(packed).attend(query, key, value, layer)
 
 
 stems = st.lists(st.integers(0, 2), max_size=3)  # each a long run of one token: deep, wide trees
@@ -66,6 +71,7 @@ def check(
     seed: int,
     value_width: int = WIDTH,
 ) -> None:
+    """Compare what is attended, and its gradients, with `separate`."""
     packed = pack(ids)
     draw = torch.Generator().manual_seed(seed)
 
@@ -91,7 +97,7 @@ def check(
         torch.testing.assert_close(mine, other, rtol=apart, atol=apart)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sequences,
     st.sampled_from([1, 3]),
@@ -105,25 +111,89 @@ def test_outputs_and_gradients_equal_those_of_separate_sequences(
     check(ids, heads_per_key, LayerSettings(0, scale=0.7, window=window), dtype, seed)
 
 
-@settings(max_examples=30, deadline=None)
-@given(sequences, windows, st.booleans(), st.integers(0, 9))
+@settings(max_examples=40)
+@given(sequences, windows, st.booleans(), st.booleans(), st.integers(0, 9))
 def test_softcaps_and_sinks_too(
-    ids: list[list[int]], window: int | None, softcap: bool, seed: int
+    ids: list[list[int]], window: int | None, softcap: bool, sinks: bool, seed: int
 ) -> None:
-    sinks = torch.linspace(-1, 1, KEY_HEADS * 3).requires_grad_()
     layer = LayerSettings(
-        0, scale=0.7, window=window, softcap=2.0 if softcap else None, sinks=sinks
+        0,
+        scale=0.7,
+        window=window,
+        softcap=2.0 if softcap else None,
+        sinks=torch.linspace(-1, 1, KEY_HEADS * 3).double().requires_grad_() if sinks else None,
     )
-    check(ids, 3, layer, torch.float32, seed)
+    check(ids, 3, layer, torch.float64, seed)
 
 
-@settings(max_examples=30, deadline=None)
-@given(sequences, windows, st.integers(0, 9))
+@settings(max_examples=30)
+@given(sequences, windows, st.sampled_from([WIDTH - 1, WIDTH + 1]), st.integers(0, 9))
 def test_values_of_another_width_than_the_keys_too(
-    ids: list[list[int]], window: int | None, seed: int
+    ids: list[list[int]], window: int | None, width: int, seed: int
 ) -> None:
     layer = LayerSettings(0, scale=0.7, window=window)
-    check(ids, 3, layer, torch.float64, seed, value_width=WIDTH + 1)
+    check(ids, 3, layer, torch.float64, seed, value_width=width)
+
+
+@settings(max_examples=40)
+@given(sequences, st.integers(1, 60), st.booleans(), st.integers(1, 9), st.integers(0, 9))
+def test_the_size_of_a_block_of_queries_does_not_matter(
+    ids: list[list[int]], window: int, softcap: bool, size: int, seed: int
+) -> None:
+    layer = LayerSettings(0, scale=0.7, window=window, softcap=2.0 if softcap else None)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (kernels, explicit):
+            patch.setattr(module, "FEWEST_QUERIES", 1)
+            patch.setattr(module, "MOST_QUERIES", size)
+        check(ids, 3, layer, torch.float64, seed)
+
+
+class _Largest(TorchDispatchMode):
+    """Notes the largest tensor that any operation makes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.elements = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(tensor, torch.Tensor) and not tensor._is_view():
+                self.elements = max(self.elements, tensor.numel())
+        return made
+
+
+def largest(length: int, layer: LayerSettings, value_width: int) -> int:
+    """Elements of the largest tensor, forward and backward, over a prompt and two answers."""
+    prompt, answer = [1] * (length // 2), length // 4
+    packed = pack([prompt + [2] * answer, prompt + [3] * answer])
+    widths = ((4, 16), (2, 16), (2, value_width))
+    inputs = [torch.zeros(length, *shape).requires_grad_() for shape in widths]
+    with _Largest() as counted:
+        torch.autograd.grad(attended(packed, inputs, layer).sum(), inputs)
+    return int(counted.elements)
+
+
+@pytest.mark.parametrize(
+    ("layer", "value_width"),
+    [
+        (LayerSettings(0, 0.25), 16),
+        (LayerSettings(0, 0.25), 12),
+        (LayerSettings(0, 0.25, window=64), 16),
+        (LayerSettings(0, 0.25, sinks=torch.zeros(4)), 16),
+        (LayerSettings(0, 0.25, softcap=2.0), 16),
+        (LayerSettings(0, 0.25, window=64, softcap=2.0, sinks=torch.zeros(4)), 16),
+    ],
+    ids=["plain", "narrow values", "window", "sinks", "softcap", "all"],
+)
+def test_memory_grows_with_the_length_and_not_with_its_square(
+    layer: LayerSettings, value_width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explicit, "CPU_SCORES_BYTES", 2**18)
+    short, long = (largest(length, layer, value_width) for length in (512, 2048))
+    assert long <= 4 * short
 
 
 def test_half_precision_stays_within_its_rounding() -> None:
