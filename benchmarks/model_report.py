@@ -19,6 +19,7 @@ from gymnast.errors import ModelError
 from gymnast.trainers.learner.policy.policy import Policy
 from model_contract import examine
 from model_families import FAMILIES, tiny
+from model_gradients import TOLERANCE, difference
 
 REPORT = Path(__file__).parent.parent / "docs" / "models.md"
 # `model.generate` itself fails for these.
@@ -48,8 +49,12 @@ The columns:
 - *continued with*: what a kept state can be continued with, on the path "states". "one token at a
   time" makes what an environment appends slower; "nothing" computes the whole context for each
   token.
-- *training*: whether `gymnast train` takes it, which packs a group's trajectories.
-- *not packed, because it*: what the agent logs when it takes the slower path.
+- *training*: how trajectories go through the model in training. "packed": those of a micro-batch in
+  one sequence, in which a prompt that they share is computed once. "padded": each is a row, sorted
+  by length so that little is padded, and computes its prompt anew. Either way the gradient of
+  several trajectories is that of the model's own forward, one by one, to 1e-5 (float32, and float64
+  where that is too coarse). "refused" says why.
+- *not packed, because it*: what the agent and the trainer log when they take the slower path.
 
 Transformers {version}. {counts}
 
@@ -95,20 +100,28 @@ def reason(model: Any) -> str:
 
 
 def training(model: Any) -> str:
-    """Whether the trainer's policy takes the model."""
+    """How the trainer's policy takes the model.
+
+    Raises:
+        AssertionError: Its gradient is not the model's own.
+    """
     try:
-        Policy(model)
-    except ModelError:
-        return "no"
-    return "yes"
+        policy = Policy(model)
+    except ModelError as error:
+        return f"refused: {error}"
+    off = difference(model, policy)
+    assert off < TOLERANCE, f"{type(model).__name__}: the gradient is off by {off:.1g}"
+    return policy.path
 
 
 def report(rows: list[Row]) -> str:
     """The whole page."""
     paths = Counter(row.path for row in rows)
-    counts = f"{len(rows)} families: " + ", ".join(f"{n} {path}" for path, n in paths.most_common())
-    trained = sum(row.training == "yes" for row in rows)
-    counts += f"; {trained} can be trained."
+    counts = f"{len(rows)} families: sampled from " + ", ".join(
+        f"{n} {path}" for path, n in paths.most_common()
+    )
+    trained = Counter(row.training.partition(":")[0] for row in rows)
+    counts += "; trained " + ", ".join(f"{n} {path}" for path, n in trained.most_common()) + "."
     head = INTRODUCTION.format(version=transformers.__version__, counts=counts)
     return head + "".join(f"| {' | '.join(astuple(row))} |\n" for row in rows)
 

@@ -51,6 +51,7 @@ def penalised(
         [[CreditedTrajectory(t, torch.zeros(len(t.turns))) for t in group] for group in groups],
         token_mean,
         accelerator,
+        divide=reference.split,
         tokens_per_microbatch=tokens_per_microbatch,
         also_idle=True,
     )
@@ -61,14 +62,14 @@ def penalised(
         divergence = kl(scored.batch.sampled_logprobs, scored.reference_logprobs)
         mine.append(divergence.cpu().split(torch.bincount(scored.batch.sequences).tolist()))
     gathered = gather_object([mine])
-    # In the order of the trajectories: processes took the micro-batches in turn.
+    # In the order of `share.trajectories`: processes took the micro-batches in turn.
     divergences = [each for row in zip(*gathered, strict=True) for batch in row for each in batch]
-    computed = sum(t.action_tokens > 0 for group in groups for t in group)
-    divergences = divergences[:computed]  # after these come placeholders
+    divergences = divergences[: len(share.trajectories)]  # after these come placeholders
     total = sum(divergence.sum().item() for divergence in divergences)
-    in_order, none = iter(divergences), torch.zeros(0)
+    of_each = dict(zip(map(id, share.trajectories), divergences, strict=True))
+    none = torch.zeros(0)
     changed = [
-        [_with_costs(t, next(in_order) if t.action_tokens else none, kl.coefficient) for t in group]
+        [_with_costs(t, of_each.get(id(t), none), kl.coefficient) for t in group]
         for group in groups
     ]
     return changed, total / max(share.tokens, 1)

@@ -27,6 +27,9 @@ from gymnast.trainers.learner.optimizers.zero import ZeroAdamW
 from gymnast.trainers.learner.policy.policy import Policy, Reference
 from gymnast.trainers.learner.settings import LearnerSettings
 from gymnast.trainers.learner.update import UpdateSettings, update
+from gymnast.visible import visible_logger
+
+logger = visible_logger(__name__)
 
 
 def check_dtypes(model: Any) -> None:
@@ -96,6 +99,11 @@ class Learner:
             temperature=temperature,
             gradient_checkpointing=settings.gradient_checkpointing,
         )
+        if policy.not_packed and accelerator.is_main_process:
+            logger.info(
+                "training on padded rows, in which each trajectory computes its prompt: %s",
+                policy.not_packed,
+            )
         adamw: dict[str, Any] = {
             "learning_rate": settings.learning_rate,
             "weight_decay": settings.weight_decay,

@@ -19,7 +19,7 @@ class LearnerSettings(Settings):
     warmup_steps: Count = 0
     """Optimisation steps over which the learning rate grows to its full value."""
     tokens_per_microbatch: Positive = 2048
-    """Packed tokens in one forward and backward pass."""
+    """Tokens in one forward and backward pass: packed, or padded where a model cannot be packed."""
     gradient_checkpointing: bool = False
     """Compute the layers a second time in the backward pass, which takes longer and less
     memory."""

@@ -54,7 +54,7 @@ from gymnast.trainers.learner.optimisation_step import take_step
 from gymnast.trainers.learner.optimizers.not_finite import ends_run
 from gymnast.trainers.learner.optimizers.optimizer import Optimizer
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, MicroBatch
-from gymnast.trainers.learner.policy.policy import Reference, has_dropout
+from gymnast.trainers.learner.policy.policy import Reference, unwrapped
 from gymnast.trainers.learner.policy.shares import (
     Share,
     make_share,
@@ -70,7 +70,7 @@ class UpdateSettings:
     Attributes:
         algorithm: What is learned by.
         max_grad_norm: Longer gradients are scaled down to this norm.
-        tokens_per_microbatch: How many packed tokens one forward and backward pass takes.
+        tokens_per_microbatch: How many tokens one forward and backward pass takes.
         reward_weights: Of the parts of the reward, by name.
     """
 
@@ -121,7 +121,7 @@ def update(
     masked = sum(map(len, credited)) - sum(map(len, kept))
     return {
         "tokens/trained": sum(share.tokens for share in shares),
-        "episodes/with_gradient": sum(share.episodes for share in shares),
+        "episodes/with_gradient": float(sum(len(share.trajectories) for share in shares)),
         "episodes/masked": float(masked),
         **before,
         **advantage_metrics(credited),
@@ -151,13 +151,14 @@ def _minibatches(
             groups[number::every],
             algorithm.aggregation,
             accelerator,
+            divide=unwrapped(policy).split,
             tokens_per_microbatch=settings.tokens_per_microbatch,
             also_idle=algorithm.all_tokens_train,
         )
         for number in range(every)
     ]
     first = next((number for number, share in enumerate(shares) if share.batches), 0)
-    dropout, of_trainer = has_dropout(policy), algorithm.old_logprobs == "trainer"
+    dropout, of_trainer = unwrapped(policy).has_dropout, algorithm.old_logprobs == "trainer"
     of_reference = reference.logprobs if reference and algorithm.kl_in("loss") else None
     return [
         with_logprobs(

@@ -2,7 +2,8 @@
 
 Logits of a few hundred positions exist at a time, and are computed again in the backward pass, so
 the full [tokens, vocabulary] tensor never does. The fused computation, for heads that are one
-matrix, is in `trainers/learner/policy/token_logprobs.py`.
+matrix, is in `trainers/learner/policy/token_logprobs.py`; what is more than a matrix, a factor and
+a bound is computed by the model's own code (`agents/models/decoder.py`).
 """
 
 from typing import Any
@@ -12,6 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from gymnast.agents.models.decoder import OwnHead, decoder_of
+from gymnast.agents.models.double_precision import FAILURES, Precision
 from gymnast.agents.models.float32_head import Float32Head, logits_type
 from gymnast.errors import ModelError
 from gymnast.trainers.learner.policy.token_logprobs import token_logprobs
@@ -20,22 +23,26 @@ from gymnast.trainers.learner.policy.token_logprobs import token_logprobs
 CPU_LOGITS_BYTES = 2**25
 GPU_LOGITS_BYTES = 2**28
 
+# Of hidden states: a bound that small logits do not come near shows at large ones.
+MAGNITUDES = (1.0, 64.0)
+
 
 class Head:
-    """The head of a causal language model, scaled or soft-capped as its configuration says.
+    """The head of a causal language model.
 
     Args:
         causal: Of Transformers, without adapters around it.
         temperature: At which the actions were sampled; divides the logits.
 
     Raises:
-        ModelError: The model's logits are not a linear head on its last hidden states.
+        ModelError: The model's logits cannot be made from the last hidden states of its decoder.
     """
 
     def __init__(self, causal: Any, *, temperature: float) -> None:
         self._causal = causal
         self._temperature = temperature
-        self._check()
+        self._own: OwnHead | None = None  # where the logits are more than what is known here
+        self._choose()
 
     def logprobs(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Log-probabilities of `targets` [A] from hidden states [A, width]: [A], float32."""
@@ -93,10 +100,15 @@ class Head:
             and head.weight.dtype == hidden.dtype
             and not torch.is_autocast_enabled(hidden.device.type)
             and self._softcap is None
+            and self._own is None
         )
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """What the model's own forward makes of its last hidden states: [..., V], float32."""
+        """What the model's own forward makes of its last hidden states: [n, V], float32."""
+        return self._known_logits(hidden) if self._own is None else self._own(hidden).float()
+
+    def _known_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """A linear head, scaled or soft-capped as the configuration says: [n, V], float32."""
         logits: torch.Tensor = self._causal.get_output_embeddings()(hidden).float()
         logits = logits * self._scale
         if cap := self._softcap:
@@ -118,21 +130,43 @@ class Head:
         return logits if self._temperature == 1.0 else logits / self._temperature
 
     @torch.no_grad()
-    def _check(self) -> None:
-        ids = torch.arange(1, 5, device=self._causal.device)[None]
-        theirs = self._causal(input_ids=ids, use_cache=False).logits.float()
-        try:
-            decoder = self._causal.get_decoder()
-            ours = self._logits(decoder(input_ids=ids, use_cache=False).last_hidden_state)
-        except (AttributeError, TypeError) as error:
-            raise self._unknown(f"{type(error).__name__}: {error}") from error
-        difference = (ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-6)
-        if not difference < 0.05:
-            raise self._unknown(f"relative difference {difference:.2g} from its linear head")
+    def _choose(self) -> None:
+        """Find out how the model makes its logits."""
+        causal = self._causal
+        ids = list(range(1, 5))
+        precision = Precision(causal, ids)
+        with precision.computing():
+            given = torch.tensor([ids], device=causal.device)
+            theirs = causal(input_ids=given, use_cache=False).logits[0]
+            decoder = decoder_of(causal)
+            hidden = decoder(input_ids=given, use_cache=False).last_hidden_state[0]
+            own = self._make_own(hidden, theirs, precision)
+            try:
+                known = precision.differ(self._known_logits(hidden), theirs) is None
+                if known and own is not None:
+                    larger = [hidden * magnitude for magnitude in MAGNITUDES]
+                    known = all(
+                        precision.differ(self._known_logits(each), own(each)) is None
+                        for each in larger
+                    )
+            except FAILURES:
+                known = False
+        if known:
+            return
+        if own is None:
+            raise ModelError(
+                f"{type(causal).__name__} makes its logits neither by a linear head on the last "
+                f"hidden states of its {type(decoder).__name__} nor from these alone: its policy "
+                "cannot be computed at action tokens only. Choose another model."
+            )
+        self._own = own
 
-    def _unknown(self, how: str) -> ModelError:
-        return ModelError(
-            f"{type(self._causal).__name__} makes its logits in a way that Gymnast does not "
-            f"know ({how}): models whose logits are a linear head, scaled or soft-capped, can be "
-            "trained."
-        )
+    def _make_own(
+        self, hidden: torch.Tensor, theirs: torch.Tensor, precision: Precision
+    ) -> OwnHead | None:
+        """The model's own head, where it makes the model's logits from hidden states alone."""
+        try:
+            own = OwnHead(self._causal)
+            return own if precision.differ(own(hidden), theirs) is None else None
+        except FAILURES:
+            return None

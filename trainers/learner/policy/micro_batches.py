@@ -42,6 +42,10 @@ class CreditedTrajectory:
         """Whether any token of it has a gradient."""
         return bool((self.token_advantages != 0).any())
 
+    def is_computed(self, *, also_idle: bool) -> bool:
+        """Whether it goes through the model; `also_idle` takes those without a gradient too."""
+        return self.trains or (also_idle and self.trajectory.action_tokens > 0)
+
 
 @dataclass(frozen=True)
 class MicroBatch:
@@ -92,7 +96,7 @@ def split(
 
     Members of a group stay together where they fit, because they share their prompt. A trajectory
     longer than `tokens` makes a micro-batch of its own, and none is divided. Those without action
-    tokens are left out.
+    tokens are left out. Rows that are not packed: `trainers/learner/policy/padded.py`.
 
     Args:
         groups: With their advantages.
@@ -105,7 +109,7 @@ def split(
         prompt_counted = False
         for episode in group:
             trajectory = episode.trajectory
-            if not (episode.trains or (also_idle and trajectory.action_tokens)):
+            if not episode.is_computed(also_idle=also_idle):
                 continue
             length = len(trajectory.ids)
             cost = length - trajectory.prompt_length if prompt_counted else length

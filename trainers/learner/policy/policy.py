@@ -1,8 +1,9 @@
 """The model as the loss sees it: log-probabilities of action tokens, at a bounded peak of memory.
 
-The model computes hidden states of packed tokens; `trainers/learner/policy/head.py` turns those
-that predict action tokens into log-probabilities. With gradient checkpointing, of each layer only
-its input is kept for the backward pass.
+The model computes hidden states; `trainers/learner/policy/head.py` turns those that predict action
+tokens into log-probabilities. Trajectories are packed into one sequence where the model can be
+driven so (`packing.py`), else they are padded rows (`padded.py`). With gradient checkpointing, of
+each layer only its input is kept for the backward pass.
 
 A policy gradient is that of the policy that sampled, so the model computes in training as it does
 when it samples: in evaluation mode. Dropout, router noise and whatever else its configuration has
@@ -10,8 +11,10 @@ for training stay off. Only the dropout of adapters (`lora.dropout`) acts in tra
 """
 
 import copy
+from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -19,9 +22,12 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from gymnast.agents.models.attention import planned
 from gymnast.agents.models.check_model import check_model
+from gymnast.agents.models.decoder import decoder_of
+from gymnast.errors import ModelError
 from gymnast.trainers.learner.policy.head import Head
-from gymnast.trainers.learner.policy.micro_batches import MicroBatch
+from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, MicroBatch, split
 from gymnast.trainers.learner.policy.packing import TreePlan
+from gymnast.trainers.learner.policy.padded import PaddedForward
 from gymnast.trainers.learner.policy.recomputation import checkpoint_layers
 
 
@@ -35,10 +41,18 @@ class Policy(nn.Module):
             keeping what it holds: a third more computation for a fraction of the memory. It is a
             setting of the model and stays.
 
+    Attributes:
+        path: How trajectories go through the model. "packed": all tokens of a micro-batch are one
+            sequence, in which a shared prompt stands once. "padded": each trajectory is a row. It
+            is chosen by what the model does; docs/models.md lists the families of Transformers.
+        not_packed: Why the path is "padded"; empty where it is not.
+
     Raises:
-        ModelError: The model's logits are not a linear head on its last hidden states, or its
-            layers cannot be computed a second time.
+        ModelError: The model is no causal language model, or its layers cannot be computed a
+            second time.
     """
+
+    path: Literal["packed", "padded"]
 
     def __init__(
         self, model: Any, *, temperature: float = 1.0, gradient_checkpointing: bool = False
@@ -47,10 +61,18 @@ class Policy(nn.Module):
         self.model = model
         self._checkpointed: list[Any] = []
         self.eval()
-        check_model(model)
+        self._padded: PaddedForward | None = None
+        self.path, self.not_packed = "packed", ""
+        try:
+            check_model(model)
+        except ModelError as error:
+            self._padded = PaddedForward(model, self._causal)
+            self.path, self.not_packed = "padded", str(error)
         self._head = Head(self._causal, temperature=temperature)
         if gradient_checkpointing:
-            self._checkpointed = checkpoint_layers(model, self._causal)
+            # Layers are computed again after `forward` has left `planned`.
+            second_time = partial(planned, model) if self.path == "packed" else nullcontext
+            self._checkpointed = checkpoint_layers(self._causal, second_time)
 
     def train(self, mode: bool = True) -> "Policy":
         """Turn the dropout of adapters on or off; see the top of this file."""
@@ -82,32 +104,46 @@ class Policy(nn.Module):
 
         With `entropy` [2, A]: those, and the entropies of the distributions they were drawn from.
         """
+        hidden = self._packed(batch) if self._padded is None else self._padded.hidden(batch)
+        if entropy:
+            return self._head.logprobs_and_entropies(hidden, batch.targets)
+        return self._head.logprobs(hidden, batch.targets)
+
+    def split(
+        self,
+        groups: Sequence[Sequence[CreditedTrajectory]],
+        tokens: int,
+        *,
+        also_idle: bool = False,
+    ) -> list[list[CreditedTrajectory]]:
+        """Divide trajectories into micro-batches of about `tokens` tokens, as `path` counts them.
+
+        See `split` in `micro_batches.py` and in `padded.py`.
+        """
+        divide = split if self._padded is None else self._padded.split
+        return divide(groups, tokens, also_idle=also_idle)
+
+    def _packed(self, batch: MicroBatch) -> torch.Tensor:
+        """The hidden states that predict the action tokens, [A, width]."""
         device = batch.targets.device
         ids = torch.tensor(batch.packed.ids, device=device)[None]  # [1, N]
         positions = torch.tensor(batch.packed.positions, device=device)[None]
         plan = TreePlan(batch.packed)
         with planned(self.model):
-            hidden = self._decoder(
+            hidden: torch.Tensor = decoder_of(self._causal)(
                 input_ids=ids, position_ids=positions, use_cache=False, plan=plan
             ).last_hidden_state[0]  # [N, width]
-        hidden = hidden.index_select(0, batch.predicted_from)  # [A, width]
-        if entropy:
-            return self._head.logprobs_and_entropies(hidden, batch.targets)
-        return self._head.logprobs(hidden, batch.targets)
+        return hidden.index_select(0, batch.predicted_from)
 
     @property
     def _causal(self) -> Any:
         model = self.model
         return model.get_base_model() if hasattr(model, "get_base_model") else model
 
-    @property
-    def _decoder(self) -> Any:
-        return self._causal.get_decoder()
 
-
-def has_dropout(policy: nn.Module) -> bool:
-    """Whether a `Policy`, wrapped for several processes or not, draws in each pass of training."""
-    return any(module.has_dropout for module in policy.modules() if isinstance(module, Policy))
+def unwrapped(policy: nn.Module) -> Policy:
+    """The `Policy` within what several processes need around it."""
+    return next(module for module in policy.modules() if isinstance(module, Policy))
 
 
 def _adapters(model: nn.Module) -> list[nn.Module]:
@@ -134,6 +170,7 @@ class Reference:
             model = copy.deepcopy(model).eval().requires_grad_(False)
         self._model = model
         self._policy = Policy(model, temperature=temperature)
+        self.split = self._policy.split
 
     @torch.no_grad()
     def logprobs(self, batch: MicroBatch) -> torch.Tensor:

@@ -8,16 +8,17 @@ from typing import Any
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from gymnast.agents.models.attention import planned
 from gymnast.errors import ModelError
 
 
-def checkpoint_layers(model: Any, causal: Any) -> list[Any]:
+def checkpoint_layers(
+    causal: Any, second_time: Callable[[], AbstractContextManager[Any]]
+) -> list[Any]:
     """Have a model's layers computed again in the backward pass; a setting of the model that stays.
 
     Args:
-        model: Of Transformers, or of peft around one.
-        causal: The same, without adapters around it.
+        causal: Of Transformers, without adapters around it.
+        second_time: What they are computed within the second time.
 
     Returns:
         The layers, each of which does so while it is in training mode.
@@ -26,9 +27,8 @@ def checkpoint_layers(model: Any, causal: Any) -> list[Any]:
         ModelError: Its layers cannot be computed a second time.
     """
 
-    # The layers are computed again after `Policy.forward` has left `planned`.
     def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-        return nullcontext(), planned(model)
+        return nullcontext(), second_time()
 
     settings = {"use_reentrant": False, "context_fn": contexts}
     # The second is the first one's name before Transformers 5.15 or so, and warns after it.

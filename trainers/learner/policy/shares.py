@@ -8,6 +8,7 @@ that all take part in every forward and backward pass.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from accelerate import Accelerator
@@ -17,11 +18,23 @@ from gymnast.trainers.learner.policy.micro_batches import (
     CreditedTrajectory,
     MicroBatch,
     micro_batch,
-    split,
 )
 from gymnast.types import Span, StopReason, Trajectory
 
 Scorer = Callable[[MicroBatch], torch.Tensor]
+
+
+class Divide(Protocol):
+    """Divides trajectories into micro-batches; see `split` in `micro_batches.py`."""
+
+    def __call__(
+        self,
+        groups: Sequence[Sequence[CreditedTrajectory]],
+        tokens: int,
+        *,
+        also_idle: bool = False,
+    ) -> list[list[CreditedTrajectory]]:
+        """Micro-batches of about `tokens` tokens."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +63,13 @@ class Share:
         batches: Of this process; the same number in each.
         normaliser: What the weighted sum of the tokens' losses is divided by.
         tokens: Action tokens, those without a gradient included.
-        episodes: Trajectories with a gradient.
+        trajectories: Those that are computed, in the order of the micro-batches of all processes.
     """
 
     batches: list[Scored]
     normaliser: float
     tokens: float
-    episodes: float
+    trajectories: Sequence[Trajectory]
 
 
 def make_share(
@@ -64,6 +77,7 @@ def make_share(
     aggregation: Aggregation,
     accelerator: Accelerator,
     *,
+    divide: Divide,
     tokens_per_microbatch: int,
     also_idle: bool,
 ) -> Share:
@@ -74,12 +88,13 @@ def make_share(
         aggregation: How their tokens' losses are summed. Trajectories without any advantage are in
             its normaliser, whether they are computed or not.
         accelerator: Knows which process this is.
-        tokens_per_microbatch: How many packed tokens one forward and backward pass takes.
+        divide: Into micro-batches; `Policy.split`.
+        tokens_per_microbatch: How many tokens one forward and backward pass takes.
         also_idle: Whether trajectories without any advantage are computed.
     """
     device = accelerator.device
     lengths = torch.tensor([e.trajectory.action_tokens for group in groups for e in group])
-    chosen = split(groups, tokens_per_microbatch, also_idle=also_idle)
+    chosen = divide(groups, tokens_per_microbatch, also_idle=also_idle)
     mine = chosen[accelerator.process_index :: accelerator.num_processes]
     most = math.ceil(len(chosen) / accelerator.num_processes)
     batches = []
@@ -94,7 +109,7 @@ def make_share(
         batches,
         normaliser=float(aggregation(lengths).normaliser) if len(lengths) else 0.0,
         tokens=float(lengths.sum()),
-        episodes=float(sum(map(len, chosen))),
+        trajectories=[episode.trajectory for episodes in chosen for episode in episodes],
     )
 
 
