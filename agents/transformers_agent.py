@@ -23,6 +23,7 @@ from gymnast.agents.engine.thread import EngineThread
 from gymnast.agents.models.adapters import folded
 from gymnast.agents.models.check_model import check_model
 from gymnast.agents.models.context_limits import longest_context
+from gymnast.agents.models.evaluation_mode import evaluate
 from gymnast.agents.policy import PolicyWeights
 from gymnast.errors import ModelError, UsageError
 from gymnast.types import Completion, Sampling, VersionSpan
@@ -90,7 +91,7 @@ class TransformersAgent:
             prefill_tokens=prefill_tokens,
             kv_budget_bytes=kv_budget_bytes,
         )
-        model.eval()
+        evaluate(model)
         self.version = 0
         self.model = model
         self.tokenizer = tokenizer

@@ -204,11 +204,20 @@ def _check_neighbours(model: Any, name: str, ids: torch.Tensor, precision: Preci
     positions = torch.arange(len(ids), device=ids.device)
     forth = _packed_logits(model, name, ids, positions, _OnlyItself())
     back = _packed_logits(model, name, ids.flip(0), positions.flip(0), _OnlyItself())
-    if precision.differ(back.flip(1), forth) is not None:
+    if precision.differ(back.flip(1), forth) is None:
+        return
+    others = ids.clone()
+    others[1::2] = ids[1::2].flip(0)
+    beside = _packed_logits(model, name, others, positions, _OnlyItself())
+    if precision.differ(beside[:, ::2], forth[:, ::2]) is not None:
         raise ModelError(
             f"{name} mixes tokens by other means than attention (a convolution, a recurrent "
             "state): what is packed side by side would mix too. Choose another model."
         )
+    raise ModelError(
+        f"{name} counts tokens by where they stand in a pass, whatever position_ids say: those of "
+        "packed sequences would be others than they have alone. Choose another model."
+    )
 
 
 # What a token sees is asked of the model's masks at a far position, where a mask of all positions

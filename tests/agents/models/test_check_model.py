@@ -71,6 +71,7 @@ def test_states_and_convolutions_beside_attention_in_every_layer_are_found(
         ("nemotron", "does not hand the arguments"),
         ("falcon", "cannot be driven with packed sequences"),
         ("phimoe", "other logits with packed sequences"),
+        ("llama4_text", "counts tokens by where they stand in a pass"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_reason(family: str, why: str) -> None:

@@ -111,6 +111,7 @@ class PaddedForward:
         padded = torch.nn.utils.rnn.pad_sequence(
             list(rows), batch_first=True, padding_value=PADDING
         )
+        versions = [weight._version for weight in model.parameters()]
         try:
             with precision.computing():
                 together = model(input_ids=padded, use_cache=False).logits
@@ -120,6 +121,11 @@ class PaddedForward:
                 f"{type(model).__name__} cannot be trained: its forward over padded rows failed "
                 f"({type(error).__name__}: {error}). Choose another model."
             ) from error
+        if versions != [weight._version for weight in model.parameters()]:
+            raise ModelError(
+                f"{type(model).__name__} cannot be trained: its forward changes its weights in "
+                "place, so a learner would find others than it wrote. Choose another model."
+            )
         for number, (row, logits) in enumerate(zip(rows, alone, strict=True)):
             difference = precision.differ(together[number, : len(row)], logits)
             if difference is not None:

@@ -23,6 +23,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from gymnast.agents.models.attention import planned
 from gymnast.agents.models.check_model import check_model
 from gymnast.agents.models.decoder import decoder_of
+from gymnast.agents.models.evaluation_mode import evaluate
 from gymnast.errors import ModelError
 from gymnast.trainers.learner.policy.head import Head
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, MicroBatch, split
@@ -60,6 +61,7 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model
         self._checkpointed: list[Any] = []
+        evaluate(model)
         self.eval()
         self._padded: PaddedForward | None = None
         self.path, self.not_packed = "packed", ""
