@@ -63,9 +63,10 @@ class TransformersAgent:
         context_length: The longest context with its completion that the model and the budget
             allow, in tokens.
         path: How the agent drives the model. "packed": the tokens of all requests in one forward
-            pass. "states": one request per pass, through the model's own forward and cache, for
-            models with layers whose attention cannot be packed (Mamba, linear attention, ALiBi);
-            as exact, and slower. docs/models.md lists the families of Transformers.
+            pass. "states": through the model's own forward and cache, for models with layers whose
+            attention cannot be packed (Mamba, linear attention, ALiBi); as exact, and slower. The
+            requests that sample share a pass there where the model allows it, which is tried on a
+            few tokens first. docs/models.md lists the families of Transformers.
         version: The version of the weights; see `gymnast.agents.PolicyAgent`.
 
     Raises:
@@ -116,7 +117,8 @@ class TransformersAgent:
                 prefill_tokens=prefill_tokens,
                 kv_budget_bytes=budget,
             )
-            logger.info("sampling on the slower path, one sequence a forward pass: %s", error)
+            shared = "sequences share" if states.forward.batching else "one sequence"
+            logger.info("sampling on the path 'states' (%s a forward pass): %s", shared, error)
             self.path = "states"
             return states
         if budget < 2 * token_bytes:

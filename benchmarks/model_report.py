@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import transformers
 
+from gymnast.agents.caches.own_forward import OwnForward
 from gymnast.agents.models.check_model import check_model
-from gymnast.agents.models.own_forward import OwnForward
 from gymnast.errors import ModelError
 from gymnast.trainers.learner.policy.policy import Policy
 from model_contract import examine
@@ -43,12 +43,14 @@ pytest -m "slow or not slow" tests/agents/models/test_model_families.py
 The columns:
 
 - *path*: `TransformersAgent.path`. "packed" is the fast one: the tokens of all requests in one
-  forward pass. "states": one request a pass, through the model's own forward and cache. The agent
-  chooses by itself, from what the model does and not from its name; so the path of a real model can
-  be another where its configuration is (a chunk of attention longer than the contexts, say).
+  forward pass. "states": the model's own forward and cache, and all that decode in one pass. The
+  agent chooses by itself, from what the model does and not from its name; so the path of a real
+  model can be another where its configuration is (a chunk of attention longer than the contexts,
+  say).
 - *continued with*: what a kept state can be continued with, on the path "states". "one token at a
   time" makes what an environment appends slower; "nothing" computes the whole context for each
-  token.
+  token. "alone": requests do not share a pass, because their caches could not be joined or gave
+  something else when they were.
 - *training*: how trajectories go through the model in training. "packed": those of a micro-batch in
   one sequence, in which a prompt that they share is computed once. "padded": each is a row, sorted
   by length so that little is padded, and computes its prompt anew. Either way the gradient of
@@ -85,7 +87,10 @@ def row(family: str) -> Row:
     path = examine(model, generate=family not in GENERATE_FAILS)
     continued_with, because = "", ""
     if path == "states":
-        continued_with = OwnForward(model).continuation.value.partition(":")[0]
+        forward = OwnForward(model)
+        continued_with = forward.continuation.value.partition(":")[0]
+        if forward.batching is None:
+            continued_with += ", alone"
         because = reason(model)
     return Row(family, type(model).__name__, path, continued_with, training(model), because)
 

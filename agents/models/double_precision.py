@@ -18,6 +18,7 @@ from gymnast.errors import ModelError
 
 # Differences between two computations, relative to the logits of a token.
 LIMIT = 1e-3
+EXACT = 1e-9  # where float64 was used throughout
 LIMIT_OF_HALF = 0.05  # of the median token, where only the weights' own precision can be computed
 
 # What a forward raises that is not made for what it is given.
@@ -121,11 +122,18 @@ class Precision:
         """Have what is computed within computed so."""
         return in_float64(self._model) if self._float64 else nullcontext()
 
-    def differ(self, ours: torch.Tensor, theirs: torch.Tensor) -> float | None:
+    def differ(
+        self, ours: torch.Tensor, theirs: torch.Tensor, *, exactly: bool = False
+    ) -> float | None:
         """Compare logits [..., n, V] token by token.
 
         Half precision rounds coarsely, and now and then chooses another expert for a token, whose
         logits are then others altogether: there the median token decides.
+
+        Args:
+            ours: What was computed one way.
+            theirs: What was computed the other way.
+            exactly: Whether float64 must show in the digits that agree.
 
         Returns:
             None if they agree up to rounding, else their relative difference.
@@ -135,7 +143,10 @@ class Precision:
         size = torch.linalg.vector_norm(theirs, dim=-1).clamp(min=1e-6)
         relative = torch.linalg.vector_norm(ours - theirs, dim=-1) / size  # [..., n]
         difference = (relative.max() if exact else relative.median()).item()
-        return None if difference < (LIMIT if exact else LIMIT_OF_HALF) else difference
+        limit = LIMIT if exact else LIMIT_OF_HALF
+        if exactly and self._float64:
+            limit = EXACT
+        return None if difference < limit else difference
 
 
 def _own_logits(model: Any, ids: torch.Tensor) -> torch.Tensor:

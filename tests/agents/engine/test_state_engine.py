@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from gymnast.agents import TransformersAgent
+from gymnast.agents.caches.continuation import Continuation
+from gymnast.agents.caches.own_forward import OwnForward
 from gymnast.agents.engine.engine import Request
 from gymnast.agents.engine.state_engine import StateEngine
-from gymnast.agents.models.own_forward import Continuation, OwnForward
 from gymnast.errors import InfrastructureError, ModelError, UsageError
 from gymnast.types import Completion, Sampling
 from model_contract import check_turn, tokens
@@ -76,7 +77,7 @@ def test_the_path_is_told_and_why(hybrid: Any, caplog: pytest.LogCaptureFixture)
         assert TransformersAgent(tiny("llama")).path == "packed"
         assert not caplog.records
         assert TransformersAgent(hybrid).path == "states"
-    assert "slower path" in caplog.text
+    assert "path 'states' (sequences share a forward pass)" in caplog.text
     assert "2 attend through" in caplog.text
 
 
