@@ -23,6 +23,7 @@ from gymnast.agents.loading.model_source import (
     no_progress_bars,
     unreadable,
 )
+from gymnast.agents.models.experts import lora_targets
 from gymnast.agents.models.float32_head import use_float32_head
 from gymnast.errors import ModelError, first_line
 
@@ -59,7 +60,7 @@ def load_model(
             what the checkpoint is stored in.
         lora: Wrap the model with LoRA adapters (in its dtype, the other weights frozen):
             `{"rank": 16, "alpha": 2 * rank, "target": "all-linear", "dropout": 0.0}`, each
-            optional; `target` may be a list of module names.
+            optional; `target` may be a list of names, of modules or of experts (docs/moe.md).
         float32_head: Compute the head, whose product the logits are, in float32 although the model
             is in half precision, when sampling and when training; saved models stay as they are.
         chat_template: Jinja text that takes the place of the tokenizer's own template.
@@ -196,12 +197,19 @@ def _load_weights(name: str, dtype: torch.dtype | None) -> Any:
 def _with_lora(model: Any, settings: Mapping[str, Any], seed: int) -> Any:
     from peft import LoraConfig, get_peft_model
 
-    target = settings["target"]
+    target = lora_targets(model, settings["target"])
+    if target.parameters and settings["dropout"]:
+        raise ModelError(
+            f"lora: dropout is {settings['dropout']}, and the adapters of experts "
+            f"({', '.join(target.parameters)}) can have none. Set lora.dropout to 0, or leave the "
+            "experts out: name in lora.target the modules that get adapters."
+        )
     config = LoraConfig(
         r=settings["rank"],
         lora_alpha=settings["alpha"],
         lora_dropout=settings["dropout"],
-        target_modules=target if isinstance(target, str) else list(target),
+        target_modules=target.modules,
+        target_parameters=target.parameters or None,
         task_type="CAUSAL_LM",
     )
     try:

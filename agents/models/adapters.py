@@ -3,6 +3,9 @@
 An adapted layer computes W x + s B (A x): three matrix products instead of one. While nothing is
 trained, the sum W + s B A can take the place of W. Afterwards W is restored from a copy, not by
 subtraction, which in bfloat16 would leave an error at every step.
+
+Stacked experts are a parameter, around whose module peft puts a wrapper for each: it computes
+W + s B A of all experts in every forward pass. Folded, they have these very weights.
 """
 
 from collections.abc import Iterator
@@ -26,22 +29,29 @@ def folded(model: Any) -> Iterator[None]:
     if not layers or not all(_is_plain(layer) for layer in layers):
         yield
         return
-    kept = [layer.get_base_layer().weight.detach().clone() for layer in layers]
+    kept = [adapted_weight(layer).detach().clone() for layer in layers]
     try:
         for layer in layers:
-            _fold(layer)
+            fold(layer)
         with model.disable_adapter():
             yield
     finally:
         with torch.no_grad():
             for layer, weight in zip(layers, kept, strict=True):
-                layer.get_base_layer().weight.copy_(weight)
+                adapted_weight(layer).copy_(weight)
+
+
+def adapted_weight(layer: Any) -> torch.nn.Parameter:
+    """The weight that a layer of peft's adapts, as it is without adapters."""
+    base = layer.get_base_layer()
+    weight: torch.nn.Parameter = getattr(base, getattr(layer, "parameter_name", "weight"))
+    return weight
 
 
 def _is_plain(layer: Any) -> bool:
     """Whether the layer computes W x + s B (A x) and nothing else, and can be folded now."""
     return (
-        isinstance(layer.get_base_layer(), torch.nn.Linear)
+        (isinstance(layer.get_base_layer(), torch.nn.Linear) or adapts_parameter(layer))
         and not layer.merged
         and not layer.disable_adapters
         and not any(layer.use_dora.values())
@@ -49,9 +59,23 @@ def _is_plain(layer: Any) -> bool:
     )
 
 
+def adapts_parameter(layer: Any) -> bool:
+    """Whether a layer of peft's adapts a parameter of a module of any kind."""
+    from peft.tuners.lora.layer import ParamWrapper
+
+    return isinstance(layer, ParamWrapper)
+
+
 @torch.no_grad()
-def _fold(layer: Any) -> None:
-    weight = layer.get_base_layer().weight
+def fold(layer: Any) -> None:
+    """Add to the adapted weight what the layer's adapters do, rounded once."""
+    weight = adapted_weight(layer)
     for name in layer.active_adapters:
-        down, up = layer.lora_A[name].weight, layer.lora_B[name].weight  # [r, in], [out, r]
-        weight.copy_(torch.addmm(weight, up.to(weight), down.to(weight), alpha=layer.scaling[name]))
+        if weight.dim() == 3:
+            up, down, scale = layer.get_delta_factors(name)  # [E, m, r], [E, r, n]
+            weight.copy_(torch.baddbmm(weight, up, down, alpha=scale))
+        else:
+            down, up = layer.lora_A[name].weight, layer.lora_B[name].weight  # [r, in], [out, r]
+            weight.copy_(
+                torch.addmm(weight, up.to(weight), down.to(weight), alpha=layer.scaling[name])
+            )

@@ -2,9 +2,10 @@
 
 To save one, the weights are written as they are, under the names of a model without adapters. Then
 each adapted layer is merged in a copy of its own, and what it gives overwrites its place in the
-file. So at most one layer is there twice. A model of which Transformers writes some adapted weight
-under another name or in another shape, or which trains whole modules beside adapters, is merged in
-a copy.
+file. So at most one layer is there twice. Where stacked experts are adapted, which Transformers
+writes one by one for most families, all adapted weights are there twice. A model of which it writes
+some other adapted weight under another name or in another shape, or which trains whole modules
+beside adapters, is merged in a copy.
 """
 
 import copy
@@ -12,9 +13,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+
+from gymnast.agents.models.adapters import adapts_parameter, fold
 
 WEIGHTS = "*.safetensors"
 
@@ -44,6 +47,10 @@ def save_merged(model: Any, folder: Path) -> None:
         copy.deepcopy(model).merge_and_unload().save_pretrained(folder)
         return
     layers = _adapted(causal)
+    if any(adapts_parameter(layer) for layer in layers.values()):
+        state = _bare_state(causal, layers) | dict(_merged_layers(layers))
+        causal.save_pretrained(folder, state_dict=state)
+        return
     causal.save_pretrained(folder, state_dict=_bare_state(causal, layers))
     places = _places(folder)
     if all(_has_places(layer, name, places) for name, layer in layers.items()):
@@ -74,10 +81,13 @@ def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     layers = _adapted(causal)
     within = tuple(f"{layer}." for layer in layers)
     yield from ((name, weight) for name, weight in _detached(causal) if not name.startswith(within))
+    yield from _merged_layers(layers)
+
+
+def _merged_layers(layers: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights of adapted layers, merged, by their names in the model without adapters."""
     for name, layer in layers.items():
-        merged = copy.deepcopy(layer)
-        merged.merge()
-        for part, weight in _detached(merged.get_base_layer()):
+        for part, weight in _detached(_merged(layer)):
             yield f"{name}.{part}", weight
 
 
@@ -85,11 +95,31 @@ def _detached(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     return ((name, weight.detach()) for name, weight in module.named_parameters())
 
 
+@torch.no_grad()
+def _merged(layer: Any) -> torch.nn.Module:
+    """A copy of a layer, or of a module with stacked experts, with its adapters merged in."""
+    if not adapts_parameter(layer):
+        copied = copy.deepcopy(layer)
+        copied.merge()
+        merged: torch.nn.Module = copied.get_base_layer()
+        return merged
+    around = copy.deepcopy(layer)
+    while adapts_parameter(around):  # one around another, for each parameter of one module
+        if not around.merged:
+            fold(around)
+        around = around.base_layer
+    return cast("torch.nn.Module", around)
+
+
 def _adapted(causal: Any) -> dict[str, Any]:
-    """The layers that adapters wrap, by name."""
+    """The layers that adapters wrap, by name; of layers around each other the outermost."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    return {n: module for n, module in causal.named_modules() if isinstance(module, BaseTunerLayer)}
+    layers = {
+        n: module for n, module in causal.named_modules() if isinstance(module, BaseTunerLayer)
+    }
+    inner = {id(layer.base_layer) for layer in layers.values() if adapts_parameter(layer)}
+    return {name: layer for name, layer in layers.items() if id(layer) not in inner}
 
 
 def _trains_modules(causal: Any) -> bool:
@@ -102,11 +132,11 @@ def _trains_modules(causal: Any) -> bool:
 def _bare_state(causal: Any, layers: dict[str, Any]) -> dict[str, torch.Tensor]:
     """The weights of the model without adapters, not copied, by their names there."""
     state: dict[str, torch.Tensor] = causal.state_dict()
-    for layer in layers:
-        for name in [name for name in state if name.startswith(f"{layer}.")]:
-            tensor, base = state.pop(name), f"{layer}.base_layer."
-            if name.startswith(base):
-                state[f"{layer}.{name.removeprefix(base)}"] = tensor
+    for name, layer in layers.items():
+        for inner in [key for key in state if key.startswith(f"{name}.")]:
+            del state[inner]
+        for part, weight in layer.get_base_layer().state_dict().items():
+            state[f"{name}.{part}"] = weight
     return state
 
 
@@ -138,9 +168,7 @@ def _has_places(layer: Any, name: str, places: dict[str, _Place]) -> bool:
 @torch.no_grad()
 def _overwrite(layer: Any, name: str, places: dict[str, _Place]) -> None:
     """Put the merged weights of a layer in their places."""
-    merged = copy.deepcopy(layer)
-    merged.merge()
-    for part, weight in merged.get_base_layer().state_dict().items():
+    for part, weight in _merged(layer).state_dict().items():
         place = places[f"{name}.{part}"]
         with place.path.open("r+b") as file:
             file.seek(place.start)

@@ -72,7 +72,8 @@ class LoraSection(Settings):
     dropout: Annotated[Number, Field(ge=0, lt=1)] = 0.0
     """The share of an adapter's inputs that the loss's forward pass drops."""
     target: Annotated[Any, AfterValidator(_module_names)] = "all-linear"
-    """The modules that get adapters: "all-linear", or a list of names."""
+    """What gets adapters: "all-linear", which means all linear layers and experts but no router, or
+    a list of names of modules or experts."""
 
 
 class ModelSection(Settings):
