@@ -10,7 +10,7 @@ reaches up to the ancestor and of the keys that they reach: positions run on fro
 its descendants, so what is hidden is a band. In every call, every query sees some key.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
@@ -126,6 +126,7 @@ class Tree:
 
     subtrees: Sequence[Subtree]
     _calls: dict[int | None, list[Call]] = field(default_factory=dict, compare=False)
+    _divided: dict[Hashable, Sequence[Call]] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
         return self.subtrees[-1].end
@@ -142,6 +143,12 @@ class Tree:
             ]
             self._calls[window] = own + above
         return self._calls[window]
+
+    def divided(self, key: Hashable, divide: Callable[[], Sequence[Call]]) -> Sequence[Call]:
+        """What `divide` made of the calls when it was first called for this key."""
+        if key not in self._divided:
+            self._divided[key] = divide()
+        return self._divided[key]
 
     def _from_below(self, number: int, window: int | None) -> Iterator[Call]:
         """What the tokens below a segment see of it."""

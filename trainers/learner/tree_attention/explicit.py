@@ -18,7 +18,7 @@ FEWEST_QUERIES, MOST_QUERIES = 16, 512
 
 
 class Explicit:
-    """Attention with scores that may be bounded; a `gymnast...kernels.Kernel`."""
+    """Attention with scores that may be bounded; see `Kernel` in `kernels.py`."""
 
     def __init__(self, settings: LayerSettings, device: torch.device) -> None:
         self._scale, self._softcap = settings.scale, settings.softcap
@@ -45,7 +45,7 @@ class Explicit:
         """See `Kernel`."""
         scores = self._scores_of(call, query, key)[0]
         sums = torch.logsumexp(scores, dim=-1)  # [Hkv, G * n]
-        weights = scores.sub_(sums[..., None]).exp_()
+        weights = scores.sub_(sums.unsqueeze(-1)).exp_()
         out = weights.to(value.dtype) @ value[:, 0]  # [Hkv, G * n, Dv]
         shape = query.shape[1:3]  # G, n
         return out.unflatten(1, shape), sums.unflatten(1, shape)

@@ -42,8 +42,11 @@ def attend(
     Returns:
         [N, H, Dv].
     """
-    kernel, width = kernel_for(query, settings), value.shape[-1]
-    calls = kernel.divide(tree.calls(settings.window), query.shape[1])
+    kernel, heads, width = kernel_for(query, value, settings), query.shape[1], value.shape[-1]
+    calls = tree.divided(
+        (type(kernel), query.device, settings.window, heads),
+        lambda: kernel.divide(tree.calls(settings.window), heads),
+    )
     for_query, for_value = kernel.width(query.shape[-1], width)
     query, key = (_padded(tensor, for_query) for tensor in (query, key))
     function: Any = _TreeAttention
@@ -97,23 +100,22 @@ def joined(
     asked, into = _by_head(query, heads), _by_head(out, heads)  # [Hkv, G, N, D]
     seen, shown = _by_head(key, heads), _by_head(value, heads)  # [Hkv, 1, N, D]
     for call in calls:
-        part, total = kernel.forward(
-            call, asked[:, :, call.queries], seen[:, :, call.keys], shown[:, :, call.keys]
-        )
+        q, k, v = _of(asked, call.queries), _of(seen, call.keys), _of(shown, call.keys)
+        part, total = kernel.forward(call, q, k, v)
         if sums is None:
             sums = total.new_empty(asked.shape[:3])  # [Hkv, G, N]
-        before, mixed = sums[:, :, call.queries], into[:, :, call.queries]
+        before, mixed = _of(sums, call.queries), _of(into, call.queries)
         if call.first:
             mixed.copy_(part)
             before.copy_(total)
         else:
-            weight = torch.sigmoid(total - before)[..., None].to(part.dtype)
+            weight = torch.sigmoid(total - before).unsqueeze(-1).to(part.dtype)
             mixed.lerp_(part, weight)
             before.copy_(torch.logaddexp(before, total))
     assert sums is not None
     if sinks is not None:
         extra = sinks.to(sums.dtype).view(heads, -1, 1)  # [Hkv, G, 1]
-        into.mul_(torch.sigmoid(sums - extra)[..., None])
+        into.mul_(torch.sigmoid(sums - extra).unsqueeze(-1))
         sums = torch.logaddexp(sums, extra)
     return out, sums
 
@@ -142,12 +144,12 @@ def gradients(
     seen, shown = _by_head(key, heads), _by_head(value, heads)
     into_q, into_k, into_v = (_by_head(t, heads) for t in grads)
     for call in calls:
-        q, o, g = (t[:, :, call.queries] for t in (asked, mixed, given))
-        k, v = (t[:, :, call.keys] for t in (seen, shown))
-        dq, dk, dv = kernel.backward(call, g, q, k, v, o, sums[:, :, call.queries])
-        into_q[:, :, call.queries] += dq
-        into_k[:, :, call.keys] += dk
-        into_v[:, :, call.keys] += dv
+        q, o, g, total = (_of(t, call.queries) for t in (asked, mixed, given, sums))
+        k, v = (_of(t, call.keys) for t in (seen, shown))
+        dq, dk, dv = kernel.backward(call, g, q, k, v, o, total)
+        _of(into_q, call.queries).add_(dq)
+        _of(into_k, call.keys).add_(dk)
+        _of(into_v, call.keys).add_(dv)
     of_query, of_key, of_value = (grad.to(query.dtype) for grad in grads)
     of_sinks = None if sinks is None else _of_sinks(sinks, sums, given, mixed)
     return of_query, of_key, of_value, of_sinks
@@ -160,6 +162,11 @@ def _of_sinks(
     spent = (given.to(sums.dtype) * mixed).sum(-1)  # [Hkv, G, N]
     weights = torch.exp(sinks.to(sums.dtype).view(*sums.shape[:2], 1) - sums)
     return -(weights * spent).sum(-1).view(sinks.shape).to(sinks.dtype)
+
+
+def _of(tensor: torch.Tensor, tokens: slice) -> torch.Tensor:
+    """View these tokens of [Hkv, G, N, ...]."""
+    return tensor.narrow(2, tokens.start, tokens.stop - tokens.start)
 
 
 def _by_head(tensor: torch.Tensor, key_heads: int) -> torch.Tensor:

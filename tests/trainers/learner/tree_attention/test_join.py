@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gymnast.agents.models.attention import LayerSettings
 from gymnast.trainers.learner.policy.packing import WORTH_SHARING, Packed, TreePlan, pack
-from gymnast.trainers.learner.tree_attention import explicit, kernels
+from gymnast.trainers.learner.tree_attention import cpu_flash, explicit
 
 WIDTH, KEY_HEADS = 4, 2
 
@@ -142,7 +142,7 @@ def test_the_size_of_a_block_of_queries_does_not_matter(
 ) -> None:
     layer = LayerSettings(0, scale=0.7, window=window, softcap=2.0 if softcap else None)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (kernels, explicit):
+        for module in (cpu_flash, explicit):
             patch.setattr(module, "FEWEST_QUERIES", 1)
             patch.setattr(module, "MOST_QUERIES", size)
         check(ids, 3, layer, torch.float64, seed)
