@@ -1,0 +1,1 @@
+"""How much memory a step of training takes, and what is done where that is too much."""
