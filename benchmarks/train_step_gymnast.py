@@ -34,7 +34,7 @@ def step(
     """
     model, _ = load_model(name, dtype="float32")
     warm_up(model)
-    policy = Policy(model, gradient_checkpointing=checkpointing)
+    policy = Policy(model, activations="recompute" if checkpointing else "keep")
     optimizer = MasterOptimizer(model.parameters(), learning_rate=0.0)
     settings = UpdateSettings(
         algorithm=make_algorithm("grpo"),

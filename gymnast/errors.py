@@ -6,6 +6,7 @@
     |   |-- DataError                             a dataset, a row, a column
     |   |-- ModelError                            a model or tokenizer that cannot be loaded or used
     |   |-- TemplateError                         a chat template that the renderer cannot follow
+    |   |-- NotEnoughMemory       (MemoryError)   a step of training that would not fit
     |   |-- SandboxTextError                      a command or path that no system can take
     |   |-- ToolDefinitionError   (TypeError)     a tool whose schema cannot be read
     |   |-- UnknownEnvironment    (LookupError)   a name that no environment has
@@ -53,6 +54,10 @@ class DataError(UsageError):
 
 class ModelError(UsageError):
     """A model or tokenizer cannot be loaded, or lacks what training needs."""
+
+
+class NotEnoughMemory(UsageError, MemoryError):
+    """A step of training would take more memory than there is. It has not been started."""
 
 
 class TemplateError(UsageError):

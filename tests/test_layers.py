@@ -72,9 +72,10 @@ ROOMS = {
         "agents.models trainers.algorithms trainers.learner.tree_attention"
     ),
     "trainers.learner.optimizers": "trainers.distributed trainers.learner.policy",
+    "trainers.learner.memory": "trainers.learner.policy",
     "trainers.learner": (
-        "trainers.algorithms trainers.base trainers.distributed trainers.learner.optimizers "
-        "trainers.learner.policy"
+        "trainers.algorithms trainers.base trainers.distributed trainers.learner.memory "
+        "trainers.learner.optimizers trainers.learner.policy"
     ),
     "trainers.saving": (
         "agents.loading agents.models trainers.base trainers.distributed "
@@ -90,7 +91,8 @@ ROOMS = {
     ),
     "trainers": (
         "agents agents.loading trainers.algorithms trainers.base trainers.config trainers.data "
-        "trainers.distributed trainers.evaluation trainers.learner trainers.learner.optimizers "
+        "trainers.distributed trainers.evaluation trainers.learner trainers.learner.memory "
+        "trainers.learner.optimizers "
         "trainers.reporting trainers.rollouts trainers.saving"
     ),
     "commands": "sandboxes.backends",

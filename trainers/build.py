@@ -68,6 +68,7 @@ def build_trainer(
         **trainer_settings(config, task),
         observer=observer,
     )
+    trainer.longest_episode = int(config.environment.settings.get("context_length", 0))
     if resume and config.output_dir is not None and trainer.accelerator.is_main_process:
         save_config(config, Path(config.output_dir) / CONFIG_FILE)
     return trainer

@@ -102,12 +102,17 @@ class RunLoop:
                 *(trainer.step, trainer.steps),
             )
 
-    def run(self) -> dict[str, Any]:
-        """Take the steps that are left, evaluate, and save; returns a summary."""
+    def run(self, memory: str = "") -> dict[str, Any]:
+        """Take the steps that are left, evaluate, and save; returns a summary.
+
+        Args:
+            memory: What a step takes at most, in words; the observer is told.
+        """
         trainer = self._trainer
         started, cpu_started = time.perf_counter(), time.process_time()
         summary: dict[str, Any] = {"train/seconds": 0.0, "train/cpu_seconds": 0.0}
-        trainer.tell("on_start", {"steps": trainer.steps, "start": trainer.step})
+        info = {"steps": trainer.steps, "start": trainer.step, "memory": memory}
+        trainer.tell("on_start", info)
         stopped_by = "steps"
         try:
             self._take_steps(summary)

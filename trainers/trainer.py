@@ -44,6 +44,8 @@ from gymnast.trainers.evaluation.evaluation import Evaluation, played_by
 from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.evaluation.tags import By, tag_expressions
 from gymnast.trainers.learner.learner import Learner, check_dtypes
+from gymnast.trainers.learner.memory.choice import Choice, memory_line
+from gymnast.trainers.learner.memory.estimate import shown_bytes
 from gymnast.trainers.learner.optimizers.not_finite import skip_message
 from gymnast.trainers.reporting.console import RunConsole
 from gymnast.trainers.reporting.trackers import Named, as_json, finite, make_trackers, tracking
@@ -120,7 +122,7 @@ class Trainer:
         max_grad_norm: float = 1.0,
         warmup_steps: int = 0,
         tokens_per_microbatch: int = 2048,
-        gradient_checkpointing: bool = False,
+        activations: Literal["auto", "keep", "recompute", "offload"] = "auto",
         concurrency: int = 64,
         rollout_deadline_s: float | None = None,
         kv_budget_bytes: int | None = None,
@@ -149,6 +151,7 @@ class Trainer:
         check_sampling_kind(eval_sampling, "eval_sampling")
         settings = TrainerSettings.collect(self._given)
         self.model, self.tokenizer, self.step = model, tokenizer, 0
+        self.longest_episode = 0  # in tokens; 0 where the environment does not say
         self.steps, self.rows_per_step = settings.steps.steps, settings.steps.rows_per_step
         self.group_size, self.seed = settings.group.group_size, settings.run.seed
         self.concurrency = settings.rollouts.concurrency
@@ -250,6 +253,7 @@ class Trainer:
             CheckpointError: There is no run to resume, or it is of another model.
             ConfigError: `output_dir` holds another run, and `resume` is not set; another run is
                 writing to it now; it has no room; or all steps are taken already.
+            NotEnoughMemory: A step would take more memory than there is; it has not been started.
             DiskFull: There is no more room in `output_dir`.
             Diverged: Ten optimisation steps in a row had no finite loss or gradient; there is a
                 checkpoint, where there is an `output_dir`.
@@ -263,6 +267,9 @@ class Trainer:
             if self.folder is not None:
                 claim = partial(stack.enter_context, self.folder.claimed())
                 together(self.accelerator, claim if self.accelerator.is_main_process else int)
+            longest = self.longest_episode or self.agent.context_length
+            batch_tokens = self.rows_per_step * self.group_size * longest
+            choice = self.learner.prepare(self.longest_episode, batch_tokens)
             stack.enter_context(self.learner.joined())
             stack.enter_context(self._stopping.listening())
             self.loop.begin(resume=resume)
@@ -271,7 +278,7 @@ class Trainer:
             self.learner.gather()
             self._rollouts.hand_over(self.model, self.step)
             with tracking(self.accelerator, self._hyperparameters, self.step):
-                summary = self.loop.run()
+                summary = self.loop.run(self._memory_line(choice))
         stopped_by = summary["stopped_by"]
         if stopped_by != "steps" and self.accelerator.is_main_process:
             place = f"step {self.step} of {self.steps}"
@@ -336,6 +343,21 @@ class Trainer:
         self._record(self.step, f"step_{self.step:05d}", metrics, rollouts)
         self.tell("on_step", self.step, metrics, rollouts)
         self._rollouts.hand_over(self.model, self.step)
+
+    def _memory_line(self, choice: Choice) -> str:
+        """What a step takes at most, in one line; a warning where keys and values may not fit."""
+        line, room = memory_line(choice, self.learner.memory.room), self.learner.memory.room
+        budget = getattr(self.agent, "kv_budget_bytes", None)
+        if budget is None or room is None:
+            return line
+        left = room.nbytes - choice.estimate.weights - choice.estimate.optimizer
+        if budget > left and self.accelerator.is_main_process:
+            logger.warning(
+                "kv_budget_bytes: keys and values may take %s while episodes are sampled, and %s "
+                "has %s left for them; set trainer.kv_budget_bytes to %d",
+                *(shown_bytes(budget), room.of, shown_bytes(max(left, 0)), max(left, 1)),
+            )
+        return f"{line}; while sampling, up to {shown_bytes(budget)} of keys and values instead"
 
     def _settings_of_step(self, step: int, rows: int) -> RolloutSettings:
         most = self.max_failed_episodes

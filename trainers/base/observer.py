@@ -43,7 +43,8 @@ class Observer(Protocol):
         """The run begins.
 
         Args:
-            trainer_info: `steps`, how many in all, and `start`, how many a resumed run has done.
+            trainer_info: `steps`, how many in all; `start`, how many a resumed run has done;
+                `memory`, what a step takes at most, in words.
         """
         ...
 

@@ -22,7 +22,7 @@ from gymnast.errors import ConfigError
 # As in accelerate's environment variables: what must be off, and why.
 _UNSUPPORTED = {
     "FSDP_OFFLOAD_PARAMS": "weights are not moved to the CPU between passes",
-    "FSDP_ACTIVATION_CHECKPOINTING": "activations are kept; lower trainer.tokens_per_microbatch",
+    "FSDP_ACTIVATION_CHECKPOINTING": "set trainer.activations: recompute instead",
 }
 
 

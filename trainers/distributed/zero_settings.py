@@ -44,7 +44,7 @@ INSTEAD = {
     "train_batch_size": "set trainer.rows_per_step",
     "train_micro_batch_size_per_gpu": "set trainer.tokens_per_microbatch",
     "gradient_accumulation_steps": "set trainer.tokens_per_microbatch",
-    "activation_checkpointing": "set trainer.gradient_checkpointing",
+    "activation_checkpointing": "set trainer.activations",
 }
 OTHERS = "Gymnast takes zero_optimization alone"
 _PREFIX = "ACCELERATE_DEEPSPEED_"

@@ -8,6 +8,7 @@ What one update does is in `trainers/learner/update.py`.
 """
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,16 +16,21 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from gymnast.errors import ModelError
+from gymnast.errors import ConfigError, ModelError
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.distributed.sharding import shard, whole
 from gymnast.trainers.distributed.zero_settings import Zero
 from gymnast.trainers.learner.credit import Groups
+from gymnast.trainers.learner.memory.available import Available, available
+from gymnast.trainers.learner.memory.choice import Choice, StepMemory, room_for
+from gymnast.trainers.learner.memory.estimate import Division, fixed_memory
+from gymnast.trainers.learner.memory.heap import free_exactly
 from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
 from gymnast.trainers.learner.optimizers.optimizer import Optimizer
 from gymnast.trainers.learner.optimizers.zero import ZeroAdamW
 from gymnast.trainers.learner.policy.policy import Policy, Reference
+from gymnast.trainers.learner.policy.shares import largest_over_processes
 from gymnast.trainers.learner.settings import LearnerSettings
 from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.visible import visible_logger
@@ -63,6 +69,7 @@ class Learner:
         seed: Of dropout.
 
     Attributes:
+        memory: What a step takes, and what becomes of its activations.
         policy: The model as the loss sees it; with several processes, wrapped within `joined`.
         optimizer: Over the trained weights.
 
@@ -94,16 +101,31 @@ class Learner:
         self._sums_gradients = several and zero is None and not sharded
         divided = sharded or (zero is not None and zero.stage == 3)
         trained = copy.deepcopy(model) if divided else model
-        policy = Policy(
-            trained,
-            temperature=temperature,
-            gradient_checkpointing=settings.gradient_checkpointing,
+        if settings.activations == "offload" and accelerator.device.type == "cpu":
+            raise ConfigError(
+                "activations: must be auto, keep or recompute on a CPU, got offload: they are in "
+                "the host's memory already"
+            )
+        asked = None if settings.activations == "auto" else settings.activations
+        policy = Policy(trained, temperature=temperature, activations=asked or "keep")
+        self.memory = StepMemory(
+            policy,
+            fixed_memory(
+                model,
+                [weight for weight in trained.parameters() if weight.requires_grad],
+                _division(accelerator.num_processes, zero, sharded=sharded),
+                has_copy=penalised and not hasattr(model, "disable_adapter"),
+            ),
+            asked=asked,
+            entropies=algorithm.entropy_bonus != 0,
         )
         if policy.not_packed and accelerator.is_main_process:
             logger.info(
                 "training on padded rows, in which each trajectory computes its prompt: %s",
                 policy.not_packed,
             )
+        if zero is not None or sharded:
+            self.memory.measure()
         adamw: dict[str, Any] = {
             "learning_rate": settings.learning_rate,
             "weight_decay": settings.weight_decay,
@@ -126,6 +148,33 @@ class Learner:
                 (wholes[name], weight) for name, weight in named if weight.requires_grad
             ]
             model.requires_grad_(False)
+
+    def prepare(self, longest: int, batch_tokens: int) -> Choice:
+        """Choose how steps are made, by the memory there is now; a collective call.
+
+        Args:
+            longest: How long an episode is at most, in tokens; 0 where nobody says.
+            batch_tokens: How many tokens a step's batch has at most.
+
+        Raises:
+            NotEnoughMemory: A step would not fit.
+        """
+        free = available(self._accelerator.device)
+        least = -math.inf if free is None else -free.nbytes
+        (found,) = largest_over_processes(self._accelerator, [least])
+        if free is not None and math.isfinite(found):
+            free = Available(-int(found), free.of)
+            self.memory.room = room_for(self.memory.fixed, free)
+        return self._choose(longest, batch_tokens)
+
+    def _choose(self, longest: int, batch_tokens: int) -> Choice:
+        """Choose how the next step is made; all processes choose alike."""
+        tokens = min(self._settings.tokens_per_microbatch, batch_tokens)
+        choice = self.memory.choose(tokens, longest)
+        self.memory.policy.activations = choice.activations
+        if choice.exact:
+            free_exactly(self._accelerator.device)
+        return choice
 
     @contextmanager
     def joined(self) -> Iterator[None]:
@@ -157,7 +206,13 @@ class Learner:
         Args:
             groups: Of all processes.
             step: How many steps came before; seeds dropout, so that a resumed run draws the same.
+
+        Raises:
+            NotEnoughMemory: An episode is too long for the memory there is.
         """
+        if self.memory.room is not None:
+            lengths = [len(trajectory.ids) for group in groups for trajectory in group]
+            self._choose(max(lengths, default=0), sum(lengths))
         with torch.random.fork_rng(devices=[]):
             process = self._accelerator.process_index
             torch.manual_seed(derive(self._seed, "update", step, process))
@@ -177,3 +232,13 @@ class Learner:
         """Make the model equal to what is trained; a collective call, one weight at a time."""
         for copied, weight in self._copies:
             copied.copy_(whole(weight))
+
+
+def _division(processes: int, zero: Zero | None, *, sharded: bool) -> Division:
+    """What the processes divide among themselves."""
+    if sharded:
+        return Division(processes, processes, processes)
+    if zero is None:
+        return Division(buckets=processes > 1)
+    weights, gradients, optimizer = (processes if zero.stage >= stage else 1 for stage in (3, 2, 1))
+    return Division(weights, gradients, optimizer)

@@ -3,10 +3,8 @@
 `trainers/learner/update.py` says which share is learned from when, and what the numbers mean.
 """
 
-import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from accelerate import Accelerator
@@ -15,6 +13,7 @@ from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.algorithms.kl import k3
 from gymnast.trainers.algorithms.losses import log_ratio
 from gymnast.trainers.learner.gradient_sums import run_passes
+from gymnast.trainers.learner.memory.heap import give_back_freed_memory
 from gymnast.trainers.learner.optimizers.not_finite import why_not_finite
 from gymnast.trainers.learner.optimizers.optimizer import Optimizer
 from gymnast.trainers.learner.policy.shares import (
@@ -158,22 +157,3 @@ def _worth_telling(metrics: dict[str, float], algorithm: Algorithm) -> dict[str,
         "entropy": algorithm.entropy_bonus != 0,
     }
     return {name: value for name, value in metrics.items() if told.get(name, True)}
-
-
-def give_back_freed_memory(device: torch.device) -> None:
-    """Give memory that tensors on the CPU have left back to the system; a few milliseconds.
-
-    A pass through a model frees what its layers needed, tens of megabytes at a time. glibc keeps
-    most of it, in pieces that the next phase's tensors do not fit into, so that the peak of a step
-    would count both. With another C library, or on another device, nothing is done.
-
-    Args:
-        device: Where the tensors are that were freed.
-    """
-    if device.type == "cpu" and (trim := _malloc_trim()) is not None:
-        trim(0)
-
-
-@cache
-def _malloc_trim() -> Callable[[int], int] | None:
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)

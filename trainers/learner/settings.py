@@ -1,6 +1,6 @@
 """The settings of learning: the optimizer's, and how a batch goes through the model."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -20,6 +20,7 @@ class LearnerSettings(Settings):
     """Optimisation steps over which the learning rate grows to its full value."""
     tokens_per_microbatch: Positive = 2048
     """Tokens in one forward and backward pass: packed, or padded where a model cannot be packed."""
-    gradient_checkpointing: bool = False
-    """Compute the layers a second time in the backward pass, which takes longer and less
-    memory."""
+    activations: Literal["auto", "keep", "recompute", "offload"] = "auto"
+    """What becomes of what the layers compute, until the backward pass: `keep` it, `recompute` it
+    from each layer's input (more time, much less memory), or `offload` these inputs to the host's
+    memory too, on an accelerator. `auto` keeps where a step then fits into the memory there is."""

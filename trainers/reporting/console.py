@@ -50,8 +50,10 @@ class RunConsole:
         self._last_groups: Groups = ()
 
     def on_start(self, trainer_info: Mapping[str, Any]) -> None:
-        """Show the bar, on a terminal."""
+        """Write what a step takes of memory, and show the bar, on a terminal."""
         self._steps = int(trainer_info["steps"])
+        if memory := trainer_info.get("memory"):
+            self._write(f"memory: {memory}")
         start = int(trainer_info.get("start", 0))
         if not self._console.is_terminal:
             return

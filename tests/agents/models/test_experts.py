@@ -152,7 +152,7 @@ def test_gradients_are_those_of_the_merged_experts(family: str, tmp_path: Path) 
             torch.testing.assert_close(given, expected, rtol=1e-10, atol=1e-10)
             checked += 1
     assert checked >= 8
-    torch.testing.assert_close(gradients(model, gradient_checkpointing=True), ours)
+    torch.testing.assert_close(gradients(model, activations="recompute"), ours)
 
 
 def test_the_reference_is_the_model_without_adapters(tmp_path: Path) -> None:

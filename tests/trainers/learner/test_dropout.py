@@ -47,7 +47,7 @@ def test_a_step_has_the_gradient_of_the_forward_that_sampled(
         "dr_grpo", aggregation="token_mean", old_logprobs="engine", clip_low=1e-3, clip_high=1e-3
     )
     settings = UpdateSettings(algorithm, math.inf, 2048)
-    policy = Policy(model, gradient_checkpointing=checkpointing)
+    policy = Policy(model, activations="recompute" if checkpointing else "keep")
     metrics = update(policy, optimizer, groups, settings, Accelerator())
     assert metrics["clipped"] == 0
     ours = torch.cat([gradient.flatten() for gradient in optimizer.gradients])

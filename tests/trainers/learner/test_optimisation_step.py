@@ -17,7 +17,7 @@ from gymnast.errors import ConfigError
 from gymnast.trainers import Algorithm, make_algorithm
 from gymnast.trainers.algorithms.algorithm import names
 from gymnast.trainers.algorithms.losses import LOSSES, TokenLosses
-from gymnast.trainers.learner.optimisation_step import give_back_freed_memory
+from gymnast.trainers.learner.memory.heap import give_back_freed_memory
 from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.update import UpdateSettings, update

@@ -121,7 +121,7 @@ def _records(policy: Policy, unit: int) -> list[_Record]:
 
 def _record(policy: Policy, weights: Sequence[torch.Tensor], tokens: int) -> _Record:
     batch = micro_batch([_trajectory(tokens)], policy.device)
-    with AllocationTrace() as trace:
+    with AllocationTrace(policy.device) as trace:
         logprobs = policy(batch)
         forward = len(trace.events)
         logprobs.sum().backward()

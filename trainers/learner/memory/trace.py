@@ -16,15 +16,19 @@ _Ref = weakref.ref[torch.UntypedStorage]
 
 
 class AllocationTrace(TorchDispatchMode):
-    """Records, while it is entered, every storage that is made and every one of these that is freed.
+    """Records, while it is entered, every storage that is made and when it is freed.
+
+    Args:
+        device: Whose storages are recorded.
 
     Attributes:
         sizes: Of each storage, in bytes, in the order of making.
         events: The index of a storage that is made, or ~index of one that is freed.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._kind = device.type
         self.sizes: list[int] = []
         self.events: list[int] = []
         self._alive: dict[_Ref, int] = {}
@@ -32,11 +36,11 @@ class AllocationTrace(TorchDispatchMode):
 
     def __enter__(self) -> "AllocationTrace":
         self._entered = True
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._entered = False
 
     def __torch_dispatch__(
@@ -46,7 +50,7 @@ class AllocationTrace(TorchDispatchMode):
         given = {ref for tensor in _tensors((args, kwargs)) if (ref := _storage(tensor, None))}
         out = func(*args, **(kwargs or {}))
         for tensor in _tensors(out):
-            ref = _storage(tensor, self._freed)
+            ref = _storage(tensor, self._freed) if tensor.device.type == self._kind else None
             if ref is not None and ref not in given and ref not in self._alive:
                 self._alive[ref] = len(self.sizes)
                 self.events.append(len(self.sizes))

@@ -2,8 +2,8 @@
 
 The model computes hidden states; `trainers/learner/policy/head.py` turns those that predict action
 tokens into log-probabilities. Trajectories are packed into one sequence where the model can be
-driven so (`packing.py`), else they are padded rows (`padded.py`). With gradient checkpointing, of
-each layer only its input is kept for the backward pass.
+driven so (`packing.py`), else they are padded rows (`padded.py`). What the layers compute is kept
+for the backward pass, or only their inputs are (`recomputation.py`).
 
 A policy gradient is that of the policy that sampled, so the model computes in training as it does
 when it samples: in evaluation mode. Dropout, router noise and whatever else its configuration has
@@ -29,7 +29,11 @@ from gymnast.trainers.learner.policy.head import Head
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, MicroBatch, split
 from gymnast.trainers.learner.policy.packing import TreePlan
 from gymnast.trainers.learner.policy.padded import PaddedForward
-from gymnast.trainers.learner.policy.recomputation import checkpoint_layers
+from gymnast.trainers.learner.policy.recomputation import (
+    Activations,
+    checkpoint_layers,
+    waiting_on_host,
+)
 
 
 class Policy(nn.Module):
@@ -38,9 +42,8 @@ class Policy(nn.Module):
     Args:
         model: Of Transformers, or of peft around one; it stays in evaluation mode.
         temperature: At which the actions were sampled; divides the logits.
-        gradient_checkpointing: Compute each layer a second time in the backward pass instead of
-            keeping what it holds: a third more computation for a fraction of the memory. It is a
-            setting of the model and stays.
+        activations: What becomes of what layers compute, until the backward pass: see
+            `Activations`. "recompute" is a third more computation for a fraction of the memory.
 
     Attributes:
         path: How trajectories go through the model. "packed": all tokens of a micro-batch are one
@@ -56,7 +59,7 @@ class Policy(nn.Module):
     path: Literal["packed", "padded"]
 
     def __init__(
-        self, model: Any, *, temperature: float = 1.0, gradient_checkpointing: bool = False
+        self, model: Any, *, temperature: float = 1.0, activations: Activations = "keep"
     ) -> None:
         super().__init__()
         self.model = model
@@ -71,10 +74,7 @@ class Policy(nn.Module):
             self._padded = PaddedForward(model, self._causal)
             self.path, self.not_packed = "padded", str(error)
         self._head = Head(self._causal, temperature=temperature)
-        if gradient_checkpointing:
-            # Layers are computed again after `forward` has left `planned`.
-            second_time = partial(planned, model) if self.path == "packed" else nullcontext
-            self._checkpointed = checkpoint_layers(self._causal, second_time)
+        self.activations = activations
 
     def train(self, mode: bool = True) -> "Policy":
         """Turn the dropout of adapters on or off; see the top of this file."""
@@ -85,8 +85,21 @@ class Policy(nn.Module):
             for part in _own_parts(adapter):
                 part.train(mode)
         for layer in self._checkpointed:  # how Transformers is told to compute it again
-            layer.training = mode
+            layer.training = mode and self._activations != "keep"
         return self
+
+    @property
+    def activations(self) -> Activations:
+        """What becomes of them in the next passes."""
+        return self._activations
+
+    @activations.setter
+    def activations(self, activations: Activations) -> None:
+        if activations != "keep" and not self._checkpointed:
+            # Layers are computed again after `forward` has left `planned`.
+            second_time = partial(planned, self.model) if self.path == "packed" else nullcontext
+            self._checkpointed = checkpoint_layers(self._causal, second_time)
+        self._activations = activations
 
     @property
     def device(self) -> torch.device:
@@ -106,7 +119,9 @@ class Policy(nn.Module):
 
         With `entropy` [2, A]: those, and the entropies of the distributions they were drawn from.
         """
-        hidden = self._packed(batch) if self._padded is None else self._padded.hidden(batch)
+        offloads = self._activations == "offload" and torch.is_grad_enabled()
+        with waiting_on_host() if offloads else nullcontext():
+            hidden = self._packed(batch) if self._padded is None else self._padded.hidden(batch)
         if entropy:
             return self._head.logprobs_and_entropies(hidden, batch.targets)
         return self._head.logprobs(hidden, batch.targets)

@@ -49,7 +49,7 @@ def test_heads_of_every_form_give_the_models_own_logits(family: str) -> None:
 
 def test_layers_computed_a_second_time_give_the_same_gradients() -> None:
     model = tiny("qwen3_next")
-    assert difference(model, Policy(model, gradient_checkpointing=True)) < TOLERANCE
+    assert difference(model, Policy(model, activations="recompute")) < TOLERANCE
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_layers_computed_a_second_time_give_the_same_gradients() -> None:
 def test_every_family_trains_with_its_layers_computed_a_second_time(family: str) -> None:
     model = tiny(family)
     try:
-        policy = Policy(model, gradient_checkpointing=True)
+        policy = Policy(model, activations="recompute")
     except ModelError as error:
         assert "does not support activation checkpointing" in str(error)
     else:

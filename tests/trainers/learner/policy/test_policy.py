@@ -51,8 +51,20 @@ def test_checkpointed_layers_give_the_same(overrides: dict[str, Any]) -> None:
     model = tiny_model(**overrides)
     plain = outcome(Policy(model), model)
     model.zero_grad()
-    again = outcome(Policy(model, gradient_checkpointing=True), model)
-    torch.testing.assert_close(again, plain, rtol=1e-5, atol=1e-6)
+    for way in ("recompute", "offload"):  # to the host, from the host
+        again = outcome(Policy(model, activations=way), model)
+        model.zero_grad()
+        torch.testing.assert_close(again, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_activations_may_be_kept_in_one_pass_and_computed_again_in_the_next() -> None:
+    model = tiny_model()
+    policy = Policy(model)
+    plain = outcome(policy, model)
+    for way in ("recompute", "keep"):
+        model.zero_grad()
+        policy.activations = way
+        torch.testing.assert_close(outcome(policy, model), plain, rtol=1e-5, atol=1e-6)
 
 
 def test_checkpointing_keeps_fewer_tensors() -> None:
@@ -64,7 +76,7 @@ def test_checkpointing_keeps_fewer_tensors() -> None:
 
     sizes = []
     for checkpointing in (False, True):
-        policy = Policy(tiny_model(), gradient_checkpointing=checkpointing).train()
+        policy = Policy(tiny_model(), activations="recompute" if checkpointing else "keep").train()
         kept.clear()
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             policy(one_batch())
@@ -98,5 +110,5 @@ def test_entropies_stand_below_the_logprobs() -> None:
 def test_a_model_that_cannot_checkpoint_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model()
     monkeypatch.setattr(type(model), "supports_gradient_checkpointing", False)
-    with pytest.raises(ModelError, match="set gradient_checkpointing to false"):
-        Policy(model, gradient_checkpointing=True)
+    with pytest.raises(ModelError, match="activations to keep"):
+        Policy(model, activations="recompute")

@@ -1,0 +1,119 @@
+"""Activations are kept where they fit, computed again where not, and else the step is refused."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gymnast.agents.loading.tiny import tiny_model
+from gymnast.errors import NotEnoughMemory
+from gymnast.trainers.learner.memory.available import Available, available
+from gymnast.trainers.learner.memory.choice import StepMemory, longest_that, memory_line, room_for
+from gymnast.trainers.learner.memory.estimate import Division, fixed_memory, shown_bytes
+from gymnast.trainers.learner.policy.policy import Policy
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def memory() -> StepMemory:
+    """Of a model of 3.5 MiB, without a limit."""
+    model = tiny_model()
+    fixed = fixed_memory(model, model.parameters(), Division(), has_copy=False)
+    return StepMemory(Policy(model), fixed)
+
+
+def within(memory: StepMemory, mebibytes: float) -> StepMemory:
+    return replace(memory, room=Available(int(mebibytes * MIB), "the machine"))
+
+
+def test_without_a_limit_activations_are_kept(memory: StepMemory) -> None:
+    assert memory.choose(10**6, 0).activations == "keep"
+
+
+def test_with_less_memory_freed_memory_goes_back_then_layers_are_computed_again(
+    memory: StepMemory,
+) -> None:
+    ways = []
+    for room in (200, 150, 100):
+        choice = within(memory, room).choose(2048, 0)
+        assert choice.estimate.total <= room * MIB
+        ways.append((choice.activations, choice.exact))
+    assert ways == [("keep", False), ("keep", True), ("recompute", True)]
+
+
+def test_an_episode_longer_than_a_micro_batch_counts(memory: StepMemory) -> None:
+    assert within(memory, 200).choose(2048, 4096).tokens == 4096
+    assert within(memory, 200).choose(2048, 4096).activations == "recompute"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "longest", "room", "remedy"),
+    [
+        (2048, 300, 40, r"Lower trainer.tokens_per_microbatch from 2048 to (\d+)"),
+        (2048, 2048, 40, r"Lower environment.context_length to (\d+), and trainer.tokens_"),
+        (300, 2048, 40, r"Lower environment.context_length to (\d+)\."),
+    ],
+)
+def test_a_step_that_would_not_fit_is_refused_with_what_makes_it_fit(
+    memory: StepMemory, tokens: int, longest: int, room: int, remedy: str
+) -> None:
+    small = within(memory, room)
+    with pytest.raises(NotEnoughMemory, match="a micro-batch of 2,048 tokens") as raised:
+        small.choose(tokens, longest)
+    found = re.search(remedy, str(raised.value))
+    assert found is not None, raised.value
+    fits = int(found[1])
+    small.choose(min(tokens, fits), min(longest, fits))
+    with pytest.raises(NotEnoughMemory):
+        small.choose(int(1.2 * fits), 0)
+
+
+def test_where_the_weights_leave_no_room_adapters_are_advised(memory: StepMemory) -> None:
+    with pytest.raises(NotEnoughMemory, match="train adapters"):
+        within(memory, 12).choose(2048, 0)
+
+
+def test_a_setting_is_obeyed_or_refused(memory: StepMemory) -> None:
+    again = replace(memory, asked="recompute", room=Available(10**12, "the machine"))
+    assert again.choose(2048, 0).activations == "recompute"
+    kept = replace(within(memory, 100), asked="keep")
+    with pytest.raises(NotEnoughMemory, match=r"Set trainer.activations to auto \(it is keep\)"):
+        kept.choose(2048, 0)
+
+
+def test_one_line_tells_the_parts(memory: StepMemory) -> None:
+    room = room_for(memory.fixed, Available(2**30, "the machine"))
+    choice = replace(memory, room=room).choose(2048, 0)
+    line = memory_line(choice, room)
+    assert "\n" not in line
+    for part in ("of 1.00 GiB (the machine)", "weights 4 MiB", "activations of 2,048 tokens, kept"):
+        assert part in line
+
+
+def test_weights_in_half_precision_have_masters() -> None:
+    model = tiny_model().to(torch.bfloat16)
+    count = sum(weight.numel() for weight in model.parameters())
+    fixed = fixed_memory(model, model.parameters(), Division(), has_copy=True)
+    assert fixed.optimizer == 12 * count
+    assert fixed.gradients == 4 * count
+    assert fixed.held == fixed.weights + 4 * count
+    shared = fixed_memory(model, model.parameters(), Division(2, 2, 2), has_copy=False)
+    assert shared.optimizer == 6 * count
+    assert shared.weights == pytest.approx(1.5 * 2 * count, rel=0.01)
+
+
+def test_processes_of_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = available(torch.device("cpu"))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    together = available(torch.device("cpu"))
+    assert alone is not None and together is not None
+    assert together.nbytes == pytest.approx(alone.nbytes / 4, rel=0.2)
+    assert together.of.endswith("(a share of 4)")
+
+
+def test_numbers_are_rounded_down() -> None:
+    assert longest_that(lambda tokens: tokens <= 1234) == 1200
+    assert longest_that(lambda tokens: False) == 0
+    assert shown_bytes(3 * 2**29) == "1.50 GiB"

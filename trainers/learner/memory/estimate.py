@@ -1,0 +1,140 @@
+"""An estimate, part by part, of the most memory that a step of training takes.
+
+    weights       of the model, of its divided copy, of a reference
+    optimizer     float32 master weights of what is trained in another dtype, and two moments
+    gradients     float32 sums of several passes
+    activations   what the largest pass allocates beside these, as measured (`passes.py`)
+    logits        what those computed at once add where the pass holds most
+
+These are the tensors while the learner works. While episodes are sampled, keys and values stand in
+the place of the last three: `trainer.kv_budget_bytes` is their limit.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+GIB = 2**30
+# A row of logits takes this many bytes for each token of the vocabulary: the logits, in float32
+# too where the model is in half precision, and what the sum over them takes; with entropies, what
+# autograd keeps of them as well.
+LOGIT_BYTES, WITH_ENTROPIES = 10, 24
+# What AdamW keeps of a trained weight, and a float32 copy or gradient of it.
+MOMENTS_BYTES, FLOAT32_BYTES = 8, 4
+
+
+@dataclass(frozen=True)
+class Division:
+    """Among how many processes what is divided; 1 where each has the whole.
+
+    Attributes:
+        weights: The trained ones, of which every process also holds the whole model.
+        gradients: Their gradients.
+        optimizer: Master weights and moments.
+        buckets: Whether DDP keeps every gradient a second time, to send it.
+    """
+
+    weights: int = 1
+    gradients: int = 1
+    optimizer: int = 1
+    buckets: bool = False
+
+
+@dataclass(frozen=True)
+class FixedMemory:
+    """What a step takes whatever its length, in bytes.
+
+    Attributes:
+        weights: Of all models.
+        optimizer: Master weights and moments.
+        gradients: Their sums.
+        held: What of this is allocated already.
+    """
+
+    weights: int
+    optimizer: int
+    gradients: int
+    held: int
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """The parts of a step at its peak, in bytes; see the top of this file.
+
+    Attributes:
+        weights: Of all models.
+        optimizer: Master weights and moments.
+        gradients: Their sums.
+        activations: Of the largest pass.
+        logits: What they add to it.
+    """
+
+    weights: int
+    optimizer: int
+    gradients: int
+    activations: int
+    logits: int
+
+    @property
+    def total(self) -> int:
+        """Of all parts."""
+        parts = (self.weights, self.optimizer, self.gradients, self.activations, self.logits)
+        return sum(parts)
+
+
+def fixed_memory(
+    model: torch.nn.Module,
+    trained: Iterable[torch.Tensor],
+    division: Division,
+    *,
+    has_copy: bool,
+) -> FixedMemory:
+    """What weights, optimizer and gradients take in this process.
+
+    Args:
+        model: Whole.
+        trained: Its weights that are trained; of divided ones, the sizes of the whole count.
+        division: Over processes.
+        has_copy: Whether a frozen copy of the model is the reference.
+    """
+    whole = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
+    trained = list(trained)
+    count = sum(map(_numel, trained))
+    mastered = sum(_numel(weight) for weight in trained if weight.dtype != torch.float32)
+    weights = whole * (2 if has_copy else 1)
+    weights += whole // division.weights if division.weights > 1 else 0
+    master = FLOAT32_BYTES * mastered // division.optimizer
+    gradients = FLOAT32_BYTES * count // division.gradients
+    if division.buckets:
+        gradients += sum(_numel(weight) * weight.element_size() for weight in trained)
+    return FixedMemory(
+        weights=weights,
+        optimizer=master + MOMENTS_BYTES * count // division.optimizer,
+        gradients=gradients,
+        held=weights + master,
+    )
+
+
+def logits_bytes(model: Any, actions: int, most_bytes: int, *, entropies: bool) -> int:
+    """What the logits take that are computed at once.
+
+    Args:
+        model: Of Transformers.
+        actions: How many tokens have logits.
+        most_bytes: How much is computed at once, in float32.
+        entropies: Whether those of the distributions are computed too.
+    """
+    vocabulary = model.config.get_text_config().vocab_size
+    rows = min(actions, max(1, most_bytes // (4 * vocabulary)))
+    return int(rows * vocabulary * (WITH_ENTROPIES if entropies else LOGIT_BYTES))
+
+
+def shown_bytes(nbytes: float) -> str:
+    """A size in words: "1.25 GiB", "310 MiB"."""
+    return f"{nbytes / GIB:.2f} GiB" if nbytes >= GIB else f"{nbytes / 2**20:.0f} MiB"
+
+
+def _numel(weight: torch.Tensor) -> int:
+    return int(getattr(weight, "ds_numel", weight.numel()))  # ZeRO-3 empties its weights
