@@ -21,7 +21,7 @@ from gymnast.agents.caches.batch_trial import (
 from gymnast.agents.caches.continuation import Continuation, find_continuation
 from gymnast.agents.caches.own_pass import OwnPass
 from gymnast.agents.caches.parts import nbytes
-from gymnast.agents.models.context_limits import rope_changes_beyond
+from gymnast.agents.models.context_limits import rope_changes_beyond, slots_count_beyond
 from gymnast.agents.models.double_precision import FAILURES, Precision
 from gymnast.errors import ModelError
 
@@ -37,6 +37,7 @@ class OwnForward:
     Attributes:
         continuation: How its caches may be continued.
         batching: How sequences share passes; None where each needs one of its own.
+        shared_up_to: The longest sequence that may share a pass; None where any may.
 
     Raises:
         ModelError: The model's logits depend on tokens that come later, or it cannot be run.
@@ -46,6 +47,8 @@ class OwnForward:
         self.model = model
         self._run = OwnPass(model)
         self._rope_changes_beyond = rope_changes_beyond(model)
+        changes = (self._rope_changes_beyond, slots_count_beyond(model))
+        self.shared_up_to = min((n for n in changes if n is not None), default=None)
         self._fixed_bytes, self._bytes_per_token = 0, 0
         self.continuation = Continuation.NOTHING
         self.batching: Batching | None = None
@@ -85,6 +88,12 @@ class OwnForward:
             The logits [B, V] that predict the token after them.
         """
         return continue_together(self._run, batch, ids, last=True)[:, -1]
+
+    def shares(self, length: int) -> bool:
+        """Whether a sequence that comes to `length` tokens may share passes with others."""
+        if self.batching is None:
+            return False
+        return self.shared_up_to is None or length <= self.shared_up_to
 
     def batch(self) -> CacheBatch:
         """A batch without sequences; needs `batching`."""
@@ -151,8 +160,7 @@ class OwnForward:
         self.batching = self._try_batching(vocabulary, precision)
 
     def _try_batching(self, vocabulary: int, precision: Precision) -> Batching | None:
-        # Sequences on both sides of that length cannot share a pass.
-        if self.continuation is Continuation.NOTHING or self._rope_changes_beyond is not None:
+        if self.continuation is Continuation.NOTHING:
             return None
         try:
             return find_batching(self._run, self.continuation, vocabulary, precision)

@@ -186,7 +186,7 @@ class StateEngine:
                 self.waiting.remove(request)
                 _fail(request, self._too_large(most, needed))
                 continue
-            alone = self.forward.batching is None or self._needed(most) > self.kv_budget_bytes
+            alone = not self.forward.shares(most) or self._needed(most) > self.kv_budget_bytes
             if alone and self._needed() + needed > self.kv_budget_bytes:
                 break
             ids = np.array(request.context, dtype=np.int64)

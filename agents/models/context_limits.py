@@ -35,6 +35,23 @@ def rope_changes_beyond(model: Any) -> int | None:
     return min(lengths) if lengths else None
 
 
+def slots_count_beyond(model: Any) -> int | None:
+    """The length beyond which padding on the left changes what the model computes.
+
+    Some models take a token's place in the cache, padding included, for its position: in a scale of
+    attention that begins at a length (Llama 4, Inkling), or in blocks of which the best are chosen
+    once there are many (MiniMax M3). A trial on a few tokens cannot show it. None if nothing does.
+    """
+    config = model.config.get_text_config()
+    lengths = [getattr(config, "log_scaling_n_floor", None)]
+    if getattr(config, "attn_temperature_tuning", False):
+        lengths.append(config.floor_scale - 1)
+    block = getattr(config, "index_block_size", None)
+    if block is not None:
+        lengths.append(block * getattr(config, "index_topk_blocks", 1))
+    return min((length for length in lengths if length is not None), default=None)
+
+
 def _rope_parameters(parameters: Any) -> Iterator[Mapping[str, Any]]:
     """One for the model, or one for each type of layer."""
     if not isinstance(parameters, Mapping):

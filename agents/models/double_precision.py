@@ -18,7 +18,6 @@ from gymnast.errors import ModelError
 
 # Differences between two computations, relative to the logits of a token.
 LIMIT = 1e-3
-EXACT = 1e-9  # where float64 was used throughout
 LIMIT_OF_HALF = 0.05  # of the median token, where only the weights' own precision can be computed
 
 # What a forward raises that is not made for what it is given.
@@ -101,6 +100,9 @@ class Precision:
         model: Of Transformers, or of peft around one.
         ids: Some tokens to try it on.
 
+    Attributes:
+        in_float64: Whether it is float64.
+
     Raises:
         ModelError: The model cannot be run, or its logits are not finite.
     """
@@ -108,45 +110,47 @@ class Precision:
     def __init__(self, model: Any, ids: Sequence[int]) -> None:
         self._model = model
         given = torch.tensor([list(ids)], device=model.device)
-        self._float64 = True
+        self.in_float64 = True
         with torch.no_grad():
             try:
                 with in_float64(model):
                     logits = model(input_ids=given).logits
             except FAILURES:  # a kernel for one dtype, a device without float64
-                self._float64 = False
+                self.in_float64 = False
                 logits = _own_logits(model, given)
             _check_finite(model, logits)
 
     def computing(self) -> AbstractContextManager[None]:
         """Have what is computed within computed so."""
-        return in_float64(self._model) if self._float64 else nullcontext()
+        return in_float64(self._model) if self.in_float64 else nullcontext()
 
-    def differ(
-        self, ours: torch.Tensor, theirs: torch.Tensor, *, exactly: bool = False
-    ) -> float | None:
+    def differ(self, ours: torch.Tensor, theirs: torch.Tensor) -> float | None:
         """Compare logits [..., n, V] token by token.
 
         Half precision rounds coarsely, and now and then chooses another expert for a token, whose
         logits are then others altogether: there the median token decides.
 
-        Args:
-            ours: What was computed one way.
-            theirs: What was computed the other way.
-            exactly: Whether float64 must show in the digits that agree.
-
         Returns:
             None if they agree up to rounding, else their relative difference.
         """
-        exact = self._float64 or self._model.dtype in (torch.float32, torch.float64)
+        difference = self.difference(ours, theirs)
+        return None if difference < self.limit else difference
+
+    @property
+    def limit(self) -> float:
+        """From where on a difference is no rounding."""
+        return LIMIT if self._every_token else LIMIT_OF_HALF
+
+    def difference(self, ours: torch.Tensor, theirs: torch.Tensor) -> float:
+        """The relative difference of logits [..., n, V], that of the token which decides."""
         ours, theirs = ours.double(), theirs.double()
         size = torch.linalg.vector_norm(theirs, dim=-1).clamp(min=1e-6)
         relative = torch.linalg.vector_norm(ours - theirs, dim=-1) / size  # [..., n]
-        difference = (relative.max() if exact else relative.median()).item()
-        limit = LIMIT if exact else LIMIT_OF_HALF
-        if exactly and self._float64:
-            limit = EXACT
-        return None if difference < limit else difference
+        return (relative.max() if self._every_token else relative.median()).item()
+
+    @property
+    def _every_token(self) -> bool:
+        return self.in_float64 or self._model.dtype in (torch.float32, torch.float64)
 
 
 def _own_logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
