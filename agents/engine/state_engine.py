@@ -111,7 +111,7 @@ class StateEngine:
                 continue
             target = len(each.tokens)
             if not self.forward.fits(each.computed, target):
-                each.cache, each.computed = None, 0
+                each.cache, each.borrowed, each.computed = None, False, 0
             start = each.computed
             ahead = [s for s in each.stops if s > start and self.forward.fits(s, target)]
             end = self.forward.end_of_chunk(start, min([*ahead, target]), budget, target)
