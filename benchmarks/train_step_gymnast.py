@@ -47,7 +47,7 @@ def step(
     accelerator = Accelerator(cpu=True)
     with measured() as cost:
         metrics = update(policy, optimizer, trajectories, settings, accelerator)
-    states = optimizer.state_dict()["adamw"]["state"]
+    states = optimizer.state_dict()["states"]
     moments = {
         name: states[number]["exp_avg"] for number, (name, _) in enumerate(model.named_parameters())
     }

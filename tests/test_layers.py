@@ -74,7 +74,8 @@ ROOMS = {
     "trainers.learner.optimizers": "trainers.distributed trainers.learner.policy",
     "trainers.learner.memory": "trainers.learner.policy",
     "trainers.learner": (
-        "trainers.algorithms trainers.base trainers.distributed trainers.learner.memory "
+        "trainers.algorithms trainers.base trainers.data trainers.distributed "
+        "trainers.learner.memory "
         "trainers.learner.optimizers trainers.learner.policy"
     ),
     "trainers.saving": (

@@ -42,6 +42,7 @@ def build_trainer(
         folder = str(absolute(config.output_dir, Path.cwd()))
         config = config.model_copy(update={"output_dir": folder})
     find_environments(config)
+    _check_adapters(config)
     check_sampling(config.sampling.make())
     find_backend(config.agent.backend, config.agent.model_extra or {})
     load_rewards([(reward.function, reward.weight) for reward in config.rewards])
@@ -72,6 +73,16 @@ def build_trainer(
     if resume and config.output_dir is not None and trainer.accelerator.is_main_process:
         save_config(config, Path(config.output_dir) / CONFIG_FILE)
     return trainer
+
+
+def _check_adapters(config: RunConfig) -> None:
+    """Check that there are adapters where they have a learning rate of their own."""
+    rate = config.trainer.adapter_learning_rate
+    if rate is not None and config.model.lora is None:
+        raise ConfigError(
+            f"trainer.adapter_learning_rate: is {rate:g}, and there are no adapters; set "
+            "trainer.learning_rate, or add adapters (model.lora={rank: 16})"
+        )
 
 
 def _enter(folder: Path, config: RunConfig, *, resume: bool) -> None:

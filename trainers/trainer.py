@@ -118,6 +118,9 @@ class Trainer:
         steps: int = 100,
         rows_per_step: int = 8,
         learning_rate: float = 1e-6,
+        adapter_learning_rate: float | None = None,
+        schedule: str | dict[str, Any] = "constant",
+        optimizer: str | dict[str, Any] = "adamw",
         weight_decay: float = 0.0,
         max_grad_norm: float = 1.0,
         warmup_steps: int = 0,
@@ -203,9 +206,9 @@ class Trainer:
         count = len(self._rows) if isinstance(self._rows, DatasetRows) else None
         self._unusual = unusual(settings.learning.learning_rate, self.rows_per_step, count)
         self.folder = None if path is None else RunFolder(path)
-        optimizer, saving = self.learner.optimizer, settings.saving
+        trained, saving = self.learner.optimizer, settings.saving
         state = RunState(
-            self.accelerator, optimizer, self.folder, self.seed, keep=saving.keep_checkpoints
+            self.accelerator, trained, self.folder, self.seed, keep=saving.keep_checkpoints
         )
         self.loop = RunLoop(self, state, self._stopping, saving)
 
@@ -329,7 +332,7 @@ class Trainer:
             on_progress=lambda done, total: self.tell("on_rollouts", number, done, total),
         )
         collected = time.perf_counter()
-        metrics = self.learner.update(rollouts, self.step)
+        metrics = self.learner.update(rollouts, self.step, done=self.step / self.steps)
         self.step += 1
         self.loop.state.mark()
         ended = time.perf_counter()

@@ -12,6 +12,7 @@ The trainer places a model on its device and shards it; the renderer reads chat 
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from gymnast.agents.loading.model_source import (
 from gymnast.agents.models.experts import lora_targets
 from gymnast.agents.models.float32_head import use_float32_head
 from gymnast.errors import ModelError, first_line
+from gymnast.lookup import did_you_mean
 
 TINY = "tiny:"
 
@@ -39,7 +41,16 @@ _LORA_DEFAULTS: dict[str, Any] = {
     "alpha": None,
     "target": "all-linear",
     "dropout": 0.0,
+    "extra": {},
 }
+# Options of peft's LoraConfig that are settings here, or that it finds out itself.
+_LORA_NAMES = {
+    "r": "rank",
+    "lora_alpha": "alpha",
+    "lora_dropout": "dropout",
+    "target_modules": "target",
+}
+_LORA_OWN = {"task_type", "peft_type", "inference_mode", "base_model_name_or_path", "peft_version"}
 
 
 def load_model(
@@ -60,7 +71,8 @@ def load_model(
             what the checkpoint is stored in.
         lora: Wrap the model with LoRA adapters (in its dtype, the other weights frozen):
             `{"rank": 16, "alpha": 2 * rank, "target": "all-linear", "dropout": 0.0}`, each
-            optional; `target` may be a list of names, of modules or of experts (docs/moe.md).
+            optional; `target` may be a list of names, of modules or of experts (docs/moe.md). `extra` has further
+            options of peft's `LoraConfig`, such as `{"use_rslora": True}`.
         float32_head: Compute the head, whose product the logits are, in float32 although the model
             is in half precision, when sampling and when training; saved models stay as they are.
         chat_template: Jinja text that takes the place of the tokenizer's own template.
@@ -165,7 +177,30 @@ def _lora_settings(lora: Mapping[str, Any]) -> dict[str, Any]:
         raise ModelError(
             "lora: training adapters needs the peft package; run: pip install 'gymnast[lora]'"
         ) from error
+    _check_extra(settings["extra"])
     return settings
+
+
+def _check_extra(extra: Mapping[str, Any]) -> None:
+    """Check the names of peft's options.
+
+    Raises:
+        ModelError: One is a setting of `lora` here, or peft has none of this name.
+    """
+    from peft import LoraConfig
+
+    known = [field.name for field in fields(LoraConfig) if field.name not in _LORA_OWN]
+    for name, value in extra.items():
+        if name in _LORA_NAMES:
+            raise ModelError(f"lora.extra.{name}: leave it out, and set lora.{_LORA_NAMES[name]}")
+        if name not in known:
+            hint = did_you_mean(name, known) or f" There are: {', '.join(known)}."
+            raise ModelError(f"lora.extra.{name}: peft's LoraConfig has no such option.{hint}")
+        if name == "bias" and value != "none":
+            raise ModelError(
+                f"lora.extra.bias: must be left out, got {value!r}: the biases of a layer are part "
+                "of the model without its adapters, which has to stay as it was"
+            )
 
 
 def _load_weights(name: str, dtype: torch.dtype | None) -> Any:
@@ -204,19 +239,21 @@ def _with_lora(model: Any, settings: Mapping[str, Any], seed: int) -> Any:
             f"({', '.join(target.parameters)}) can have none. Set lora.dropout to 0, or leave the "
             "experts out: name in lora.target the modules that get adapters."
         )
-    config = LoraConfig(
-        r=settings["rank"],
-        lora_alpha=settings["alpha"],
-        lora_dropout=settings["dropout"],
-        target_modules=target.modules,
-        target_parameters=target.parameters or None,
-        task_type="CAUSAL_LM",
-    )
+    make: Any = LoraConfig
     try:
+        config = make(
+            r=settings["rank"],
+            lora_alpha=settings["alpha"],
+            lora_dropout=settings["dropout"],
+            target_modules=target.modules,
+            target_parameters=target.parameters or None,
+            task_type="CAUSAL_LM",
+            **settings["extra"],
+        )
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             # peft asks models for names that Transformers has deprecated.
             warnings.simplefilter("ignore", FutureWarning)
             torch.manual_seed(seed)
             return get_peft_model(model, config, autocast_adapter_dtype=False)
-    except ValueError as error:
+    except (ValueError, TypeError, NotImplementedError) as error:
         raise ModelError(f"lora: {first_line(error)}") from error

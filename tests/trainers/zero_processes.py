@@ -193,7 +193,7 @@ def hashes(trainer: Trainer) -> list[str]:
     """Of the model's weights, and of master weights, moments and steps."""
     trainer.learner.gather()
     state = trainer.learner.optimizer.state_dict()
-    moments = [value for of_one in state["adamw"]["state"].values() for value in of_one.values()]
+    moments = [value for of_one in state["states"].values() for value in of_one.values()]
     tensors = [*state["master"], *moments]
     return [fingerprint(trainer.model), str([float(t.double().sum()) for t in tensors])]
 
@@ -265,7 +265,7 @@ def many_micro_batches(folder: Path) -> Found:
             trainer = make_trainer(model=bfloat16_model(), algorithm=algorithm, **settings)
             with trainer.learner.joined():
                 trainer.learner.update(short_groups(), 0)
-        states = trainer.learner.optimizer.state_dict()["adamw"]["state"]
+        states = trainer.learner.optimizer.state_dict()["states"]
         moments = [states[number]["exp_avg"].flatten() * 10 for number in range(len(states))]
         torch.save(torch.cat(moments), folder / f"many{stage}_{PROCESS}.pt")
     return {}

@@ -7,6 +7,9 @@ from pydantic import BaseModel, ValidationError
 
 from gymnast.trainers.base.key_hints import unknown_key
 
+# The error type of a name that means nothing; the message, its context's `why`, is a whole one.
+NAMED = "named"
+
 # By pydantic's error type; {names} are filled from the error's context.
 _RULES = {
     "greater_than": "must be > {gt:g}",
@@ -45,6 +48,8 @@ def _sentence(problem: Mapping[str, Any], model: type[BaseModel]) -> str:
         return str(problem["msg"]).removeprefix("Value error, ")
     if kind == "missing":
         return f"{field}: is required"
+    if kind == NAMED:
+        return f"{field}: {problem['ctx']['why']}"
     if kind == "extra_forbidden":
         return _unknown_key(problem["loc"], model)
     rule = _RULES.get(kind)

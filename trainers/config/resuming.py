@@ -26,6 +26,7 @@ FIXED = (
     "model.lora.alpha",
     "model.lora.target",
 )
+FIXED_BELOW = "model.lora.extra."
 
 logger = visible_logger(__name__)
 
@@ -84,7 +85,7 @@ def check_same_run(config: RunConfig, folder: Path) -> None:
         else f"{key}: is {ours}, and the run in {place} has none; leave it out, or start anew in "
         "another folder (output_dir=...)"
         for key, theirs, ours in changed
-        if key in FIXED
+        if key in FIXED or key.startswith(FIXED_BELOW)
     ]
     if refused and Checkpoints(folder / "checkpoints").any():
         raise ConfigError("\n".join(refused))

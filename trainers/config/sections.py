@@ -74,6 +74,8 @@ class LoraSection(Settings):
     target: Annotated[Any, AfterValidator(_module_names)] = "all-linear"
     """What gets adapters: "all-linear", which means all linear layers and experts but no router, or
     a list of names of modules or experts."""
+    extra: dict[str, Any] = Field(default_factory=dict)
+    """Further options of peft's `LoraConfig`: `{use_rslora: true, use_dora: true}`."""
 
 
 class ModelSection(Settings):

@@ -63,6 +63,7 @@ def _is_row_file(text: str) -> bool:
 
 CODE = Input(_before_the_name, lambda _: True)
 BACKEND = Input(_before_the_name, lambda _: True, key="backend")
+PART = Input(_before_the_name, lambda _: True, key="name")
 TRACKERS = Input(_before_the_name, lambda _: True, key="*")
 TEMPLATE = Input(_template_file, lambda _: True)
 MODEL = Input(_whole, _is_path)

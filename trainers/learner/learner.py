@@ -26,8 +26,11 @@ from gymnast.trainers.learner.memory.available import Available, available
 from gymnast.trainers.learner.memory.choice import Choice, StepMemory, room_for
 from gymnast.trainers.learner.memory.estimate import Division, fixed_memory
 from gymnast.trainers.learner.memory.heap import free_exactly
+from gymnast.trainers.learner.optimizers.by_name import named_optimizer
 from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
 from gymnast.trainers.learner.optimizers.optimizer import Optimizer
+from gymnast.trainers.learner.optimizers.schedules import named_schedule
+from gymnast.trainers.learner.optimizers.weight_kinds import adapter_weights, other_than_matrices
 from gymnast.trainers.learner.optimizers.zero import ZeroAdamW
 from gymnast.trainers.learner.policy.policy import Policy, Reference
 from gymnast.trainers.learner.policy.shares import largest_over_processes
@@ -75,6 +78,7 @@ class Learner:
 
     Raises:
         ModelError: The model cannot be trained.
+        ConfigError: The optimizer cannot update these weights.
     """
 
     def __init__(
@@ -126,20 +130,25 @@ class Learner:
             )
         if zero is not None or sharded:
             self.memory.measure()
-        adamw: dict[str, Any] = {
+        self._schedule = named_schedule(settings.schedule)
+        how: dict[str, Any] = {
             "learning_rate": settings.learning_rate,
             "weight_decay": settings.weight_decay,
             "warmup_steps": settings.warmup_steps,
+            "named": named_optimizer(settings.optimizer),
         }
         self.policy: torch.nn.Module
         self.optimizer: Optimizer
         if zero is not None:
             max_norm, device = settings.max_grad_norm, accelerator.device
-            self.optimizer = ZeroAdamW(policy, zero, max_norm=max_norm, device=device, **adamw)
+            how["rates"] = _own_rates(trained, settings.adapter_learning_rate)
+            self.optimizer = ZeroAdamW(policy, zero, max_norm=max_norm, device=device, **how)
             self.policy = self.optimizer.policy
         else:
             self.policy = shard(policy, trained, accelerator) if sharded else policy
-            self.optimizer = MasterOptimizer(trained.parameters(), **adamw)
+            how["rates"] = _own_rates(trained, settings.adapter_learning_rate)
+            how["others"] = other_than_matrices(trained)
+            self.optimizer = MasterOptimizer(trained.parameters(), **how)
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # of the model, of the copy
         if trained is not model:
             wholes = dict(model.named_parameters())
@@ -200,16 +209,18 @@ class Learner:
             del joined
             self._accelerator.free_memory()  # drops its own reference, and collects cycles
 
-    def update(self, groups: Groups, step: int) -> dict[str, float]:
+    def update(self, groups: Groups, step: int, *, done: float = 0.0) -> dict[str, float]:
         """Learn from a step's trajectories; a collective call. Returns metrics.
 
         Args:
             groups: Of all processes.
             step: How many steps came before; seeds dropout, so that a resumed run draws the same.
+            done: The share of the run's steps that came before, for the schedule.
 
         Raises:
             NotEnoughMemory: An episode is too long for the memory there is.
         """
+        self.optimizer.scheduled = self._schedule(min(1.0, done))
         if self.memory.room is not None:
             lengths = [len(trajectory.ids) for group in groups for trajectory in group]
             self._choose(max(lengths, default=0), sum(lengths))
@@ -242,3 +253,20 @@ def _division(processes: int, zero: Zero | None, *, sharded: bool) -> Division:
         return Division(buckets=processes > 1)
     weights, gradients, optimizer = (processes if zero.stage >= stage else 1 for stage in (3, 2, 1))
     return Division(weights, gradients, optimizer)
+
+
+def _own_rates(model: Any, rate: float | None) -> dict[torch.nn.Parameter, float]:
+    """The learning rates of weights that have one of their own.
+
+    Raises:
+        ConfigError: They have, and there are none.
+    """
+    if rate is None:
+        return {}
+    adapters = adapter_weights(model)
+    if not any(weight.requires_grad for weight in adapters):
+        raise ConfigError(
+            f"adapter_learning_rate: is {rate:g}, and the model has no adapters that are trained; "
+            "set learning_rate, or add adapters (model.lora)"
+        )
+    return dict.fromkeys(adapters, rate)

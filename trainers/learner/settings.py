@@ -1,23 +1,60 @@
 """The settings of learning: the optimizer's, and how a batch goes through the model."""
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
-from gymnast.trainers.base.settings import Count, Limit, Number, Positive, PositiveNumber, Settings
+from gymnast.errors import ConfigError
+from gymnast.trainers.base.config_errors import NAMED
+from gymnast.trainers.base.settings import (
+    Count,
+    Limit,
+    Number,
+    Positive,
+    PositiveNumber,
+    Settings,
+)
+from gymnast.trainers.data.input_paths import PART
+from gymnast.trainers.learner.optimizers.by_name import Spec, named_optimizer
+from gymnast.trainers.learner.optimizers.schedules import named_schedule
+
+
+def _means(find: Callable[[Spec], Any]) -> AfterValidator:
+    """Check that a name means something."""
+
+    def check(given: Spec) -> Spec:
+        try:
+            find(given)
+        except ConfigError as error:
+            raise PydanticCustomError(NAMED, "{why}", {"why": str(error)}) from error
+        return given
+
+    return AfterValidator(check)
 
 
 class LearnerSettings(Settings):
     """How the policy learns from a batch."""
 
     learning_rate: PositiveNumber = 1e-6
-    """The learning rate of AdamW."""
+    """The learning rate at full strength."""
+    adapter_learning_rate: PositiveNumber | None = None
+    """The learning rate of adapters, where it is another one: those of LoRA learn with about ten
+    times what all weights learn with."""
+    schedule: Annotated[str | dict[str, Any], PART, _means(named_schedule)] = "constant"
+    """How the learning rates change over the run: "constant", "linear", "cosine" (both fall, to 0
+    or to `{name: cosine, final: 0.1}`), or "module:function" or "path/to/file.py:function"."""
+    optimizer: Annotated[str | dict[str, Any], PART, _means(named_optimizer)] = "adamw"
+    """What updates the float32 master weights: "adamw", or "module:Class" or
+    "path/to/file.py:Class" of a `torch.optim.Optimizer`; with options
+    `{name: adamw, betas: [0.9, 0.95], eps: 1.0e-6}`."""
     weight_decay: Annotated[Number, Field(ge=0)] = 0.0
-    """The weight decay of AdamW."""
+    """The weight decay of the optimizer; AdamW's is decoupled from the gradient."""
     max_grad_norm: Limit = 1.0
     """Longer gradients are scaled down to this norm."""
     warmup_steps: Count = 0
-    """Optimisation steps over which the learning rate grows to its full value."""
+    """Optimisation steps over which the learning rates grow to their full value."""
     tokens_per_microbatch: Positive = 2048
     """Tokens in one forward and backward pass: packed, or padded where a model cannot be packed."""
     activations: Literal["auto", "keep", "recompute", "offload"] = "auto"

@@ -22,6 +22,7 @@ besides the advantages' (`credit.py`):
     grad_clipped                the share of optimisation steps whose gradient was longer than
                                 `max_grad_norm`
     learning_rate               of the last optimisation step that was taken
+    learning_rate/adapters      of adapters, where theirs is another than that of other weights
     updates/taken, updates/skipped   how many optimisation steps
     updates/skipped_total       since the run began
     tokens/trained              action tokens in the normaliser
@@ -126,7 +127,7 @@ def update(
         **before,
         **advantage_metrics(credited),
         **_merged(steps),
-        "learning_rate": optimizer.last_learning_rate,
+        **optimizer.learning_rates(),
         "updates/skipped_total": float(optimizer.skipped),
     }
 

@@ -1,32 +1,79 @@
-"""AdamW over float32 master weights, whatever dtype the model computes in.
+"""An optimizer over float32 master weights, whatever dtype the model computes in.
 
 A bfloat16 weight has 8 significant bits: an update of a thousandth of its size is lost. So the
-optimizer keeps float32 copies, updates those, and writes them back rounded. DeepSpeed does the same
-in `zero.py`.
+optimizer keeps float32 copies, updates those, and writes them back rounded. What updates them is
+AdamW, or another class like those of `torch.optim` (`by_name.py`). DeepSpeed does the same in
+`zero.py`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from gymnast.errors import ConfigError
 from gymnast.trainers.distributed.sharding import divided_like, whole
+from gymnast.trainers.learner.optimizers.by_name import ADAMW, NamedOptimizer, arguments_of
 from gymnast.trainers.learner.optimizers.not_finite import why_not_finite
-from gymnast.trainers.learner.optimizers.optimizer import Optimizer, check_shapes
+from gymnast.trainers.learner.optimizers.optimizer import Optimizer, check_state
+
+_SHOWN = 3  # names in a message
+
+
+@dataclass(frozen=True)
+class _Part:
+    """An optimizer of torch's, and what it updates.
+
+    Attributes:
+        torch: The optimizer.
+        numbers: Of its master weights among all, in the order of its groups.
+        rates: Of its groups, at full strength.
+    """
+
+    torch: torch.optim.Optimizer
+    numbers: list[int]
+    rates: list[float]
+
+    def set_rates(self, share: float) -> None:
+        """Set the learning rates of the coming step."""
+        for group, rate in zip(self.torch.param_groups, self.rates, strict=True):
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate * share)
+            else:
+                group["lr"] = rate * share
+
+    def found(self) -> list[dict[str, Any]]:
+        """What the optimizer keeps in its groups beside weights and settings."""
+        settings = {"params", "lr", *arguments_of(type(self.torch))}
+        groups = self.torch.param_groups
+        return [{k: v for k, v in group.items() if k not in settings} for group in groups]
+
+    def load(self, states: Mapping[int, Any], found: Sequence[Mapping[str, Any]]) -> None:
+        """Go on from states, by the numbers of their weights, with this run's settings."""
+        groups = self.torch.state_dict()["param_groups"]
+        if len(found) == len(groups):
+            groups = [group | dict(f) for group, f in zip(groups, found, strict=True)]
+        own = {place: states[n] for place, n in enumerate(self.numbers) if n in states}
+        self.torch.load_state_dict({"param_groups": groups, "state": own})
 
 
 class MasterOptimizer(Optimizer):
-    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) on float32 copies of the weights.
+    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), or another, on float32 copies.
 
     Args:
         parameters: Those that require gradients; float32 ones are updated in place. They may be
             sharded: then every process calls every method.
         learning_rate: At full strength.
-        weight_decay: Decoupled.
+        weight_decay: As the optimizer understands it; AdamW's is decoupled.
         warmup_steps: The learning rate grows linearly over this many steps.
+        rates: Learning rates of weights that have one of their own.
+        named: The optimizer.
+        others: The weights that are no matrices within layers, with their names.
 
     Raises:
         ModelError: None of them requires gradients.
+        ConfigError: The optimizer does not take these weights.
     """
 
     def __init__(
@@ -36,16 +83,57 @@ class MasterOptimizer(Optimizer):
         learning_rate: float,
         weight_decay: float = 0.0,
         warmup_steps: int = 0,
+        rates: Mapping[torch.nn.Parameter, float] | None = None,
+        named: NamedOptimizer = ADAMW,
+        others: Mapping[torch.nn.Parameter, str] | None = None,
     ) -> None:
-        super().__init__(parameters, learning_rate=learning_rate, warmup_steps=warmup_steps)
+        super().__init__(
+            parameters, learning_rate=learning_rate, warmup_steps=warmup_steps, rates=rates
+        )
         self.master = [
             p if p.dtype == torch.float32 else p.detach().float().requires_grad_()
             for p in self.parameters
         ]
         self.adds_in_float32 = any(m is not p for m, p in self._pairs())
-        self._adamw = torch.optim.AdamW(
-            self.master, lr=learning_rate, weight_decay=weight_decay, betas=(0.9, 0.999)
-        )
+        self._classes = named.classes
+        self._parts = self._make(named, weight_decay, others or {})
+
+    def _make(
+        self,
+        named: NamedOptimizer,
+        weight_decay: float,
+        others: Mapping[torch.nn.Parameter, str],
+    ) -> list[_Part]:
+        """Make the optimizers of torch's.
+
+        Raises:
+            ConfigError: One does not take its weights.
+        """
+        numbers = list(range(len(self.parameters)))
+        if named.others is None:
+            try:
+                return [self._part(named, numbers, weight_decay)]
+            except ConfigError as error:
+                raise ConfigError(f"trainer.optimizer: {error}. {_way_out(others)}") from error
+        rest = [number for number in numbers if self.parameters[number] in others]
+        inner = [number for number in numbers if self.parameters[number] not in others]
+        shared = [(named, inner), (named.others, rest)]
+        try:
+            return [self._part(kind, some, weight_decay) for kind, some in shared if some]
+        except ConfigError as error:
+            raise ConfigError(f"trainer.optimizer: {error}") from error
+
+    def _part(self, named: NamedOptimizer, numbers: Sequence[int], weight_decay: float) -> _Part:
+        by_rate: dict[float, list[int]] = {}
+        for number in numbers:
+            rate = self.rates.get(self.parameters[number], self.learning_rate)
+            by_rate.setdefault(rate, []).append(number)
+        groups = [
+            {"params": [self.master[number] for number in some], "lr": rate}
+            for rate, some in by_rate.items()
+        ]
+        in_order = [number for some in by_rate.values() for number in some]
+        return _Part(named.make(groups, weight_decay), in_order, list(by_rate))
 
     def step_if_finite(self, loss: float, max_norm: float) -> float:
         """Clip the gradients and update, or skip the step; see `Optimizer`."""
@@ -90,10 +178,10 @@ class MasterOptimizer(Optimizer):
     def step(self, norm: torch.Tensor, max_norm: float) -> None:
         """Clip the gradients, whose norm this is, update, and round back into the model."""
         torch.nn.utils.clip_grads_with_norm_(self.master, max_norm, norm)
+        for part in self._parts:
+            part.set_rates(self.next_share)
+            part.torch.step()
         self.count_taken()
-        for group in self._adamw.param_groups:
-            group["lr"] = self.last_learning_rate
-        self._adamw.step()
         self.zero_grad()
         for master, weight in self._pairs():
             if master is not weight:
@@ -112,13 +200,17 @@ class MasterOptimizer(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything `load_state_dict` needs to go on exactly; tensors are whole."""
-        adamw = self._adamw.state_dict()
-        states = {
-            number: {name: whole(value) for name, value in state.items()}
-            for number, state in adamw["state"].items()
-        }
+        states = {}
+        for part in self._parts:
+            packed = part.torch.state_dict()["state"]
+            for place, number in enumerate(part.numbers):
+                if place in packed:
+                    values = packed[place].items()
+                    states[number] = {name: whole(value) for name, value in values}
         return {
-            "adamw": adamw | {"state": states},
+            "classes": self._classes,
+            "states": states,
+            "found": [part.found() for part in self._parts],
             "master": [whole(master.detach()) for master in self.master],
             **self.counts(),
         }
@@ -128,20 +220,21 @@ class MasterOptimizer(Optimizer):
         """Go on from a `state_dict`; the model's weights are set from its master weights.
 
         Raises:
-            CheckpointError: It is of another model, or of other trained weights.
+            CheckpointError: It is of another model, of other trained weights, or of another
+                optimizer.
         """
-        ours, theirs = ([weight.shape for weight in w] for w in (self.master, state["master"]))
-        check_shapes(ours, theirs)
+        check_state(state, [master.shape for master in self.master], self._classes)
         states = {
             number: {
-                name: divided_like(value, master) if value.shape == master.shape else value
+                name: divided_like(value, self.master[number])
+                if isinstance(value, torch.Tensor) and value.shape == self.master[number].shape
+                else value
                 for name, value in saved.items()
             }
-            for number, saved in state["adamw"]["state"].items()
-            for master in [self.master[number]]
+            for number, saved in state["states"].items()
         }
-        settings = self._adamw.state_dict()["param_groups"]  # this run's: a resumed one may differ
-        self._adamw.load_state_dict({"param_groups": settings, "state": states})
+        for part, found in zip(self._parts, state["found"], strict=True):
+            part.load(states, found)
         for weight, master, saved in zip(
             self.parameters, self.master, state["master"], strict=True
         ):
@@ -149,3 +242,15 @@ class MasterOptimizer(Optimizer):
             if master is not weight:
                 weight.copy_(master)
         self.restore_counts(state)
+
+
+def _way_out(others: Mapping[torch.nn.Parameter, str]) -> str:
+    """What to do where a class takes matrices alone."""
+    named = [name for weight, name in others.items() if weight.requires_grad and weight.ndim != 2]
+    if not named:
+        return "Name another optimizer"
+    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    return (
+        f"Weights that are no matrices: {', '.join(named[:_SHOWN])}{more}. With "
+        "`others: adamw` beside its name, these, embeddings and the head are AdamW's"
+    )

@@ -5,7 +5,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -43,9 +43,11 @@ class Optimizer(ABC):
         parameters: Of a model; those that require gradients are trained.
         learning_rate: At full strength.
         warmup_steps: The learning rate grows linearly over this many steps.
+        rates: Learning rates at full strength of weights that have one of their own.
 
     Attributes:
         parameters: Those that are trained.
+        scheduled: The schedule's share of the learning rates, in the steps to come.
         steps: How many were taken.
         skipped: How many were skipped.
         skipped_in_a_row: How many of them after the last that was taken.
@@ -62,6 +64,7 @@ class Optimizer(ABC):
         *,
         learning_rate: float,
         warmup_steps: int = 0,
+        rates: Mapping[torch.nn.Parameter, float] | None = None,
     ) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
         if not self.parameters:
@@ -71,6 +74,8 @@ class Optimizer(ABC):
             )
         self.learning_rate = learning_rate
         self.warmup_steps = warmup_steps
+        self.rates = dict(rates or {})
+        self.scheduled, self._last_share = 1.0, 0.0
         self.steps = self.skipped = self.skipped_in_a_row = 0
         self.last_skip = ""
         self.adds_in_float32 = False
@@ -115,15 +120,37 @@ class Optimizer(ABC):
     @property
     def last_learning_rate(self) -> float:
         """Of the last step that was taken; 0 before the first."""
-        return self._learning_rate_of(self.steps)
+        return self.learning_rate * self._last_share
 
     @property
     def next_learning_rate(self) -> float:
         """Of the next step that is taken."""
-        return self._learning_rate_of(self.steps + 1)
+        return self.learning_rate * self.next_share
+
+    @property
+    def next_share(self) -> float:
+        """Which share of the learning rates the next step takes: the warm-up's and the schedule's.
+
+        The warm-up is over when `warmup_steps` steps were taken; skipped ones do not count.
+        """
+        return self.scheduled * min(1.0, (self.steps + 1) / (self.warmup_steps + 1))
+
+    def learning_rates(self) -> dict[str, float]:
+        """Of the last step that was taken, for its metrics.
+
+        `learning_rate`, and `learning_rate/adapters` where some weights have one of their own. If
+        all have, it is the only one.
+        """
+        own = {rate * self._last_share for rate in self.rates.values()}
+        if not own:
+            return {"learning_rate": self.last_learning_rate}
+        if all(weight in self.rates for weight in self.parameters):
+            return {"learning_rate": max(own)}
+        return {"learning_rate": self.last_learning_rate, "learning_rate/adapters": max(own)}
 
     def count_taken(self) -> None:
         """Count a step that was taken."""
+        self._last_share = self.next_share
         self.steps += 1
         self.skipped_in_a_row = 0
 
@@ -133,27 +160,36 @@ class Optimizer(ABC):
         self.skipped_in_a_row += 1
         self.last_skip = why
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, float]:
         """The part of a `state_dict` that is not tensors."""
         names = ("steps", "skipped", "skipped_in_a_row")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in names} | {"last_share": self._last_share}
 
     def restore_counts(self, state: dict[str, Any]) -> None:
         """Take them over from a `state_dict`."""
         self.steps = state["steps"]
         self.skipped = state["skipped"]
         self.skipped_in_a_row = state["skipped_in_a_row"]
-
-    def _learning_rate_of(self, step: int) -> float:
-        return self.learning_rate * min(1.0, step / (self.warmup_steps + 1))
+        self._last_share = state["last_share"]
 
 
-def check_shapes(ours: list[torch.Size], theirs: list[torch.Size]) -> None:
-    """Check the master weights of a checkpoint.
+def check_state(state: dict[str, Any], shapes: list[torch.Size], classes: str) -> None:
+    """Check that the state in a checkpoint is one that an optimizer can go on from.
+
+    Args:
+        state: A `state_dict`.
+        shapes: Of the trained weights.
+        classes: The names of the classes of torch's that update them.
 
     Raises:
-        CheckpointError: They have other shapes than the trained weights.
+        CheckpointError: Its weights have other shapes, or others updated them.
     """
+    if (other := state.get("classes", "an older Gymnast")) != classes:
+        raise CheckpointError(
+            f"the checkpoint has the state of {other}, from which {classes} cannot go on; resume "
+            "with the trainer.optimizer of the run that wrote it, or start anew in another folder"
+        )
+    ours, theirs = shapes, [master.shape for master in state["master"]]
     if ours != theirs:
         raise CheckpointError(
             f"the checkpoint has {len(theirs)} trained weights of other shapes than the "

@@ -17,6 +17,7 @@ import logging
 import math
 import os
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,8 +25,9 @@ from torch import nn
 
 from gymnast.errors import ConfigError, ModelError
 from gymnast.trainers.distributed.zero_settings import Zero
+from gymnast.trainers.learner.optimizers.by_name import ADAMW, NamedOptimizer
 from gymnast.trainers.learner.optimizers.not_finite import why_not_finite
-from gymnast.trainers.learner.optimizers.optimizer import Optimizer, check_shapes
+from gymnast.trainers.learner.optimizers.optimizer import Optimizer, check_state
 from gymnast.trainers.learner.policy.micro_batches import micro_batch
 from gymnast.trainers.learner.policy.shares import placeholder
 
@@ -56,6 +58,8 @@ class ZeroAdamW(Optimizer):
         learning_rate: At full strength.
         weight_decay: Decoupled.
         warmup_steps: The learning rate grows linearly over this many steps.
+        rates: Learning rates of weights that have one of their own.
+        named: AdamW with its options; no other optimizer.
         max_norm: Longer gradients are scaled down to this norm.
         device: Of the model.
 
@@ -64,7 +68,7 @@ class ZeroAdamW(Optimizer):
         adamw: The optimizer that DeepSpeed drives, over this process's share of the weights.
 
     Raises:
-        ConfigError: DeepSpeed is not installed.
+        ConfigError: DeepSpeed is not installed, or the optimizer is another.
         ModelError: The model has no weight to train, or weights of several dtypes.
     """
 
@@ -76,17 +80,26 @@ class ZeroAdamW(Optimizer):
         learning_rate: float,
         weight_decay: float,
         warmup_steps: int,
+        rates: Mapping[nn.Parameter, float] | None = None,
+        named: NamedOptimizer = ADAMW,
         max_norm: float,
         device: torch.device,
     ) -> None:
         super().__init__(
-            policy.parameters(), learning_rate=learning_rate, warmup_steps=warmup_steps
+            policy.parameters(),
+            learning_rate=learning_rate,
+            warmup_steps=warmup_steps,
+            rates=rates,
         )
+        _check_optimizer(named)
         self._shapes = [weight.shape for weight in self.parameters]
         self._max_norm, self._hold = max_norm, False
-        self.adamw = torch.optim.AdamW(
-            self.parameters, lr=0.0, weight_decay=weight_decay, betas=(0.9, 0.999)
-        )
+        by_rate: dict[float, list[nn.Parameter]] = {}
+        for weight in self.parameters:
+            by_rate.setdefault(self.rates.get(weight, learning_rate), []).append(weight)
+        self._rates = list(by_rate)
+        groups = [{"params": weights, "lr": 0.0} for weights in by_rate.values()]
+        self.adamw = named.make(groups, weight_decay)
         self.adamw.register_step_pre_hook(self._drop_if_held)
         self._engine = _engine(policy, self.parameters, self.adamw, zero, max_norm)
         self.policy = ZeroPolicy(self._engine)
@@ -99,8 +112,8 @@ class ZeroAdamW(Optimizer):
         """
         assert max_norm == self._max_norm, "DeepSpeed was told another norm to clip at"
         self._hold = not math.isfinite(loss)
-        for group in self.adamw.param_groups:
-            group["lr"] = self.next_learning_rate
+        for group, rate in zip(self.adamw.param_groups, self._rates, strict=True):
+            group["lr"] = rate * self.next_share
         self._engine.step()
         norm = float(self._engine.get_global_grad_norm())
         if why := why_not_finite(loss, norm):
@@ -118,10 +131,10 @@ class ZeroAdamW(Optimizer):
             masters.append(safe_get_full_fp32_param(weight).cpu())
             moments = {name: safe_get_full_optimizer_state(weight, name).cpu() for name in MOMENTS}
             states[number] = {"step": torch.tensor(float(self.steps)), **moments}
-        # AdamW's own group holds the share of this process.
-        group = self.adamw.param_groups[0] | {"params": list(range(len(self.parameters)))}
         return {
-            "adamw": {"state": states, "param_groups": [group]},
+            "classes": ADAMW.classes,
+            "states": states,
+            "found": [[]],
             "master": masters,
             **self.counts(),
         }
@@ -136,12 +149,12 @@ class ZeroAdamW(Optimizer):
         import deepspeed
         from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
 
-        check_shapes(self._shapes, [master.shape for master in state["master"]])
+        check_state(state, self._shapes, ADAMW.classes)
         for number, (weight, master) in enumerate(
             zip(self.parameters, state["master"], strict=True)
         ):
             master = master.to(weight.device)
-            moments = state["adamw"]["state"].get(number, {})  # none, where it had no gradient yet
+            moments = state["states"].get(number, {})  # none, where it had no gradient yet
             safe_set_full_fp32_param(weight, master)
             for name in MOMENTS:
                 moment = moments.get(name, torch.zeros_like(master))
@@ -171,6 +184,21 @@ class ZeroAdamW(Optimizer):
         """Set what AdamW corrects the bias of its moments by."""
         for state in self.adamw.state.values():
             state["step"].fill_(float(steps))
+
+
+def _check_optimizer(named: NamedOptimizer) -> None:
+    """Check that DeepSpeed can share out an optimizer.
+
+    Raises:
+        ConfigError: It is not AdamW with the two moments of each weight.
+    """
+    adamw = named.kind is torch.optim.AdamW and named.others is None
+    if not adamw or named.options.get("amsgrad"):
+        raise ConfigError(
+            f"trainer.optimizer: with DeepSpeed it must be adamw (betas and eps may be set), got "
+            f"{named.name}: DeepSpeed hands it shares of flattened weights, and their state is "
+            "saved as AdamW's two moments. Share out with FSDP2 (examples/accelerate/fsdp2.yaml)"
+        )
 
 
 def _engine(

@@ -101,7 +101,7 @@ class Run:
     def state(self) -> list[torch.Tensor]:
         """Weights, moments and counts of AdamW."""
         state = self.optimizer.state_dict()
-        moments = [value for of in state["adamw"]["state"].values() for value in of.values()]
+        moments = [value for of in state["states"].values() for value in of.values()]
         return [*state["master"], *moments, torch.tensor(self.optimizer.steps)]
 
 
