@@ -49,6 +49,12 @@ _LORA_NAMES = {
     "lora_alpha": "alpha",
     "lora_dropout": "dropout",
     "target_modules": "target",
+    "target_parameters": "target",
+}
+_LORA_REFUSED = {
+    "bias": "a layer's biases are part of the model without adapters, which has to stay as it was",
+    "alora_invocation_tokens": "adapters that act from a token on are not computed in training",
+    "layer_replication": "a copied layer shares its weights, and cannot be saved by itself",
 }
 _LORA_OWN = {"task_type", "peft_type", "inference_mode", "base_model_name_or_path", "peft_version"}
 
@@ -71,8 +77,8 @@ def load_model(
             what the checkpoint is stored in.
         lora: Wrap the model with LoRA adapters (in its dtype, the other weights frozen):
             `{"rank": 16, "alpha": 2 * rank, "target": "all-linear", "dropout": 0.0}`, each
-            optional; `target` may be a list of names, of modules or of experts (docs/moe.md). `extra` has further
-            options of peft's `LoraConfig`, such as `{"use_rslora": True}`.
+            optional; `target` may be a list of names, of modules or of experts (docs/moe.md);
+            `extra` has further options of peft's `LoraConfig`, such as `{"use_rslora": True}`.
         float32_head: Compute the head, whose product the logits are, in float32 although the model
             is in half precision, when sampling and when training; saved models stay as they are.
         chat_template: Jinja text that takes the place of the tokenizer's own template.
@@ -196,10 +202,9 @@ def _check_extra(extra: Mapping[str, Any]) -> None:
         if name not in known:
             hint = did_you_mean(name, known) or f" There are: {', '.join(known)}."
             raise ModelError(f"lora.extra.{name}: peft's LoraConfig has no such option.{hint}")
-        if name == "bias" and value != "none":
+        if name in _LORA_REFUSED and value not in (None, "none"):
             raise ModelError(
-                f"lora.extra.bias: must be left out, got {value!r}: the biases of a layer are part "
-                "of the model without its adapters, which has to stay as it was"
+                f"lora.extra.{name}: must be left out, got {value!r:.80}: {_LORA_REFUSED[name]}"
             )
 
 

@@ -26,16 +26,17 @@ def folded(model: Any) -> Iterator[None]:
         model: Of Transformers, or of peft around one.
     """
     layers = [module for module in model.modules() if hasattr(module, "lora_A")]
-    if not layers or not all(_is_plain(layer) for layer in layers):
+    if not layers or not all(_is_plain(layer) for layer in layers) or _share_weights(layers):
         yield
         return
     kept = [adapted_weight(layer).detach().clone() for layer in layers]
     try:
         for layer in layers:
             fold(layer)
-        with model.disable_adapter():
-            yield
+        _switch(layers, on=False)  # of the model, it would switch off modules trained beside, too
+        yield
     finally:
+        _switch(layers, on=True)
         with torch.no_grad():
             for layer, weight in zip(layers, kept, strict=True):
                 adapted_weight(layer).copy_(weight)
@@ -54,7 +55,7 @@ def _is_plain(layer: Any) -> bool:
         (isinstance(layer.get_base_layer(), torch.nn.Linear) or adapts_parameter(layer))
         and not layer.merged
         and not layer.disable_adapters
-        and not any(layer.use_dora.values())
+        and not layer.lora_variant  # DoRA and the like
         and not any(layer.lora_bias.values())
     )
 
@@ -64,6 +65,16 @@ def adapts_parameter(layer: Any) -> bool:
     from peft.tuners.lora.layer import ParamWrapper
 
     return isinstance(layer, ParamWrapper)
+
+
+def _share_weights(layers: list[Any]) -> bool:
+    """Whether several layers stand around one weight (`layer_replication`)."""
+    return len({id(adapted_weight(layer)) for layer in layers}) < len(layers)
+
+
+def _switch(layers: list[Any], *, on: bool) -> None:
+    for layer in layers:
+        layer.enable_adapters(on)
 
 
 @torch.no_grad()
