@@ -47,6 +47,7 @@ from gymnast.trainers.learner.learner import Learner, check_dtypes
 from gymnast.trainers.learner.memory.choice import Choice, memory_line
 from gymnast.trainers.learner.memory.estimate import shown_bytes
 from gymnast.trainers.learner.optimizers.not_finite import skip_message
+from gymnast.trainers.learner.optimizers.weight_kinds import has_adapters
 from gymnast.trainers.reporting.console import RunConsole
 from gymnast.trainers.reporting.trackers import Named, as_json, finite, make_trackers, tracking
 from gymnast.trainers.rollouts.environments import MakeEnvironment, environment_factory
@@ -204,7 +205,12 @@ class Trainer:
         self._evaluation = self._make_evaluation(settings.evaluation, eval_environments or {})
         self._rows = as_row_source(rows, seed=self.seed)
         count = len(self._rows) if isinstance(self._rows, DatasetRows) else None
-        self._unusual = unusual(settings.learning.learning_rate, self.rows_per_step, count)
+        self._unusual = unusual(
+            settings.learning.learning_rate,
+            self.rows_per_step,
+            count,
+            settings.learning.rate_of_adapters if has_adapters(model) else None,
+        )
         self.folder = None if path is None else RunFolder(path)
         trained, saving = self.learner.optimizer, settings.saving
         state = RunState(

@@ -53,6 +53,7 @@ _LORA_NAMES = {
 }
 _LORA_REFUSED = {
     "bias": "a layer's biases are part of the model without adapters, which has to stay as it was",
+    "lora_bias": "an adapter's bias cannot be merged into a layer without one, nor the model saved",
     "alora_invocation_tokens": "adapters that act from a token on are not computed in training",
     "layer_replication": "a copied layer shares its weights, and cannot be saved by itself",
 }
@@ -202,7 +203,7 @@ def _check_extra(extra: Mapping[str, Any]) -> None:
         if name not in known:
             hint = did_you_mean(name, known) or f" There are: {', '.join(known)}."
             raise ModelError(f"lora.extra.{name}: peft's LoraConfig has no such option.{hint}")
-        if name in _LORA_REFUSED and value not in (None, "none"):
+        if name in _LORA_REFUSED and value not in (None, False, "none"):
             raise ModelError(
                 f"lora.extra.{name}: must be left out, got {value!r:.80}: {_LORA_REFUSED[name]}"
             )

@@ -213,6 +213,27 @@ SETTINGS = {
         "train run.yaml trainer.learning_rate=small",
         "trainer.learning_rate: must be a number, got 'small'",
     ),
+    "a rate of adapters without adapters": (
+        "train run.yaml trainer.adapter_learning_rate=1e-4",
+        "trainer.adapter_learning_rate: is 0.0001, and there are no adapters; set "
+        "trainer.learning_rate, or add adapters (model.lora={rank: 16})",
+    ),
+    "another framework's name of an optimizer": (
+        "train run.yaml trainer.optimizer=adam",
+        "trainer.optimizer: there is no optimizer 'adam'. Did you mean 'adamw'? There are: adamw. ",
+    ),
+    "an optimizer's option that it does not have": (
+        "train run.yaml trainer.optimizer='{name: adamw, epsilon: 1e-6}'",
+        "trainer.optimizer: adamw has no option 'epsilon'. Did you mean 'eps'? There are: betas, ",
+    ),
+    "a schedule that nobody has": (
+        "train run.yaml trainer.schedule=cosin",
+        "trainer.schedule: there is no schedule 'cosin'. Did you mean 'cosine'? There are: ",
+    ),
+    "an option that peft does not have": (
+        "train run.yaml model.lora='{extra: {use_rslor: true}}'",
+        "lora.extra.use_rslor: peft's LoraConfig has no such option. Did you mean 'use_rslora'?",
+    ),
     "a number that is none": (
         "train run.yaml trainer.learning_rate=.nan",
         "trainer.learning_rate: must be ",

@@ -11,6 +11,8 @@ from gymnast.lookup import nearest
 
 _ROWS = "trainer.rows_per_step (rows, each with algorithm.group_size episodes)"
 _STEPS = "trainer.steps (optimisation steps)"
+_OPTIONS = "trainer.optimizer (with its options: {name: adamw, betas: [0.9, 0.95], eps: 1e-8})"
+_EXTRA = "model.lora.extra (options of peft: {use_rslora: true})"
 
 # Names of TRL, verl, OpenRLHF, peft and Transformers' Trainer, and Gymnast's for the same.
 OTHER_NAMES = {
@@ -48,6 +50,20 @@ OTHER_NAMES = {
     "total_epochs": _STEPS,
     "total_training_steps": _STEPS,
     "lr": "trainer.learning_rate",
+    "lora_lr": "trainer.adapter_learning_rate",
+    "lora_learning_rate": "trainer.adapter_learning_rate",
+    "lr_scheduler_type": "trainer.schedule",
+    "lr_scheduler": "trainer.schedule",
+    "lr_scheduler_kwargs": "trainer.schedule (with its options: {name: cosine, final: 0.1})",
+    "lr_warmup_steps": "trainer.warmup_steps",
+    "optim": "trainer.optimizer",
+    "optim_args": _OPTIONS,
+    "betas": _OPTIONS,
+    "adam_betas": _OPTIONS,
+    "adam_beta1": _OPTIONS,
+    "adam_beta2": _OPTIONS,
+    "adam_epsilon": _OPTIONS,
+    "eps": _OPTIONS,
     "warmup_ratio": "trainer.warmup_steps",
     "num_warmup_steps": "trainer.warmup_steps",
     "grad_clip": "trainer.max_grad_norm",
@@ -74,6 +90,9 @@ OTHER_NAMES = {
     "lora_alpha": "model.lora.alpha",
     "lora_dropout": "model.lora.dropout",
     "target_modules": "model.lora.target",
+    "use_rslora": _EXTRA,
+    "use_dora": _EXTRA,
+    "modules_to_save": _EXTRA,
     "lora_target_modules": "model.lora.target",
     "dataset": "data.train",
     "dataset_name": "data.train",

@@ -137,6 +137,8 @@ class RunSettings(Settings):
 
 # Above this, a few of AdamW's steps are longer than most weights.
 HIGHEST_LEARNING_RATE = 0.01
+# Below this, adapters do not learn in a run of usual length.
+LOWEST_ADAPTER_LEARNING_RATE = 5e-6
 
 
 def check_numbers(**settings: float) -> None:
@@ -146,15 +148,26 @@ def check_numbers(**settings: float) -> None:
             raise ConfigError(f"{name}: must be a number, got {value!r:.100}")
 
 
-def unusual(learning_rate: float, rows_per_step: int, rows: int | None) -> list[str]:
+def unusual(
+    learning_rate: float,
+    rows_per_step: int,
+    rows: int | None,
+    adapter_learning_rate: float | None = None,
+) -> list[str]:
     """Sentences about settings that are valid but hardly intended.
 
     Args:
-        learning_rate: Of AdamW.
+        learning_rate: Of the optimizer.
         rows_per_step: Over all processes.
         rows: How many there are to train on; None where they are made without end.
+        adapter_learning_rate: That of adapters; None where there are none.
     """
     found = []
+    if adapter_learning_rate is not None and adapter_learning_rate < LOWEST_ADAPTER_LEARNING_RATE:
+        found.append(
+            f"learning_rate: {adapter_learning_rate:g} is far below what adapters learn with (1e-5 "
+            "to 1e-3); raise it, or set adapter_learning_rate"
+        )
     if learning_rate > HIGHEST_LEARNING_RATE:
         found.append(
             f"learning_rate: {learning_rate:g} is far above what language models learn with (1e-6 "

@@ -36,8 +36,8 @@ PRINTED = ("comms_logger", "flops_profiler", "memory_breakdown", "wall_clock_bre
 NOTHING = ("auto", "none", "None", "false", "False", None, False)
 # What else a DeepSpeed config has, and who does it.
 INSTEAD = {
-    "optimizer": "the optimizer is AdamW; set trainer.learning_rate and trainer.weight_decay",
-    "scheduler": "set trainer.warmup_steps",
+    "optimizer": "the optimizer is AdamW; set trainer.learning_rate and trainer.optimizer",
+    "scheduler": "set trainer.schedule and trainer.warmup_steps",
     "gradient_clipping": "set trainer.max_grad_norm",
     "fp16": "the model computes in the run's model.dtype",
     "bf16": "the model computes in the run's model.dtype",

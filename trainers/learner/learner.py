@@ -99,6 +99,8 @@ class Learner:
             algorithm, settings.max_grad_norm, settings.tokens_per_microbatch, reward_weights
         )
         penalised = algorithm.kl is not None
+        if penalised:
+            _check_base(model)
         self._reference = Reference(model, temperature=temperature) if penalised else None
         several = accelerator.num_processes > 1
         zero, sharded = (zero, sharded) if several else (None, False)
@@ -270,3 +272,22 @@ def _own_rates(model: Any, rate: float | None) -> dict[torch.nn.Parameter, float
             "set learning_rate, or add adapters (model.lora)"
         )
     return dict.fromkeys(adapters, rate)
+
+
+# How adapters may begin so that the model under them is the one from before training.
+_CHANGES_NOTHING = (True, "gaussian", "orthogonal")
+
+
+def _check_base(model: Any) -> None:
+    """Check that the model under its adapters is the one from before training.
+
+    Raises:
+        ModelError: Adapters began with a part of its weights.
+    """
+    for config in getattr(model, "peft_config", {}).values():
+        begun = getattr(config, "init_lora_weights", True)
+        if begun not in _CHANGES_NOTHING:
+            raise ModelError(
+                f"lora.extra.init_lora_weights: is {begun!r}, with which the model under its "
+                "adapters is not the one that algorithm.kl compares with; leave out either"
+            )

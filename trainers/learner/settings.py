@@ -61,3 +61,9 @@ class LearnerSettings(Settings):
     """What becomes of what the layers compute, until the backward pass: `keep` it, `recompute` it
     from each layer's input (more time, much less memory), or `offload` these inputs to the host's
     memory too, on an accelerator. `auto` keeps where a step then fits into the memory there is."""
+
+    @property
+    def rate_of_adapters(self) -> float:
+        """The learning rate of adapters."""
+        own = self.adapter_learning_rate
+        return self.learning_rate if own is None else own

@@ -181,8 +181,12 @@ def test_lora_starts_the_same_for_the_same_seed_and_leaves_the_random_state() ->
 @pytest.mark.parametrize(
     ("lora", "message"),
     [
-        ({"ranks": 4}, "unknown setting 'ranks'; there are rank, alpha, target, dropout"),
+        ({"ranks": 4}, "unknown setting 'ranks'; there are rank, alpha, target, dropout, extra"),
         ({"target": ["no_such_module"]}, "no_such_module"),
+        ({"extra": {"use_rslor": True}}, r"extra.use_rslor: .* Did you mean 'use_rslora'\?"),
+        ({"extra": {"r": 8}}, "lora.extra.r: leave it out, and set lora.rank"),
+        ({"extra": {"bias": "all"}}, "lora.extra.bias: must be left out, got 'all'"),
+        ({"extra": {"layers_to_transform": [0]}}, "lora: `layers_to_transform` cannot be used"),
     ],
 )
 def test_lora_settings_that_do_not_hold(lora: dict[str, Any], message: str) -> None:

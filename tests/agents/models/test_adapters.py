@@ -8,6 +8,13 @@ import torch
 from gymnast.agents import load_model
 from gymnast.agents.models.adapters import folded
 
+EXTRA: dict[str, dict[str, Any]] = {
+    "rsLoRA": {"use_rslora": True},
+    "DoRA": {"use_dora": True},
+    "ranks by name": {"rank_pattern": {"q_proj": 2}},
+    "a whole module beside": {"modules_to_save": ["norm"]},
+    "single tokens beside": {"trainable_token_indices": [5, 6]},
+}
 IDS = torch.arange(3, 20)[None]
 
 
@@ -32,6 +39,22 @@ def test_a_folded_model_is_the_adapted_one_and_comes_back_bit_for_bit(adapted: A
     for name, weight in adapted.named_parameters():
         assert torch.equal(weight, before[name])
     assert torch.equal(adapted(IDS).logits, expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("extra", EXTRA.values(), ids=list(EXTRA))
+def test_adapters_with_options_of_peft_sample_as_they_train(extra: dict[str, Any]) -> None:
+    """Those that cannot be folded are not; what is trained beside adapters stays switched on."""
+    model, _ = load_model("tiny:", lora={"rank": 4, "extra": extra})
+    fresh, _ = load_model("tiny:")
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+    expected = model(IDS).logits
+    assert not torch.allclose(fresh(IDS).logits, expected, atol=1e-2)
+    with folded(model):
+        torch.testing.assert_close(model(IDS).logits, expected, rtol=1e-4, atol=1e-4)
+    assert torch.equal(model(IDS).logits, expected)
 
 
 def test_an_error_inside_still_unfolds(adapted: Any) -> None:

@@ -23,6 +23,11 @@ def adapter_weights(model: nn.Module) -> set[nn.Parameter]:
     return {weight for part in parts for weight in part.parameters()}
 
 
+def has_adapters(model: nn.Module) -> bool:
+    """Whether a model has adapters."""
+    return bool(adapter_weights(model))
+
+
 def other_than_matrices(model: Any) -> dict[nn.Parameter, str]:
     """The weights, with their names, that are no matrices within the model's layers.
 
