@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.agents.backends import find_backend
-from gymnast.agents.loading.load import load_model, load_tokenizer, model_context_length
+from gymnast.agents.loading.load import check_lora, load_model, load_tokenizer, model_context_length
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.settings import RunSettings, check_sampling
@@ -76,9 +76,11 @@ def build_trainer(
 
 
 def _check_adapters(config: RunConfig) -> None:
-    """Check that there are adapters where they have a learning rate of their own."""
-    rate = config.trainer.adapter_learning_rate
-    if rate is not None and config.model.lora is None:
+    """Check their settings, and that there are any where they have a learning rate."""
+    rate, lora = config.trainer.adapter_learning_rate, config.model.lora
+    if lora is not None:
+        check_lora(lora.model_dump())
+    elif rate is not None:
         raise ConfigError(
             f"trainer.adapter_learning_rate: is {rate:g}, and there are no adapters; set "
             "trainer.learning_rate, or add adapters (model.lora={rank: 16})"

@@ -161,6 +161,18 @@ def model_context_length(name: str) -> int:
     return int(length)
 
 
+def check_lora(lora: Mapping[str, Any]) -> None:
+    """Check settings of adapters before anything is loaded.
+
+    Args:
+        lora: As for `load_model`.
+
+    Raises:
+        ModelError: A setting, or an option for peft, does not hold; or peft is not installed.
+    """
+    _lora_settings(lora)
+
+
 def _torch_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     if dtype is None or (isinstance(dtype, torch.dtype) and dtype in DTYPES.values()):
         return dtype

@@ -20,6 +20,8 @@ from gymnast.trainers.algorithms.advantages import ESTIMATORS
 from gymnast.trainers.algorithms.aggregations import AGGREGATIONS
 from gymnast.trainers.algorithms.losses import LOSSES
 from gymnast.trainers.build import build_trainer
+from gymnast.trainers.learner.optimizers.by_name import OPTIMIZERS
+from gymnast.trainers.learner.optimizers.schedules import SCHEDULES
 from gymnast.trainers.reporting.trackers import TRACKERS
 from gymnast.trainers.rollouts.rewards import REWARDS
 
@@ -33,6 +35,8 @@ KINDS: dict[str, Any] = {
     "gymnast.aggregations": AGGREGATIONS,
     "gymnast.rewards": REWARDS,
     "gymnast.parsers": PARSERS,
+    "gymnast.optimizers": OPTIMIZERS,
+    "gymnast.schedules": SCHEDULES,
     "gymnast.trackers": TRACKERS,
 }
 

@@ -181,7 +181,7 @@ YAMLS = {
     ),
     "a section that there is not": (
         "train run.yaml optimizer.lr=1",
-        "optimizer: unknown key; the keys are model, environment, agent, data, algorithm, ",
+        "optimizer: unknown key; did you mean trainer.optimizer?",
     ),
     "a file of another encoding": (
         "train latin.yaml",
@@ -216,7 +216,7 @@ SETTINGS = {
     "a rate of adapters without adapters": (
         "train run.yaml trainer.adapter_learning_rate=1e-4",
         "trainer.adapter_learning_rate: is 0.0001, and there are no adapters; set "
-        "trainer.learning_rate, or add adapters (model.lora={rank: 16})",
+        "trainer.learning_rate, or add adapters (model.lora=",
     ),
     "another framework's name of an optimizer": (
         "train run.yaml trainer.optimizer=adam",
@@ -224,7 +224,7 @@ SETTINGS = {
     ),
     "an optimizer's option that it does not have": (
         "train run.yaml trainer.optimizer='{name: adamw, epsilon: 1e-6}'",
-        "trainer.optimizer: adamw has no option 'epsilon'. Did you mean 'eps'? There are: betas, ",
+        "trainer.optimizer: adamw has no option 'epsilon'. There are: betas, eps, ",
     ),
     "a schedule that nobody has": (
         "train run.yaml trainer.schedule=cosin",

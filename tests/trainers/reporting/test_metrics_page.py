@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.agents.loading.tiny import tiny_model
+from gymnast.agents import load_model
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import Kl, Reward, Trainer, make_algorithm
@@ -74,8 +74,9 @@ def written(
     """The names in the metrics.jsonl of a run with everything that has metrics."""
     folder = tmp_path_factory.mktemp("run")
     algorithm = make_algorithm("grpo", kl=Kl(0.1), entropy_bonus=0.1, importance_cap=2.0)
+    lora = {"rank": 2, "extra": {"modules_to_save": ["norm"]}}
     trainer = Trainer(
-        tiny_model(),
+        load_model("tiny:", lora=lora, tokenizer=tokenizer)[0],
         tokenizer,
         lambda: Shop(Renderer(tokenizer), sandbox="local"),
         [{"prompt": "Go."}],
@@ -84,6 +85,7 @@ def written(
         group_size=4,
         rows_per_step=2,
         steps=2,
+        adapter_learning_rate=1e-4,
         sampling=Sampling(max_new_tokens=8),
         eval_rows=[{"prompt": "Say."}, {"prompt": "Tell."}],
         eval_group_size=2,
