@@ -19,6 +19,7 @@ from accelerate import Accelerator
 from gymnast.errors import ConfigError, ModelError
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.base.seeds import derive
+from gymnast.trainers.distributed.reached_weights import ReachedWeights
 from gymnast.trainers.distributed.sharding import shard, whole
 from gymnast.trainers.distributed.zero_settings import Zero
 from gymnast.trainers.learner.credit import Groups
@@ -201,7 +202,7 @@ class Learner:
             yield
             return
         policy = self.policy
-        self.policy = joined = self._accelerator.prepare(policy)
+        self.policy = joined = self._accelerator.prepare(ReachedWeights(policy))
         try:
             yield
         finally:
