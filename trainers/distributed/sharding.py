@@ -8,6 +8,7 @@ ZeRO-3 is made whole.
 """
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -57,10 +58,26 @@ def shard(policy: nn.Module, model: Any, accelerator: Accelerator) -> nn.Module:
     reshard = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true").lower() != "false"
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     names = set(causal._no_split_modules or ())
-    for module in [m for m in causal.modules() if type(m).__name__ in names]:
+    for module in _apart([m for m in causal.modules() if type(m).__name__ in names]):
         fully_shard(module, mesh=mesh, reshard_after_forward=reshard)
     fully_shard(policy, mesh=mesh)
     return policy
+
+
+def _apart(layers: Sequence[nn.Module]) -> list[nn.Module]:
+    """The layers that are within no other one and share no weight with one.
+
+    The weights of those that do are the whole policy's. (Zamba's layers have blocks in common.)
+    """
+    weights = {layer: {id(weight) for weight in layer.parameters()} for layer in layers}
+    parts = {layer: set(layer.modules()) for layer in layers}
+    chosen: list[nn.Module] = []
+    for layer in layers:  # a module comes before its parts
+        beside = [o for o in layers if o not in parts[layer] and layer not in parts[o]]
+        within = any(layer in parts[other] for other in chosen)
+        if not within and all(weights[layer].isdisjoint(weights[other]) for other in beside):
+            chosen.append(layer)
+    return chosen
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
