@@ -103,6 +103,12 @@ class TransformersAgent:
         self.kv_budget_bytes = kv_budget_bytes
         self._made_for = self.context_length  # without the budget
         self._engine = self._choose_engine(max_batch, prefill_tokens)
+        if model.device.type != "cpu":
+            logger.info(
+                "sampling on %s without CUDA graphs or paging: small batches wait for Python more "
+                "than for the device; a server made for sampling is faster",
+                model.device,
+            )
         self._thread = EngineThread(self._engine)
         weakref.finalize(self, self._thread.stop)  # also when Python ends
 

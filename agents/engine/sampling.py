@@ -84,10 +84,11 @@ def sample(
         greedy = torch.tensor([draw.sampling.temperature == 0 for draw in draws])
         drawn = torch.where(greedy.to(best.device), best, drawn)  # [B]
     chosen = (scores.gather(1, drawn[:, None])[:, 0] - peaks).double() - totals.log()
-    logprobs: list[float] = chosen.tolist()
+    # Together, because a device is waited for each time; every id is exact in float64.
+    ids, logprobs = torch.stack([drawn.double(), chosen]).tolist()
     if any(map(math.isnan, logprobs)):
         raise FloatingPointError("the model's logits are NaN: its weights have diverged")
-    return drawn.tolist(), logprobs
+    return list(map(int, ids)), logprobs
 
 
 def _filtered(

@@ -25,6 +25,9 @@ from gymnast.agents.models.attention import LayerSettings, attend, causal_mask, 
 WASTE_TOKENS = 512
 # Reading a prefix once instead of for every row pays if it saves this many tokens.
 WORTH_SHARING = 1024
+# Most scores of one call, over all heads: a longer chunk attends in blocks of its tokens, so that
+# masks and scores grow with the context and not with its product with the chunk.
+MOST_SCORES = 2**26
 
 
 @dataclass(frozen=True)
@@ -139,8 +142,11 @@ class StepPlan:
         outs = []
         for number, run in enumerate(self._runs):
             several = len(run.chunks) > 1
-            asked = self._by_row(run, query[run.tokens]) if several else query[run.tokens][None]
             seen, shown = (store[run.rows, :, : run.length] for store in (keys, values))
+            if not run.chunks[0].single:
+                outs.append(self._prefill(number, query[run.tokens], seen, shown, settings))
+                continue
+            asked = self._by_row(run, query[run.tokens]) if several else query[run.tokens][None]
             bias = self._bias(number, query, key, settings.window)
             if several and exact:
                 out = _decode(asked, seen, shown, bias, run.shared, settings)
@@ -150,6 +156,33 @@ class StepPlan:
                 out = out.flatten(0, 1)
             outs.append(out if run.complete else out[self._places(run)])
         return torch.cat(outs) if len(outs) > 1 else outs[0]  # [N, H, Dv]
+
+    def _prefill(
+        self,
+        number: int,
+        query: torch.Tensor,  # [n, H, D]
+        key: torch.Tensor,  # [1, Hkv, L, D]
+        value: torch.Tensor,
+        settings: LayerSettings,
+    ) -> torch.Tensor:
+        """What the tokens of a chunk get, [n, H, Dv]."""
+        chunk = self._runs[number].chunks[0]
+        key, value = key.transpose(1, 2), value.transpose(1, 2)
+        size = max(1, MOST_SCORES // (query.shape[1] * chunk.length))
+        if size >= len(chunk):
+            bias = self._bias(number, query, key[0], settings.window)
+            return attend(query[None], key, value, bias, settings)[0]
+        outs = []
+        for start in range(0, len(chunk), size):
+            asked = query[start : start + size]
+            first = chunk.first_position + start
+            reach = slice(max(0, first + 1 - (settings.window or first + 1)), first + len(asked))
+            positions = torch.arange(first, reach.stop, device=query.device)
+            keys = torch.arange(reach.start, reach.stop, device=query.device)
+            seen = causal_mask(positions, keys, settings.window)[None]
+            bias = fold(seen, query.shape[1] // key.shape[2], query.dtype)
+            outs.append(attend(asked[None], key[:, reach], value[:, reach], bias, settings)[0])
+        return torch.cat(outs)
 
     def _places(self, run: Run) -> torch.Tensor:
         """Where the rows with a chunk are among the run's rows."""

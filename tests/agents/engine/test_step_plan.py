@@ -14,6 +14,7 @@ from gymnast.agents import TransformersAgent
 from gymnast.agents.engine.kv_cache import Prefix, Row
 from gymnast.agents.engine.step_plan import WASTE_TOKENS, Chunk, decoding_order, runs
 from gymnast.agents.loading.tiny import tiny_model
+from gymnast.agents.models.attention import attend
 from gymnast.types import Completion, Sampling
 
 SHAPE = {
@@ -80,6 +81,33 @@ def test_groups_with_long_prompts_stay_exact_while_members_come_and_go(
         logprobs = torch.log_softmax(logits[len(context) - 1 : -1], dim=-1)
         expected = logprobs.gather(1, torch.tensor(completion.ids)[:, None])[:, 0]
         torch.testing.assert_close(torch.tensor(completion.logprobs), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["plain", "windows and softcap", "sinks"])
+def test_a_chunk_may_attend_in_blocks(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, contexts = small(kind), [tokens(0, 100), tokens(0, 80) + tokens(1, 70)]
+
+    def logprobs() -> list[list[float]]:
+        agent = TransformersAgent(model, prefill_tokens=64)
+        sampling = Sampling(temperature=0.0, max_new_tokens=3)
+        return [asyncio.run(agent.generate(each, sampling)).logprobs for each in contexts]
+
+    whole = logprobs()
+    calls: list[int] = []
+    monkeypatch.setattr("gymnast.agents.engine.step_plan.MOST_SCORES", 4 * 100 * 10)
+    monkeypatch.setattr("gymnast.agents.engine.step_plan.attend", _counting(calls))
+    in_blocks = logprobs()
+    assert max(calls) <= 4 * 100 * 10
+    for ours, theirs in zip(in_blocks, whole, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5)
+
+
+def _counting(scores: list[int]) -> Any:
+    def counting(query: Any, key: Any, *rest: Any) -> Any:
+        scores.append(query.shape[1] * query.shape[2] * key.shape[1])
+        return attend(query, key, *rest)
+
+    return counting
 
 
 def _watched(shared: list[int]) -> Any:
