@@ -126,9 +126,9 @@ class StepPlan:
         self._cache = cache
         rows = np.repeat([chunk.row for chunk in chunks], [len(chunk) for chunk in chunks])
         at = np.concatenate([np.arange(chunk.first_position, chunk.length) for chunk in chunks])
-        self.ids = torch.as_tensor(cache.tokens[rows, at], device=device)
-        self.positions = torch.as_tensor(at, device=device)
-        self._rows = torch.as_tensor(rows, device=device)
+        # In one array: each copy to a device is a call of its own.
+        packed = torch.tensor(np.stack([cache.tokens[rows, at], at, rows]), device=device)
+        self.ids, self.positions, self._rows = packed.unbind()
         self._runs = runs(chunks)
         self._biases: dict[tuple[int, int | None], torch.Tensor | None] = {}
 

@@ -1,17 +1,19 @@
 """Tensors on a CUDA device that have shapes and no values, wherever there is no such device.
 
-An operation between a tensor there and one on the CPU fails, as it would there, and so does
-whatever waits for a value. A PyTorch built without CUDA has no device to make current, which some
-methods of tensors do before they are dispatched: these go to the dispatcher directly. Its autograd
-has none either, so gradients are not computed here.
+An operation between a tensor there and one on the CPU fails, as it would there, and so does what
+asks for one value; `tolist` is counted and gives zeros. A PyTorch built without CUDA has no device
+to make current, which some methods of tensors do before they are dispatched: these go to the
+dispatcher directly. Its autograd has none either, so gradients are not computed here.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 aten = torch.ops.aten
@@ -20,8 +22,23 @@ aten = torch.ops.aten
 @contextmanager
 def fake_cuda() -> Iterator[FakeTensorMode]:
     """Make tensors fake; `device="cuda"` works."""
-    with torch.no_grad(), FakeTensorMode() as mode, _Dispatched():
+    reading = patch.object(FakeTensor, "tolist", _tolist)
+    with torch.no_grad(), FakeTensorMode() as mode, _Dispatched(), reading:
         yield mode
+
+
+def moved(model: Any) -> Any:
+    """A model with weights of the same shapes there; call it within `fake_cuda`."""
+    for module in model.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            setattr(module, name, torch.nn.Parameter(_like(weight), requires_grad=False))
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, _like(buffer))
+    return model
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda")
 
 
 class _Dispatched(TorchFunctionMode):
@@ -30,6 +47,20 @@ class _Dispatched(TorchFunctionMode):
     ) -> Any:
         dispatched = _DIRECTLY.get(func)
         return (dispatched or func)(*args, **(kwargs or {}))
+
+
+_waits = 0
+
+
+def waits() -> int:
+    """How often values were read from the device so far."""
+    return _waits
+
+
+def _tolist(tensor: torch.Tensor) -> Any:
+    global _waits
+    _waits += tensor.device.type == "cuda"
+    return np.zeros(tensor.shape).tolist()
 
 
 def _contiguous(tensor: torch.Tensor, **_: Any) -> Any:
@@ -80,6 +111,15 @@ def _getitem(tensor: torch.Tensor, index: Any) -> Any:
     return aten.index(tensor, indices) if indices else tensor
 
 
+def _made(data: Any, dtype: Any = None, device: Any = None) -> Any:
+    """`torch.tensor(data)`."""
+    array = np.array(data)
+    kind = dtype or torch.get_default_dtype()
+    if dtype is None and (array.dtype != np.float64 or isinstance(data, np.ndarray)):
+        kind = {"b": torch.bool, "i": torch.long, "f": torch.float64}[array.dtype.kind]
+    return torch.empty(array.shape, dtype=kind, device=device)
+
+
 def _setitem(tensor: torch.Tensor, index: Any, value: Any) -> None:
     parts = index if isinstance(index, tuple) else (index,)
     if any(isinstance(part, torch.Tensor) for part in parts):
@@ -93,6 +133,7 @@ def _setitem(tensor: torch.Tensor, index: Any, value: Any) -> None:
 
 
 _DIRECTLY: dict[Any, Any] = {
+    torch.tensor: _made,
     torch.Tensor.copy_: aten.copy_,
     torch.Tensor.contiguous: _contiguous,
     torch.Tensor.to: _to,
