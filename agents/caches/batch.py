@@ -83,6 +83,15 @@ class CacheBatch:
         else:
             self.cache, self._rooms = None, []
 
+    def trim(self, most: int | None) -> None:
+        """Give back memory that sequences which have left needed; `most` is that of `join`."""
+        if self.lengths:
+            self._take_back()
+            for room in self._rooms:
+                room.limit = most
+                room.trim()
+            self._show()
+
     def row(self, row: int) -> Any:
         """A copy of one sequence's cache."""
         self._take_back()

@@ -86,6 +86,11 @@ class Room:
         if 2 * self.rows < self._capacity:
             self._memory = self._move(self.rows, self._end - self._begin, self._memory)
 
+    def trim(self) -> None:
+        """Give back the places of rows that have left, and columns beyond the limit."""
+        if self._memory is not None:
+            self._memory = self._move(self.rows, self._end - self._begin, self._memory)
+
     def row(self, row: int, columns: int) -> torch.Tensor:
         """A copy of one row, of its last columns at most."""
         assert self._memory is not None

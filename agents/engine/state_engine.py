@@ -91,6 +91,7 @@ class StateEngine:
         }
         if sampling:
             self._sample(sampling)
+        self._stay_within_budget()
 
     def fail(self, error: BaseException) -> None:
         """Give every request this error and forget all states."""
@@ -158,22 +159,29 @@ class StateEngine:
 
     def _keep(self, state: State, epoch: int) -> None:
         self.cache.keep(state, epoch)
-        self.cache.shrink(self.kv_budget_bytes - self._reserved)
+        self._stay_within_budget()
+
+    def _stay_within_budget(self) -> None:
+        if self.kv_bytes > self.kv_budget_bytes:
+            self.passes.trim()
+            self.cache.shrink(self.kv_budget_bytes - self._reserved)
 
     @property
     def _reserved(self) -> int:
-        return max(self._needed(), self.passes.nbytes)
+        alone, together = self._needed()
+        joining = [e for e in self.running.values() if not e.alone and not self.passes.holds(e)]
+        to_join = sum(self.forward.state_bytes(each.most) for each in joining)
+        return alone + max(together, self.passes.nbytes + to_join)
 
-    def _needed(self, more: int = 0) -> int:
-        """What the states in use may come to, in bytes, with another of `more` tokens if given.
+    def _needed(self, more: int = 0) -> tuple[int, int]:
+        """What the states in use may come to, in bytes: those alone, and those that share passes.
 
-        Those in the batch take as much as the longest, each.
+        The latter take as much as the longest, each; `more` is the length of another one.
         """
-        mosts = [each.most for each in self.running.values() if not each.alone] + [more] * (
-            more > 0
-        )
-        alone = sum(self.forward.state_bytes(e.most) for e in self.running.values() if e.alone)
-        return alone + len(mosts) * self.forward.state_bytes(max(mosts, default=0))
+        running = self.running.values()
+        alone = sum(self.forward.state_bytes(each.most) for each in running if each.alone)
+        mosts = [each.most for each in running if not each.alone] + [more] * (more > 0)
+        return alone, len(mosts) * self.forward.state_bytes(max(mosts, default=0))
 
     def _admit(self) -> None:
         """Begin with waiting requests, oldest first, unless a prefix of theirs is on its way."""
@@ -186,8 +194,10 @@ class StateEngine:
                 self.waiting.remove(request)
                 _fail(request, self._too_large(most, needed))
                 continue
-            alone = not self.forward.shares(most) or self._needed(most) > self.kv_budget_bytes
-            if alone and self._needed() + needed > self.kv_budget_bytes:
+            # Beside a much longer one it may fit only if it is not padded.
+            fits = sum(self._needed(most)) <= self.kv_budget_bytes
+            alone = not (fits and self.forward.shares(most))
+            if alone and sum(self._needed()) + needed > self.kv_budget_bytes:
                 break
             ids = np.array(request.context, dtype=np.int64)
             # The last token is always computed anew: its logits give the first sample.
@@ -199,7 +209,7 @@ class StateEngine:
             self.waiting.remove(request)
             self.running[request] = self._begin(request, ids, state, alone)
             request.begin()
-            self.cache.shrink(self.kv_budget_bytes - self._reserved)
+            self._stay_within_budget()
 
     def _begin(
         self, request: Request, ids: np.ndarray, state: State | None, alone: bool

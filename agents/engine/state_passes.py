@@ -77,6 +77,10 @@ class StatePasses:
         """What the batch takes, in bytes."""
         return self._batch.nbytes if self._batch else 0
 
+    def holds(self, progress: Progress) -> bool:
+        """Whether it is in the batch."""
+        return progress in self._rows
+
     def decodes(self, progress: Progress) -> bool:
         """Whether its next token goes through the model with those of others."""
         if self._batch is None or progress.alone or progress.computed == 0:
@@ -164,20 +168,25 @@ class StatePasses:
 
     def state(self, progress: Progress) -> Any:
         """Its cache as it is now; that of a row is copied."""
-        if progress in self._rows:
+        if self.holds(progress):
             assert self._batch is not None
             return self._batch.row(self._rows.index(progress))
         return progress.cache
 
     def end(self, progress: Progress) -> None:
         """Forget a sequence."""
-        if progress in self._rows:
+        if self.holds(progress):
             assert self._batch is not None
             row = self._rows.index(progress)
             self._batch.leave(row)
             self._rows[row] = self._rows[-1]
             self._rows.pop()
         progress.cache = None
+
+    def trim(self) -> None:
+        """Give back the memory of sequences that have left the batch."""
+        if self._batch and self._rows:
+            self._batch.trim(max(each.most for each in self._rows))
 
     def clear(self) -> None:
         """Forget all sequences."""
