@@ -65,6 +65,16 @@ def lora_targets(model: Any, target: str | Sequence[str]) -> LoraTargets:
     return LoraTargets(modules + others, _short([*stacks, *weights], parameters, parts=2))
 
 
+def expert_blocks(model: Any) -> list[str]:
+    """The names of the modules that hold stacked experts and, somewhere, what chooses among them.
+
+    Args:
+        model: Of Transformers, or of peft around one.
+    """
+    holders = (_holder(stack).partition(".base_layer")[0] for stack in _stacks(model))
+    return list(dict.fromkeys(map(_holder, holders)))
+
+
 def _stacks(model: Any) -> Iterator[str]:
     """The names of all parameters that are stacked experts."""
     for name, module in model.named_modules():
