@@ -63,6 +63,8 @@ def agent_for(
     given: PolicyAgent | Mapping[str, Any] | None,
     concurrency: int,
     kv_budget_bytes: int | None,
+    *,
+    keep_experts: bool = False,
 ) -> PolicyAgent:
     """The agent that a trainer was given, or one made of what it was given.
 
@@ -72,10 +74,11 @@ def agent_for(
         given: An agent; arguments of `make_agent` by name; or None for the default agent.
         concurrency: How many completions are going to be asked for at once.
         kv_budget_bytes: A setting of the agent that is made.
+        keep_experts: Whether its completions have to say which experts the model chose.
 
     Raises:
         ConfigError: See `make_agent`; or the budget is given to an agent that is made already, or
-            is given twice.
+            is given twice; or the agent keeps no experts.
     """
     if isinstance(given, str):
         raise ConfigError(f"agent: must be a mapping or an agent; write {{'backend': {given!r}}}")
@@ -86,7 +89,7 @@ def agent_for(
                 f"kv_budget_bytes: the trainer was given {kv_budget_bytes} and an agent that is "
                 "made already; give it to the agent"
             )
-        return given
+        return _keeping_experts(given) if keep_experts else given
     settings = dict(given or {})
     if kv_budget_bytes is not None and "kv_budget_bytes" in settings:
         raise ConfigError(
@@ -95,7 +98,26 @@ def agent_for(
         )
     if kv_budget_bytes is not None:
         settings["kv_budget_bytes"] = kv_budget_bytes
-    return make_agent(model, tokenizer, concurrency=concurrency, **settings)
+    if keep_experts and settings.get("backend", TRANSFORMERS) == TRANSFORMERS:
+        settings["keep_experts"] = True
+    agent = make_agent(model, tokenizer, concurrency=concurrency, **settings)
+    return _keeping_experts(agent) if keep_experts else agent
+
+
+def _keeping_experts(agent: PolicyAgent) -> PolicyAgent:
+    """Check that an agent's completions say which experts were chosen.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    if not getattr(agent, "keeps_experts", False):
+        hint = ": make it with keep_experts=True" if type(agent) is TransformersAgent else ""
+        raise ConfigError(
+            f"replay_routing: {type(agent).__name__} does not say which experts the model chose "
+            f"(`Completion.experts`, `keeps_experts`){hint}. Set it to false, or sample with an "
+            "agent that does, such as the default one."
+        )
+    return agent
 
 
 def find_backend(name: str, settings: Iterable[str] = ()) -> Backend:

@@ -24,6 +24,7 @@ from gymnast.agents.models.adapters import folded
 from gymnast.agents.models.check_model import check_model
 from gymnast.agents.models.context_limits import longest_context
 from gymnast.agents.models.evaluation_mode import evaluate
+from gymnast.agents.models.routing import Routers
 from gymnast.agents.policy import PolicyWeights
 from gymnast.errors import ModelError, UsageError
 from gymnast.types import Completion, Sampling, VersionSpan
@@ -58,6 +59,8 @@ class TransformersAgent:
             default a quarter of the device's memory. Contexts that are not in use are dropped
             first, the least recently used ones before others; requests wait while those in use
             fill the budget.
+        keep_experts: Say in each completion which experts the model chose, so that training can
+            choose them again (`trainer.replay_routing`).
 
     Attributes:
         context_length: The longest context with its completion that the model and the budget
@@ -67,10 +70,12 @@ class TransformersAgent:
             attention cannot be packed (Mamba, linear attention, ALiBi); as exact, and slower. The
             requests that sample share a pass there where the model allows it, which is tried on a
             few tokens first. docs/models.md lists the families of Transformers.
+        keeps_experts: Whether completions say which experts were chosen.
         version: The version of the weights; see `gymnast.agents.PolicyAgent`.
 
     Raises:
-        ModelError: The model is not a causal language model.
+        ModelError: The model is not a causal language model; or experts are to be kept, and it has
+            none, chooses them in a way that is not known, or is sampled on the path "states".
         UsageError: A number is below 1, or the budget does not hold two tokens.
     """
 
@@ -85,6 +90,7 @@ class TransformersAgent:
         context_length: int | None = None,
         prefill_tokens: int = 1024,
         kv_budget_bytes: int | None = None,
+        keep_experts: bool = False,
     ) -> None:
         _check_positive(
             max_batch=max_batch,
@@ -102,6 +108,7 @@ class TransformersAgent:
             kv_budget_bytes = _memory(model.device) // 4
         self.kv_budget_bytes = kv_budget_bytes
         self._made_for = self.context_length  # without the budget
+        self.keeps_experts = keep_experts
         self._engine = self._choose_engine(max_batch, prefill_tokens)
         if model.device.type != "cpu":
             logger.info(
@@ -117,6 +124,11 @@ class TransformersAgent:
         try:
             token_bytes = check_model(self.model, self.context_length)
         except ModelError as error:
+            if self.keeps_experts:
+                raise ModelError(
+                    "the experts that are chosen while sampling are kept for models on the path "
+                    f"'packed' alone: set replay_routing to false. This one is not on it: {error}"
+                ) from error
             states = StateEngine(
                 self.model,
                 max_batch=max_batch,
@@ -140,6 +152,7 @@ class TransformersAgent:
             max_batch=max_batch,
             budget_tokens=budget // token_bytes,
             prefill_tokens=prefill_tokens,
+            routers=Routers(self.model) if self.keeps_experts else None,
         )
 
     @property

@@ -4,7 +4,8 @@
 
 Small random models in bfloat16, wide enough in their logits to be as sure as trained ones, sample
 with the engine; then the trainer's `Policy` computes the same tokens. Nothing is trained, so any
-difference is rounding.
+difference is rounding: of all layers, of the head, and of routers whose best experts are nearly
+equal.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import platform
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from gymnast.agents import TransformersAgent
@@ -22,6 +24,10 @@ from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory
 from model_families import VOCABULARY, tiny
 
 PROMPTS, NEW_TOKENS = 32, 64
+# More than the families' tiny models have, as real ones do: the nearer, the likelier to change.
+EXPERTS = dict.fromkeys(["num_experts", "num_local_experts", "n_routed_experts"], 32) | {
+    "num_experts_per_tok": 4
+}
 HEAD_SCALE = 4.0  # random heads are otherwise nearly indifferent to the token
 
 
@@ -70,19 +76,28 @@ def trajectory(context: list[int], completion: Completion) -> Trajectory:
         stop_reason=StopReason.answered,
         terminated=True,
         truncated=False,
+        experts=experts(completion),
     )
 
 
-def mismatch(model: Any) -> Mismatch:
+def experts(completion: Completion) -> np.ndarray | None:
+    """The experts of all tokens; the last one is never computed."""
+    if completion.experts is None:
+        return None
+    return np.pad(completion.experts, ((0, 1), (0, 0), (0, 0)), constant_values=-1)
+
+
+def mismatch(model: Any, *, replay_routing: bool = False) -> Mismatch:
     """Sample, and compute what was sampled again."""
-    agent = TransformersAgent(model)
+    agent = TransformersAgent(model, keep_experts=replay_routing)
     requests = [(c, Sampling(max_new_tokens=NEW_TOKENS, seed=i)) for i, c in enumerate(contexts())]
     with agent.awake():
         completions = asyncio.run(agent.generate_all(requests))
     episodes = [trajectory(c, done) for (c, _), done in zip(requests, completions, strict=True)]
     batch = micro_batch([CreditedTrajectory(t, torch.ones(1)) for t in episodes], model.device)
     with torch.no_grad():
-        difference = (Policy(model)(batch) - batch.sampled_logprobs).abs()
+        policy = Policy(model, replay_routing=replay_routing)
+        difference = (policy(batch) - batch.sampled_logprobs).abs()
     return Mismatch(difference.mean().item(), difference.max().item(), len(difference))
 
 
@@ -95,12 +110,19 @@ def main() -> None:
             model = in_bfloat16(family)
             if wide:
                 use_float32_head(model)
-            found = mismatch(model)
-            head = "float32" if wide else "bfloat16"
-            print(
-                f"{family:12s} head in {head:8s} mean {found.mean:.5f} largest {found.largest:.5f} "
-                f"({found.tokens} tokens)"
-            )
+            show(family, "float32 head" if wide else "bfloat16 head", mismatch(model))
+    for family in ("qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3", "granitemoe", "olmoe"):
+        for replayed in (False, True):
+            found = mismatch(in_bfloat16(family, **EXPERTS), replay_routing=replayed)
+            show(family, "engine's experts" if replayed else "own experts", found)
+
+
+def show(family: str, what: str, found: Mismatch) -> None:
+    """Print a line."""
+    print(
+        f"{family:12s} {what:17s} mean {found.mean:.5f} largest {found.largest:.5f} "
+        f"({found.tokens} tokens)"
+    )
 
 
 if __name__ == "__main__":

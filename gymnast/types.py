@@ -18,6 +18,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, Required, TypedDict, get_type_hints
 
+import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from gymnast.errors import UsageError
@@ -145,6 +146,9 @@ class Completion:
         waited_s: Seconds the request waited before the model first computed for it.
         versions: Which weights sampled which of `ids`, in order; empty where the agent does not
             say. Several spans where the weights changed meanwhile.
+        experts: Which experts the model chose for each token of the context and of `ids` but the
+            last, [tokens, layers, chosen], -1 where the agent does not know; None where it keeps
+            none (`trainer.replay_routing`).
     """
 
     ids: list[int]
@@ -152,6 +156,7 @@ class Completion:
     stop: Literal["stop", "length"]
     waited_s: float = 0.0
     versions: Sequence[VersionSpan] = ()
+    experts: np.ndarray | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         return f"<Completion tokens={len(self.ids)} stop={self.stop}>"
@@ -192,6 +197,8 @@ class Trajectory:
         metrics: Numbers about this episode: seconds by kind, calls, errors.
         row: The dataset row it began with.
         seed: The environment's seed.
+        experts: Which experts the model chose for each of `ids` when it computed that token for the
+            next action, [tokens, layers, chosen], -1 where it did not; or None. Not saved.
     """
 
     ids: list[int]
@@ -212,12 +219,14 @@ class Trajectory:
     metrics: Mapping[str, float] = field(default_factory=dict)
     row: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
+    experts: np.ndarray | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         lengths = (len(self.ids), len(self.action_mask), len(self.logprobs))
         assert len(set(lengths)) == 1, f"ids, action_mask, logprobs differ in length: {lengths}"
         assert len(self.turns) == len(self.turn_rewards), "every turn has one reward"
         assert len(self.token_rewards) in (0, len(self.ids)), "every token has one reward, or none"
+        assert self.experts is None or len(self.experts) == len(self.ids), "every token has experts"
         assert len(self.states) in (0, len(self.turns)), "every turn has one state, or none"
 
     @property

@@ -126,6 +126,7 @@ class Trainer:
         max_grad_norm: float = 1.0,
         warmup_steps: int = 0,
         tokens_per_microbatch: int = 2048,
+        replay_routing: bool = False,
         activations: Literal["auto", "keep", "recompute", "offload"] = "auto",
         concurrency: int = 64,
         rollout_deadline_s: float | None = None,
@@ -190,7 +191,12 @@ class Trainer:
             seed=self.seed,
         )
         self.agent = agent_for(
-            model, tokenizer, agent, self.concurrency, settings.rollouts.kv_budget_bytes
+            model,
+            tokenizer,
+            agent,
+            self.concurrency,
+            settings.rollouts.kv_budget_bytes,
+            keep_experts=settings.learning.replay_routing,
         )
         make_env = environment_factory(environment, tokenizer, self.agent.context_length)
         self._rollouts = SharedRollouts(self.accelerator, self.agent, make_env, self._stopping)

@@ -8,7 +8,7 @@ CUDA graphs and no speculative decoding.
 
 import time
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from gymnast.agents.engine.kv_cache import KVCache, Row
 from gymnast.agents.engine.sampling import Draw, sample
 from gymnast.agents.engine.step_plan import Chunk, StepPlan, decoding_order
 from gymnast.agents.models.attention import planned
+from gymnast.agents.models.routing import Routers
 from gymnast.types import Completion, Sampling
 
 # Waiting for a prefix that another request is computing pays from this many tokens on.
@@ -37,6 +38,7 @@ class Request:
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     waited_s: float = 0.0
+    experts: np.ndarray | None = None  # of the context and of `ids` but the last
     stop_ids: frozenset[int] = field(init=False)
     arrived: float = field(init=False)
 
@@ -69,7 +71,9 @@ class Request:
         """The completion that was sampled."""
         stopped = self.ids[-1] in self.stop_ids
         reason: Literal["stop", "length"] = "stop" if stopped else "length"
-        return Completion(self.ids, self.logprobs, reason, waited_s=self.waited_s)
+        return Completion(
+            self.ids, self.logprobs, reason, waited_s=self.waited_s, experts=self.experts
+        )
 
 
 class Engine:
@@ -80,16 +84,25 @@ class Engine:
         max_batch: How many requests run at once.
         budget_tokens: How many tokens the cache holds at most, over all contexts.
         prefill_tokens: How many context tokens one step computes at most.
+        routers: Of the model, where completions are to say which experts it chose.
     """
 
     def __init__(
-        self, model: Any, *, max_batch: int, budget_tokens: int, prefill_tokens: int
+        self,
+        model: Any,
+        *,
+        max_batch: int,
+        budget_tokens: int,
+        prefill_tokens: int,
+        routers: Routers | None = None,
     ) -> None:
         self.model = model
         self.max_batch = max_batch
         self.prefill_tokens = prefill_tokens
         # Twice the batch: episodes waiting for a tool keep their rows while others run.
-        self.cache = KVCache(2 * max_batch, budget_tokens)
+        kept = None if routers is None else routers.kept
+        self.cache = KVCache(2 * max_batch, budget_tokens, kept)
+        self._routers = routers
         self.waiting: list[Request] = []
         self.running: dict[Request, Row] = {}
         self.tokens_pushed = 0
@@ -120,6 +133,8 @@ class Engine:
         for request, token, logprob in zip(requests, ids, logprobs, strict=True):
             row = self.running[request]
             if request.accept(token, logprob):
+                if self.cache.experts is not None:
+                    request.experts = self.cache.experts[row.index, : row.computed].copy()
                 self.cache.release(self.running.pop(request))
                 with suppress(InvalidStateError):  # cancelled just now
                     request.future.set_result(request.completion())
@@ -187,7 +202,7 @@ class Engine:
         device = self.model.device
         plan = StepPlan(self.cache, chunks, device)
         self.tokens_pushed += len(plan.ids)
-        with planned(self.model):
+        with planned(self.model), self._recording() as chosen:
             logits: torch.Tensor = self.model(
                 input_ids=plan.ids[None],
                 position_ids=plan.positions[None],
@@ -195,7 +210,13 @@ class Engine:
                 plan=plan,
                 logits_to_keep=torch.tensor(sampled_at, dtype=torch.long, device=device),
             ).logits[0]
+        if self.cache.experts is not None:
+            at = plan.positions.cpu().numpy()
+            self.cache.experts[plan.rows, at] = chosen[0].cpu().numpy()
         return logits
+
+    def _recording(self) -> AbstractContextManager[list[torch.Tensor]]:
+        return nullcontext([]) if self._routers is None else self._routers.recording()
 
 
 def _missing(row: Row) -> int:

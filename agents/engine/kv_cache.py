@@ -6,6 +6,9 @@ a system prompt) into a free row. Rows that are not in use stay until their memo
 least recently used go first. All rows have the same capacity, which grows with the longest context
 in use; rows times capacity stays within the budget.
 
+Where the experts that a model chooses are kept, they lie beside the tokens: a row that takes over
+keys and values takes over the experts that were chosen when they were computed.
+
 There is no paging, and each row has its own copy of a shared prefix. Caches that cannot be cut at a
 token are in `agents/engine/state_engine.py`.
 """
@@ -58,14 +61,20 @@ class KVCache:
         most_rows: The most contexts that are kept.
         budget_tokens: The most tokens that all rows hold together. While memory grows, one layer is
             held twice.
+        experts: What is kept of one token besides, an empty array [0, layers, chosen] whose dtype
+            and shape it has; None keeps nothing.
     """
 
-    def __init__(self, most_rows: int, budget_tokens: int) -> None:
+    def __init__(
+        self, most_rows: int, budget_tokens: int, experts: np.ndarray | None = None
+    ) -> None:
         self.most_rows = most_rows
         self.budget_tokens = budget_tokens
         self.rows: list[Row] = []
         self.capacity = 0
         self.tokens = np.empty((0, 0), dtype=np.int64)
+        self._kept_experts = experts
+        self.experts: np.ndarray | None = None  # [rows, capacity, layers, chosen]
         self._keys: dict[int, torch.Tensor] = {}
         self._values: dict[int, torch.Tensor] = {}
         self._clock = count(1)
@@ -83,7 +92,7 @@ class KVCache:
                 row.length = row.computed = 0
         if not any(row.busy for row in self.rows):
             self.rows, self.capacity = [], 0
-            self.tokens = np.empty((0, 0), dtype=np.int64)
+            self.tokens, self.experts = np.empty((0, 0), dtype=np.int64), None
             self._keys.clear()
             self._values.clear()
 
@@ -199,6 +208,13 @@ class KVCache:
         width = min(self.capacity, capacity)
         tokens = np.full((held, capacity), -1, dtype=np.int64)
         tokens[: len(old), :width] = self.tokens[old, :width]
+        if self._kept_experts is not None:
+            experts = np.zeros(
+                (held, capacity, *self._kept_experts.shape[1:]), self._kept_experts.dtype
+            )
+            if self.experts is not None:
+                experts[: len(old), :width] = self.experts[old, :width]
+            self.experts = experts
         for store in (self._keys, self._values):
             for layer, before in store.items():
                 after = before.new_zeros((held, before.shape[1], capacity, before.shape[3]))
@@ -217,3 +233,5 @@ class KVCache:
         for store in (self._keys, self._values):
             for layer in store.values():
                 layer[target, :, :length] = layer[source, :, :length]
+        if self.experts is not None:
+            self.experts[target, :length] = self.experts[source, :length]

@@ -120,6 +120,7 @@ class StepPlan:
     Attributes:
         ids: The packed tokens, [N].
         positions: Of each token in its context, [N].
+        rows: Of the cache that each token is in, [N].
     """
 
     def __init__(self, cache: KVCache, chunks: Sequence[Chunk], device: torch.device) -> None:
@@ -129,6 +130,7 @@ class StepPlan:
         # In one array: each copy to a device is a call of its own.
         packed = torch.tensor(np.stack([cache.tokens[rows, at], at, rows]), device=device)
         self.ids, self.positions, self._rows = packed.unbind()
+        self.rows = rows
         self._runs = runs(chunks)
         self._biases: dict[tuple[int, int | None], torch.Tensor | None] = {}
 

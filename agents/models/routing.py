@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -78,7 +79,8 @@ class Routers:
 
     Attributes:
         shape: [layers with experts, experts that each chooses], of one token.
-        dtype: The narrowest that holds the numbers of all experts, and `UNKNOWN`.
+        kept: An empty array of what is chosen for tokens, [0, *shape], in the narrowest dtype that
+            holds the numbers of all experts, and `UNKNOWN`.
 
     Raises:
         ModelError: The model has no experts, or chooses them in a way that cannot be replayed.
@@ -90,7 +92,7 @@ class Routers:
         self._routers = self._found()
         self.shape = (len(self._routers), self._routers[0].chosen)
         most = max(router.experts for router in self._routers)
-        self.dtype = torch.int8 if most <= 2**7 else torch.int16
+        self.kept = np.zeros((0, *self.shape), dtype=np.int8 if most <= 2**7 else np.int16)
         self._try()
 
     @contextmanager
@@ -107,7 +109,7 @@ class Routers:
             def choose(number: int, scores: torch.Tensor, topk: Callable[..., Any]) -> Any:
                 found = topk(scores)
                 if number == router.call:
-                    chosen[layer] = found[1].to(self.dtype)
+                    chosen[layer] = found[1].to(torch.int16)
                 return found
 
             return choose
@@ -215,6 +217,15 @@ class Routers:
             why = f"its forward pass failed ({type(error).__name__}: {error})"
             raise _cannot(type(self._model).__name__, why) from error
         return logits
+
+
+def replaying(
+    routers: Routers | None, experts: torch.Tensor | None
+) -> AbstractContextManager[None]:
+    """Within the block, routers choose these experts, where there are both."""
+    if routers is None or experts is None:
+        return nullcontext()
+    return routers.replaying(experts)
 
 
 def _chosen(

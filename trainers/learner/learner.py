@@ -57,6 +57,19 @@ def check_dtypes(model: Any) -> None:
         )
 
 
+def leaves_out(model: Any) -> str:
+    """What a model's configuration asks of its loss and training does not do, in words, or ""."""
+    config = model.config.get_text_config()
+    if not getattr(config, "output_router_logits", False):
+        return ""
+    weight = getattr(config, "router_aux_loss_coef", None)
+    return (
+        "the model's configuration has output_router_logits: true (router_aux_loss_coef "
+        f"{weight}): the loss that is trained on is the policy's alone, and leaves the router's auxiliary loss "
+        "out (docs/moe.md)"
+    )
+
+
 class Learner:
     """Trains a model.
 
@@ -114,7 +127,12 @@ class Learner:
                 "the host's memory already"
             )
         asked = None if settings.activations == "auto" else settings.activations
-        policy = Policy(trained, temperature=temperature, activations=asked or "keep")
+        policy = Policy(
+            trained,
+            temperature=temperature,
+            activations=asked or "keep",
+            replay_routing=settings.replay_routing,
+        )
         self.memory = StepMemory(
             policy,
             fixed_memory(
@@ -126,6 +144,8 @@ class Learner:
             asked=asked,
             entropies=algorithm.entropy_bonus != 0,
         )
+        if accelerator.is_main_process and (sentence := leaves_out(model)):
+            logger.warning(sentence)
         if policy.not_packed and accelerator.is_main_process:
             logger.info(
                 "training on padded rows, in which each trajectory computes its prompt: %s",

@@ -57,6 +57,8 @@ class LearnerSettings(Settings):
     """Optimisation steps over which the learning rates grow to their full value."""
     tokens_per_microbatch: Positive = 2048
     """Tokens in one forward and backward pass: packed, or padded where a model cannot be packed."""
+    replay_routing: bool = False
+    """Choose in training the experts that the engine chose for each token while sampling."""
     activations: Literal["auto", "keep", "recompute", "offload"] = "auto"
     """What becomes of what the layers compute, until the backward pass: `keep` it, `recompute` it
     from each layer's input (more time, much less memory), or `offload` these inputs to the host's

@@ -41,6 +41,7 @@ class _Record:
     turns: list[Span] = field(default_factory=list)
     turn_rewards: list[float] = field(default_factory=list)
     versions: list[VersionSpan] = field(default_factory=list)
+    experts: list[np.ndarray] = field(default_factory=list)  # as they were chosen first
     reward_parts: dict[str, float] = field(default_factory=dict)
     no_reward: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
@@ -56,12 +57,26 @@ class _Record:
         start = len(self.ids)
         self.turns.append(Span(start, start + len(action.ids)))
         self.versions += [VersionSpan(start + a, start + b, v) for a, b, v in action.versions]
+        if action.experts is not None:
+            self.experts.append(action.experts[sum(map(len, self.experts)) :])
         self.ids += action.ids
         self.action_mask += [1] * len(action.ids)
         self.logprobs += action.logprobs
         waited = min(max(action.waited_s, 0.0), seconds)
         self.add("time/waiting_s", waited)
         self.add("time/model_s", seconds - waited)
+
+    def all_experts(self) -> np.ndarray | None:
+        """Of every token, -1 for those that no action was sampled after; None where none are kept.
+
+        Those of a token are those of the turn that computed it first: they made the keys and values
+        that later turns go on with.
+        """
+        if not self.experts:
+            return None
+        known = np.concatenate(self.experts)
+        rest = np.full((len(self.ids) - len(known), *known.shape[1:]), -1, dtype=known.dtype)
+        return np.concatenate([known, rest])
 
     def keep(self, info: Mapping[str, Any], seconds: float) -> None:
         """Keep the info of a call of the environment, and how long the call took."""
@@ -221,4 +236,5 @@ def _trajectory(
         metrics=record.metrics,
         row=dict(env.row if isinstance(env, Environment) else row or {}),
         seed=seed,
+        experts=record.all_experts(),
     )

@@ -20,7 +20,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,7 @@ class RunFolder:
         folder.mkdir(exist_ok=True)
         path = folder / f"{name}.jsonl"
         lines = [
-            _as_json(asdict(trajectory) | {"group": row_index, "reward": trajectory.reward}) + "\n"
+            _as_json(_written(trajectory) | {"group": row_index}) + "\n"
             for row_index, group in enumerate(groups)
             for trajectory in group
         ]
@@ -129,6 +129,13 @@ class RunFolder:
             path.open("w", encoding="utf-8", errors="backslashreplace") as file,
         ):
             file.writelines(lines)
+
+
+def _written(trajectory: Trajectory) -> dict[str, Any]:
+    """What is written of a trajectory: all but its experts, which are as large as all the rest."""
+    record = asdict(replace(trajectory, experts=None))
+    del record["experts"]
+    return record | {"reward": trajectory.reward}
 
 
 def _as_json(record: Mapping[str, Any]) -> str:

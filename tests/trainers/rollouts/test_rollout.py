@@ -150,6 +150,26 @@ def test_versions_of_weights_stand_where_their_tokens_do(
     assert versions == {1}
 
 
+def test_experts_are_those_of_the_turn_that_computed_a_token_first(
+    renderer: Renderer, encode: Encode, write_call: Write
+) -> None:
+    call, answer = encode(write_call("repeat", times=2) + END), encode("Done." + END)
+
+    class Keeping(Listening):
+        async def generate(self, context_ids: list[int], sampling: Sampling) -> Completion:
+            said = await super().generate(context_ids, sampling)
+            shape = (len(context_ids) + len(said.ids) - 1, 3, 2)
+            return replace(said, experts=np.full(shape, len(self.said), dtype=np.int8))
+
+    assert play(Desk(renderer), ScriptedAgent([call, answer])).experts is None
+    trajectory = play(Desk(renderer), Keeping(ScriptedAgent([call, answer])))
+    (_, b), (_, d) = trajectory.turns
+    assert trajectory.experts is not None
+    assert trajectory.experts.shape == (len(trajectory.ids), 3, 2)
+    turns = [*[1] * (b - 1), *[2] * (d - b), *[-1] * (len(trajectory.ids) - d + 1)]
+    assert trajectory.experts[:, 1, 1].tolist() == turns
+
+
 def test_an_episode_that_no_number_describes_says_so(renderer: Renderer, encode: Encode) -> None:
     class Undecided(Desk):
         def reward(self, episode: Any) -> Any:

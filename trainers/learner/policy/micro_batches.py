@@ -58,6 +58,9 @@ class MicroBatch:
         sampled_logprobs: [A], as the agent reported them.
         advantages: [A].
         sequences: [A], which of the trajectories each is of, from 0 on.
+        experts: [N, layers, chosen], those that were chosen for each packed token while sampling,
+            -1 where they are not known; None where none are. Tokens that several trajectories
+            share have those of one of them.
     """
 
     packed: Packed
@@ -66,6 +69,7 @@ class MicroBatch:
     sampled_logprobs: torch.Tensor
     advantages: torch.Tensor
     sequences: torch.Tensor
+    experts: torch.Tensor | None = None
 
 
 def micro_batch(episodes: Sequence[CreditedTrajectory], device: torch.device) -> MicroBatch:
@@ -86,7 +90,23 @@ def micro_batch(episodes: Sequence[CreditedTrajectory], device: torch.device) ->
         torch.tensor(np.concatenate(logprobs), dtype=torch.float32, device=device),
         torch.cat(advantages).to(device=device, dtype=torch.float32),
         torch.tensor(np.repeat(np.arange(len(episodes)), [len(s) for s in sources]), device=device),
+        _experts([episode.trajectory for episode in episodes], packed, device),
     )
+
+
+def _experts(
+    trajectories: Sequence[Trajectory], packed: Packed, device: torch.device
+) -> torch.Tensor | None:
+    """The experts of packed tokens; see `MicroBatch`."""
+    given = [t.experts for t in trajectories if t.experts is not None]
+    if not given:
+        return None
+    experts = np.full((len(packed.ids), *given[0].shape[1:]), -1, dtype=given[0].dtype)
+    for trajectory, index in zip(trajectories, packed.index, strict=True):
+        if trajectory.experts is not None:
+            known = (trajectory.experts >= 0).all(axis=(1, 2))
+            experts[index[known]] = trajectory.experts[known]
+    return torch.tensor(experts, device=device)
 
 
 def split(

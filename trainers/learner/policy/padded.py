@@ -18,6 +18,7 @@ import torch
 from gymnast.agents.models.context_limits import rope_changes_beyond
 from gymnast.agents.models.decoder import decoder_of
 from gymnast.agents.models.double_precision import FAILURES, Precision
+from gymnast.agents.models.routing import UNKNOWN, Routers, replaying
 from gymnast.errors import ModelError
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, MicroBatch
 from gymnast.trainers.learner.policy.packing import Packed
@@ -42,8 +43,13 @@ class PaddedForward:
         self._parted_at = rope_changes_beyond(model)
         self._check(model)
 
-    def hidden(self, batch: MicroBatch) -> torch.Tensor:
-        """The hidden states that predict the action tokens, [A, width]."""
+    def hidden(self, batch: MicroBatch, routers: Routers | None = None) -> torch.Tensor:
+        """The hidden states that predict the action tokens, [A, width].
+
+        Args:
+            batch: Of the trajectories.
+            routers: Of the model, where they are to choose the experts that the batch has.
+        """
         device = batch.targets.device
         lengths = [len(index) for index in batch.packed.index]
         starts = np.empty(len(lengths), dtype=np.int64)  # of each row in what is computed
@@ -52,9 +58,11 @@ class PaddedForward:
             ids = _padded(batch.packed, rows)  # [S, L]
             starts[rows] = size + ids.shape[1] * np.arange(len(rows))
             size += ids.size
-            states = decoder_of(self._causal)(
-                input_ids=torch.tensor(ids, device=device), use_cache=False
-            ).last_hidden_state
+            experts = _padded_experts(batch, rows, ids.shape[1])
+            with replaying(routers, experts):
+                states = decoder_of(self._causal)(
+                    input_ids=torch.tensor(ids, device=device), use_cache=False
+                ).last_hidden_state
             computed.append(states.flatten(0, 1))  # [S * L, width]
         positions = torch.tensor(batch.packed.positions, device=device)[batch.predicted_from]
         of_rows = torch.tensor(starts, device=device)[batch.sequences]
@@ -144,3 +152,15 @@ def _padded(packed: Packed, rows: Sequence[int]) -> np.ndarray:
         index = packed.index[row]
         ids[number, : len(index)] = packed.ids[index]
     return ids
+
+
+def _padded_experts(batch: MicroBatch, rows: Sequence[int], width: int) -> torch.Tensor | None:
+    """The experts of the tokens of some rows, [S * width, layers, chosen], if there are any."""
+    if batch.experts is None:
+        return None
+    shape = (len(rows), width, *batch.experts.shape[1:])
+    experts = batch.experts.new_full(shape, UNKNOWN)
+    for number, row in enumerate(rows):
+        index = torch.tensor(batch.packed.index[row], device=experts.device)
+        experts[number, : len(index)] = batch.experts[index]
+    return experts.flatten(0, 1)

@@ -11,9 +11,8 @@ for training stay off. Only the dropout of adapters (`lora.dropout`) acts in tra
 """
 
 import copy
-from collections.abc import Sequence
-from contextlib import nullcontext
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -24,6 +23,7 @@ from gymnast.agents.models.attention import planned
 from gymnast.agents.models.check_model import check_model
 from gymnast.agents.models.decoder import decoder_of
 from gymnast.agents.models.evaluation_mode import evaluate
+from gymnast.agents.models.routing import Routers, replaying
 from gymnast.errors import ModelError
 from gymnast.trainers.learner.policy.head import Head
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, MicroBatch, split
@@ -44,6 +44,8 @@ class Policy(nn.Module):
         temperature: At which the actions were sampled; divides the logits.
         activations: What becomes of what layers compute, until the backward pass: see
             `Activations`. "recompute" is a third more computation for a fraction of the memory.
+        replay_routing: Choose the experts that were chosen while sampling, where a micro-batch has
+            them.
 
     Attributes:
         path: How trajectories go through the model. "packed": all tokens of a micro-batch are one
@@ -52,14 +54,19 @@ class Policy(nn.Module):
         not_packed: Why the path is "padded"; empty where it is not.
 
     Raises:
-        ModelError: The model is no causal language model, or its layers cannot be computed a
-            second time.
+        ModelError: The model is no causal language model; its layers cannot be computed a second
+            time; or its experts cannot be replayed.
     """
 
     path: Literal["packed", "padded"]
 
     def __init__(
-        self, model: Any, *, temperature: float = 1.0, activations: Activations = "keep"
+        self,
+        model: Any,
+        *,
+        temperature: float = 1.0,
+        activations: Activations = "keep",
+        replay_routing: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
@@ -73,6 +80,7 @@ class Policy(nn.Module):
         except ModelError as error:
             self._padded = PaddedForward(model, self._causal)
             self.path, self.not_packed = "padded", str(error)
+        self._routers = Routers(model) if replay_routing else None
         self._head = Head(self._causal, temperature=temperature)
         self.activations = activations
 
@@ -96,9 +104,7 @@ class Policy(nn.Module):
     @activations.setter
     def activations(self, activations: Activations) -> None:
         if activations != "keep" and not self._checkpointed:
-            # Layers are computed again after `forward` has left `planned`.
-            second_time = partial(planned, self.model) if self.path == "packed" else nullcontext
-            self._checkpointed = checkpoint_layers(self._causal, second_time)
+            self._checkpointed = checkpoint_layers(self._causal, self._second_time)
         self._activations = activations
 
     @property
@@ -121,7 +127,10 @@ class Policy(nn.Module):
         """
         offloads = self._activations == "offload" and torch.is_grad_enabled()
         with waiting_on_host() if offloads else nullcontext():
-            hidden = self._packed(batch) if self._padded is None else self._padded.hidden(batch)
+            if self._padded is None:
+                hidden = self._packed(batch)
+            else:
+                hidden = self._padded.hidden(batch, self._routers)
         if entropy:
             return self._head.logprobs_and_entropies(hidden, batch.targets)
         return self._head.logprobs(hidden, batch.targets)
@@ -146,16 +155,29 @@ class Policy(nn.Module):
         ids = torch.tensor(batch.packed.ids, device=device)[None]  # [1, N]
         positions = torch.tensor(batch.packed.positions, device=device)[None]
         plan = TreePlan(batch.packed)
-        with planned(self.model):
+        with planned(self.model), replaying(self._routers, batch.experts):
             hidden: torch.Tensor = decoder_of(self._causal)(
                 input_ids=ids, position_ids=positions, use_cache=False, plan=plan
             ).last_hidden_state[0]  # [N, width]
         return hidden.index_select(0, batch.predicted_from)
 
+    def _second_time(self) -> AbstractContextManager[None]:
+        """What a layer is computed within again, after `forward` has left what it was within."""
+        route = planned(self.model) if self._padded is None else nullcontext()
+        return _both(route, nullcontext() if self._routers is None else self._routers.again())
+
     @property
     def _causal(self) -> Any:
         model = self.model
         return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+@contextmanager
+def _both(
+    outer: AbstractContextManager[None], inner: AbstractContextManager[None]
+) -> Iterator[None]:
+    with outer, inner:
+        yield
 
 
 def unwrapped(policy: nn.Module) -> Policy:
