@@ -65,8 +65,8 @@ def leaves_out(model: Any) -> str:
     weight = getattr(config, "router_aux_loss_coef", None)
     return (
         "the model's configuration has output_router_logits: true (router_aux_loss_coef "
-        f"{weight}): the loss that is trained on is the policy's alone, and leaves the router's auxiliary loss "
-        "out (docs/moe.md)"
+        f"{weight}): the loss that is trained on is the policy's alone, and leaves the router's "
+        "auxiliary loss out (docs/moe.md)"
     )
 
 
