@@ -44,6 +44,14 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 
+@pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Where a test computes that has to hold on every device: the CPU, and a GPU with `-m gpu`."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    return torch.device(request.param)
+
+
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
     return tiny_tokenizer()

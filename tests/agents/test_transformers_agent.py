@@ -24,8 +24,8 @@ GREEDY = Sampling(temperature=0.0, max_new_tokens=12)
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
-    return tiny_model()
+def model(device: torch.device) -> Any:
+    return tiny_model().to(device)
 
 
 def tokens(seed: int, length: int) -> list[int]:
@@ -42,8 +42,9 @@ def generate(agent: TransformersAgent, *requests: tuple[list[int], Sampling]) ->
 def full_forward(model: Any, context: list[int], completion: Completion) -> torch.Tensor:
     """Logits [n, V] that predict the completion's tokens, without any cache."""
     with torch.no_grad():
-        logits: torch.Tensor = model(torch.tensor([context + completion.ids])).logits[0]
-    return logits[len(context) - 1 : -1].float()
+        ids = torch.tensor([context + completion.ids], device=model.device)
+        logits: torch.Tensor = model(ids).logits[0]
+    return logits[len(context) - 1 : -1].float().cpu()
 
 
 def assert_logprobs(model: Any, context: list[int], completion: Completion) -> None:
@@ -84,8 +85,10 @@ KINDS = ["plain", "sliding window and softcap", "sinks and experts"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_greedy_tokens_and_logprobs_are_those_of_the_model_alone(kind: str) -> None:
-    model = small(kind)
+def test_greedy_tokens_and_logprobs_are_those_of_the_model_alone(
+    device: torch.device, kind: str
+) -> None:
+    model = small(kind).to(device)
     contexts = [tokens(i, 5 + 7 * i) for i in range(5)]
     completions = generate(TransformersAgent(model), *((c, GREEDY) for c in contexts))
     for context, completion in zip(contexts, completions, strict=True):
@@ -175,7 +178,7 @@ def test_samples_follow_the_models_distribution(model: Any) -> None:
     requests = [(context, Sampling(max_new_tokens=1, top_k=3, seed=i)) for i in range(600)]
     drawn = [completion.ids[0] for completion in generate(agent, *requests)]
     with torch.no_grad():
-        top = model(torch.tensor([context])).logits[0, -1].topk(3)
+        top = model(torch.tensor([context], device=model.device)).logits[0, -1].topk(3)
     shares = torch.softmax(top.values, dim=-1)
     assert set(drawn) == set(top.indices.tolist())
     for token, share in zip(top.indices.tolist(), shares.tolist(), strict=True):

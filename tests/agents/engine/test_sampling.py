@@ -28,8 +28,8 @@ PARAMETERS = st.builds(
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
-    made = tiny_model(150, hidden_size=32, intermediate_size=32, num_hidden_layers=1)
+def model(device: torch.device) -> Any:
+    made = tiny_model(150, hidden_size=32, intermediate_size=32, num_hidden_layers=1).to(device)
     with torch.no_grad():
         made.get_input_embeddings().weight.mul_(10)  # an even distribution would filter nothing
     return made
@@ -53,8 +53,8 @@ def generates(model: Any, context: list[int], sampling: Sampling) -> torch.Tenso
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = model.generate(
-            torch.tensor([context]),
-            attention_mask=torch.ones(1, len(context), dtype=torch.long),
+            torch.tensor([context], device=model.device),
+            attention_mask=torch.ones(1, len(context), dtype=torch.long, device=model.device),
             do_sample=True,
             temperature=sampling.temperature,
             top_k=sampling.top_k,
@@ -65,7 +65,7 @@ def generates(model: Any, context: list[int], sampling: Sampling) -> torch.Tenso
             output_scores=True,
             return_dict_in_generate=True,
         )
-    return torch.log_softmax(found.scores[0][0].float(), dim=-1)
+    return torch.log_softmax(found.scores[0][0].float().cpu(), dim=-1)
 
 
 @settings(max_examples=30, deadline=None)

@@ -30,8 +30,8 @@ def _no_warnings_of_other_peoples_code() -> None:
 
 
 @pytest.fixture(scope="module", params=[CHUNK, TOKEN])
-def model(request: pytest.FixtureRequest) -> Any:
-    return tiny(request.param)
+def model(request: pytest.FixtureRequest, device: torch.device) -> Any:
+    return tiny(request.param).to(device)
 
 
 @pytest.fixture(scope="module")

@@ -54,9 +54,9 @@ def small(kind: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["plain", "windows and softcap", "sinks"])
 def test_groups_with_long_prompts_stay_exact_while_members_come_and_go(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    device: torch.device, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = small(kind)
+    model = small(kind).to(device)
     agent = TransformersAgent(model)
     shared: list[int] = []
     monkeypatch.setattr("gymnast.agents.engine.step_plan.runs", _watched(shared))
@@ -77,15 +77,18 @@ def test_groups_with_long_prompts_stay_exact_while_members_come_and_go(
     assert max(shared) >= 200, "a group's prompt was read once for its members"
     for context, completion in seen:
         with torch.no_grad():
-            logits = model(torch.tensor([context + completion.ids])).logits[0].float()
+            ids = torch.tensor([context + completion.ids], device=device)
+            logits = model(ids).logits[0].float().cpu()
         logprobs = torch.log_softmax(logits[len(context) - 1 : -1], dim=-1)
         expected = logprobs.gather(1, torch.tensor(completion.ids)[:, None])[:, 0]
         torch.testing.assert_close(torch.tensor(completion.logprobs), expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["plain", "windows and softcap", "sinks"])
-def test_a_chunk_may_attend_in_blocks(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, contexts = small(kind), [tokens(0, 100), tokens(0, 80) + tokens(1, 70)]
+def test_a_chunk_may_attend_in_blocks(
+    device: torch.device, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, contexts = small(kind).to(device), [tokens(0, 100), tokens(0, 80) + tokens(1, 70)]
 
     def logprobs() -> list[list[float]]:
         agent = TransformersAgent(model, prefill_tokens=64)

@@ -103,9 +103,9 @@ def random_samples(seed: int) -> list[CreditedTrajectory]:
 
 
 def separate_logprobs(model: Any, sample: CreditedTrajectory) -> torch.Tensor:
-    ids = torch.tensor(sample.trajectory.ids)
+    ids = torch.tensor(sample.trajectory.ids, device=model.device)
     logprobs = torch.log_softmax(model(ids[None]).logits[0], dim=-1)
-    actions = torch.tensor(sample.trajectory.action_mask).nonzero()[:, 0]
+    actions = torch.tensor(sample.trajectory.action_mask, device=model.device).nonzero()[:, 0]
     return logprobs[actions - 1, ids[actions]]
 
 
@@ -113,13 +113,15 @@ WINDOWED = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers
 
 
 @pytest.mark.parametrize("overrides", [{}, WINDOWED], ids=["full", "sliding window"])
-def test_a_packed_forward_and_backward_equals_separate_ones(overrides: dict[str, Any]) -> None:
-    model = tiny_model(**overrides).double()
+def test_a_packed_forward_and_backward_equals_separate_ones(
+    device: torch.device, overrides: dict[str, Any]
+) -> None:
+    model = tiny_model(**overrides).double().to(device)
     samples = random_samples(0)
     batch = micro_batch(samples, model.device)
     assert len(batch.packed.ids) < sum(len(s.trajectory.ids) for s in samples)
     packed = Policy(model)(batch)
-    weights = torch.randn(len(packed), dtype=packed.dtype)
+    weights = torch.randn(len(packed), dtype=packed.dtype).to(device)
     (packed * weights).sum().backward()
     gradients = [parameter.grad for parameter in model.parameters()]
     model.zero_grad()

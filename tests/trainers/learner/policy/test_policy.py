@@ -17,7 +17,7 @@ from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.types import Span, StopReason, Trajectory
 
 
-def one_batch() -> MicroBatch:
+def one_batch(device: torch.device) -> MicroBatch:
     """Three members of a group and a loner."""
     prompt = list(range(10, 50))
     samples = []
@@ -35,20 +35,21 @@ def one_batch() -> MicroBatch:
             truncated=False,
         )
         samples.append(CreditedTrajectory(made, torch.ones(1)))
-    return micro_batch(samples, torch.device("cpu"))
+    return micro_batch(samples, device)
 
 
 def outcome(policy: Policy, model: Any) -> list[torch.Tensor]:
     """Log-probabilities and gradients."""
     policy.train()
-    logprobs = policy(one_batch())
-    (logprobs * torch.arange(len(logprobs))).sum().backward()
+    logprobs = policy(one_batch(policy.device))
+    weights = torch.arange(len(logprobs), device=policy.device)
+    (logprobs * weights).sum().backward()
     return [logprobs.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
 
 @pytest.mark.parametrize("overrides", [{}, {"tie_word_embeddings": True}], ids=["own", "tied"])
-def test_checkpointed_layers_give_the_same(overrides: dict[str, Any]) -> None:
-    model = tiny_model(**overrides)
+def test_checkpointed_layers_give_the_same(device: torch.device, overrides: dict[str, Any]) -> None:
+    model = tiny_model(**overrides).to(device)
     plain = outcome(Policy(model), model)
     model.zero_grad()
     for way in ("recompute", "offload"):  # to the host, from the host
@@ -79,7 +80,7 @@ def test_checkpointing_keeps_fewer_tensors() -> None:
         policy = Policy(tiny_model(), activations="recompute" if checkpointing else "keep").train()
         kept.clear()
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            policy(one_batch())
+            policy(one_batch(policy.device))
         sizes.append(sum(kept))
     assert sizes[1] < sizes[0] / 2
 
@@ -101,7 +102,7 @@ def test_other_heads_give_the_same_by_their_own_forward() -> None:
 
 def test_entropies_stand_below_the_logprobs() -> None:
     policy = Policy(tiny_model(), temperature=0.7)
-    batch = one_batch()
+    batch = one_batch(policy.device)
     logprobs, entropies = policy(batch, entropy=True)
     torch.testing.assert_close(logprobs, policy(batch), rtol=1e-4, atol=1e-4)
     assert (entropies > 0).all()

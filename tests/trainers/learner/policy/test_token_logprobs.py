@@ -30,18 +30,22 @@ def plain(
     st.booleans(),
 )
 def test_they_equal_a_plain_heads(
-    tokens: int, at_once: int, biased: bool, scale: float, frozen: bool
+    device: torch.device, tokens: int, at_once: int, biased: bool, scale: float, frozen: bool
 ) -> None:
     draw = torch.Generator().manual_seed(tokens)
-    hidden = torch.randn(tokens, WIDTH, generator=draw).double().requires_grad_()
-    weight = torch.randn(VOCABULARY, WIDTH, generator=draw).double().requires_grad_(not frozen)
-    bias = torch.randn(VOCABULARY, generator=draw).double().requires_grad_() if biased else None
-    targets = torch.randint(VOCABULARY, (tokens,), generator=draw)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=draw).double().to(device)
+
+    hidden = drawn(tokens, WIDTH).requires_grad_()
+    weight = drawn(VOCABULARY, WIDTH).requires_grad_(not frozen)
+    bias = drawn(VOCABULARY).requires_grad_() if biased else None
+    targets = torch.randint(VOCABULARY, (tokens,), generator=draw).to(device)
     trained = [t for t in (hidden, weight, bias) if t is not None and t.requires_grad]
     ours = token_logprobs(hidden, weight, bias, targets, scale=scale, at_once=at_once)
     theirs = plain(hidden, weight, bias, targets, scale)
     torch.testing.assert_close(ours, theirs)
-    slope = torch.randn(tokens, generator=draw).double()
+    slope = drawn(tokens)
     for mine, other in zip(
         torch.autograd.grad(ours, trained, slope),
         torch.autograd.grad(theirs, trained, slope),
@@ -61,9 +65,9 @@ def test_no_tokens_have_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_gives_float32(dtype: torch.dtype) -> None:
-    hidden, weight = torch.randn(3, WIDTH).to(dtype), torch.randn(VOCABULARY, WIDTH).to(dtype)
-    targets = torch.tensor([0, 5, 10])
+def test_half_precision_gives_float32(device: torch.device, dtype: torch.dtype) -> None:
+    hidden, weight = (torch.randn(n, WIDTH).to(device, dtype) for n in (3, VOCABULARY))
+    targets = torch.tensor([0, 5, 10], device=device)
     ours = token_logprobs(hidden, weight, None, targets, scale=1.0, at_once=2)
     assert ours.dtype == torch.float32
     expected = plain(hidden.float(), weight.float(), None, targets, 1.0)

@@ -31,7 +31,7 @@ def separate(
         scores = q @ k.transpose(1, 2) * layer.scale
         if layer.softcap is not None:
             scores = layer.softcap * torch.tanh(scores / layer.softcap)
-        at = torch.arange(len(index))
+        at = torch.arange(len(index), device=q.device)
         distance = at[:, None] - at
         hidden = distance < 0
         if layer.window is not None:
@@ -69,6 +69,7 @@ def check(
     layer: LayerSettings,
     dtype: torch.dtype,
     seed: int,
+    device: torch.device,
     value_width: int = WIDTH,
 ) -> None:
     """Compare what is attended, and its gradients, with `separate`."""
@@ -77,7 +78,7 @@ def check(
 
     def drawn(heads: int, width: int = WIDTH) -> torch.Tensor:
         shape = (len(packed.ids), heads, width)
-        return torch.randn(shape, generator=draw, dtype=dtype).requires_grad_()
+        return torch.randn(shape, generator=draw, dtype=dtype).to(device).requires_grad_()
 
     inputs = [drawn(KEY_HEADS * heads_per_key), drawn(KEY_HEADS), drawn(KEY_HEADS, value_width)]
     if layer.sinks is not None:
@@ -85,10 +86,10 @@ def check(
     together = attended(packed, inputs, layer)
     alone = separate(packed, inputs, layer)
     apart = 1e-5 if dtype == torch.float32 else 1e-11
-    ours = theirs = torch.zeros((), dtype=dtype)
+    ours = theirs = torch.zeros((), dtype=dtype, device=device)
     for index, out in zip(packed.index, alone, strict=True):
         torch.testing.assert_close(together[index], out, rtol=apart, atol=apart)
-        weights = torch.randn(out.shape, generator=draw, dtype=dtype)
+        weights = torch.randn(out.shape, generator=draw, dtype=dtype).to(device)
         ours = ours + (together[index] * weights).sum()
         theirs = theirs + (out * weights).sum()
     for mine, other in zip(
@@ -106,46 +107,58 @@ def check(
     st.integers(0, 9),
 )
 def test_outputs_and_gradients_equal_those_of_separate_sequences(
-    ids: list[list[int]], heads_per_key: int, window: int | None, dtype: torch.dtype, seed: int
+    device: torch.device,
+    ids: list[list[int]],
+    heads_per_key: int,
+    window: int | None,
+    dtype: torch.dtype,
+    seed: int,
 ) -> None:
-    check(ids, heads_per_key, LayerSettings(0, scale=0.7, window=window), dtype, seed)
+    check(ids, heads_per_key, LayerSettings(0, scale=0.7, window=window), dtype, seed, device)
 
 
 @settings(max_examples=40)
 @given(sequences, windows, st.booleans(), st.booleans(), st.integers(0, 9))
 def test_softcaps_and_sinks_too(
-    ids: list[list[int]], window: int | None, softcap: bool, sinks: bool, seed: int
+    device: torch.device,
+    ids: list[list[int]],
+    window: int | None,
+    softcap: bool,
+    sinks: bool,
+    seed: int,
 ) -> None:
     layer = LayerSettings(
         0,
         scale=0.7,
         window=window,
         softcap=2.0 if softcap else None,
-        sinks=torch.linspace(-1, 1, KEY_HEADS * 3).double().requires_grad_() if sinks else None,
+        sinks=torch.linspace(-1, 1, KEY_HEADS * 3).double().to(device).requires_grad_()
+        if sinks
+        else None,
     )
-    check(ids, 3, layer, torch.float64, seed)
+    check(ids, 3, layer, torch.float64, seed, device)
 
 
 @settings(max_examples=30)
 @given(sequences, windows, st.sampled_from([WIDTH - 1, WIDTH + 1]), st.integers(0, 9))
 def test_values_of_another_width_than_the_keys_too(
-    ids: list[list[int]], window: int | None, width: int, seed: int
+    device: torch.device, ids: list[list[int]], window: int | None, width: int, seed: int
 ) -> None:
     layer = LayerSettings(0, scale=0.7, window=window)
-    check(ids, 3, layer, torch.float64, seed, value_width=width)
+    check(ids, 3, layer, torch.float64, seed, device, value_width=width)
 
 
 @settings(max_examples=40)
 @given(sequences, st.integers(1, 60), st.booleans(), st.integers(1, 9), st.integers(0, 9))
 def test_the_size_of_a_block_of_queries_does_not_matter(
-    ids: list[list[int]], window: int, softcap: bool, size: int, seed: int
+    device: torch.device, ids: list[list[int]], window: int, softcap: bool, size: int, seed: int
 ) -> None:
     layer = LayerSettings(0, scale=0.7, window=window, softcap=2.0 if softcap else None)
     with pytest.MonkeyPatch.context() as patch:
         for module in (cpu_flash, explicit):
             patch.setattr(module, "FEWEST_QUERIES", 1)
             patch.setattr(module, "MOST_QUERIES", size)
-        check(ids, 3, layer, torch.float64, seed)
+        check(ids, 3, layer, torch.float64, seed, device)
 
 
 class _Largest(TorchDispatchMode):
@@ -196,13 +209,25 @@ def test_memory_grows_with_the_length_and_not_with_its_square(
     assert long <= 4 * short
 
 
-def test_half_precision_stays_within_its_rounding() -> None:
-    packed = pack([[*range(100), 7, *range(30)], [*range(100), 8, *range(50)]])
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("sinks", [None, 0.5])
+def test_half_precision_stays_within_its_rounding(
+    device: torch.device, window: int | None, sinks: float | None
+) -> None:
+    packed = pack([[*range(100), 7, *range(30)], [*range(100), 8, *range(50)], [5] * 3])
     draw = torch.Generator().manual_seed(0)
-    inputs = [torch.randn(len(packed.ids), h, 16, generator=draw).bfloat16() for h in (4, 2, 2)]
-    layer = LayerSettings(0, 0.25)
-    exact = attended(packed, [tensor.float() for tensor in inputs], layer)
-    torch.testing.assert_close(attended(packed, inputs, layer).float(), exact, rtol=0.02, atol=0.02)
+    shapes = [(len(packed.ids), heads, 16) for heads in (4, 2, 2)]
+    drawn = [torch.randn(shape, generator=draw).bfloat16().to(device) for shape in shapes]
+
+    def computed(dtype: torch.dtype) -> list[torch.Tensor]:
+        inputs = [tensor.to(dtype).requires_grad_() for tensor in drawn]
+        extra = None if sinks is None else torch.full((4,), sinks, dtype=dtype, device=device)
+        out = attended(packed, inputs, LayerSettings(0, 0.25, window, sinks=extra))
+        slope = torch.linspace(-1, 1, out.numel(), device=device).view(out.shape).to(dtype)
+        return [t.float() for t in (out.detach(), *torch.autograd.grad(out, inputs, slope))]
+
+    for ours, exact in zip(computed(torch.bfloat16), computed(torch.float32), strict=True):
+        torch.testing.assert_close(ours, exact, rtol=0.03, atol=0.03)
 
 
 @pytest.mark.parametrize("dimension", [0, 1, 2])
