@@ -59,14 +59,14 @@ def play(agent: TransformersAgent) -> list[Turn]:
 @torch.no_grad()
 def predictions(model: Any, context: list[int], ids: list[int]) -> torch.Tensor:
     """Logits [n, V] that the model alone gives for each of `ids`, without any cache."""
-    everything = torch.tensor([context + ids])
+    everything = torch.tensor([context + ids], device=model.device)
     if rope_changes_beyond(model) is None:
         logits: torch.Tensor = model(input_ids=everything, use_cache=False).logits
-        return logits[0, len(context) - 1 : -1].float()
+        return logits[0, len(context) - 1 : -1].float().cpu()
     # What a token's logits are depends on how many come after it: leave those out.
     ends = range(len(context), everything.shape[1])
     parts = [model(input_ids=everything[:, :end], use_cache=False).logits[:, -1] for end in ends]
-    return torch.cat(parts).float()
+    return torch.cat(parts).float().cpu()
 
 
 def check_turn(model: Any, context: list[int], completion: Completion, greedy: bool) -> None:

@@ -4,6 +4,7 @@
     python benchmarks/train_step.py --groups 8          the whole step: half an hour on two cores
     python benchmarks/train_step.py --checkpointing     with gradient checkpointing on both sides
     python benchmarks/train_step.py --shorter 4         a quarter of every length
+    python benchmarks/train_step.py --device cuda       on a GPU; `--liger` with Liger's kernels in TRL
     python benchmarks/train_step.py --quick             a small smoke test, without targets
 
 SmolLM2-135M in float32, eight sequences per micro-batch on both sides, everything else by each
@@ -51,6 +52,8 @@ class Options:
         quick: Use a tiny model, and no targets.
         checkpointing: Use gradient checkpointing, on both sides.
         threads: How many threads torch uses.
+        device: "cpu" or "cuda".
+        liger: Whether TRL uses Liger's kernels.
     """
 
     groups: int
@@ -59,6 +62,8 @@ class Options:
     quick: bool
     checkpointing: bool
     threads: int
+    device: str
+    liger: bool
 
 
 Side = Callable[..., Result]
@@ -70,7 +75,15 @@ def run_side(side: Side, groups: list[Group], folder: Path, options: Options) ->
     torch.manual_seed(0)
     warnings.simplefilter("ignore")  # TRL's and Transformers' own
     name = QUICK_MODEL if options.quick else MODEL
-    return side(name, groups, folder, checkpointing=options.checkpointing, clip=CLIP)
+    return side(
+        name,
+        groups,
+        folder,
+        checkpointing=options.checkpointing,
+        clip=CLIP,
+        device=options.device,
+        liger=options.liger,
+    )
 
 
 def in_own_process(side: Side, groups: list[Group], folder: Path, options: Options) -> Result:
@@ -103,7 +116,7 @@ def compare(name: str, options: Options) -> Report:
         )
     sizes = f"{ours.sequences}, {theirs.sequences}"
     report.lines.append(f"sequences in each micro-batch, Gymnast and TRL: {sizes}")
-    if not options.quick:
+    if not options.quick and options.device == "cpu":
         add_targets(report, name, ours, theirs)
     return report
 
@@ -180,11 +193,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--quick", action="store_true", help="in small: does everything run?")
     options.add_argument("--checkpointing", action="store_true", help="on both sides")
     options.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    options.add_argument("--liger", action="store_true", help="on TRL's side")
     chosen = vars(options.parse_args(arguments))
     names = chosen.pop("only")
     if chosen["quick"]:
         chosen["shorter"] = 10
-    print(conditions("cpu", chosen["threads"]))
+    print(conditions(chosen["device"], chosen["threads"]))
     reports = []
     for name in names:
         reports.append(compare(name, Options(**chosen)))

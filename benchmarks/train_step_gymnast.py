@@ -21,7 +21,14 @@ BETA = 0.9
 
 
 def step(
-    name: str, groups: list[Group], folder: Path, *, checkpointing: bool, clip: float
+    name: str,
+    groups: list[Group],
+    folder: Path,
+    *,
+    checkpointing: bool,
+    clip: float,
+    device: str,
+    liger: bool,
 ) -> Result:
     """Take one step.
 
@@ -31,8 +38,11 @@ def step(
         folder: Where the gradients are saved.
         checkpointing: Whether layers are computed again in the backward pass.
         clip: Longer gradients are scaled down to this norm.
+        device: "cpu" or "cuda".
+        liger: Is of TRL's side alone.
     """
     model, _ = load_model(name, dtype="float32")
+    model.to(device)
     warm_up(model)
     policy = Policy(model, activations="recompute" if checkpointing else "keep")
     optimizer = MasterOptimizer(model.parameters(), learning_rate=0.0)
@@ -44,7 +54,7 @@ def step(
     trajectories = with_own_logprobs(policy, groups)
     samples = with_advantages(trajectories, settings.algorithm.estimator)
     sizes = [len(batch) for batch in split(samples, settings.tokens_per_microbatch)]
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=device == "cpu")
     with measured() as cost:
         metrics = update(policy, optimizer, trajectories, settings, accelerator)
     states = optimizer.state_dict()["states"]
@@ -66,7 +76,7 @@ def with_own_logprobs(policy: Policy, groups: list[Group]) -> list[list[Trajecto
             blank = group.trajectory(member, [0.0] * sum(episode.mask))
             sample = CreditedTrajectory(blank, torch.zeros(len(blank.turns)))
             with torch.no_grad():
-                logprobs = policy(micro_batch([sample], torch.device("cpu")))
+                logprobs = policy(micro_batch([sample], policy.device))
             values = iter(logprobs.tolist())
             own = [next(values) if bit else 0.0 for bit in blank.action_mask]
             members.append(replace(blank, logprobs=own))

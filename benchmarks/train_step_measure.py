@@ -1,7 +1,8 @@
 """What a step costs its process in time and in memory (on Linux).
 
 Memory is the peak resident size (VmHWM, reset before the step) above the resident size before it,
-so weights and libraries do not count, but gradients and optimizer states do.
+so weights and libraries do not count, but gradients and optimizer states do; where the process uses
+a GPU, the peak of what is allocated there, likewise.
 """
 
 import ctypes
@@ -23,7 +24,7 @@ class StepCost:
 
     Attributes:
         cost: Its time.
-        peak_bytes: Resident memory at the peak, above that before the step.
+        peak_bytes: Memory at the peak, above that before the step.
         faults: Pages that were touched for the first time.
     """
 
@@ -41,10 +42,18 @@ def measured() -> Iterator[StepCost]:
     before = _resident_bytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    on_gpu = torch.cuda.is_initialized()
+    if on_gpu:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
     with Meter().measure() as found.cost:
         yield found
+        if on_gpu:
+            torch.cuda.synchronize()
     found.faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
-    found.peak_bytes = _resident_bytes("VmHWM") - before
+    peak = torch.cuda.max_memory_allocated() if on_gpu else _resident_bytes("VmHWM")
+    found.peak_bytes = peak - before
 
 
 def _resident_bytes(name: str) -> int:

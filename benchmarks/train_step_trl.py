@@ -22,12 +22,19 @@ from train_step_measure import Result, StepCost, first_gradients, measured, warm
 
 
 def step(
-    name: str, groups: list[Group], folder: Path, *, checkpointing: bool, clip: float
+    name: str,
+    groups: list[Group],
+    folder: Path,
+    *,
+    checkpointing: bool,
+    clip: float,
+    device: str,
+    liger: bool,
 ) -> Result:
     """Take one step; see `train_step_gymnast.step`."""
     model, tokenizer = load_model(name, dtype="float32")
-    warm_up(model)
-    side = _Side(groups)
+    warm_up(model.to(device))
+    side = _Side(groups, device, liger)
     trainer = side.trainer(model, tokenizer, checkpointing, clip)
     trainer.train()
     states = trainer.optimizer.state
@@ -40,8 +47,8 @@ def step(
 class _Side:
     """The state that the trainer's hooks share."""
 
-    def __init__(self, groups: list[Group]) -> None:
-        self.groups = groups
+    def __init__(self, groups: list[Group], device: str, liger: bool) -> None:
+        self.groups, self.device, self.liger = groups, device, liger
         self.losses: list[float] = []
         self.sequences: list[int] = []
         self.cost = StepCost()
@@ -81,7 +88,8 @@ class _Side:
             logging_strategy="no",
             report_to="none",
             disable_tqdm=True,
-            use_cpu=True,
+            use_cpu=self.device == "cpu",
+            use_liger_kernel=self.liger,
         )
         trainer = Measured(
             model=model,

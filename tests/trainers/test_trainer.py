@@ -97,10 +97,14 @@ def written(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "rloo"])
-def test_training_raises_the_reward_on_held_out_episodes(algorithm: str, tokenizer: Any) -> None:
+def test_training_raises_the_reward_on_held_out_episodes(
+    device: torch.device, algorithm: str, tokenizer: Any
+) -> None:
     trainer = make_trainer(
         tokenizer, algorithm=algorithm, group_size=16, steps=12, eval_rows=ROWS * 16
     )
+    if device.type == "cuda":  # which the launcher takes wherever there is one
+        assert trainer.model.device.type == "cuda"
     summary = trainer.train()
     assert summary["before"] < 0.35
     assert summary["after"] > 0.75
