@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import torch
 
+from gymnast.agents.caches.own_forward import OwnForward
 from gymnast.agents.engine.engine import Engine, Request
 from gymnast.agents.engine.state_engine import StateEngine
 from gymnast.agents.engine.thread import EngineThread
@@ -129,13 +130,14 @@ class TransformersAgent:
                     "the experts that are chosen while sampling are kept for models on the path "
                     f"'packed' alone: set replay_routing to false. This one is not on it: {error}"
                 ) from error
+            forward = OwnForward(self.model)
             states = StateEngine(
-                self.model,
+                forward,
                 max_batch=max_batch,
                 prefill_tokens=prefill_tokens,
                 kv_budget_bytes=budget,
             )
-            shared = "sequences share" if states.forward.batching else "one sequence"
+            shared = "sequences share" if forward.batching else "one sequence"
             logger.info("sampling on the path 'states' (%s a forward pass): %s", shared, error)
             self.path = "states"
             return states

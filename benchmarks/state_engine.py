@@ -17,9 +17,9 @@ from typing import Any
 import torch
 import transformers
 
+from gymnast.agents.caches.own_forward import OwnForward
 from gymnast.agents.engine.engine import Request
 from gymnast.agents.engine.state_engine import StateEngine
-from gymnast.agents.engine.state_passes import StatePasses
 from gymnast.types import Completion, Sampling
 from model_contract import tokens
 from model_families import tiny
@@ -72,12 +72,11 @@ class Cost:
 
 def engine_for(model: Any, *, shared: bool) -> StateEngine:
     """An engine whose sequences share passes, or one as it is for models that cannot."""
-    engine = StateEngine(model, max_batch=64, prefill_tokens=1024)
-    assert engine.forward.batching is not None
+    forward = OwnForward(model)
+    assert forward.batching is not None
     if not shared:
-        engine.forward.batching = None
-        engine.passes = StatePasses(engine.forward)
-    return engine
+        forward.batching = None
+    return StateEngine(forward, max_batch=64, prefill_tokens=1024)
 
 
 def play(engine: StateEngine) -> Cost:

@@ -58,7 +58,7 @@ ROOMS = {
     "agents.loading": "agents.models",
     "agents.caches": "agents.models",
     "agents.engine": "agents.caches agents.models",
-    "agents": "agents.engine agents.models",
+    "agents": "agents.caches agents.engine agents.models",
     "trainers.base": "",
     "trainers.data": "trainers.base",
     "trainers.algorithms": "trainers.base",

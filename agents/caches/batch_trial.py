@@ -118,7 +118,7 @@ class _Trial:
         caches = [self._run.one(ids[:n], None, 0)[1] for ids, n in prompts]
         batch = CacheBatch(self._layout)
         batch.join(caches[:2], LENGTHS[:2])
-        together = self._append(batch, [0, 1]) + self._append(batch, [0, 1])
+        together = self._append(batch, [0, 1])
         batch.join(caches[2:], LENGTHS[2:])
         together += self._append(batch, [0, 1, 2])
         first, length = batch.row(0), batch.lengths[0]
@@ -137,7 +137,7 @@ class _Trial:
         prompts = [ids[:n] for ids, n in zip(self._ids, LENGTHS, strict=True)]
         logits, batch = begin_together(self._run, self._layout, prompts)
         first = [self._difference(i, 0, logits[i, -n:]) for i, n in enumerate(LENGTHS)]
-        return first + [self._alone(i, batch.row(i), n) for i, n in enumerate(LENGTHS)]
+        return [*first, self._alone(1, batch.row(1), LENGTHS[1])]
 
     def _append(self, batch: CacheBatch, rows: list[int], tokens: int = 1) -> list[float]:
         """Continue a batch of these sequences with their next tokens."""

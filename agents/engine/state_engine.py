@@ -9,7 +9,6 @@ share a forward pass.
 
 from concurrent.futures import InvalidStateError
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,25 +28,22 @@ class StateEngine:
     """Takes requests in flight through a model's own forward.
 
     Args:
-        model: A causal language model of Transformers, in evaluation mode.
+        forward: Of a causal language model of Transformers, in evaluation mode.
         max_batch: How many requests run at once.
         prefill_tokens: How many context tokens one step computes at most.
         kv_budget_bytes: What the states in use and those kept may take. A request that would
             take more alone fails; others wait, and kept states go.
-
-    Raises:
-        ModelError: The model is not a causal language model.
     """
 
     def __init__(
         self,
-        model: Any,
+        forward: OwnForward,
         *,
         max_batch: int,
         prefill_tokens: int,
         kv_budget_bytes: int = KV_BUDGET_BYTES,
     ) -> None:
-        self.forward = OwnForward(model)
+        self.forward = forward
         self.max_batch = max_batch
         self.prefill_tokens = prefill_tokens
         self.kv_budget_bytes = kv_budget_bytes

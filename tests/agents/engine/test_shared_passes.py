@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from gymnast.agents.caches.own_forward import OwnForward
 from gymnast.agents.caches.parts import nbytes
 from gymnast.agents.engine.engine import Request
 from gymnast.agents.engine.state_engine import StateEngine
@@ -40,6 +42,12 @@ def passes(hybrid: Any) -> Iterator[list[torch.Size]]:
     hook.remove()
 
 
+@cache
+def forward_of(model: Any) -> OwnForward:
+    """What is found out about a model, once."""
+    return OwnForward(model)
+
+
 def begin(engine: StateEngine, context: list[int], sampling: Sampling) -> "Future[Completion]":
     future: Future[Completion] = Future()
     engine.waiting.append(Request(context, sampling, future, limit=400))
@@ -52,7 +60,7 @@ def finish(engine: StateEngine) -> None:
 
 
 def test_decoding_is_one_pass_whatever_the_lengths(hybrid: Any, passes: list[torch.Size]) -> None:
-    engine = StateEngine(hybrid, max_batch=8, prefill_tokens=1024)
+    engine = StateEngine(forward_of(hybrid), max_batch=8, prefill_tokens=1024)
     greedy = Sampling(temperature=0.0, max_new_tokens=10)
     prompts = [tokens(seed, 7 + 20 * seed) for seed in range(4)]
     passes.clear()
@@ -67,7 +75,7 @@ def test_decoding_is_one_pass_whatever_the_lengths(hybrid: Any, passes: list[tor
 def test_prompts_of_very_different_lengths_are_not_padded_to_each_other(
     hybrid: Any, passes: list[torch.Size]
 ) -> None:
-    engine = StateEngine(hybrid, max_batch=8, prefill_tokens=1024)
+    engine = StateEngine(forward_of(hybrid), max_batch=8, prefill_tokens=1024)
     passes.clear()
     for prompt in (tokens(0, 300), tokens(1, 20), tokens(2, 25)):
         begin(engine, prompt, Sampling(max_new_tokens=1))
@@ -78,7 +86,7 @@ def test_prompts_of_very_different_lengths_are_not_padded_to_each_other(
 def test_what_is_appended_shares_a_pass_where_it_is_equally_long(
     hybrid: Any, passes: list[torch.Size]
 ) -> None:
-    engine = StateEngine(hybrid, max_batch=8, prefill_tokens=1024)
+    engine = StateEngine(forward_of(hybrid), max_batch=8, prefill_tokens=1024)
     greedy = Sampling(temperature=0.0, max_new_tokens=4)
     contexts = [tokens(seed, 30 + seed) for seed in range(4)]
     futures = [begin(engine, context, greedy) for context in contexts]
@@ -100,9 +108,11 @@ def test_what_is_appended_shares_a_pass_where_it_is_equally_long(
 def test_one_that_would_not_fit_when_padded_runs_alone(
     hybrid: Any, passes: list[torch.Size]
 ) -> None:
-    probe = StateEngine(hybrid, max_batch=1, prefill_tokens=64).forward
+    probe = forward_of(hybrid)
     budget = probe.state_bytes(304) + 3 * probe.state_bytes(24)
-    engine = StateEngine(hybrid, max_batch=8, prefill_tokens=1024, kv_budget_bytes=budget)
+    engine = StateEngine(
+        forward_of(hybrid), max_batch=8, prefill_tokens=1024, kv_budget_bytes=budget
+    )
     sampling = Sampling(temperature=0.0, max_new_tokens=4)
     prompts = [tokens(0, 300)] + [tokens(seed, 20) for seed in range(1, 4)]
     passes.clear()
@@ -197,7 +207,7 @@ OTHERS = [
 )
 def test_whoever_joins_and_leaves_each_samples_as_alone(family: str, examples: int) -> None:
     model = tiny(family)
-    probe = StateEngine(model, max_batch=1, prefill_tokens=64).forward
+    probe = forward_of(model)
 
     @settings(max_examples=examples, deadline=None, phases=[Phase.generate])
     @given(
@@ -209,7 +219,10 @@ def test_whoever_joins_and_leaves_each_samples_as_alone(family: str, examples: i
     def check(episodes: list[Episode], max_batch: int, prefill_tokens: int, held: float) -> None:
         budget = int(held * probe.state_bytes(150))
         engine = StateEngine(
-            model, max_batch=max_batch, prefill_tokens=prefill_tokens, kv_budget_bytes=budget
+            forward_of(model),
+            max_batch=max_batch,
+            prefill_tokens=prefill_tokens,
+            kv_budget_bytes=budget,
         )
         for context, completion in play(engine, episodes, budget):
             check_turn(model, context, completion, greedy=False)

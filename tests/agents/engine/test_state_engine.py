@@ -4,6 +4,7 @@ import asyncio
 import logging
 import warnings
 from concurrent.futures import Future
+from functools import cache
 from typing import Any
 
 import pytest
@@ -44,6 +45,12 @@ def generate(agent: TransformersAgent, *requests: tuple[list[int], Sampling]) ->
         return list(await asyncio.gather(*(agent.generate(c, s) for c, s in requests)))
 
     return asyncio.run(together())
+
+
+@cache
+def forward_of(model: Any) -> OwnForward:
+    """What is found out about a model, once."""
+    return OwnForward(model)
 
 
 def begin(engine: StateEngine, context: list[int], sampling: Sampling = GREEDY) -> Any:
@@ -104,7 +111,7 @@ def test_a_shared_prompt_is_computed_once_even_when_all_ask_at_once(model: Any) 
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_common_system_prompt_is_computed_once(hybrid: Any, late: bool) -> None:
-    engine = StateEngine(hybrid, max_batch=4, prefill_tokens=16)
+    engine = StateEngine(forward_of(hybrid), max_batch=4, prefill_tokens=16)
     system = tokens(1, 60)
     prompts = [[*system, 3 + i, *tokens(i, 5)] for i in range(4)]
     futures = [begin(engine, prompts[0])]
@@ -129,7 +136,7 @@ def test_a_system_prompt_is_noticed_with_the_second_that_has_it(hybrid: Any) -> 
 
 
 def test_a_long_prompt_holds_nobody_up(hybrid: Any) -> None:
-    engine = StateEngine(hybrid, max_batch=4, prefill_tokens=16)
+    engine = StateEngine(forward_of(hybrid), max_batch=4, prefill_tokens=16)
     short = begin(engine, tokens(0, 5))
     engine.step()
     long = begin(engine, tokens(1, 300))
@@ -150,8 +157,10 @@ def test_a_seeded_request_samples_the_same_alone_and_in_company(model: Any) -> N
 
 
 def test_states_stay_within_the_budget_and_the_least_recently_used_go(hybrid: Any) -> None:
-    one = OwnForward(hybrid).state_bytes(40 + 12)
-    engine = StateEngine(hybrid, max_batch=4, prefill_tokens=64, kv_budget_bytes=3 * one)
+    one = forward_of(hybrid).state_bytes(40 + 12)
+    engine = StateEngine(
+        forward_of(hybrid), max_batch=4, prefill_tokens=64, kv_budget_bytes=3 * one
+    )
     contexts = [tokens(seed, 40) for seed in range(6)]
     for context in contexts:
         (completion,) = finish(engine, begin(engine, context))
@@ -165,8 +174,10 @@ def test_states_stay_within_the_budget_and_the_least_recently_used_go(hybrid: An
 
 
 def test_requests_that_would_not_fit_together_take_turns(hybrid: Any) -> None:
-    one = OwnForward(hybrid).state_bytes(40 + 12)
-    engine = StateEngine(hybrid, max_batch=4, prefill_tokens=64, kv_budget_bytes=one * 2)
+    one = forward_of(hybrid).state_bytes(40 + 12)
+    engine = StateEngine(
+        forward_of(hybrid), max_batch=4, prefill_tokens=64, kv_budget_bytes=one * 2
+    )
     futures = [begin(engine, tokens(seed, 40)) for seed in range(5)]
     most = 0
     while not engine.idle:
@@ -178,8 +189,8 @@ def test_requests_that_would_not_fit_together_take_turns(hybrid: Any) -> None:
 
 
 def test_a_context_beyond_the_budget_fails_before_anything_is_computed(hybrid: Any) -> None:
-    budget = OwnForward(hybrid).state_bytes(100)
-    engine = StateEngine(hybrid, max_batch=4, prefill_tokens=64, kv_budget_bytes=budget)
+    budget = forward_of(hybrid).state_bytes(100)
+    engine = StateEngine(forward_of(hybrid), max_batch=4, prefill_tokens=64, kv_budget_bytes=budget)
     large, small = begin(engine, tokens(0, 90)), begin(engine, tokens(1, 30))
     (completion,) = finish(engine, small)
     assert len(completion.ids) == 12
@@ -190,7 +201,7 @@ def test_a_context_beyond_the_budget_fails_before_anything_is_computed(hybrid: A
 @pytest.mark.parametrize("family", [CHUNK, "bloom", "minimax", "mistral", "rwkv"])
 def test_what_a_state_takes_is_rather_over_than_underestimated(family: str) -> None:
     forward = OwnForward(tiny(family))
-    engine = StateEngine(forward.model, max_batch=1, prefill_tokens=64)
+    engine = StateEngine(forward, max_batch=1, prefill_tokens=64)
     finish(engine, begin(engine, tokens(0, 100)))
     (longest,) = [state for state in engine.cache.states if len(state.tokens) > 100]
     assert 0 < longest.nbytes <= forward.state_bytes(len(longest.tokens))
@@ -211,7 +222,7 @@ def test_cancelling_a_request_frees_its_place(hybrid: Any) -> None:
 
 def test_new_weights_are_used_after_weights_changed_also_amid_a_request() -> None:
     model = tiny(CHUNK)
-    engine = StateEngine(model, max_batch=2, prefill_tokens=64)
+    engine = StateEngine(forward_of(model), max_batch=2, prefill_tokens=64)
     context = tokens(10, 40)
     finish(engine, begin(engine, context))
     amid = begin(engine, context)
