@@ -24,6 +24,9 @@ from gymnast.types import Completion, Sampling
 
 # Waiting for a prefix that another request is computing pays from this many tokens on.
 WORTH_WAITING_FOR = 16
+# A chunk's tokens times the tokens they attend to, of which a mask is made: bounded, so that what a
+# long context takes besides its keys and values does not grow with it.
+MASK_NUMBERS, LEAST_CHUNK = 2**22, 64
 
 
 @dataclass(eq=False)
@@ -40,9 +43,11 @@ class Request:
     waited_s: float = 0.0
     experts: np.ndarray | None = None  # of the context and of `ids` but the last
     stop_ids: frozenset[int] = field(init=False)
+    context_ids: np.ndarray = field(init=False)  # [T]
     arrived: float = field(init=False)
 
     def __post_init__(self) -> None:
+        self.context_ids = np.array(self.context, dtype=np.int64)
         self.draw = Draw(self.sampling)
         self.stop_ids = frozenset(self.sampling.stop_ids)
         self.arrived = time.perf_counter()
@@ -128,7 +133,7 @@ class Engine:
         logits = self._forward(chunks, list(sampled_at.values()))
         requests = list(sampled_at)
         draws = [request.draw for request in requests]
-        contexts = [request.tokens if request.draw.filters else [] for request in requests]
+        contexts = [request.tokens if request.draw.reads_context else [] for request in requests]
         ids, logprobs = sample(logits, draws, contexts) if requests else ([], [])
         for request, token, logprob in zip(requests, ids, logprobs, strict=True):
             row = self.running[request]
@@ -162,7 +167,7 @@ class Engine:
         for request in list(self.waiting):
             if len(self.running) == self.max_batch:
                 break
-            ids = np.array(request.context, dtype=np.int64)
+            ids = request.context_ids
             # The last token is always computed anew: its logits give the first sample.
             source, shared = self.cache.longest_prefix(ids[:-1])
             ready = min(shared, source.computed) if source else 0
@@ -186,7 +191,7 @@ class Engine:
         start, budget = 0, self.prefill_tokens
         for row in [*decoding, *prefilling]:
             missing = _missing(row)
-            length = 1 if missing == 1 else min(missing, budget)
+            length = 1 if missing == 1 else min(missing, budget, _longest_chunk(row))
             if length == 0:
                 break
             budget -= length if missing > 1 else 0
@@ -221,3 +226,8 @@ class Engine:
 
 def _missing(row: Row) -> int:
     return row.length - row.computed
+
+
+def _longest_chunk(row: Row) -> int:
+    """How many tokens a row appends at most in one step."""
+    return max(LEAST_CHUNK, MASK_NUMBERS // (row.computed + 1))

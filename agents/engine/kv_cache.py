@@ -23,6 +23,8 @@ FIRST_CAPACITY, FIRST_ROWS = 256, 8  # growing copies the whole cache
 # The share of another row's prefix from which on a row counts as having it. Decoding reads a common
 # prefix once, so a short common start must not displace the longer one of a group.
 ENOUGH_SHARED = 0.75
+# A search for a prefix reads on, so many tokens at a time, in the rows that have agreed so far.
+COMPARED_AT_ONCE = 256
 
 
 @dataclass(eq=False)
@@ -98,16 +100,23 @@ class KVCache:
 
     def longest_prefix(self, ids: np.ndarray) -> tuple[Row | None, int]:
         """The row that shares the longest prefix with `ids`, and that prefix's length."""
+        best: Row | None = None
+        length = 0
+        rows = [row for row in self.rows if row.length]
         width = min(len(ids), self.capacity)
-        if width == 0 or not self.rows:
-            return None, 0
-        lengths = np.array([row.length for row in self.rows])
-        equal = self.tokens[:, :width] == ids[:width]
-        equal &= np.arange(width) < lengths[:, None]
-        shared = np.where(equal.all(axis=1), width, equal.argmin(axis=1))
-        best = int(shared.argmax())
-        length = int(shared[best])
-        return (self.rows[best], length) if length else (None, 0)
+        while rows and length < width:  # rows that share the first `length` tokens
+            end = min(length + COMPARED_AT_ONCE, width)
+            differs = self.tokens[[row.index for row in rows], length:end] != ids[length:end]
+            shared = np.where(differs.any(axis=1), differs.argmax(axis=1), end - length)
+            shared = np.minimum(shared, [row.length - length for row in rows])
+            longest = int(shared.max())
+            if longest == 0:
+                break
+            best, length = rows[int(shared.argmax())], length + longest
+            if longest < COMPARED_AT_ONCE:
+                break
+            rows = [row for row, same in zip(rows, shared, strict=True) if same == longest]
+        return best, length
 
     def take(self, ids: np.ndarray, most: int, source: Row | None, shared: int) -> Row | None:
         """Give a request for `ids` a row whose first `shared` tokens are those of `source`.

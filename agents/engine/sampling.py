@@ -38,6 +38,11 @@ class Draw:
         self.random = Random(self.sampling.seed)
         self.filters = _filters(self.sampling)
 
+    @property
+    def reads_context(self) -> bool:
+        """Whether what came before changes the distribution."""
+        return self.sampling.repetition_penalty != 1.0
+
 
 def _filters(sampling: Sampling) -> LogitsProcessorList:
     """Transformers' processors for these settings, in the order `generate` applies them."""
@@ -67,7 +72,7 @@ def sample(
     Args:
         logits: [B, V].
         draws: How each row samples, B of them.
-        contexts: The tokens before, for repetition penalties, B of them.
+        contexts: The tokens before, B of them; of draws that read none, empty ones.
 
     Returns:
         The token ids and their log-probabilities under the distribution they were drawn from.
@@ -100,13 +105,15 @@ def _filtered(
         if draw.filters:
             kinds[draw.kind].append(row)
     for rows in kinds.values():
-        longest = max(len(contexts[row]) for row in rows)
-        # A penalty counts a token once, so the first one may fill up the shorter contexts.
-        seen = [[contexts[row][0]] * (longest - len(contexts[row])) for row in rows]
-        ids = [[*filler, *contexts[row]] for filler, row in zip(seen, rows, strict=True)]
+        ids = torch.zeros((len(rows), 0), dtype=torch.long)
+        if draws[rows[0]].reads_context:
+            longest = max(len(contexts[row]) for row in rows)
+            # A penalty counts a token once, so the first one may fill up the shorter contexts.
+            seen = [[contexts[row][0]] * (longest - len(contexts[row])) for row in rows]
+            ids = torch.tensor([[*s, *contexts[row]] for s, row in zip(seen, rows, strict=True)])
         index = torch.tensor(rows, device=scores.device)
         filters = draws[rows[0]].filters
-        scores[index] = filters(torch.tensor(ids, device=scores.device), scores[index])
+        scores[index] = filters(ids.to(scores.device), scores[index])
     return scores
 
 

@@ -127,7 +127,7 @@ class StateEngine:
 
     def _sample(self, logits: dict[Request, torch.Tensor]) -> None:
         draws = [request.draw for request in logits]
-        contexts = [request.tokens if request.draw.filters else [] for request in logits]
+        contexts = [request.tokens if request.draw.reads_context else [] for request in logits]
         ids, logprobs = sample(torch.stack(list(logits.values())), draws, contexts)
         for request, token, logprob in zip(logits, ids, logprobs, strict=True):
             if request.accept(token, logprob):
@@ -195,7 +195,7 @@ class StateEngine:
             alone = not (fits and self.forward.shares(most))
             if alone and sum(self._needed()) + needed > self.kv_budget_bytes:
                 break
-            ids = np.array(request.context, dtype=np.int64)
+            ids = request.context_ids
             # The last token is always computed anew: its logits give the first sample.
             state = self.cache.longest(ids[:-1])
             ready = len(state.ids) if state else 0
@@ -234,7 +234,7 @@ class StateEngine:
             return []
         stops = [prompt]
         if self.forward.continuation is Continuation.CHUNK:
-            others = [np.array(request.context, dtype=np.int64) for request in self.waiting]
+            others = [request.context_ids for request in self.waiting]
             others += [progress.ids for progress in self.running.values()]
             others += [state.ids for state in self.cache.states]
             common = shared_length(ids, others, below=prompt)

@@ -67,7 +67,8 @@ def pack(sequences: Sequence[Sequence[int]]) -> Packed:
     """
     arrays = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
     builder = _Builder(arrays)
-    order = sorted(range(len(arrays)), key=lambda i: arrays[i].tolist())
+    # Big-endian numbers, none negative, sort by their bytes as they do by themselves.
+    order = sorted(range(len(arrays)), key=lambda i: arrays[i].astype(">i8").tobytes())
     builder.add(order, depth=0, parent=None)
     return builder.packed()
 
