@@ -26,7 +26,7 @@ from gymnast.trainers.learner.credit import Groups
 from gymnast.trainers.learner.memory.available import Available, available
 from gymnast.trainers.learner.memory.choice import Choice, StepMemory, room_for
 from gymnast.trainers.learner.memory.estimate import Division, fixed_memory
-from gymnast.trainers.learner.memory.heap import free_exactly
+from gymnast.trainers.learner.memory.heap import free_exactly, give_back_freed_memory
 from gymnast.trainers.learner.optimizers.by_name import named_optimizer
 from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
 from gymnast.trainers.learner.optimizers.optimizer import Optimizer
@@ -199,10 +199,10 @@ class Learner:
             self.memory.room = room_for(self.memory.fixed, free)
         return self._choose(longest, batch_tokens)
 
-    def _choose(self, longest: int, batch_tokens: int) -> Choice:
+    def _choose(self, longest: int, batch_tokens: int, actions: int | None = None) -> Choice:
         """Choose how the next step is made; all processes choose alike."""
         tokens = min(self._settings.tokens_per_microbatch, batch_tokens)
-        choice = self.memory.choose(tokens, longest)
+        choice = self.memory.choose(tokens, longest, actions)
         self.memory.policy.activations = choice.activations
         if choice.exact:
             free_exactly(self._accelerator.device)
@@ -246,7 +246,9 @@ class Learner:
         self.optimizer.scheduled = self._schedule(min(1.0, done))
         if self.memory.room is not None:
             lengths = [len(trajectory.ids) for group in groups for trajectory in group]
-            self._choose(max(lengths, default=0), sum(lengths))
+            actions = sum(trajectory.action_tokens for group in groups for trajectory in group)
+            self._choose(max(lengths, default=0), sum(lengths), actions)
+        give_back_freed_memory(self._accelerator.device)  # what sampling took
         with torch.random.fork_rng(devices=[]):
             process = self._accelerator.process_index
             torch.manual_seed(derive(self._seed, "update", step, process))

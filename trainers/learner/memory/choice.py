@@ -65,19 +65,20 @@ class StepMemory:
     entropies: bool = False
     _measured: dict[Activations, PassMemory | None] = field(default_factory=dict, repr=False)
 
-    def choose(self, tokens: int, longest: int) -> Choice:
+    def choose(self, tokens: int, longest: int, actions: int | None = None) -> Choice:
         """How to make a step.
 
         Args:
             tokens: Of a micro-batch of several episodes, at most.
             longest: How long an episode of the step is at most.
+            actions: How many action tokens a micro-batch has at most; None where nobody knows.
 
         Raises:
             NotEnoughMemory: No way fits.
         """
         largest = max(tokens, longest)
         for way, exact in self._ways():
-            estimate = self.estimate(largest, way, exact=exact)
+            estimate = self.estimate(largest, way, exact=exact, actions=actions)
             if self._fits(estimate):
                 return Choice(way, exact, estimate, largest)
         raise NotEnoughMemory(self._refusal(tokens, longest))
@@ -87,12 +88,15 @@ class StepMemory:
         for way, _ in self._ways():
             self._pass(way)
 
-    def estimate(self, tokens: int, way: Activations, *, exact: bool) -> MemoryEstimate:
-        """What a step takes whose longest micro-batch has this many tokens."""
+    def estimate(
+        self, tokens: int, way: Activations, *, exact: bool, actions: int | None = None
+    ) -> MemoryEstimate:
+        """What a step takes whose longest micro-batch has this many tokens, of them `actions`."""
         measured = self._pass(way)
         assert measured is not None, "only ways that the model has are asked for"
         most = CPU_LOGITS_BYTES if self._on_cpu else GPU_LOGITS_BYTES
-        logits = logits_bytes(self.policy.model, tokens, most, entropies=self.entropies)
+        actions = tokens if actions is None else min(actions, tokens)
+        logits = logits_bytes(self.policy.model, actions, most, entropies=self.entropies)
         peak, slack = measured.peak_bytes(tokens), SLACK if self._on_cpu and not exact else 1.0
         return MemoryEstimate(
             self.fixed.weights,
