@@ -24,9 +24,6 @@ from gymnast.types import Completion, Sampling
 
 # Waiting for a prefix that another request is computing pays from this many tokens on.
 WORTH_WAITING_FOR = 16
-# A chunk's tokens times the tokens they attend to, of which a mask is made: bounded, so that what a
-# long context takes besides its keys and values does not grow with it.
-MASK_NUMBERS, LEAST_CHUNK = 2**22, 64
 
 
 @dataclass(eq=False)
@@ -191,7 +188,7 @@ class Engine:
         start, budget = 0, self.prefill_tokens
         for row in [*decoding, *prefilling]:
             missing = _missing(row)
-            length = 1 if missing == 1 else min(missing, budget, _longest_chunk(row))
+            length = 1 if missing == 1 else min(missing, budget)
             if length == 0:
                 break
             budget -= length if missing > 1 else 0
@@ -226,8 +223,3 @@ class Engine:
 
 def _missing(row: Row) -> int:
     return row.length - row.computed
-
-
-def _longest_chunk(row: Row) -> int:
-    """How many tokens a row appends at most in one step."""
-    return max(LEAST_CHUNK, MASK_NUMBERS // (row.computed + 1))

@@ -27,7 +27,7 @@ WASTE_TOKENS = 512
 WORTH_SHARING = 1024
 # Most scores of one call, over all heads: a longer chunk attends in blocks of its tokens, so that
 # masks and scores grow with the context and not with its product with the chunk.
-MOST_SCORES = 2**26
+MOST_SCORES = 2**24
 
 
 @dataclass(frozen=True)

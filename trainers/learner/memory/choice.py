@@ -19,7 +19,7 @@ from gymnast.trainers.learner.memory.estimate import (
     logits_bytes,
     shown_bytes,
 )
-from gymnast.trainers.learner.memory.heap import SLACK
+from gymnast.trainers.learner.memory.heap import HEAP_TOKENS, SLACK
 from gymnast.trainers.learner.memory.passes import PassMemory, measure_pass
 from gymnast.trainers.learner.policy.head import CPU_LOGITS_BYTES, GPU_LOGITS_BYTES
 from gymnast.trainers.learner.policy.policy import Policy
@@ -77,7 +77,7 @@ class StepMemory:
             NotEnoughMemory: No way fits.
         """
         largest = max(tokens, longest)
-        for way, exact in self._ways():
+        for way, exact in self._ways(largest):
             estimate = self.estimate(largest, way, exact=exact, actions=actions)
             if self._fits(estimate):
                 return Choice(way, exact, estimate, largest)
@@ -106,7 +106,7 @@ class StepMemory:
             logits=max(0, measured.kept_bytes(tokens) + logits - peak),
         )
 
-    def _ways(self) -> Iterator[tuple[Activations, bool]]:
+    def _ways(self, tokens: int = 0) -> Iterator[tuple[Activations, bool]]:
         """The ways to try in turn, and whether freed memory goes back at once in them."""
         ways: list[tuple[Activations, bool]] = [
             ("keep", False),
@@ -116,6 +116,8 @@ class StepMemory:
         ]
         for way, exact in ways:
             chosen = way == self.asked if self.asked else way != "offload" or not self._on_cpu
+            if not exact and tokens > HEAP_TOKENS:
+                continue
             if chosen and self._pass(way) is not None:
                 yield way, exact
 
