@@ -81,9 +81,14 @@ def _difference(model: Any, policy: Policy, precision: AbstractContextManager[No
         ours = of_policy(model, policy.train())
         policy.eval()  # without checkpoints
         theirs = of_model(model)
+    return distance(ours, theirs)
+
+
+def distance(ours: Gradient, theirs: Gradient) -> float:
+    """How far one gradient is from another, relative to the length of that."""
+    assert set(ours) == set(theirs)
     squares = sum(((ours[name] - theirs[name]) ** 2).sum().item() for name in theirs)
     length: float = sum((theirs[name] ** 2).sum().item() for name in theirs)
-    assert set(ours) == set(theirs)
     return float((squares / length) ** 0.5)
 
 
