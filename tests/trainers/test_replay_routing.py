@@ -10,7 +10,7 @@ from transformers import MixtralConfig, MixtralForCausalLM
 
 from gymnast.agents import ScriptedAgent, TransformersAgent
 from gymnast.envs import Environment
-from gymnast.errors import ConfigError, ModelError
+from gymnast.errors import ConfigError, ModelError, UsageError
 from gymnast.trainers import Trainer
 from gymnast.types import Sampling
 
@@ -99,3 +99,27 @@ def test_a_model_without_experts_is_refused(tokenizer: Any) -> None:
 
     with pytest.raises(ModelError, match="has no experts whose choice could be replayed"):
         Trainer(tiny_model(), tokenizer, Letters, ROWS, replay_routing=True, observer=None)
+
+
+def test_an_agent_that_says_so_and_keeps_none_is_told(tokenizer: Any) -> None:
+    class Forgetful(TransformersAgent):
+        """Claims what its completions do not have."""
+
+    model = mixture()
+    agent = Forgetful(model, tokenizer)
+    agent.keeps_experts = True
+    trainer = Trainer(
+        model,
+        tokenizer,
+        Letters,
+        ROWS,
+        agent=agent,
+        replay_routing=True,
+        observer=None,
+        sampling=Sampling(max_new_tokens=2),
+        rows_per_step=1,
+        group_size=2,
+        steps=1,
+    )
+    with pytest.raises(UsageError, match="the agent's completions have no experts"):
+        trainer.train()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from gymnast.errors import ConfigError, ModelError
+from gymnast.errors import ConfigError, ModelError, UsageError
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.distributed.reached_weights import ReachedWeights
@@ -112,6 +112,7 @@ class Learner:
         self._settings = UpdateSettings(
             algorithm, settings.max_grad_norm, settings.tokens_per_microbatch, reward_weights
         )
+        self._replays = settings.replay_routing
         penalised = algorithm.kl is not None
         if penalised:
             _check_base(model)
@@ -242,7 +243,14 @@ class Learner:
 
         Raises:
             NotEnoughMemory: An episode is too long for the memory there is.
+            UsageError: Routing is to be replayed, and an episode does not say which experts were
+                chosen.
         """
+        if self._replays and any(t.experts is None for group in groups for t in group):
+            raise UsageError(
+                "replay_routing: the agent's completions have no experts (`Completion.experts`), "
+                "though it says that it keeps them; set replay_routing to false"
+            )
         self.optimizer.scheduled = self._schedule(min(1.0, done))
         if self.memory.room is not None:
             lengths = [len(trajectory.ids) for group in groups for trajectory in group]

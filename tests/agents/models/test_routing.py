@@ -169,7 +169,8 @@ def test_experts_of_any_group_can_be_replayed() -> None:
         assert floats
 
 
-@pytest.mark.parametrize("family", ["mixtral", pytest.param("granitemoe", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["mixtral", "granitemoe"])
 def test_in_bfloat16_the_largest_mismatch_is_gone(family: str) -> None:
     """All tokens and weights are the same; `python benchmarks/engine_mismatch.py` has more."""
     own = mismatch(in_bfloat16(family, **EXPERTS))
