@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from gymnast.errors import ConfigError
+from gymnast.errors import ConfigError, ModelError
 
 # As in accelerate's environment variables: what must be off, and why.
 _UNSUPPORTED = {
@@ -53,7 +53,11 @@ def shard(policy: nn.Module, model: Any, accelerator: Accelerator) -> nn.Module:
         policy: Whose forward is called in training.
         model: The model within it, of Transformers, or of peft around one.
         accelerator: Of this process.
+
+    Raises:
+        ModelError: The trained weights are of several dtypes.
     """
+    _check_dtypes(policy)
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
     reshard = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true").lower() != "false"
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -78,6 +82,18 @@ def _apart(layers: Sequence[nn.Module]) -> list[nn.Module]:
         if not within and all(weights[layer].isdisjoint(weights[other]) for other in beside):
             chosen.append(layer)
     return chosen
+
+
+def _check_dtypes(policy: nn.Module) -> None:
+    """Check that trained weights can be gathered together, which takes one dtype."""
+    trained = [weight for weight in policy.parameters() if weight.requires_grad]
+    if len(dtypes := {weight.dtype for weight in trained}) > 1:
+        named = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+        raise ModelError(
+            f"FSDP2 shares out models whose trained weights are all of one dtype, and these are "
+            f"{named}: set model.dtype, or train with whole weights in each process "
+            "(examples/accelerate/cpu.yaml)"
+        )
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
