@@ -4,7 +4,7 @@
     python benchmarks/train_step.py --groups 8          the whole step: half an hour on two cores
     python benchmarks/train_step.py --checkpointing     with gradient checkpointing on both sides
     python benchmarks/train_step.py --shorter 4         a quarter of every length
-    python benchmarks/train_step.py --device cuda       on a GPU; `--liger` with Liger's kernels in TRL
+    python benchmarks/train_step.py --device cuda       on a GPU; `--liger`: Liger's kernels in TRL
     python benchmarks/train_step.py --quick             a small smoke test, without targets
 
 SmolLM2-135M in float32, eight sequences per micro-batch on both sides, everything else by each

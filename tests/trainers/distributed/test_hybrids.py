@@ -95,4 +95,5 @@ def test_other_optimizers_have_shares_of_their_state_and_resume(
             whole, resumed = process["by_other_optimizers"][f"{name}_{way}"]
             assert whole == resumed
     whole, divided = (weights(folder / f"{name}_{way}") for way in ("ddp", "fsdp2"))
-    torch.testing.assert_close(divided, whole, rtol=1e-3, atol=1e-5)
+    # Muon computes in bfloat16: its steps are of at most 1e-3 here, and rounding is a part of them.
+    torch.testing.assert_close(divided, whole, rtol=0, atol=2e-4 if name == "muon" else 1e-6)
