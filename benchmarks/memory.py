@@ -129,7 +129,7 @@ def episodes(tokens: int, vocabulary: int, count: int) -> list[Trajectory]:
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """The estimate of a case and its real peak, in bytes."""
     # Libraries, and what the first calls of this kind of model take, do not count.
-    small = case | {"hidden": 64, "layers": 1, "vocabulary": 100, "tokens": 64}
+    small = case | {"hidden": 64, "vocabulary": 100, "tokens": 64}
     learner = make_learner(make_model(small), small)
     learner.update([episodes(64, 100, 2)], 0)
     del learner
