@@ -69,7 +69,14 @@ def test_sides_that_differ_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", BATCHES)
 def test_both_sides_agree_in_small(name: str, checkpointing: bool) -> None:
     pytest.importorskip("trl")
-    options = train_step.Options(2, 4, 10, quick=True, checkpointing=checkpointing, threads=1)
+    options = train_step.Options(
+        *(2, 4, 10),
+        quick=True,
+        checkpointing=checkpointing,
+        threads=1,
+        device="cpu",
+        liger=False,
+    )
     report = train_step.compare(name, options)  # asserts that they agree
     assert report.targets == []  # in small nothing is promised
     assert any(line.startswith("TRL") for line in report.lines)
