@@ -130,7 +130,9 @@ def gradients(model: Any, **settings: Any) -> dict[str, torch.Tensor]:
     return {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
 
 
-@pytest.mark.parametrize("family", ["deepseek_v3", slow("gpt_oss"), slow("granitemoe")])
+@pytest.mark.parametrize(
+    "family", ["deepseek_v3", *map(slow, ["gpt_oss", "granitemoe", "lfm2_moe", "qwen3_5_moe_text"])]
+)
 def test_gradients_are_those_of_the_merged_experts(family: str, tmp_path: Path) -> None:
     """In float64: with G that of W + s B A, those of B and A are s G A' and s B' G."""
     model = adapted(family, tmp_path / "base").double()
@@ -155,6 +157,17 @@ def test_gradients_are_those_of_the_merged_experts(family: str, tmp_path: Path) 
             checked += 1
     assert checked >= 8
     torch.testing.assert_close(gradients(model, activations="recompute"), ours)
+
+
+def test_padded_rows_train_adapters_of_experts(tmp_path: Path) -> None:
+    """peft sets an adapted parameter to itself in each pass, and its values stay."""
+    model = adapted("lfm2_moe", tmp_path / "base")
+    policy = Policy(model)
+    assert policy.path == "padded"
+    bare = tiny("lfm2_moe")
+    bare.load_state_dict(dict(merged_weights(model)), strict=False)
+    with torch.no_grad():
+        torch.testing.assert_close(policy(batch()), Policy(bare)(batch()))
 
 
 def test_the_reference_is_the_model_without_adapters(tmp_path: Path) -> None:

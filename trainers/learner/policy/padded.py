@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gymnast.agents.models.adapters import adapted_weight, adapts_parameter
 from gymnast.agents.models.context_limits import rope_changes_beyond
 from gymnast.agents.models.decoder import decoder_of
 from gymnast.agents.models.double_precision import FAILURES, Precision
@@ -119,7 +120,7 @@ class PaddedForward:
         padded = torch.nn.utils.rnn.pad_sequence(
             list(rows), batch_first=True, padding_value=PADDING
         )
-        versions = [weight._version for weight in model.parameters()]
+        before = _versions(model)
         try:
             with precision.computing():
                 together = model(input_ids=padded, use_cache=False).logits
@@ -129,7 +130,7 @@ class PaddedForward:
                 f"{type(model).__name__} cannot be trained: its forward over padded rows failed "
                 f"({type(error).__name__}: {error}). Choose another model."
             ) from error
-        if versions != [weight._version for weight in model.parameters()]:
+        if before != _versions(model):
             raise ModelError(
                 f"{type(model).__name__} cannot be trained: its forward changes its weights in "
                 "place, so a learner would find others than it wrote. Choose another model."
@@ -142,6 +143,17 @@ class PaddedForward:
                     "what is padded on its right or stands in other rows (relative difference "
                     f"{difference:.2g}), so it is no causal language model. Choose another model."
                 )
+
+
+def _versions(model: Any) -> dict[str, int]:
+    """How often each weight was written to, by name.
+
+    Left out are those that peft adapts as parameters: in each pass it sets them to themselves.
+    """
+    layers = [module for module in model.modules() if hasattr(module, "lora_A")]
+    set_anew = {id(adapted_weight(layer)) for layer in layers if adapts_parameter(layer)}
+    named = model.named_parameters()
+    return {name: weight._version for name, weight in named if id(weight) not in set_anew}
 
 
 def _padded(packed: Packed, rows: Sequence[int]) -> np.ndarray:
