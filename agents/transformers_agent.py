@@ -103,7 +103,7 @@ class TransformersAgent:
         self.version = 0
         self.model = model
         self.tokenizer = tokenizer
-        longest = longest_context(model) or context_length or LONGEST_CONTEXT
+        longest = longest_context(model.config) or context_length or LONGEST_CONTEXT
         self.context_length = longest if context_length is None else min(context_length, longest)
         if kv_budget_bytes is None:
             kv_budget_bytes = _memory(model.device) // 4

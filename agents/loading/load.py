@@ -24,6 +24,7 @@ from gymnast.agents.loading.model_source import (
     no_progress_bars,
     unreadable,
 )
+from gymnast.agents.models.context_limits import longest_context
 from gymnast.agents.models.experts import lora_targets
 from gymnast.agents.models.float32_head import use_float32_head
 from gymnast.errors import ModelError, first_line
@@ -139,8 +140,8 @@ def load_tokenizer(name: str, *, chat_template: str | None = None) -> Any:
     return tokenizer
 
 
-def model_context_length(name: str) -> int:
-    """How many tokens a model was made for, read without loading its weights.
+def model_context_length(name: str) -> int | None:
+    """How many tokens a model was made for, read without loading its weights; None: any number.
 
     Args:
         name: As for `load_model`.
@@ -149,16 +150,8 @@ def model_context_length(name: str) -> int:
         ModelError: The model cannot be found or read.
     """
     if name == TINY:
-        return int(_load_weights(name, None).config.max_position_embeddings)
-    config = decoder_config(name, model_source(name))
-    length = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if length is None:
-        raise ModelError(
-            f"model {name!r}: its configuration has no max_position_embeddings; the models that "
-            f"can be trained are decoders with attention in every layer, and this is "
-            f"{config.model_type!r}"
-        )
-    return int(length)
+        return longest_context(_load_weights(name, None).config)
+    return longest_context(decoder_config(name, model_source(name)))
 
 
 def check_lora(lora: Mapping[str, Any]) -> None:

@@ -79,7 +79,7 @@ def check_model(model: Any, context_length: int | None = None) -> int:
             in a way that a plan cannot follow.
     """
     name = type(model).__name__
-    most = context_length or longest_context(model) or FAR
+    most = context_length or longest_context(model.config) or FAR
     changes = rope_changes_beyond(model)
     if changes is not None and most > changes:
         raise ModelError(

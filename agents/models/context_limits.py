@@ -7,9 +7,13 @@ from typing import Any
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "context_length")
 
 
-def longest_context(model: Any) -> int | None:
-    """How many tokens the model was made for; None where it has no such limit (Mamba, ALiBi)."""
-    config = model.config.get_text_config()
+def longest_context(config: Any) -> int | None:
+    """How many tokens a model was made for; None where it has no such limit (Mamba, ALiBi).
+
+    Args:
+        config: The model's configuration.
+    """
+    config = config.get_text_config()
     for name in _POSITIONS:
         positions = getattr(config, name, None)
         if isinstance(positions, int) and positions > 0:

@@ -75,7 +75,7 @@ def environment_maker(
     name: str | None,
     model: ModelSection,
     renderer: Renderer,
-    model_context_length: int,
+    model_context_length: int | None,
 ) -> MakeEnvironment:
     """A function that makes a section's environment, with a context that the model has.
 
@@ -84,15 +84,21 @@ def environment_maker(
         name: That of a further environment to evaluate in; None for the run's own.
         model: The model's section.
         renderer: What all environments share.
-        model_context_length: How many tokens the model was made for.
+        model_context_length: How many tokens the model was made for; None: any number.
 
     Raises:
         UnknownEnvironment: There is no such environment.
-        ConfigError: It takes no such setting, or its context is longer than the model's.
+        ConfigError: It takes no such setting, or its context is longer than the model's, or
+            neither has one.
     """
     cls, settings = find_environment(section, name), section.settings
     longest = settings.setdefault("context_length", model_context_length)
-    if longest > model_context_length:
+    if longest is None:
+        raise ConfigError(
+            f"{place_of(name)}.context_length: must be set, since {model.name} has no longest "
+            "context of its own: how many tokens an episode has at most"
+        )
+    if model_context_length is not None and longest > model_context_length:
         raise ConfigError(
             f"{place_of(name)}.context_length: must be <= {model_context_length}, the context "
             f"that {model.name} was made for, got {longest}"

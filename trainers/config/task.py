@@ -33,13 +33,13 @@ class RunTask:
     evaluation_environments: Mapping[str, EvaluationEnvironment]
 
 
-def prepare_task(config: RunConfig, tokenizer: Any, model_context_length: int) -> RunTask:
+def prepare_task(config: RunConfig, tokenizer: Any, model_context_length: int | None) -> RunTask:
     """Make the environments and the rows of a run, and try them.
 
     Args:
         config: The run.
         tokenizer: The model's.
-        model_context_length: How many tokens the model was made for.
+        model_context_length: How many tokens the model was made for; None: any number.
 
     Raises:
         UnknownEnvironment: There is no such environment.

@@ -59,7 +59,7 @@ class EnvironmentSection(Settings):
     max_tokens: Positive | None = None
     """Sampled and observed tokens after the prompt."""
     context_length: Positive | None = None
-    """All tokens of an episode; the model's context when left out."""
+    """All tokens of an episode; the model's context when left out, if it has one."""
     episode_timeout_s: PositiveNumber | None = None
     """Seconds that an episode may take."""
     system_prompt: str | None = None

@@ -249,10 +249,20 @@ def test_weights_of_another_shape_than_the_configuration(checkpoint: Path, tmp_p
         load_model(str(tmp_path))
 
 
-def test_a_model_that_is_no_decoder_with_positions(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "bloom"}')
-    with pytest.raises(ModelError, match=r"no max_position_embeddings; .* and this is 'bloom'"):
-        model_context_length(str(tmp_path))
+@pytest.mark.parametrize(
+    ("config", "length"),
+    [
+        ({"model_type": "llama", "max_position_embeddings": 512}, 512),
+        ({"model_type": "mpt", "max_seq_len": 256}, 256),
+        ({"model_type": "bloom"}, None),
+        ({"model_type": "mamba2"}, None),
+    ],
+)
+def test_how_many_tokens_a_model_was_made_for(
+    config: dict[str, Any], length: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert model_context_length(str(tmp_path)) == length
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8", torch.int8])

@@ -8,7 +8,7 @@ import pytest
 
 from gymnast.agents.loading.load import load_tokenizer
 from gymnast.envs import Environment
-from gymnast.errors import DataError, UsageError, UserCodeError
+from gymnast.errors import ConfigError, DataError, UsageError, UserCodeError
 from gymnast.trainers.config.files import parse_config
 from gymnast.trainers.config.task import RunTask, prepare_task
 
@@ -42,7 +42,7 @@ class AsyncRow(WrongGenerator):
         return {"prompt": f"Say {rng.integers(1000)}."}
 
 
-def prepare(**sections: Any) -> RunTask:
+def prepare(longest: int | None = CONTEXT_LENGTH, **sections: Any) -> RunTask:
     settings: dict[str, Any] = {
         "model": {"name": "tiny:"},
         "environment": ARITHMETIC,
@@ -50,7 +50,7 @@ def prepare(**sections: Any) -> RunTask:
         "seed": 4,
     }
     config = parse_config(settings | sections)
-    return prepare_task(config, load_tokenizer("tiny:"), CONTEXT_LENGTH)
+    return prepare_task(config, load_tokenizer("tiny:"), longest)
 
 
 def here(name: str) -> dict[str, Any]:
@@ -80,6 +80,13 @@ def test_the_environment_gets_its_settings_and_the_models_context() -> None:
     assert (env.max_turns, env.context_length, len(env.worked)) == (2, 900, 1)
     assert env.system_prompt == "Be brief."
     assert prepare().make_env().context_length == CONTEXT_LENGTH
+
+
+def test_a_model_of_any_context_length_leaves_that_of_episodes_to_the_environment() -> None:
+    task = prepare(None, environment=ARITHMETIC | {"context_length": 9999})
+    assert task.make_env().context_length == 9999
+    with pytest.raises(ConfigError, match=r"^environment\.context_length: must be set"):
+        prepare(None)
 
 
 def test_evaluation_rows_are_taken_from_a_file_and_not_trained_on(files: tuple[str, str]) -> None:
