@@ -103,6 +103,12 @@ def named_optimizer(given: Spec) -> NamedOptimizer:
     found.make([{"params": [torch.nn.Parameter(torch.zeros(2, 2))], "lr": 1e-3}], 0.0)
     if others is None:
         return found
+    nested = isinstance(others, Mapping) and "others" in others
+    if nested or not isinstance(others, str | Mapping):
+        raise ConfigError(
+            f"{name}: others must be one optimizer, a name or a mapping with a name and options, "
+            f"got {others!r:.80}"
+        )
     return NamedOptimizer(name, kind, options, named_optimizer(others))
 
 

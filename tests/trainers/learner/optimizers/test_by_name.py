@@ -160,6 +160,14 @@ WRONG: dict[str, tuple[Any, str]] = {
     "an option of another type": ({"name": "adamw", "eps": "1e-8"}, "adamw: "),
     "a loss in every step": ("torch.optim:LBFGS", "computes the loss again in each step"),
     "wrong others": ({"name": "torch.optim:Muon", "others": "adm"}, "there is no optimizer 'adm'"),
+    "others of another type": (
+        {"name": "torch.optim:Muon", "others": ["adamw"]},
+        "torch.optim:Muon: others must be one optimizer",
+    ),
+    "others of others": (
+        {"name": "torch.optim:Muon", "others": {"name": "torch.optim:Muon", "others": "adamw"}},
+        "torch.optim:Muon: others must be one optimizer",
+    ),
 }
 
 
