@@ -43,9 +43,10 @@ from gymnast.trainers.distributed.zero_settings import wants_zero
 from gymnast.trainers.evaluation.evaluation import Evaluation, played_by
 from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.evaluation.tags import By, tag_expressions
-from gymnast.trainers.learner.learner import Learner, check_dtypes
+from gymnast.trainers.learner.learner import Learner
 from gymnast.trainers.learner.memory.choice import Choice, memory_line
 from gymnast.trainers.learner.memory.estimate import shown_bytes
+from gymnast.trainers.learner.model_checks import check_dtypes
 from gymnast.trainers.learner.optimizers.not_finite import skip_message
 from gymnast.trainers.learner.optimizers.weight_kinds import has_adapters
 from gymnast.trainers.reporting.console import RunConsole

@@ -11,12 +11,12 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
 
-from gymnast.errors import ConfigError, ModelError, UsageError
+from gymnast.errors import ConfigError, UsageError
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.distributed.reached_weights import ReachedWeights
@@ -27,6 +27,7 @@ from gymnast.trainers.learner.memory.available import Available, available
 from gymnast.trainers.learner.memory.choice import Choice, StepMemory, room_for
 from gymnast.trainers.learner.memory.estimate import Division, fixed_memory
 from gymnast.trainers.learner.memory.heap import free_exactly, give_back_freed_memory
+from gymnast.trainers.learner.model_checks import check_base, leaves_out
 from gymnast.trainers.learner.optimizers.by_name import named_optimizer
 from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
 from gymnast.trainers.learner.optimizers.optimizer import Optimizer
@@ -34,40 +35,13 @@ from gymnast.trainers.learner.optimizers.schedules import named_schedule
 from gymnast.trainers.learner.optimizers.weight_kinds import adapter_weights, other_than_matrices
 from gymnast.trainers.learner.optimizers.zero import ZeroAdamW
 from gymnast.trainers.learner.policy.policy import Policy, Reference
+from gymnast.trainers.learner.policy.recomputation import Activations
 from gymnast.trainers.learner.policy.shares import largest_over_processes
 from gymnast.trainers.learner.settings import LearnerSettings
 from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.visible import visible_logger
 
 logger = visible_logger(__name__)
-
-
-def check_dtypes(model: Any) -> None:
-    """Check that gradients of this model reach its weights.
-
-    Raises:
-        ModelError: It computes in float16. Where a loss is a mean over many tokens, what each of
-            them adds to a gradient is too small for that, and the loss is not scaled up.
-    """
-    if any(weight.dtype == torch.float16 for weight in model.parameters()):
-        raise ModelError(
-            "the model is in float16, in which small gradients become zero. Train in "
-            "bfloat16, which takes as much memory, or in float32 (model.dtype); the trained model "
-            "can be converted."
-        )
-
-
-def leaves_out(model: Any) -> str:
-    """What a model's configuration asks of its loss and training does not do, in words, or ""."""
-    config = model.config.get_text_config()
-    if not getattr(config, "output_router_logits", False):
-        return ""
-    weight = getattr(config, "router_aux_loss_coef", None)
-    return (
-        "the model's configuration has output_router_logits: true (router_aux_loss_coef "
-        f"{weight}): the loss that is trained on is the policy's alone, and leaves the router's "
-        "auxiliary loss out (docs/moe.md)"
-    )
 
 
 class Learner:
@@ -115,19 +89,14 @@ class Learner:
         self._replays = settings.replay_routing
         penalised = algorithm.kl is not None
         if penalised:
-            _check_base(model)
+            check_base(model)
         self._reference = Reference(model, temperature=temperature) if penalised else None
         several = accelerator.num_processes > 1
         zero, sharded = (zero, sharded) if several else (None, False)
         self._sums_gradients = several and zero is None and not sharded
         divided = sharded or (zero is not None and zero.stage == 3)
         trained = copy.deepcopy(model) if divided else model
-        if settings.activations == "offload" and accelerator.device.type == "cpu":
-            raise ConfigError(
-                "activations: must be auto, keep or recompute on a CPU, got offload: they are in "
-                "the host's memory already"
-            )
-        asked = None if settings.activations == "auto" else settings.activations
+        asked = _asked(settings.activations, accelerator.device)
         policy = Policy(
             trained,
             temperature=temperature,
@@ -145,42 +114,24 @@ class Learner:
             asked=asked,
             entropies=algorithm.entropy_bonus != 0,
         )
-        if accelerator.is_main_process and (sentence := leaves_out(model)):
-            logger.warning(sentence)
-        if policy.not_packed and accelerator.is_main_process:
-            logger.info(
-                "training on padded rows, in which each trajectory computes its prompt: %s",
-                policy.not_packed,
-            )
+        if accelerator.is_main_process:
+            _tell(model, policy)
         if zero is not None or sharded:
             self.memory.measure()
         self._schedule = named_schedule(settings.schedule)
-        how: dict[str, Any] = {
-            "learning_rate": settings.learning_rate,
-            "weight_decay": settings.weight_decay,
-            "warmup_steps": settings.warmup_steps,
-            "named": named_optimizer(settings.optimizer),
-        }
-        self.policy: torch.nn.Module
-        self.optimizer: Optimizer
-        if zero is not None:
-            max_norm, device = settings.max_grad_norm, accelerator.device
-            how["rates"] = _own_rates(trained, settings.adapter_learning_rate)
-            self.optimizer = ZeroAdamW(policy, zero, max_norm=max_norm, device=device, **how)
-            self.policy = self.optimizer.policy
-        else:
-            self.policy = shard(policy, trained, accelerator) if sharded else policy
-            how["rates"] = _own_rates(trained, settings.adapter_learning_rate)
-            how["others"] = other_than_matrices(trained)
-            self.optimizer = MasterOptimizer(trained.parameters(), **how)
+        self.policy, self.optimizer = _optimized(
+            policy, trained, accelerator, settings, sharded=sharded, zero=zero
+        )
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # of the model, of the copy
         if trained is not model:
-            wholes = dict(model.named_parameters())
-            named = trained.named_parameters()
-            self._copies = [
-                (wholes[name], weight) for name, weight in named if weight.requires_grad
-            ]
-            model.requires_grad_(False)
+            self._follow(model, trained)
+
+    def _follow(self, model: Any, trained: Any) -> None:
+        """Have the model take over the weights of its divided copy."""
+        wholes = dict(model.named_parameters())
+        named = trained.named_parameters()
+        self._copies = [(wholes[name], weight) for name, weight in named if weight.requires_grad]
+        model.requires_grad_(False)
 
     def prepare(self, longest: int, batch_tokens: int) -> Choice:
         """Choose how steps are made, by the memory there is now; a collective call.
@@ -278,6 +229,58 @@ class Learner:
             copied.copy_(whole(weight))
 
 
+def _asked(given: Activations | Literal["auto"], device: torch.device) -> Activations | None:
+    """What becomes of activations, where the settings say it.
+
+    Raises:
+        ConfigError: They are to be moved to where they are.
+    """
+    if given == "offload" and device.type == "cpu":
+        raise ConfigError(
+            "activations: must be auto, keep or recompute on a CPU, got offload: they are in "
+            "the host's memory already"
+        )
+    return None if given == "auto" else given
+
+
+def _tell(model: Any, policy: Policy) -> None:
+    """Say how a model is trained, where it is not as one may think."""
+    if sentence := leaves_out(model):
+        logger.warning(sentence)
+    if policy.not_packed:
+        logger.info(
+            "training on padded rows, in which each trajectory computes its prompt: %s",
+            policy.not_packed,
+        )
+
+
+def _optimized(
+    policy: Policy,
+    trained: Any,
+    accelerator: Accelerator,
+    settings: LearnerSettings,
+    *,
+    sharded: bool,
+    zero: Zero | None,
+) -> tuple[torch.nn.Module, Optimizer]:
+    """The policy to train with, divided where it is to be, and the optimizer of its weights."""
+    how: dict[str, Any] = {
+        "learning_rate": settings.learning_rate,
+        "weight_decay": settings.weight_decay,
+        "warmup_steps": settings.warmup_steps,
+        "named": named_optimizer(settings.optimizer),
+    }
+    if zero is not None:
+        how["rates"] = _own_rates(trained, settings.adapter_learning_rate)
+        how |= {"max_norm": settings.max_grad_norm, "device": accelerator.device}
+        optimizer = ZeroAdamW(policy, zero, **how)
+        return optimizer.policy, optimizer
+    divided = shard(policy, trained, accelerator) if sharded else policy
+    how["rates"] = _own_rates(trained, settings.adapter_learning_rate)  # of what are weights now
+    how["others"] = other_than_matrices(trained)
+    return divided, MasterOptimizer(trained.parameters(), **how)
+
+
 def _division(processes: int, zero: Zero | None, *, sharded: bool) -> Division:
     """What the processes divide among themselves."""
     if sharded:
@@ -303,22 +306,3 @@ def _own_rates(model: Any, rate: float | None) -> dict[torch.nn.Parameter, float
             "set learning_rate, or add adapters (model.lora)"
         )
     return dict.fromkeys(adapters, rate)
-
-
-# How adapters may begin so that the model under them is the one from before training.
-_CHANGES_NOTHING = (True, "gaussian", "orthogonal")
-
-
-def _check_base(model: Any) -> None:
-    """Check that the model under its adapters is the one from before training.
-
-    Raises:
-        ModelError: Adapters began with a part of its weights.
-    """
-    for config in getattr(model, "peft_config", {}).values():
-        begun = getattr(config, "init_lora_weights", True)
-        if begun not in _CHANGES_NOTHING:
-            raise ModelError(
-                f"lora.extra.init_lora_weights: is {begun!r}, with which the model under its "
-                "adapters is not the one that algorithm.kl compares with; leave out either"
-            )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gymnast.agents import TransformersAgent
-from gymnast.trainers.learner.learner import leaves_out
+from gymnast.trainers.learner.model_checks import leaves_out
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, micro_batch
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.types import Sampling, Span, StopReason, Trajectory
