@@ -76,7 +76,7 @@ class TransformersAgent:
 
     Raises:
         ModelError: The model is not a causal language model; or experts are to be kept, and it has
-            none, chooses them in a way that is not known, or is sampled on the path "states".
+            none, or chooses them in a way that is not known.
         UsageError: A number is below 1, or the budget does not hold two tokens.
     """
 
@@ -122,20 +122,17 @@ class TransformersAgent:
 
     def _choose_engine(self, max_batch: int, prefill_tokens: int) -> Engine | StateEngine:
         budget = self.kv_budget_bytes
+        routers = Routers(self.model) if self.keeps_experts else None
         try:
             token_bytes = check_model(self.model, self.context_length)
         except ModelError as error:
-            if self.keeps_experts:
-                raise ModelError(
-                    "the experts that are chosen while sampling are kept for models on the path "
-                    f"'packed' alone: set replay_routing to false. This one is not on it: {error}"
-                ) from error
             forward = OwnForward(self.model)
             states = StateEngine(
                 forward,
                 max_batch=max_batch,
                 prefill_tokens=prefill_tokens,
                 kv_budget_bytes=budget,
+                routers=routers,
             )
             shared = "sequences share" if forward.batching else "one sequence"
             logger.info("sampling on the path 'states' (%s a forward pass): %s", shared, error)
@@ -154,7 +151,7 @@ class TransformersAgent:
             max_batch=max_batch,
             budget_tokens=budget // token_bytes,
             prefill_tokens=prefill_tokens,
-            routers=Routers(self.model) if self.keeps_experts else None,
+            routers=routers,
         )
 
     @property

@@ -111,7 +111,8 @@ def main() -> None:
             if wide:
                 use_float32_head(model)
             show(family, "float32 head" if wide else "bfloat16 head", mismatch(model))
-    for family in ("qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3", "granitemoe", "olmoe"):
+    packed = ["qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3", "granitemoe", "olmoe"]
+    for family in [*packed, "lfm2_moe", "qwen3_5_moe_text", "granitemoehybrid"]:
         for replayed in (False, True):
             found = mismatch(in_bfloat16(family, **EXPERTS), replay_routing=replayed)
             show(family, "engine's experts" if replayed else "own experts", found)
@@ -120,7 +121,7 @@ def main() -> None:
 def show(family: str, what: str, found: Mismatch) -> None:
     """Print a line."""
     print(
-        f"{family:12s} {what:17s} mean {found.mean:.5f} largest {found.largest:.5f} "
+        f"{family:16s} {what:17s} mean {found.mean:.5f} largest {found.largest:.5f} "
         f"({found.tokens} tokens)"
     )
 

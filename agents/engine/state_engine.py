@@ -19,6 +19,7 @@ from gymnast.agents.engine.engine import WORTH_WAITING_FOR, Request
 from gymnast.agents.engine.sampling import sample
 from gymnast.agents.engine.state_passes import Progress, StatePasses
 from gymnast.agents.engine.state_store import State, StateStore, begins_with, shared_length
+from gymnast.agents.models.routing import Routers
 from gymnast.errors import UsageError
 
 KV_BUDGET_BYTES = 2**32
@@ -33,6 +34,7 @@ class StateEngine:
         prefill_tokens: How many context tokens one step computes at most.
         kv_budget_bytes: What the states in use and those kept may take. A request that would
             take more alone fails; others wait, and kept states go.
+        routers: Of the model, where completions are to say which experts it chose.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class StateEngine:
         max_batch: int,
         prefill_tokens: int,
         kv_budget_bytes: int = KV_BUDGET_BYTES,
+        routers: Routers | None = None,
     ) -> None:
         self.forward = forward
         self.max_batch = max_batch
@@ -50,7 +53,8 @@ class StateEngine:
         self.cache = StateStore()
         self.waiting: list[Request] = []
         self.running: dict[Request, Progress] = {}
-        self.passes = StatePasses(self.forward)
+        self.passes = StatePasses(self.forward, routers)
+        self._routers = routers
 
     @property
     def kv_bytes(self) -> int:
@@ -111,7 +115,8 @@ class StateEngine:
                 each.cache, each.borrowed, each.computed = None, False, 0
             start = each.computed
             ahead = [s for s in each.stops if s > start and self.forward.fits(s, target)]
-            end = self.forward.end_of_chunk(start, min([*ahead, target]), budget, target)
+            most = max(budget, 1)  # what decodes takes none of the budget
+            end = self.forward.end_of_chunk(start, min([*ahead, target]), most, target)
             chunks.append((each, end))
             if prefilling:
                 budget -= end - start
@@ -120,7 +125,8 @@ class StateEngine:
     def _share(self, progress: Progress) -> None:
         """Keep the state that was reached, for others."""
         end = progress.computed
-        kept = State(progress.tokens[:end], self.passes.state(progress), shared=True)
+        cache, experts = self.passes.state(progress), progress.chosen
+        kept = State(progress.tokens[:end], cache, shared=True, experts=experts)
         self._keep(kept, progress.epoch)
         # What is kept stays as it is.
         progress.borrowed = kept in self.cache.states and kept.cache is progress.cache
@@ -131,6 +137,7 @@ class StateEngine:
         ids, logprobs = sample(torch.stack(list(logits.values())), draws, contexts)
         for request, token, logprob in zip(logits, ids, logprobs, strict=True):
             if request.accept(token, logprob):
+                request.experts = self.running[request].chosen
                 self._release(request)
                 with suppress(InvalidStateError):  # cancelled just now
                     request.future.set_result(request.completion())
@@ -148,7 +155,7 @@ class StateEngine:
         state = None
         if progress.epoch == self.cache.epoch and not progress.borrowed:
             tokens = progress.tokens[: progress.computed]
-            state = State(tokens, self.passes.state(progress))
+            state = State(tokens, self.passes.state(progress), experts=progress.chosen)
         self.passes.end(progress)
         if state is not None:
             self._keep(state, progress.epoch)
@@ -211,6 +218,7 @@ class StateEngine:
         self, request: Request, ids: np.ndarray, state: State | None, alone: bool
     ) -> Progress:
         computed = len(state.ids) if state else 0
+        most = len(request.context) + request.most
         stops = []
         # A context that continues a completion belongs to one episode; any other may be shared.
         if state is None or state.shared:
@@ -223,9 +231,19 @@ class StateEngine:
             computed=computed,
             stops=stops,
             epoch=self.cache.epoch,
-            most=len(request.context) + request.most,
+            most=most,
             alone=alone,
+            experts=self._experts(most, state),
         )
+
+    def _experts(self, most: int, state: State | None) -> np.ndarray | None:
+        """Room for the experts of so many tokens, [most, layers, chosen]; a state's are in it."""
+        if self._routers is None:
+            return None
+        experts = np.empty((most, *self._routers.shape), self._routers.kept.dtype)
+        if state is not None and state.experts is not None:
+            experts[: len(state.ids)] = state.experts
+        return experts
 
     def _stops(self, ids: np.ndarray, computed: int) -> list[int]:
         """Where to keep the state: at the prompt's end, and where another prompt departs."""

@@ -7,7 +7,8 @@ stay in one batch from step to step; the others have caches of their own.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 
 from gymnast.agents.caches.continuation import Continuation
 from gymnast.agents.caches.own_forward import OwnForward
+from gymnast.agents.models.routing import Routers
 
 # A pass of its own costs about as much as this many tokens of padding.
 PASS_TOKENS = 64
@@ -38,6 +40,8 @@ class Progress:
         epoch: The store's, when it began.
         most: How many tokens it may come to.
         alone: Whether it takes passes of its own.
+        experts: Chosen for the first `computed` tokens, [most, layers, chosen]; None where they are
+            not asked for.
     """
 
     ids: np.ndarray
@@ -49,6 +53,12 @@ class Progress:
     epoch: int
     most: int
     alone: bool
+    experts: np.ndarray | None = None
+
+    @property
+    def chosen(self) -> np.ndarray | None:
+        """A copy of the experts of the tokens that the model has seen."""
+        return None if self.experts is None else self.experts[: self.computed].copy()
 
     @property
     def missing(self) -> int:
@@ -61,13 +71,15 @@ class StatePasses:
 
     Args:
         forward: The model's own forward.
+        routers: Of the model, where sequences are to note which experts it chose.
 
     Attributes:
         tokens_pushed: How many tokens entered the model so far.
     """
 
-    def __init__(self, forward: OwnForward) -> None:
+    def __init__(self, forward: OwnForward, routers: Routers | None = None) -> None:
         self.forward = forward
+        self._routers = routers
         self.tokens_pushed = 0
         self._rows: list[Progress] = []  # of the batch
         self._batch = forward.batch() if forward.batching else None
@@ -103,7 +115,8 @@ class StatePasses:
             for each in joining:
                 each.cache, each.borrowed = None, False
         ids = [[each.tokens[each.computed]] for each in self._rows]
-        logits = self.forward.together(self._batch, ids)
+        with self._noting({each: each.computed + 1 for each in self._rows}):
+            logits = self.forward.together(self._batch, ids)
         for each in self._rows:
             self._computed(each, each.computed + 1)
         return list(zip(self._rows, logits, strict=True))
@@ -124,9 +137,11 @@ class StatePasses:
             if group[0].computed:
                 batch = self.forward.batch()
                 batch.join([each.cache for each in group], [each.computed for each in group])
-                logits = self.forward.together(batch, new)
+                with self._noting({each: ends[each] for each in group}):
+                    logits = self.forward.together(batch, new)
             else:
-                logits, batch = self.forward.begin(new)
+                with self._noting({each: ends[each] for each in group}):
+                    logits, batch = self.forward.begin(new)
             for row, each in enumerate(group):
                 each.cache, each.borrowed = batch.row(row), False
                 self._computed(each, ends[each])
@@ -158,9 +173,28 @@ class StatePasses:
         start = each.computed
         if each.borrowed:
             each.cache, each.borrowed = self.forward.copy(each.cache, start), False
-        logits, each.cache = self.forward(each.tokens[start:end], each.cache, start)
+        with self._noting({each: end}):
+            logits, each.cache = self.forward(each.tokens[start:end], each.cache, start)
         self._computed(each, end)
         return logits
+
+    @contextmanager
+    def _noting(self, ends: Mapping[Progress, int]) -> Iterator[None]:
+        """Within the block, one pass is made; note the experts that it chooses.
+
+        Args:
+            ends: The sequences of the pass, in its order, and up to which length it computes each.
+        """
+        if self._routers is None:
+            yield
+            return
+        with self._routers.recording() as noted:
+            yield
+        longest = max(end - each.computed for each, end in ends.items())
+        rows = noted[0].cpu().numpy().reshape(len(ends), longest, *self._routers.shape)
+        for (each, end), row in zip(ends.items(), rows, strict=True):
+            assert each.experts is not None
+            each.experts[each.computed : end] = row[each.computed - end :]  # padding comes first
 
     def _computed(self, each: Progress, end: int) -> None:
         self.tokens_pushed += end - each.computed

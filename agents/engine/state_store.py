@@ -23,11 +23,13 @@ class State:
         cache: Transformers' cache after exactly these tokens; None where there are none.
         shared: Whether several sequences may begin with it (it is the end of a prompt), so that
             none of them may change it.
+        experts: Chosen for these tokens, [tokens, layers, chosen]; None where they are not kept.
     """
 
     tokens: list[int]
     cache: Any
     shared: bool = False
+    experts: np.ndarray | None = None
     nbytes: int = 0
     used: int = 0
     ids: np.ndarray = field(init=False)

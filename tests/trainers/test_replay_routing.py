@@ -1,6 +1,7 @@
 """`trainer.replay_routing`: a run in which training chooses the experts that the engine chose."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from transformers import MixtralConfig, MixtralForCausalLM
 
+from engine_mismatch import EXPERTS, in_bfloat16
 from gymnast.agents import ScriptedAgent, TransformersAgent
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError, ModelError, UsageError
@@ -47,10 +49,17 @@ def mixture() -> Any:
     return model
 
 
-def trained(tokenizer: Any, folder: Path, **settings: Any) -> dict[str, Any]:
+def hybrid() -> Any:
+    """Its like with convolutions, which is sampled through its own forward."""
+    return in_bfloat16("lfm2_moe", vocab_size=1030, **EXPERTS)
+
+
+def trained(
+    make: Callable[[], Any], tokenizer: Any, folder: Path, **settings: Any
+) -> dict[str, Any]:
     """The metrics of one step, whose episodes are the same with all settings."""
     trainer = Trainer(
-        mixture(),
+        make(),
         tokenizer,
         Letters,
         ROWS,
@@ -69,9 +78,12 @@ def trained(tokenizer: Any, folder: Path, **settings: Any) -> dict[str, Any]:
     return found
 
 
-def test_the_trainer_agrees_better_with_the_engine(tokenizer: Any, tmp_path: Path) -> None:
-    own = trained(tokenizer, tmp_path / "own")
-    replayed = trained(tokenizer, tmp_path / "replayed", replay_routing=True)
+@pytest.mark.parametrize("make", [mixture, pytest.param(hybrid, marks=pytest.mark.slow)])
+def test_the_trainer_agrees_better_with_the_engine(
+    make: Callable[[], Any], tokenizer: Any, tmp_path: Path
+) -> None:
+    own = trained(make, tokenizer, tmp_path / "own")
+    replayed = trained(make, tokenizer, tmp_path / "replayed", replay_routing=True)
     assert own["reward/mean"] == replayed["reward/mean"]
     assert own["engine/logprob_difference_max"] > 2 * replayed["engine/logprob_difference_max"]
     assert replayed["engine/logprob_difference"] < own["engine/logprob_difference"]

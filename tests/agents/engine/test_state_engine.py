@@ -147,6 +147,14 @@ def test_a_long_prompt_holds_nobody_up(hybrid: Any) -> None:
     check_turn(hybrid, tokens(1, 300), finish(engine, long)[0], greedy=True)
 
 
+def test_a_context_of_one_token_is_computed_beside_a_long_prompt(hybrid: Any) -> None:
+    engine = StateEngine(forward_of(hybrid), max_batch=4, prefill_tokens=16)
+    futures = [begin(engine, tokens(1, 40)), begin(engine, [5])]
+    completions = finish(engine, *futures)
+    for context, completion in zip([tokens(1, 40), [5]], completions, strict=True):
+        check_turn(hybrid, context, completion, greedy=True)
+
+
 def test_a_seeded_request_samples_the_same_alone_and_in_company(model: Any) -> None:
     sampling = Sampling(max_new_tokens=10, seed=7)
     context = tokens(5, 30)

@@ -8,7 +8,9 @@ import torch
 
 from engine_mismatch import EXPERTS, experts, in_bfloat16, mismatch, trajectory
 from gymnast.agents import TransformersAgent
+from gymnast.agents.caches.continuation import Continuation
 from gymnast.agents.engine import kv_cache
+from gymnast.agents.engine.state_engine import StateEngine
 from gymnast.agents.models.routing import Routers
 from gymnast.errors import ModelError
 from gymnast.trainers.learner.policy.micro_batches import (
@@ -28,13 +30,26 @@ PACKED = [
         for family in ("gpt_oss", "granitemoe", "hunyuan_v1_moe", "jetmoe", "qwen3_moe")
     ),
 ]
+# Continued by chunks; one token at a time; in passes of one sequence; by both.
+STATES = [
+    "lfm2_moe",
+    *(
+        pytest.param(family, marks=pytest.mark.slow)
+        for family in (
+            "bailing_hybrid", "deepseek_v4", "granitemoehybrid", "inkling2_text", "inkling_text",
+            "jamba", "kimi_linear", "llama4_text", "minimax", "minimax_m3_vl_text", "nemotron_h",
+            "qwen3_5_moe_text", "qwen3_next",
+        )
+    ),
+]  # fmt: skip
 PADDED = ["qwen3_5_moe_text", pytest.param("kimi_linear", marks=pytest.mark.slow)]
 PROMPT = list(range(3, 43))
 
 
-def own_experts(model: Any, ids: list[int]) -> torch.Tensor:
+def own_experts(model: Any, ids: list[int], routers: Routers | None = None) -> torch.Tensor:
     """What a model chooses for a sequence alone, [tokens, layers, chosen], in ascending order."""
-    with torch.no_grad(), Routers(model).recording() as chosen:
+    routers = routers or Routers(model)
+    with torch.no_grad(), routers.recording() as chosen:
         model(input_ids=torch.tensor([ids]), use_cache=False)
     return chosen[0].sort(dim=-1).values
 
@@ -64,6 +79,38 @@ def test_completions_say_what_the_model_chose(family: str, monkeypatch: pytest.M
             context + completion.ids + [60 + turn, 7]
             for context, completion in zip(contexts, made, strict=True)
         ]
+
+
+@pytest.mark.parametrize("family", STATES)
+def test_states_carry_what_the_model_chose_for_their_tokens(family: str) -> None:
+    """Through shared prompts, turns, chunks, padding and passes of one sequence or several."""
+    model = tiny(family)
+    agent = TransformersAgent(model, max_batch=4, prefill_tokens=16, keep_experts=True)
+    assert agent.path == "states"
+    check_episodes(model, agent)
+
+
+def test_contexts_that_are_computed_anew_have_their_experts_anew() -> None:
+    model = tiny("lfm2_moe")
+    agent = TransformersAgent(model, max_batch=4, prefill_tokens=16, keep_experts=True)
+    assert isinstance(agent._engine, StateEngine)
+    forward = agent._engine.forward
+    forward.continuation, forward.batching = Continuation.NOTHING, None
+    agent._engine.passes.clear()
+    check_episodes(model, agent)
+
+
+def check_episodes(model: Any, agent: TransformersAgent) -> None:
+    """Three turns of episodes whose prompts begin alike or not, several at once."""
+    contexts = [*([*PROMPT, 50 + i] for i in range(3)), PROMPT, PROMPT, PROMPT[:9], PROMPT[:1]]
+    routers = Routers(model)
+    for turn in range(3):
+        sampling = [Sampling(max_new_tokens=2 + 3 * turn, seed=i) for i in range(len(contexts))]
+        made = asyncio.run(agent.generate_all(list(zip(contexts, sampling, strict=True))))
+        contexts = [c + done.ids for c, done in zip(contexts, made, strict=True)]
+        for ids, completion in zip(contexts, made, strict=True):
+            assert torch.equal(as_chosen(completion), own_experts(model, ids, routers)[:-1])
+        contexts = [[*context, 60 + turn, 7] for context in contexts]
 
 
 def batch(model: Any, chosen: Any = own_experts) -> MicroBatch:
@@ -170,7 +217,7 @@ def test_experts_of_any_group_can_be_replayed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["mixtral", "granitemoe"])
+@pytest.mark.parametrize("family", ["mixtral", "granitemoe", "lfm2_moe"])
 def test_in_bfloat16_the_largest_mismatch_is_gone(family: str) -> None:
     """All tokens and weights are the same; `python benchmarks/engine_mismatch.py` has more."""
     own = mismatch(in_bfloat16(family, **EXPERTS))
@@ -185,8 +232,8 @@ def test_what_cannot_be_replayed_is_refused() -> None:
         Routers(tiny("llama"))
     with pytest.raises(ModelError, match=r"chooses experts by torch.topk\); set replay_routing"):
         Routers(tiny("phimoe"))
-    with pytest.raises(ModelError, match=r"on the path 'packed' alone.*replay_routing to false"):
-        TransformersAgent(tiny("qwen3_5_moe_text"), keep_experts=True)
+    with pytest.raises(ModelError, match=r"Zaya.* chooses experts by torch.topk\)"):
+        TransformersAgent(tiny("zaya"), keep_experts=True)
 
 
 def test_nothing_is_kept_unless_it_is_asked_for() -> None:
