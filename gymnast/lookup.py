@@ -155,7 +155,9 @@ class Names(Generic[T]):
         """Load what an installed package registers under a short name."""
         points = [point for point in self._entry_points() if point.name == name]
         if not points:
-            raise _NotFound(no_such(self.kind, name, self.known()))
+            home, dot, last = name.rpartition(".")
+            meant = f" Did you mean '{home}:{last}'?" if home and dot and last else ""
+            raise _NotFound(no_such(self.kind, name, self.known()) + meant)
         if len({point.value for point in points}) > 1:
             both = " and ".join(_package(point) for point in points)
             raise _NotFound(

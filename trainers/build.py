@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.agents.backends import find_backend
-from gymnast.agents.loading.load import check_lora, load_model, load_tokenizer, model_context_length
+from gymnast.agents.loading.adapters import check_lora
+from gymnast.agents.loading.load import load_model, load_tokenizer, model_context_length
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.settings import RunSettings, check_sampling

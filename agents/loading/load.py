@@ -10,13 +10,12 @@ A name is one of
 The trainer places a model on its device and shards it; the renderer reads chat templates.
 """
 
-import warnings
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 import torch
 
+from gymnast.agents.loading.adapters import adapter_settings, with_adapters
 from gymnast.agents.loading.model_source import (
     check_tokenizer_files,
     decoder_config,
@@ -25,10 +24,8 @@ from gymnast.agents.loading.model_source import (
     unreadable,
 )
 from gymnast.agents.models.context_limits import longest_context
-from gymnast.agents.models.experts import lora_targets
 from gymnast.agents.models.float32_head import use_float32_head
-from gymnast.errors import ModelError, first_line
-from gymnast.lookup import did_you_mean
+from gymnast.errors import ModelError
 
 TINY = "tiny:"
 
@@ -37,28 +34,6 @@ DTYPES = {
     "float16": torch.float16,
     "float32": torch.float32,
 }
-_LORA_DEFAULTS: dict[str, Any] = {
-    "rank": 16,
-    "alpha": None,
-    "target": "all-linear",
-    "dropout": 0.0,
-    "extra": {},
-}
-# Options of peft's LoraConfig that are settings here, or that it finds out itself.
-_LORA_NAMES = {
-    "r": "rank",
-    "lora_alpha": "alpha",
-    "lora_dropout": "dropout",
-    "target_modules": "target",
-    "target_parameters": "target",
-}
-_LORA_REFUSED = {
-    "bias": "a layer's biases are part of the model without adapters, which has to stay as it was",
-    "lora_bias": "an adapter's bias cannot be merged into a layer without one, nor the model saved",
-    "alora_invocation_tokens": "adapters that act from a token on are not computed in training",
-    "layer_replication": "a copied layer shares its weights, and cannot be saved by itself",
-}
-_LORA_OWN = {"task_type", "peft_type", "inference_mode", "base_model_name_or_path", "peft_version"}
 
 
 def load_model(
@@ -94,14 +69,14 @@ def load_model(
         ModelError: The model cannot be found, read or used; the message says what to do.
     """
     torch_dtype = _torch_dtype(dtype)
-    settings = _lora_settings(lora) if lora is not None else None
+    settings = adapter_settings(lora) if lora is not None else None
     if tokenizer is None:
         tokenizer = load_tokenizer(name, chat_template=chat_template)
     model = _load_weights(name, torch_dtype)
     if float32_head:
         use_float32_head(model)
     if settings is not None:
-        model = _with_lora(model, settings, seed)
+        model = with_adapters(model, settings, seed)
     return model.eval(), tokenizer
 
 
@@ -146,6 +121,9 @@ def model_context_length(name: str) -> int | None:
     Args:
         name: As for `load_model`.
 
+    Returns:
+        None where its configuration names no limit (Mamba, ALiBi).
+
     Raises:
         ModelError: The model cannot be found or read.
     """
@@ -154,64 +132,12 @@ def model_context_length(name: str) -> int | None:
     return longest_context(decoder_config(name, model_source(name)))
 
 
-def check_lora(lora: Mapping[str, Any]) -> None:
-    """Check settings of adapters before anything is loaded.
-
-    Args:
-        lora: As for `load_model`.
-
-    Raises:
-        ModelError: A setting, or an option for peft, does not hold; or peft is not installed.
-    """
-    _lora_settings(lora)
-
-
 def _torch_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     if dtype is None or (isinstance(dtype, torch.dtype) and dtype in DTYPES.values()):
         return dtype
     if dtype in DTYPES:
         return DTYPES[str(dtype)]
     raise ModelError(f"dtype: must be one of {', '.join(DTYPES)}, got {dtype!r}")
-
-
-def _lora_settings(lora: Mapping[str, Any]) -> dict[str, Any]:
-    unknown = sorted(set(lora) - set(_LORA_DEFAULTS))
-    if unknown:
-        raise ModelError(
-            f"lora: unknown setting {unknown[0]!r}; there are {', '.join(_LORA_DEFAULTS)}"
-        )
-    settings = _LORA_DEFAULTS | dict(lora)
-    if settings["alpha"] is None:
-        settings["alpha"] = 2 * settings["rank"]
-    try:
-        import peft  # noqa: F401
-    except ImportError as error:
-        raise ModelError(
-            "lora: training adapters needs the peft package; run: pip install 'gymnast[lora]'"
-        ) from error
-    _check_extra(settings["extra"])
-    return settings
-
-
-def _check_extra(extra: Mapping[str, Any]) -> None:
-    """Check the names of peft's options.
-
-    Raises:
-        ModelError: One is a setting of `lora` here, or peft has none of this name.
-    """
-    from peft import LoraConfig
-
-    known = [field.name for field in fields(LoraConfig) if field.name not in _LORA_OWN]
-    for name, value in extra.items():
-        if name in _LORA_NAMES:
-            raise ModelError(f"lora.extra.{name}: leave it out, and set lora.{_LORA_NAMES[name]}")
-        if name not in known:
-            hint = did_you_mean(name, known) or f" There are: {', '.join(known)}."
-            raise ModelError(f"lora.extra.{name}: peft's LoraConfig has no such option.{hint}")
-        if name in _LORA_REFUSED and value not in (None, False, "none"):
-            raise ModelError(
-                f"lora.extra.{name}: must be left out, got {value!r:.80}: {_LORA_REFUSED[name]}"
-            )
 
 
 def _load_weights(name: str, dtype: torch.dtype | None) -> Any:
@@ -238,33 +164,3 @@ def _load_weights(name: str, dtype: torch.dtype | None) -> Any:
                 "Transformers lists them above"
             ) from error
         raise unreadable(name, "weights", error) from error
-
-
-def _with_lora(model: Any, settings: Mapping[str, Any], seed: int) -> Any:
-    from peft import LoraConfig, get_peft_model
-
-    target = lora_targets(model, settings["target"])
-    if target.parameters and settings["dropout"]:
-        raise ModelError(
-            f"lora: dropout is {settings['dropout']}, and the adapters of experts "
-            f"({', '.join(target.parameters)}) can have none. Set lora.dropout to 0, or leave the "
-            "experts out: name in lora.target the modules that get adapters."
-        )
-    make: Any = LoraConfig
-    try:
-        config = make(
-            r=settings["rank"],
-            lora_alpha=settings["alpha"],
-            lora_dropout=settings["dropout"],
-            target_modules=target.modules,
-            target_parameters=target.parameters or None,
-            task_type="CAUSAL_LM",
-            **settings["extra"],
-        )
-        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-            # peft asks models for names that Transformers has deprecated.
-            warnings.simplefilter("ignore", FutureWarning)
-            torch.manual_seed(seed)
-            return get_peft_model(model, config, autocast_adapter_dtype=False)
-    except (ValueError, TypeError, NotImplementedError) as error:
-        raise ModelError(f"lora: {first_line(error)}") from error

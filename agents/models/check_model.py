@@ -78,7 +78,7 @@ def check_model(model: Any, context_length: int | None = None) -> int:
         ModelError: A layer does not attend through Transformers' attention interface, or does so
             in a way that a plan cannot follow.
     """
-    name = type(model).__name__
+    name = type(_without_adapters(model)).__name__
     most = context_length or longest_context(model.config) or FAR
     changes = rope_changes_beyond(model)
     if changes is not None and most > changes:
@@ -94,6 +94,11 @@ def check_model(model: Any, context_length: int | None = None) -> int:
         _check_packing(model, name, ids, precision)
     _check_windows(model, name, ids[: LENGTHS[0]], most)
     return _token_bytes(model, name, ids)
+
+
+def _without_adapters(model: Any) -> Any:
+    """The model of Transformers, within one of peft."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _token_bytes(model: Any, name: str, ids: torch.Tensor) -> int:
@@ -112,13 +117,12 @@ def _check_packing(model: Any, name: str, ids: torch.Tensor, precision: Precisio
         raise ModelError(
             f"{name} has {layers} layers, of which {len(plan.calls)} attend through "
             "transformers.AttentionInterface: models with linear attention, state-space or other "
-            "layers cannot be driven with packed sequences. Choose a decoder in which every layer "
-            "has attention."
+            "layers cannot be driven with packed sequences"
         )
     if max(plan.calls.values()) > 1:
         raise ModelError(
             f"{name} has layers that attend more than once, each time with other keys or values, "
-            "so a layer has no one cache. Choose another model."
+            "so a layer has no one cache"
         )
     _check_neighbours(model, name, ids, precision)
     parts = ids.split(list(LENGTHS))
@@ -127,8 +131,7 @@ def _check_packing(model: Any, name: str, ids: torch.Tensor, precision: Precisio
     if difference is not None:
         raise ModelError(
             f"{name} gives other logits with packed sequences than with its own attention "
-            f"(relative difference {difference:.2g}): it has a part that is not known here. "
-            "Choose another model."
+            f"(relative difference {difference:.2g}): it has a part that is not known here"
         )
 
 
@@ -151,7 +154,7 @@ def _without_mask(
     if unknown:
         raise ModelError(
             f"{type(module).__name__} tells its attention what to see ({', '.join(sorted(unknown))}"
-            "): in longer contexts that is not known here. Choose another model."
+            "): in longer contexts that is not known here"
         )
     return planned_attention(module, query, key, value, None, *positional, **settings)
 
@@ -176,7 +179,7 @@ def _packed_logits(
     except UsageError as error:
         raise ModelError(
             f"{name} does not hand the arguments of its forward pass on to its attention: packed "
-            "sequences need that. Choose another model."
+            "sequences need that"
         ) from error
     except (TypeError, LookupError, AttributeError, RuntimeError) as error:
         raise ModelError(
@@ -212,11 +215,11 @@ def _check_neighbours(model: Any, name: str, ids: torch.Tensor, precision: Preci
     if precision.differ(beside[:, ::2], forth[:, ::2]) is not None:
         raise ModelError(
             f"{name} mixes tokens by other means than attention (a convolution, a recurrent "
-            "state): what is packed side by side would mix too. Choose another model."
+            "state): what is packed side by side would mix too"
         )
     raise ModelError(
         f"{name} counts tokens by where they stand in a pass, whatever position_ids say: those of "
-        "packed sequences would be others than they have alone. Choose another model."
+        "packed sequences would be others than they have alone"
     )
 
 
@@ -262,10 +265,7 @@ def _check_windows(model: Any, name: str, ids: torch.Tensor, most: int) -> None:
     for window, number in plan.windows:
         rule = rules[number] if number is not None and 0 <= number < len(rules) else None
         if number is not None and rule is None:
-            raise ModelError(
-                f"{name} makes attention masks of its own: they are not known here. Choose another "
-                "model."
-            )
+            raise ModelError(f"{name} makes attention masks of its own: they are not known here")
         for position in {most - 1, most // 2}:
             keys = torch.arange(position + 1, device=ids.device)
             ours = causal_mask(keys[-1:], keys, window)[0]

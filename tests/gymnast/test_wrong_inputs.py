@@ -39,6 +39,13 @@ FILES = {
     "t5/tokenizer.json": "{}",
     "odd/config.json": '{"model_type": "oddity"}',
     "odd/tokenizer.json": "{}",
+    "falls.py": """
+def raises(done):
+    raise KeyError("x")
+
+def needs(done, *, decay):
+    return decay
+""",
     "bare.py": """
 from gymnast.envs import Environment
 
@@ -225,6 +232,42 @@ SETTINGS = {
     "an optimizer's option that it does not have": (
         "train run.yaml trainer.optimizer='{name: adamw, epsilon: 1e-6}'",
         "trainer.optimizer: adamw has no option 'epsilon'. There are: betas, eps, ",
+    ),
+    "an optimizer of torch without its module": (
+        "train run.yaml trainer.optimizer=Muon",
+        "trainer.optimizer: there is no optimizer 'Muon'. Did you mean 'torch.optim:Muon'?",
+    ),
+    "an optimizer that is a number": (
+        "train run.yaml trainer.optimizer=3",
+        "trainer.optimizer: must be a name, or a mapping with a name and options, got 3",
+    ),
+    "an optimizer's option of another type": (
+        "train run.yaml trainer.optimizer='{name: adamw, betas: 0.9}'",
+        "trainer.optimizer: adamw with {{'betas': 0.9}}: ",
+    ),
+    "two options of an optimizer that exclude each other": (
+        "train run.yaml trainer.optimizer='{name: adamw, fused: true, foreach: true}'",
+        "trainer.optimizer: adamw with {{'fused': True, 'foreach': True}}: `fused` and `foreach` ",
+    ),
+    "an optimizer of sparse gradients": (
+        "train run.yaml trainer.optimizer=torch.optim:SparseAdam",
+        "trainer.optimizer: torch.optim:SparseAdam takes sparse gradients, and a policy's are ",
+    ),
+    "another framework's way to save memory": (
+        "train run.yaml trainer.gradient_checkpointing=true",
+        "trainer.gradient_checkpointing: unknown key; Gymnast calls it trainer.activations",
+    ),
+    "a schedule that raises": (
+        "train run.yaml trainer.schedule=falls.py:raises",
+        "trainer.schedule: schedule {here}/falls.py:raises raised KeyError('x') ",
+    ),
+    "a schedule without an option that it needs": (
+        "train run.yaml trainer.schedule=falls.py:needs",
+        "trainer.schedule: {here}/falls.py:needs needs the option 'decay': {{name: ",
+    ),
+    "an option of peft of another type": (
+        "train run.yaml model.lora='{extra: {use_dora: maybe}}'",
+        "lora.extra.use_dora: must be true or false, got 'maybe'",
     ),
     "a schedule that nobody has": (
         "train run.yaml trainer.schedule=cosin",

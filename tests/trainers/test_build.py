@@ -9,7 +9,9 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from transformers import Mamba2Config, Mamba2ForCausalLM
 
+from gymnast.agents.loading.load import load_tokenizer
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError
 from gymnast.trainers.build import build_trainer, evaluation_config
@@ -158,3 +160,22 @@ def test_the_output_dir_of_a_config_stays_where_it_was_when_an_environment_chang
     assert trainer.folder.path == tmp_path / "run"
     assert {path.name for path in (tmp_path / "run").iterdir()} >= {"config.yaml", "metrics.jsonl"}
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_model_without_a_longest_context_takes_that_of_the_config(tmp_path: Path) -> None:
+    folder, tokenizer = str(tmp_path / "mamba2"), load_tokenizer("tiny:")
+    shape: dict[str, Any] = {
+        "hidden_size": 64,
+        "num_heads": 8,
+        "head_dim": 16,
+        "state_size": 8,
+        "n_groups": 1,
+    }
+    Mamba2ForCausalLM(
+        Mamba2Config(vocab_size=len(tokenizer), num_hidden_layers=1, **shape)
+    ).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    kept = build(model={"name": folder, "dtype": None}, environment={"context_length": 700})
+    assert kept.longest_episode == 700
+    with pytest.raises(ConfigError, match="context_length: must be set"):
+        build(model={"name": folder})

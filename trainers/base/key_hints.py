@@ -44,6 +44,7 @@ OTHER_NAMES = {
     "per_device_train_batch_size": _ROWS,
     "rollout_batch_size": _ROWS,
     "gradient_accumulation_steps": "trainer.tokens_per_microbatch",
+    "gradient_checkpointing": "trainer.activations (keep, recompute or offload)",
     "micro_batch_size": "trainer.tokens_per_microbatch",
     "max_steps": _STEPS,
     "num_train_epochs": _STEPS,

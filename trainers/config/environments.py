@@ -92,7 +92,9 @@ def environment_maker(
             neither has one.
     """
     cls, settings = find_environment(section, name), section.settings
-    longest = settings.setdefault("context_length", model_context_length)
+    if settings.get("context_length") is None:
+        settings["context_length"] = model_context_length
+    longest = settings["context_length"]
     if longest is None:
         raise ConfigError(
             f"{place_of(name)}.context_length: must be set, since {model.name} has no longest "

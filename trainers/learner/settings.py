@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from gymnast.errors import ConfigError
@@ -21,17 +21,21 @@ from gymnast.trainers.learner.optimizers.by_name import Spec, named_optimizer
 from gymnast.trainers.learner.optimizers.schedules import named_schedule
 
 
-def _means(find: Callable[[Spec], Any]) -> AfterValidator:
+def _means(find: Callable[[Spec], Any]) -> BeforeValidator:
     """Check that a name means something."""
 
     def check(given: Spec) -> Spec:
+        if not isinstance(given, str | dict):
+            shown = "nothing" if given is None else f"{given!r:.80}"
+            why = f"must be a name, or a mapping with a name and options, got {shown}"
+            raise PydanticCustomError(NAMED, "{why}", {"why": why})
         try:
             find(given)
         except ConfigError as error:
             raise PydanticCustomError(NAMED, "{why}", {"why": str(error)}) from error
         return given
 
-    return AfterValidator(check)
+    return BeforeValidator(check)
 
 
 class LearnerSettings(Settings):

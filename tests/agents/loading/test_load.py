@@ -182,11 +182,14 @@ def test_lora_starts_the_same_for_the_same_seed_and_leaves_the_random_state() ->
     ("lora", "message"),
     [
         ({"ranks": 4}, "unknown setting 'ranks'; there are rank, alpha, target, dropout, extra"),
-        ({"target": ["no_such_module"]}, "no_such_module"),
+        ({"target": ["q_proj", "qproj"]}, r"is called 'qproj'\. Did you mean 'q_proj'\?"),
+        ({"target": "qproj"}, r"lora.target: .* Did you mean 'q_proj'\?"),
+        ({"extra": {"modules_to_save": ["embed"]}}, r"modules_to_save: .* mean 'embed_tokens'\?"),
+        ({"extra": {"rank_pattern": 3}}, "rank_pattern: must be a mapping"),
         ({"extra": {"use_rslor": True}}, r"extra.use_rslor: .* Did you mean 'use_rslora'\?"),
         ({"extra": {"r": 8}}, "lora.extra.r: leave it out, and set lora.rank"),
         ({"extra": {"bias": "all"}}, "lora.extra.bias: must be left out, got 'all'"),
-        ({"extra": {"layers_to_transform": [0]}}, "lora: `layers_to_transform` cannot be used"),
+        ({"extra": {"layers_to_transform": [0]}}, r"layers_to_transform. cannot be used"),
     ],
 )
 def test_lora_settings_that_do_not_hold(lora: dict[str, Any], message: str) -> None:

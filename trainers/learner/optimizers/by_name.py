@@ -81,8 +81,16 @@ class NamedOptimizer:
             made: torch.optim.Optimizer = make(
                 [dict(group) for group in groups], lr=groups[0]["lr"], **decay, **self.options
             )
-        except (ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
-            raise ConfigError(f"{self.name}: {first_line(error)}") from error
+        except (
+            ValueError,
+            TypeError,
+            LookupError,
+            AttributeError,
+            AssertionError,
+            RuntimeError,
+        ) as error:
+            options = f" with {dict(self.options)!r:.80}" if self.options else ""
+            raise ConfigError(f"{self.name}{options}: {first_line(error)}") from error
         return made
 
 
@@ -96,6 +104,8 @@ def named_optimizer(given: Spec) -> NamedOptimizer:
     """
     name, options = name_and_options(given)
     others = options.pop("others", None)
+    if not OPTIMIZERS.knows(name) and isinstance(getattr(torch.optim, name, None), type):
+        raise ConfigError(f"there is no optimizer {name!r}. Did you mean 'torch.optim:{name}'?")
     kind = OPTIMIZERS.find(name)
     _check_drivable(name, kind)
     check_options(name, options, arguments_of(kind), _SETTINGS)
@@ -171,6 +181,8 @@ def _check_drivable(name: str, kind: type[torch.optim.Optimizer]) -> None:
             f"{name} takes no learning rate (lr), which trainer.learning_rate is; name a class "
             "that does"
         )
+    if kind is torch.optim.SparseAdam:
+        raise ConfigError(f"{name} takes sparse gradients, and a policy's are dense; name adamw")
     closure = inspect.signature(kind.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ConfigError(

@@ -114,7 +114,8 @@ class MasterOptimizer(Optimizer):
             try:
                 return [self._part(named, numbers, weight_decay)]
             except ConfigError as error:
-                raise ConfigError(f"trainer.optimizer: {error}. {_way_out(others)}") from error
+                way_out = "" if "weight_decay" in str(error) else f". {_way_out(others)}"
+                raise ConfigError(f"trainer.optimizer: {error}{way_out}") from error
         rest = [number for number in numbers if self.parameters[number] in others]
         inner = [number for number in numbers if self.parameters[number] not in others]
         shared = [(named, inner), (named.others, rest)]

@@ -65,13 +65,30 @@ def named_schedule(given: Spec) -> Schedule:
     function = SCHEDULES.find(name)
     parameters = inspect.signature(function).parameters.values()
     check_options(name, options, [p.name for p in parameters if p.kind is p.KEYWORD_ONLY], {})
+    missing = [p.name for p in parameters if _is_required(p) and p.name not in options]
+    if missing:
+        raise ConfigError(
+            f"{name} needs the option {missing[0]!r}: {{name: {name}, {missing[0]}: ...}}"
+        )
     schedule = partial(_share, name, partial(function, **options))
     schedule(0.0)
     return schedule
 
 
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+
+
 def _share(name: str, schedule: Schedule, done: float) -> float:
-    share = schedule(done)
+    try:
+        share = schedule(done)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"schedule {name} raised {error!r:.200} where {done:g} of the run is done; it is "
+            "called with that share, and with its options"
+        ) from error
     if isinstance(share, bool) or not isinstance(share, Real) or not 0 <= share < math.inf:
         raise ConfigError(
             f"schedule {name} returns {share!r:.80} where {done:g} of the run is done; it must be "

@@ -155,9 +155,9 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "an option out of range": (
         {"name": "adamw", "betas": [0.9, 1.5]},
-        "adamw: Invalid beta parameter at index 1: 1.5",
+        "adamw with {'betas': (0.9, 1.5)}: Invalid beta parameter at index 1: 1.5",
     ),
-    "an option of another type": ({"name": "adamw", "eps": "1e-8"}, "adamw: "),
+    "an option of another type": ({"name": "adamw", "eps": "1e-8"}, "adamw with {'eps': '1e-8'}: "),
     "a loss in every step": ("torch.optim:LBFGS", "computes the loss again in each step"),
     "wrong others": ({"name": "torch.optim:Muon", "others": "adm"}, "there is no optimizer 'adm'"),
     "others of another type": (
