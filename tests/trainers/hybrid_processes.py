@@ -44,6 +44,7 @@ LEARNS: dict[str, Any] = {
     "activations": "keep",
 }
 TWO_STEPS = LEARNS | {"steps": 2, "deterministic": True, "checkpoint_every_steps": 1}
+WAYS = ("ddp", "fsdp2", "zero1", "zero2", "zero3")
 Divides = Callable[[], AbstractContextManager[None]]
 
 
@@ -57,17 +58,18 @@ def ways(folder: Path) -> dict[str, Divides]:
     return {
         "ddp": nullcontext,
         "fsdp2": fsdp2,
+        "zero1": lambda: zero(1, folder),
         "zero2": lambda: zero(2, folder),
         "zero3": lambda: zero(3, folder),
     }
 
 
 def plain(folder: Path) -> Found:
-    """A step of every family in every way; ZeRO 2 differs from 3 in weights alone."""
+    """A step of every family in every way; stages 1 to 3 of ZeRO differ in what is shared out."""
     found: Found = {}
     for family in FAMILIES:
         for way, divides in ways(folder).items():
-            if way == "zero2" and family != FAMILIES[0]:
+            if way in ("zero1", "zero2") and family != FAMILIES[0]:
                 continue
             with divides():
                 _, of_way = train(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from clocks import without_clocks
@@ -91,3 +92,9 @@ def difference(ours: Path, theirs: Path) -> float:
     )
     start = torch.cat([p.flatten() for p in tiny_model().parameters()])
     return float((mine - other).norm() / (other - start).norm())
+
+
+def weights(run: Path) -> torch.Tensor:
+    """Of a run's trained model, in one row."""
+    tensors = load_file(run / "model" / "model.safetensors")
+    return torch.cat([tensors[name].float().flatten() for name in sorted(tensors)])

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import hybrid_processes
-from process_runs import Found, in_two_processes, written
+from process_runs import Found, in_two_processes, weights, written
 from two_processes import train
 
 pytestmark = [
@@ -23,7 +22,7 @@ pytestmark = [
 
 SCRIPT = Path(__file__).parents[1] / "hybrid_processes.py"
 LONGEST_S = 1200  # for all scenarios; one that hangs fails here
-WAYS = ("ddp", "fsdp2", "zero2", "zero3")
+WAYS = hybrid_processes.WAYS
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +34,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(folder: Path) -> Found:
     """What both processes found in every scenario."""
     return in_two_processes(SCRIPT, folder, longest_s=LONGEST_S)
-
-
-def weights(run: Path) -> torch.Tensor:
-    tensors = load_file(run / "model" / "model.safetensors")
-    return torch.cat([tensors[name].float().flatten() for name in sorted(tensors)])
 
 
 def assert_as_one(run: Path, alone: Path, start: Any, folder: Path) -> None:

@@ -22,7 +22,9 @@ import yaml
 from safetensors.torch import load_file
 
 from clocks import without_clocks
+from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.trainers.saving.checkpoints import Checkpoints
+from model_families import tiny
 
 SCRIPT = Path(__file__).parents[1] / "killed_runs.py"
 KILLED = -signal.SIGKILL
@@ -251,6 +253,22 @@ def test_global_generators_go_on_where_they_were(runs: Runs, whole_drawing: Path
         assert runs.play("drawing", *DRAWING, kill=kill, resume=number > 0) == KILLED
     assert runs.play("drawing", *DRAWING, resume=True) == 0, runs.log("drawing")
     assert_same_run(runs.folder / "drawing", whole_drawing)
+
+
+@pytest.mark.slow
+def test_adapters_of_experts_are_resumed_exactly(runs: Runs, tmp_path: Path) -> None:
+    tiny("qwen3_moe", vocab_size=len(tokenizer := tiny_tokenizer())).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    lora = (f"model.name={tmp_path}", "model.lora.rank=4")
+    assert runs.play("whole_experts", *lora) == 0, runs.log("whole_experts")
+    kills = [("step 3: loss", 1), ("step 4: optimizer step", 1), ("evaluation 4: reward", 2)]
+    for number, kill in enumerate(kills):
+        assert runs.play("experts", *lora, kill=kill, resume=number > 0) == KILLED, kill
+    assert runs.play("experts", *lora, resume=True) == 0, runs.log("experts")
+    assert_same_run(runs.folder / "experts", runs.folder / "whole_experts")
+    (checkpoint,) = (runs.folder / "experts" / "checkpoints").iterdir()
+    adapters = load_file(next(checkpoint.parents[1].rglob("adapter_model.safetensors")))
+    assert any(".experts." in name and weight.any() for name, weight in adapters.items())
 
 
 def test_a_model_of_fewer_steps_is_replaced_though_killed_between_the_renames(
