@@ -34,6 +34,7 @@ def in_two_processes(script: Path, folder: Path, *, longest_s: float) -> Found:
         longest_s: For all scenarios; one that hangs fails then.
     """
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    shared["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # pytest's, with benchmarks
     processes = []
     for rank in ("0", "1"):
         environment = (
