@@ -152,7 +152,9 @@ MISTAKES = {
     "trainer.schedule=cosin": "trainer.schedule: there is no schedule 'cosin'. Did you mean 'c",
     "trainer.schedule={name: linear, end: 0}": "trainer.schedule: linear has no option 'end'.",
     "trainer.optimizer=muon": "trainer.optimizer: there is no optimizer 'muon'. There are: adamw.",
-    "trainer.optimizer={name: adamw, betas: [0.9, 2]}": "trainer.optimizer: adamw: Invalid beta",
+    "trainer.optimizer={name: adamw, betas: [0.9, 2]}": (
+        "trainer.optimizer: adamw with {'betas': (0.9, 2)}: Invalid beta"
+    ),
     "trainer.optimizer=3": "trainer.optimizer",
     "trainer.adapter_learning_rate=0": "trainer.adapter_learning_rate: must be > 0, got 0",
     "trainer.betas=[0.9, 0.95]": "trainer.betas: unknown key; Gymnast calls it trainer.optimizer ",
