@@ -140,7 +140,7 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     estimate = learner.prepare(case["tokens"], total).estimate
     forget_peak()
     for step in range(2):
-        metrics = learner.update([group], step)
+        metrics = learner.update([group], step).metrics
         assert metrics["updates/taken"] == 1
     return {"estimate": estimate.total, "peak": peak_bytes() - before, **vars(estimate)}
 

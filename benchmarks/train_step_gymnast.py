@@ -56,7 +56,7 @@ def step(
     sizes = [len(batch) for batch in split(samples, settings.tokens_per_microbatch)]
     accelerator = Accelerator(cpu=device == "cpu")
     with measured() as cost:
-        metrics = update(policy, optimizer, trajectories, settings, accelerator)
+        metrics = update(policy, optimizer, trajectories, settings, accelerator).metrics
     states = optimizer.state_dict()["states"]
     moments = {
         name: states[number]["exp_avg"] for number, (name, _) in enumerate(model.named_parameters())

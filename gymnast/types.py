@@ -184,6 +184,7 @@ class Trajectory:
         terminated: Whether the task was over.
         truncated: Whether a limit cut it off.
         messages: The conversation in OpenAI's shape, JSON-serialisable.
+        tools: The schemas of the tools that were offered, in OpenAI's shape.
         versions: Which weights sampled which of `ids`, in order; each span lies within one turn.
             Empty where the agent does not say.
         token_rewards: How the reward of each turn is divided among its action tokens, 0.0 where
@@ -211,6 +212,7 @@ class Trajectory:
     terminated: bool
     truncated: bool
     messages: list[Message] = field(default_factory=list)
+    tools: Sequence[Mapping[str, Any]] = ()
     versions: Sequence[VersionSpan] = ()
     token_rewards: Sequence[float] = ()
     states: Sequence[Hashable] = ()

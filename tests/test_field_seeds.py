@@ -119,7 +119,7 @@ def learn(groups: Sequence[Sequence[Trajectory]]) -> dict[str, float]:
         tokens_per_microbatch=2048,
     )
     optimizer = MasterOptimizer(model.parameters(), learning_rate=1e-3)
-    return update(Policy(model), optimizer, groups, settings, Accelerator())
+    return update(Policy(model), optimizer, groups, settings, Accelerator()).metrics
 
 
 class Keeps:

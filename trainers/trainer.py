@@ -345,17 +345,21 @@ class Trainer:
             on_progress=lambda done, total: self.tell("on_rollouts", number, done, total),
         )
         collected = time.perf_counter()
-        metrics = self.learner.update(rollouts, self.step, done=self.step / self.steps)
+        learned = self.learner.update(rollouts, self.step, done=self.step / self.steps)
         self.step += 1
         self.loop.state.mark()
         ended = time.perf_counter()
         sampled = rollouts.metrics.get("tokens/sampled", 0.0)
-        metrics |= rollouts.metrics | {
-            "time/rollout_s": collected - started,
-            "time/train_s": ended - collected,
-            "time/step_s": ended - started,
-            "tokens/per_s": sampled / (collected - started),
-        }
+        metrics = (
+            learned.metrics
+            | rollouts.metrics
+            | {
+                "time/rollout_s": collected - started,
+                "time/train_s": ended - collected,
+                "time/step_s": ended - started,
+                "tokens/per_s": sampled / (collected - started),
+            }
+        )
         self._record(self.step, f"step_{self.step:05d}", metrics, rollouts)
         self.tell("on_step", self.step, metrics, rollouts)
         self._rollouts.hand_over(self.model, self.step)

@@ -38,7 +38,7 @@ from gymnast.trainers.learner.policy.policy import Policy, Reference
 from gymnast.trainers.learner.policy.recomputation import Activations
 from gymnast.trainers.learner.policy.shares import largest_over_processes
 from gymnast.trainers.learner.settings import LearnerSettings
-from gymnast.trainers.learner.update import UpdateSettings, update
+from gymnast.trainers.learner.update import Learned, UpdateSettings, update
 from gymnast.visible import visible_logger
 
 logger = visible_logger(__name__)
@@ -184,8 +184,8 @@ class Learner:
             del joined
             self._accelerator.free_memory()  # drops its own reference, and collects cycles
 
-    def update(self, groups: Groups, step: int, *, done: float = 0.0) -> dict[str, float]:
-        """Learn from a step's trajectories; a collective call. Returns metrics.
+    def update(self, groups: Groups, step: int, *, done: float = 0.0) -> Learned:
+        """Learn from a step's trajectories; a collective call.
 
         Args:
             groups: Of all processes.
@@ -211,7 +211,7 @@ class Learner:
         with torch.random.fork_rng(devices=[]):
             process = self._accelerator.process_index
             torch.manual_seed(derive(self._seed, "update", step, process))
-            metrics = update(
+            learned = update(
                 self.policy,
                 self.optimizer,
                 groups,
@@ -220,7 +220,7 @@ class Learner:
                 self._reference,
             )
         self.gather()
-        return metrics
+        return learned
 
     @torch.no_grad()
     def gather(self) -> None:

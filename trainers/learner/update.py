@@ -65,6 +65,19 @@ from gymnast.trainers.learner.policy.shares import (
 
 
 @dataclass(frozen=True)
+class Learned:
+    """What came of learning from a batch.
+
+    Attributes:
+        metrics: Over all processes; see the top of this file.
+        groups: What was given, with the advantages that were learned from.
+    """
+
+    metrics: dict[str, float]
+    groups: list[list[CreditedTrajectory]]
+
+
+@dataclass(frozen=True)
 class UpdateSettings:
     """What learning from a batch needs besides data.
 
@@ -88,7 +101,7 @@ def update(
     settings: UpdateSettings,
     accelerator: Accelerator,
     reference: Reference | None = None,
-) -> dict[str, float]:
+) -> Learned:
     """Learn from a batch; every process calls it.
 
     Args:
@@ -98,9 +111,6 @@ def update(
         settings: What is learned by, and in which portions.
         accelerator: Sums gradients and counts over processes.
         reference: What `algorithm.kl` compares the policy with.
-
-    Returns:
-        Metrics, over all processes; see the top of this file.
     """
     algorithm = settings.algorithm
     policy.eval()
@@ -120,7 +130,7 @@ def update(
     shares = _minibatches(policy, kept, settings, accelerator, reference)
     steps = _steps(policy, optimizer, shares, settings, accelerator)
     masked = sum(map(len, credited)) - sum(map(len, kept))
-    return {
+    metrics = {
         "tokens/trained": sum(share.tokens for share in shares),
         "episodes/with_gradient": float(sum(len(share.trajectories) for share in shares)),
         "episodes/masked": float(masked),
@@ -130,6 +140,7 @@ def update(
         **optimizer.learning_rates(),
         "updates/skipped_total": float(optimizer.skipped),
     }
+    return Learned(metrics, credited)
 
 
 def _minibatches(

@@ -230,6 +230,7 @@ def _trajectory(
         terminated=over.terminated,
         truncated=over.truncated,
         messages=env.messages if isinstance(env, Environment) else [],
+        tools=env.tools if isinstance(env, Environment) else (),
         versions=record.versions,
         reward_parts=record.reward_parts,
         no_reward=record.no_reward,

@@ -3,6 +3,7 @@
     optimizer     float32 master weights, moments, how many updates were taken and skipped
     counters      whole numbers: `step`, and `evaluated`, the step of the last evaluation
     generators    Python's, NumPy's and torch's global generators, of each process
+    parts         what else changes from step to step, by name (`Remembers`)
 
 A state lies between two steps. It is recorded at the end of each (`RunState.mark`), so a step that
 is dropped leaves no trace in it. A state in the middle of an update is not saved.
@@ -16,7 +17,7 @@ decided in `trainers/config/resuming.py`.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from accelerate import Accelerator
 
@@ -33,12 +34,25 @@ T = TypeVar("T")
 logger = visible_logger(__name__)
 
 
+class Remembers(Protocol):
+    """A part of a run that changes from step to step, alike in all processes."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the part needs to continue; a collective call. It is not changed afterwards."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Mark:
     """The end of a step."""
 
     updates: tuple[int, int]  # of the optimizer: taken, skipped
     generators: dict[str, Any]  # of this process
+    parts: dict[str, dict[str, Any]]
 
 
 @dataclass
@@ -53,6 +67,7 @@ class RunState:
         folder: The run's, one for all processes; None saves nothing.
         seed: The run's.
         keep: How many checkpoints stay, while no optimisation steps are being skipped.
+        parts: What else is saved and restored, by name. A part that a checkpoint lacks begins anew.
     """
 
     accelerator: Accelerator
@@ -60,6 +75,7 @@ class RunState:
     folder: RunFolder | None
     seed: int
     keep: int
+    parts: Mapping[str, Remembers] = field(default_factory=dict)
     _mark: _Mark | None = field(default=None, init=False)
     _saved: dict[str, int] | None = field(default=None, init=False)
 
@@ -89,7 +105,8 @@ class RunState:
 
     def mark(self) -> None:
         """Record that a step ends here, with the states of the generators."""
-        self._mark = _Mark(self._updates, generator_states())
+        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        self._mark = _Mark(self._updates, generator_states(), parts)
 
     @property
     def is_between_steps(self) -> bool:
@@ -113,6 +130,7 @@ class RunState:
             "optimizer": self.optimizer.state_dict(),  # gathers, where weights are sharded
             "counters": dict(counters),
             "generators": together(self.accelerator, lambda: generators),
+            "parts": self._mark.parts,
         }
         write = partial(self.folder.checkpoints.save, counters["step"], state, keep=self._kept())
         self._on_main_process(write)
@@ -161,6 +179,9 @@ class RunState:
             restore_generators(generators[process])
         else:  # the run had fewer processes
             seed_generators(self.seed, "generators", process, step)
+        for name, part_state in state.get("parts", {}).items():
+            if name in self.parts:
+                self.parts[name].load_state_dict(part_state)
         counters: dict[str, int] = state["counters"]
         return counters
 

@@ -64,7 +64,7 @@ def learned(
     optimizer.gradients = []
     settings = UpdateSettings(algorithm, math.inf, tokens)
     reference = Reference(tiny_model(seed=1))
-    metrics = update(Policy(model), optimizer, groups, settings, Accelerator(), reference)
+    metrics = update(Policy(model), optimizer, groups, settings, Accelerator(), reference).metrics
     return metrics, optimizer.gradients
 
 

@@ -20,7 +20,7 @@ def gradient(model: Any, groups: Groups, tokens_per_microbatch: int) -> torch.Te
     optimizer = KeepsGradients(model.parameters(), learning_rate=0.0)
     algorithm = make_algorithm("dr_grpo", loss="reinforce")
     settings = UpdateSettings(algorithm, math.inf, tokens_per_microbatch)
-    metrics = update(Policy(model), optimizer, groups, settings, Accelerator())
+    metrics = update(Policy(model), optimizer, groups, settings, Accelerator()).metrics
     assert metrics["updates/taken"] == 1
     return torch.cat([gradient.flatten().double() for gradient in optimizer.gradients])
 

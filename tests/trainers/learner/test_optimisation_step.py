@@ -30,7 +30,7 @@ def learned(
     optimizer = MasterOptimizer(model.parameters(), learning_rate=1e-2)
     return update(
         Policy(model), optimizer, groups, UpdateSettings(algorithm, math.inf, tokens), Accelerator()
-    )
+    ).metrics
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def run(
     """Take one step; returns its metrics and the gradients it took."""
     optimizer = KeepsGradients(model.parameters(), learning_rate=0.1)
     optimizer.gradients = []
-    metrics = update(Policy(model), optimizer, groups, settings, accelerator)
+    metrics = update(Policy(model), optimizer, groups, settings, accelerator).metrics
     return metrics, optimizer.gradients
 
 
@@ -177,7 +177,7 @@ def test_a_step_raises_what_was_better_than_the_rest(accelerator: Accelerator) -
         for own in [forward_logprobs(model, t.ids).tolist()]
     )
     optimizer = MasterOptimizer(model.parameters(), learning_rate=1e-4)
-    metrics = update(Policy(model), optimizer, [[worse, better]], SETTINGS, accelerator)
+    metrics = update(Policy(model), optimizer, [[worse, better]], SETTINGS, accelerator).metrics
     assert metrics["clipped"] == 0.0
     assert metrics["engine/logprob_difference"] < 1e-5
 
@@ -208,10 +208,10 @@ def test_a_loss_that_is_no_number_skips_the_update_and_the_next_one_works(
     broken = replace(groups[0][0], logprobs=[math.nan] * len(groups[0][0].ids))
     optimizer = MasterOptimizer(model.parameters(), learning_rate=1e-3)
     policy = Policy(model)
-    metrics = update(policy, optimizer, [[broken, groups[0][1]]], SETTINGS, accelerator)
+    metrics = update(policy, optimizer, [[broken, groups[0][1]]], SETTINGS, accelerator).metrics
     assert metrics["updates/skipped"] == 1.0
     assert unchanged(model, before) and optimizer.steps == 0
-    metrics = update(policy, optimizer, groups, SETTINGS, accelerator)
+    metrics = update(policy, optimizer, groups, SETTINGS, accelerator).metrics
     assert metrics["updates/skipped"] == 0.0 and math.isfinite(metrics["loss"])
     assert not unchanged(model, before)
     assert all(torch.isfinite(weight).all() for weight in weights(model))
@@ -259,7 +259,10 @@ def test_the_learning_rate_is_that_of_the_last_step_and_clipping_is_told(
         model = tiny_model()
         optimizer = MasterOptimizer(model.parameters(), learning_rate=1e-4, warmup_steps=3)
         settings = replace(SETTINGS, max_grad_norm=max_grad_norm)
-        told = [update(Policy(model), optimizer, groups, settings, accelerator) for _ in range(5)]
+        told = [
+            update(Policy(model), optimizer, groups, settings, accelerator).metrics
+            for _ in range(5)
+        ]
         rates = [metrics["learning_rate"] for metrics in told]
         assert rates == pytest.approx([0.25e-4, 0.5e-4, 0.75e-4, 1e-4, 1e-4])
         assert [metrics["grad_clipped"] for metrics in told] == [clipped] * 5
@@ -357,7 +360,9 @@ def learned(
     with torch.no_grad():  # a reference that is not the policy
         for weight in other.parameters():
             weight.mul_(1.05)
-    metrics = update(Policy(model), optimizer, groups, chosen, accelerator, Reference(other))
+    metrics = update(
+        Policy(model), optimizer, groups, chosen, accelerator, Reference(other)
+    ).metrics
     return metrics, optimizer.gradients
 
 
@@ -442,7 +447,9 @@ def test_the_coefficient_of_a_divergence_in_the_reward_counts_where_parts_are_st
         model = tiny_model()
         optimizer = KeepsGradients(model.parameters(), learning_rate=0.1)
         optimizer.gradients = []
-        told = update(Policy(model), optimizer, groups, settings, accelerator, Reference(other))
+        told = update(
+            Policy(model), optimizer, groups, settings, accelerator, Reference(other)
+        ).metrics
         return told["loss"]
 
     assert loss(1e-5) == pytest.approx(loss(None), rel=1e-2)
@@ -501,7 +508,7 @@ def steps_of(accelerator: Accelerator, groups: Groups, **settings: Any) -> tuple
     optimizer = MasterOptimizer(model.parameters(), learning_rate=1e-3)
     algorithm = make_algorithm("rloo", old_logprobs="engine", **settings)
     chosen = replace(SETTINGS, algorithm=algorithm)
-    metrics = update(Policy(model), optimizer, groups, chosen, accelerator)
+    metrics = update(Policy(model), optimizer, groups, chosen, accelerator).metrics
     assert metrics["tokens/trained"] == sum(t.action_tokens for g in groups for t in g)
     return optimizer.steps, weights(model)
 

@@ -71,7 +71,7 @@ def learned(algorithm: dict[str, Any], groups: Groups, tokens: int) -> tuple[Any
     optimizer.gradients = []
     settings = UpdateSettings(make_algorithm(**algorithm), math.inf, tokens)
     reference = Reference(small(seed=1))
-    metrics = update(Policy(model), optimizer, groups, settings, Accelerator(), reference)
+    metrics = update(Policy(model), optimizer, groups, settings, Accelerator(), reference).metrics
     return metrics, optimizer
 
 

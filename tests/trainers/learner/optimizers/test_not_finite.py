@@ -95,7 +95,9 @@ class Run:
         self._policy, self._accelerator = Policy(self.model), accelerator
 
     def learn(self, groups: Any, algorithm: Algorithm = PLAIN) -> dict[str, float]:
-        return update(self._policy, self.optimizer, groups, settings(algorithm), self._accelerator)
+        return update(
+            self._policy, self.optimizer, groups, settings(algorithm), self._accelerator
+        ).metrics
 
     @property
     def state(self) -> list[torch.Tensor]:
