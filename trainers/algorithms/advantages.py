@@ -301,6 +301,27 @@ def turn_level(
     return advantages
 
 
+@estimator
+def rejection(batch: RewardBatch, *, threshold: float = 1.0) -> list[torch.Tensor]:
+    """1 for every trajectory whose reward reaches a threshold, 0 for the others.
+
+    With the loss `likelihood` this is rejection sampling: the policy is trained to say what passed.
+    STaR (Zelikman et al. 2022, arXiv:2203.14465, section 3.1) keeps the answers that are right, as
+    here; RAFT (Dong et al. 2023, arXiv:2304.06767, algorithm 1) keeps those of a prompt with the
+    highest reward; with rewards of 0 and 1 the two differ only where all of a prompt are wrong.
+    Xiong et al. 2025 (arXiv:2504.11343) compare it with GRPO. No trajectory is compared with
+    another, so a group may be one.
+
+    Args:
+        batch: N trajectories.
+        threshold: The lowest reward that passes.
+
+    Returns:
+        N tensors, [turns] each.
+    """
+    return _to_turns((batch.rewards >= threshold) * 1.0, batch)
+
+
 def _discounted(rewards: Sequence[float], gamma: float) -> torch.Tensor:
     """Returns from each turn on, [turns]."""
     returns = torch.zeros(len(rewards))

@@ -135,6 +135,7 @@ PRESETS: dict[str, Preset] = {
     "cispo": Preset("grpo", loss="cispo"),
     "reinforce_pp": Preset("reinforce_pp"),
     "gdpo": Preset("gdpo"),
+    "rejection": Preset("rejection", loss="likelihood"),
 }
 
 

@@ -216,6 +216,25 @@ def reinforce(
     return TokenLosses(-advantages * logprobs, ratio, torch.zeros_like(ratio, dtype=torch.bool))
 
 
+@token_loss
+def likelihood(
+    logprobs: torch.Tensor, sampled_logprobs: torch.Tensor, advantages: torch.Tensor
+) -> TokenLosses:
+    """The negative log-likelihood, weighted by the advantage: loss = -A * logprobs.
+
+    With A = 1 it is the loss of supervised learning, by which demonstrations are learned. Who wrote
+    the tokens does not matter, so there is no ratio. Its value and gradient are those of
+    `reinforce`, which reports on the ratio to the engine that sampled.
+
+    Args:
+        logprobs: [A], under the policy being trained.
+        sampled_logprobs: [A], not used.
+        advantages: [A].
+    """
+    ones = torch.ones_like(logprobs.detach())
+    return TokenLosses(-advantages * logprobs, ones, torch.zeros_like(ones, dtype=torch.bool))
+
+
 @sequence_loss
 def gspo(
     logprobs: torch.Tensor,

@@ -93,8 +93,8 @@ def test_equals_have_no_advantage_however_their_mean_is_rounded(reward: float, s
         group=torch.zeros(size, dtype=torch.long),
         turn_rewards=[[reward]] * size,
     )
-    for name, estimate in ESTIMATORS.items():
-        found = torch.cat(estimate(batch))
+    for name in set(ESTIMATORS) - {"rejection"}:  # which compares none with another
+        found = torch.cat(ESTIMATORS[name](batch))
         assert found.tolist() == [0.0] * size, name
 
 
@@ -108,8 +108,24 @@ def test_a_group_of_equals_has_no_advantage_whatever_the_other_groups_have(
         group=torch.tensor([0] * 6 + [1] * 5),
         turn_rewards=[[reward] for reward in rewards],
     )
-    for name in set(ESTIMATORS) - {"reinforce_pp"}:  # which knows no groups
+    for name in set(ESTIMATORS) - {"reinforce_pp", "rejection"}:  # which know no groups
         assert torch.cat(ESTIMATORS[name](batch)[:6]).tolist() == [0.0] * 6, name
+
+
+# --- Without comparing
+
+
+@given(st.lists(finite, min_size=1, max_size=6), finite)
+def test_rejection_keeps_what_reaches_the_threshold(rewards: list[float], least: float) -> None:
+    batch = batch_of(rewards, [0] * len(rewards))
+    found = torch.cat(advantages.rejection(batch, threshold=least)).tolist()
+    assert found == [float(reward >= least) for reward in batch.rewards.tolist()]
+
+
+def test_rejection_gives_every_turn_of_an_episode_the_same() -> None:
+    batch = RewardBatch(torch.tensor([1.0, 0.5]), torch.tensor([0, 0]), [[0.0, 0.0, 1.0], [0.5]])
+    kept, rejected = advantages.rejection(batch)
+    assert kept.tolist() == [1.0, 1.0, 1.0] and rejected.tolist() == [0.0]
 
 
 # --- Over the whole batch, by parts and by turns

@@ -131,7 +131,7 @@ def test_only_estimators_that_compare_members_need_groups_of_two(tmp_path: Path)
             allowed.append(name)
         except ConfigError as error:
             assert "group_size: must be >= 2, got 1: the estimator compares" in str(error)
-    assert allowed == ["reinforce_pp"]
+    assert allowed == ["reinforce_pp", "rejection"]
     file = tmp_path / "own.py"
     file.write_text(OWN)
     make_algorithm(f"{file}:undecorated").check_group_size(1)
@@ -178,6 +178,8 @@ def test_every_name_is_documented() -> None:
 EXTRAS: dict[str, dict[str, Any]] = {name: {"name": name} for name in names()} | {
     # Every episode of an untrained model is cut by its length, which is what DAPO masks.
     "dapo": {"name": "dapo", "masked_stop_reasons": ["context"]},
+    # No untrained model reaches a reward of 1.
+    "rejection": {"name": "rejection", "threshold": -9.0, "group_size": 1},
     "two_sided": {"loss": "two_sided", "clip_bound": 2.0},
     "kl in the loss": {"kl": {"coefficient": 0.01}},
     "kl in the reward": {"kl": {"coefficient": 0.01, "estimator": "k1", "place": "reward"}},

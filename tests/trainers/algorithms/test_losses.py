@@ -17,6 +17,7 @@ from gymnast.trainers.algorithms.losses import (
     cispo,
     clipped,
     gspo,
+    likelihood,
     reinforce,
     two_sided,
 )
@@ -61,6 +62,13 @@ def test_reinforce_by_hand_on_four_tokens() -> None:
     torch.testing.assert_close(result.losses, torch.tensor([2.0, 4.0, -6.0, -8.0]))
     torch.testing.assert_close(result.ratio, RATIO)
     assert not result.clipped.any()
+
+
+def test_the_likelihood_by_hand_on_four_tokens() -> None:
+    logprobs = torch.tensor([-1.0, -2.0, -3.0, -4.0])
+    result = likelihood(logprobs, torch.full((4,), torch.nan), ADVANTAGES)
+    torch.testing.assert_close(result.losses, torch.tensor([2.0, 4.0, -6.0, -8.0]))
+    assert result.ratio.tolist() == [1.0] * 4 and not result.clipped.any()
 
 
 def test_gspo_by_hand_on_four_tokens_of_two_sequences() -> None:
@@ -134,6 +142,7 @@ BY_HAND = {
     "two_sided": by_hand_two_sided,
     "cispo": by_hand_cispo,
     "reinforce": by_hand_reinforce,
+    "likelihood": by_hand_reinforce,
     "gspo": by_hand_gspo,
 }
 
