@@ -44,8 +44,7 @@ from gymnast.trainers.evaluation.evaluation import Evaluation, played_by
 from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.evaluation.tags import By, tag_expressions
 from gymnast.trainers.learner.learner import Learner
-from gymnast.trainers.learner.memory.choice import Choice, memory_line
-from gymnast.trainers.learner.memory.estimate import shown_bytes
+from gymnast.trainers.learner.memory.choice import kv_warning, memory_line
 from gymnast.trainers.learner.model_checks import check_dtypes
 from gymnast.trainers.learner.optimizers.not_finite import skip_message
 from gymnast.trainers.learner.optimizers.weight_kinds import has_adapters
@@ -293,8 +292,11 @@ class Trainer:
                 write_python_config(self.folder.path, self._given | {"eval_rows": self.eval_rows})
             self.learner.gather()
             self._rollouts.hand_over(self.model, self.step)
+            room, budget = self.learner.memory.room, getattr(self.agent, "kv_budget_bytes", None)
+            if (warning := kv_warning(choice, room, budget)) and self.accelerator.is_main_process:
+                logger.warning(warning)
             with tracking(self.accelerator, self._hyperparameters, self.step):
-                summary = self.loop.run(self._memory_line(choice))
+                summary = self.loop.run(memory_line(choice, room, budget))
         stopped_by = summary["stopped_by"]
         if stopped_by != "steps" and self.accelerator.is_main_process:
             place = f"step {self.step} of {self.steps}"
@@ -363,21 +365,6 @@ class Trainer:
         self._record(self.step, f"step_{self.step:05d}", metrics, rollouts)
         self.tell("on_step", self.step, metrics, rollouts)
         self._rollouts.hand_over(self.model, self.step)
-
-    def _memory_line(self, choice: Choice) -> str:
-        """What a step takes at most, in one line; a warning where keys and values may not fit."""
-        line, room = memory_line(choice, self.learner.memory.room), self.learner.memory.room
-        budget = getattr(self.agent, "kv_budget_bytes", None)
-        if budget is None or room is None:
-            return line
-        left = room.nbytes - choice.estimate.weights - choice.estimate.optimizer
-        if budget > left and self.accelerator.is_main_process:
-            logger.warning(
-                "kv_budget_bytes: keys and values may take %s while episodes are sampled, and %s "
-                "has %s left for them; set trainer.kv_budget_bytes to %d",
-                *(shown_bytes(budget), room.of, shown_bytes(max(left, 0)), max(left, 1)),
-            )
-        return f"{line}; while sampling, up to {shown_bytes(budget)} of keys and values instead"
 
     def _settings_of_step(self, step: int, rows: int) -> RolloutSettings:
         most = self.max_failed_episodes

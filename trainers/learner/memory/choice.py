@@ -190,11 +190,29 @@ def longest_that(fits: Callable[[int], bool]) -> int:
     return low // unit * unit
 
 
-def memory_line(choice: Choice, room: Available | None) -> str:
-    """What a step takes at most, and of how much, in one line."""
+def memory_line(choice: Choice, room: Available | None, kv_budget_bytes: int | None = None) -> str:
+    """What a step takes at most, and of how much, in one line; and sampling's keys and values."""
     of = "" if room is None else f" of {shown_bytes(room.nbytes)} ({room.of})"
     parts = shown_parts(choice.estimate, choice.tokens, choice.activations)
-    return f"a step takes up to {shown_bytes(choice.estimate.total)}{of}: {parts}"
+    line = f"a step takes up to {shown_bytes(choice.estimate.total)}{of}: {parts}"
+    if kv_budget_bytes is None or room is None:
+        return line
+    kept = shown_bytes(kv_budget_bytes)
+    return f"{line}; while sampling, up to {kept} of keys and values instead"
+
+
+def kv_warning(choice: Choice, room: Available | None, kv_budget_bytes: int | None) -> str:
+    """A sentence where keys and values may not fit beside weights and optimizer; else ""."""
+    if kv_budget_bytes is None or room is None:
+        return ""
+    left = room.nbytes - choice.estimate.weights - choice.estimate.optimizer
+    if kv_budget_bytes <= left:
+        return ""
+    return (
+        f"kv_budget_bytes: keys and values may take {shown_bytes(kv_budget_bytes)} while episodes "
+        f"are sampled, and {room.of} has {shown_bytes(max(left, 0))} left for them; set "
+        f"trainer.kv_budget_bytes to {max(left, 1)}"
+    )
 
 
 def shown_parts(estimate: MemoryEstimate, tokens: int, way: Activations) -> str:
