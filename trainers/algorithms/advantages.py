@@ -1,141 +1,58 @@
 """Advantages: how much better each turn was than what its group, or the batch, did otherwise.
 
-An estimator maps a `RewardBatch` to one advantage a turn, which then holds for that turn's tokens,
-or to one advantage an action token. A new one is one decorated function: `@per_group` on a kernel
-that sees the rewards of one group, `@estimator` on one that sees the whole batch. Keyword-only
-arguments are options of a config. An `@estimator` that compares the members of a group with one
-another is marked `@compares_members`, as every `@per_group` kernel is: groups of one would teach it
-nothing.
-
-    @per_group
-    def best_of(rewards, *, margin: float = 0.0):
-        return (rewards >= rewards.max() - margin) * 1.0
-
-    @estimator
-    def reward_to_go(batch):  # by token: what was earned from each token on
-        return [rewards.flip(0).cumsum(0).flip(0) for rewards in batch.token_rewards]
+What an estimator is, and how to add one, is in `estimators.py`. Here are those that compare
+episodes, and turns by their place; those that compare equal states are in `state_advantages.py`,
+those by token in `token_advantages.py`. All are attributes of this module.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import torch
 from pydantic import Field
 
-from gymnast.errors import ConfigError
-from gymnast.trainers.algorithms.registry import Registry
+from gymnast.trainers.algorithms.estimators import (
+    EPSILON,
+    ESTIMATORS,
+    Estimator,
+    Kernel,
+    RewardBatch,
+    by_token,
+    by_turn,
+    centred,
+    compares_members,
+    discounted,
+    estimator,
+    in_groups,
+    per_group,
+    scaled,
+    standardised,
+    to_turns,
+)
 from gymnast.visible import visible_logger
 
-EPSILON = 1e-4
+__all__ = [
+    "EPSILON",
+    "ESTIMATORS",
+    "Estimator",
+    "Kernel",
+    "RewardBatch",
+    "by_token",
+    "by_turn",
+    "compares_members",
+    "dr_grpo",
+    "estimator",
+    "gdpo",
+    "grpo",
+    "per_group",
+    "reinforce_pp",
+    "reinforce_pp_baseline",
+    "rejection",
+    "rloo",
+    "turn_level",
+]
+
 logger = visible_logger(__name__)
 _warned_of: set[str] = set()  # parts of the reward that no episode has
-
-
-@dataclass(frozen=True)
-class RewardBatch:
-    """The rewards of N trajectories, those of all processes.
-
-    Attributes:
-        rewards: [N], float.
-        group: [N], int: which group each trajectory belongs to.
-        turn_rewards: The rewards of each trajectory's turns; ragged, N lists.
-        parts: Named rewards that `rewards` is made of, each [N], before they are weighted.
-        weights: Of the parts; 1 for one that is not named.
-        action_tokens: How many action tokens each turn of each trajectory has; ragged, N lists.
-        token_rewards: N tensors, [action tokens] each. Those of a turn add up to its reward; where
-            a trajectory has rewards by turn only, the last token of each turn has all of it. The
-            reward of a turn without tokens is missing here.
-        states: What each turn acted in, N sequences, [turns] each, or None unless all trajectories
-            say. They can be hashed.
-    """
-
-    rewards: torch.Tensor
-    group: torch.Tensor
-    turn_rewards: Sequence[Sequence[float]]
-    parts: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    weights: Mapping[str, float] = field(default_factory=dict)
-    action_tokens: Sequence[Sequence[int]] = ()
-    token_rewards: Sequence[torch.Tensor] = ()
-    states: Sequence[Sequence[Hashable]] | None = None
-
-
-Kernel = Callable[..., torch.Tensor]
-Estimator = Callable[..., list[torch.Tensor]]
-F = TypeVar("F", bound=Callable[..., Any])
-
-ESTIMATORS: Registry[list[torch.Tensor]] = Registry("estimator", "gymnast.estimators")
-
-
-def estimator(function: F) -> F:
-    """Let a config name a function from a `RewardBatch` to N tensors.
-
-    They are all [turns], or all [action tokens]; lengths that fit both are taken as turns.
-    """
-    ESTIMATORS.add(function, function)
-    return function
-
-
-def compares_members(function: F) -> F:
-    """Mark an estimator that needs groups of two and more."""
-    function.__dict__["compares_members"] = True
-    return function
-
-
-def per_group(kernel: F) -> F:
-    """Let a config name a kernel, [G] -> [G], which is applied to the rewards of each group."""
-
-    def estimate(batch: RewardBatch, **options: Any) -> list[torch.Tensor]:
-        return _to_turns(_in_groups(kernel, batch.rewards, batch.group, **options), batch)
-
-    ESTIMATORS.add(compares_members(kernel), estimate)
-    return kernel
-
-
-def _in_groups(
-    kernel: Kernel, rewards: torch.Tensor, group: torch.Tensor, **options: Any
-) -> torch.Tensor:
-    """[N]: a kernel applied to the rewards [N] of each group."""
-    advantages = torch.zeros_like(rewards)
-    for number in group.unique():
-        members = group == number
-        values = torch.as_tensor(kernel(rewards[members], **options))
-        if values.shape != rewards[members].shape:
-            raise ConfigError(
-                f"algorithm.estimator: {getattr(kernel, '__name__', kernel)} gave a tensor of "
-                f"shape {list(values.shape)} for a group of {int(members.sum())}; it must give one "
-                "advantage a member"
-            )
-        advantages[members] = values.to(advantages.dtype)
-    return advantages
-
-
-def _to_turns(advantages: torch.Tensor, batch: RewardBatch) -> list[torch.Tensor]:
-    """Give every turn its trajectory's value; advantages [N]."""
-    pairs = zip(advantages, batch.turn_rewards, strict=True)
-    return [value.expand(len(turns)) for value, turns in pairs]
-
-
-def _centred(values: torch.Tensor) -> torch.Tensor:
-    """The values minus their mean, [N] -> [N]; exactly zero where all are alike.
-
-    Rounded, the mean of equal values may be another.
-    """
-    if bool((values == values[:1]).all()):
-        return torch.zeros_like(values)
-    return values - values.mean()
-
-
-def _scaled(centred: torch.Tensor) -> torch.Tensor:
-    """Values whose mean is zero, over (std + 1e-4), [N] -> [N]; zeros where there is only one."""
-    if len(centred) < 2:
-        return torch.zeros_like(centred)
-    return centred / (centred.std() + EPSILON)
-
-
-def _standardised(values: torch.Tensor) -> torch.Tensor:
-    """(v - mean) / (std + 1e-4), [N] -> [N]; zeros where there are fewer than two."""
-    return _scaled(_centred(values))
 
 
 @per_group
@@ -151,7 +68,7 @@ def grpo(rewards: torch.Tensor) -> torch.Tensor:
     Returns:
         [G].
     """
-    return _standardised(torch.as_tensor(rewards) * 1.0)  # whole numbers too
+    return standardised(torch.as_tensor(rewards) * 1.0)  # whole numbers too
 
 
 @per_group
@@ -169,7 +86,7 @@ def dr_grpo(rewards: torch.Tensor) -> torch.Tensor:
         [G].
     """
     rewards = torch.as_tensor(rewards) * 1.0  # whole numbers too
-    return _centred(rewards)
+    return centred(rewards)
 
 
 @per_group
@@ -188,10 +105,11 @@ def rloo(rewards: torch.Tensor) -> torch.Tensor:
     rewards = torch.as_tensor(rewards) * 1.0  # whole numbers too
     if len(rewards) < 2:
         return torch.zeros_like(rewards)
-    return _centred(rewards) * (len(rewards) / (len(rewards) - 1))
+    return centred(rewards) * (len(rewards) / (len(rewards) - 1))
 
 
 @estimator
+@by_turn
 def reinforce_pp(batch: RewardBatch) -> list[torch.Tensor]:
     """Rewards standardised over the whole batch: (r - mean) / (std + 1e-4).
 
@@ -205,10 +123,11 @@ def reinforce_pp(batch: RewardBatch) -> list[torch.Tensor]:
     Returns:
         N tensors, [turns] each.
     """
-    return _to_turns(_standardised(batch.rewards * 1.0), batch)
+    return to_turns(standardised(batch.rewards * 1.0), batch)
 
 
 @estimator
+@by_turn
 @compares_members
 def reinforce_pp_baseline(batch: RewardBatch) -> list[torch.Tensor]:
     """Rewards minus the mean of their group, standardised over the whole batch.
@@ -226,11 +145,12 @@ def reinforce_pp_baseline(batch: RewardBatch) -> list[torch.Tensor]:
     Returns:
         N tensors, [turns] each.
     """
-    centred = _in_groups(dr_grpo, batch.rewards * 1.0, batch.group)
-    return _to_turns(_scaled(centred), batch)
+    above = in_groups(dr_grpo, batch.rewards * 1.0, batch.group)
+    return to_turns(scaled(above), batch)
 
 
 @estimator
+@by_turn
 @compares_members
 def gdpo(batch: RewardBatch, *, weights: dict[str, float] | None = None) -> list[torch.Tensor]:
     """Each part of the reward standardised within the group, their weighted sum over the batch.
@@ -264,11 +184,12 @@ def gdpo(batch: RewardBatch, *, weights: dict[str, float] | None = None) -> list
     used = {**batch.weights, **(weights or {})}
     total = torch.zeros_like(batch.rewards * 1.0)
     for name, values in parts.items():
-        total += used.get(name, 1.0) * _in_groups(grpo, values * 1.0, batch.group)
-    return _to_turns(_scaled(total), batch)
+        total += used.get(name, 1.0) * in_groups(grpo, values * 1.0, batch.group)
+    return to_turns(scaled(total), batch)
 
 
 @estimator
+@by_turn
 @compares_members
 def turn_level(
     batch: RewardBatch, *, gamma: Annotated[float, Field(ge=0, le=1)] = 1.0
@@ -290,11 +211,11 @@ def turn_level(
     Returns:
         N tensors, [turns] each.
     """
-    returns = [_discounted(turns, gamma) for turns in batch.turn_rewards]
+    returns = [discounted(turns, gamma) for turns in batch.turn_rewards]
     advantages = list(returns)
     for number in batch.group.unique():
         members = (batch.group == number).nonzero()[:, 0].tolist()
-        pooled = _standardised(torch.cat([returns[i] for i in members]))
+        pooled = standardised(torch.cat([returns[i] for i in members]))
         parts = pooled.split([len(returns[i]) for i in members])
         for i, part in zip(members, parts, strict=True):
             advantages[i] = part
@@ -302,6 +223,7 @@ def turn_level(
 
 
 @estimator
+@by_turn
 def rejection(batch: RewardBatch, *, threshold: float = 1.0) -> list[torch.Tensor]:
     """1 for every trajectory whose reward reaches a threshold, 0 for the others.
 
@@ -319,14 +241,4 @@ def rejection(batch: RewardBatch, *, threshold: float = 1.0) -> list[torch.Tenso
     Returns:
         N tensors, [turns] each.
     """
-    return _to_turns((batch.rewards >= threshold) * 1.0, batch)
-
-
-def _discounted(rewards: Sequence[float], gamma: float) -> torch.Tensor:
-    """Returns from each turn on, [turns]."""
-    returns = torch.zeros(len(rewards))
-    following = 0.0
-    for turn in reversed(range(len(rewards))):
-        following = rewards[turn] + gamma * following
-        returns[turn] = following
-    return returns
+    return to_turns((batch.rewards >= threshold) * 1.0, batch)

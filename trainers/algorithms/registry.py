@@ -44,7 +44,11 @@ class Part(Generic[R]):
 
     def says(self, mark: str) -> bool:
         """Whether the function carries a mark, such as `compares_members`."""
-        return bool(getattr(self.function, mark, False))
+        return bool(self.mark(mark))
+
+    def mark(self, name: str) -> Any:
+        """The value of one of the function's marks; None where it has no such mark."""
+        return mark_of(self, name)
 
     def bind(self, options: Mapping[str, Any]) -> "Part[R]":
         """The same part with those of the options bound that it takes."""
@@ -103,3 +107,9 @@ def name_of(function: Callable[..., Any]) -> str:
     """The name of a part, or of a function, for errors."""
     given = function.function if isinstance(function, Part) else function
     return getattr(given, "__name__", None) or repr(given)
+
+
+def mark_of(function: Callable[..., Any], name: str) -> Any:
+    """The value of a mark that a decorator left on a function, or on that of a part; else None."""
+    given = function.function if isinstance(function, Part) else function
+    return getattr(given, name, None)

@@ -15,11 +15,13 @@ import torch
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.advantages import Estimator, RewardBatch
-from gymnast.trainers.algorithms.registry import name_of
+from gymnast.trainers.algorithms.registry import mark_of, name_of
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory
 from gymnast.types import Trajectory
 
 Groups = Sequence[Sequence[Trajectory]]
+
+_EITHER = "give one advantage a turn, or one an action token"
 
 
 def with_advantages(
@@ -36,11 +38,11 @@ def with_advantages(
 
     Raises:
         ConfigError: The estimator gave another number of advantages than there are turns or
-            tokens.
+            tokens, or has no mark that says which, where they are as many.
     """
     batch = reward_batch(groups, weights)
     given = estimator(batch) if len(batch.rewards) else []
-    advantages, by_token = _checked(given, batch, name_of(estimator))
+    advantages, by_token = _checked(given, batch, estimator)
     remaining = iter(advantages)
     return [
         [CreditedTrajectory(trajectory, next(remaining), by_token) for trajectory in group]
@@ -111,41 +113,60 @@ def token_rewards(trajectory: Trajectory) -> torch.Tensor:
     return torch.tensor(rewards)
 
 
-def _checked(given: Any, batch: RewardBatch, name: str) -> tuple[list[torch.Tensor], bool]:
+def _checked(
+    given: Any, batch: RewardBatch, estimator: Estimator
+) -> tuple[list[torch.Tensor], bool]:
     """An estimator's advantages, and whether they are by token.
 
     Raises:
-        ConfigError: They are neither by turn nor by token.
+        ConfigError: They are neither by turn nor by token, or not what the estimator's mark says,
+            or may be either.
     """
-    turns = [len(rewards) for rewards in batch.turn_rewards]
-    tokens = [sum(counts) for counts in batch.action_tokens]
+    name = name_of(estimator)
     if not hasattr(given, "__len__"):
         raise ConfigError(
             f"algorithm.estimator: {name} gave {type(given).__name__}; it must give a list with "
             "one tensor a trajectory, or be marked with @per_group if it sees one group's rewards"
         )
-    if len(given) != len(turns):
+    if len(given) != len(batch.turn_rewards):
         raise ConfigError(
-            f"algorithm.estimator: {name} gave {len(given)} advantages for {len(turns)} "
-            "trajectories; it must give one tensor a trajectory"
+            f"algorithm.estimator: {name} gave {len(given)} advantages for "
+            f"{len(batch.turn_rewards)} trajectories; it must give one tensor a trajectory"
         )
     advantages = [torch.as_tensor(values) for values in given]
+    counts = {
+        "turn": [len(rewards) for rewards in batch.turn_rewards],
+        "token": [sum(tokens) for tokens in batch.action_tokens],
+    }
+    mark = mark_of(estimator, "gives")
+    allowed = {kind: counts[kind] for kind in ([mark] if mark else counts)}
     for number, values in enumerate(advantages):
-        if values.dim() != 1 or len(values) not in (turns[number], tokens[number]):
+        fits = [each[number] for each in allowed.values()]
+        if values.dim() != 1 or len(values) not in fits:
+            wanted = f"be as its mark @by_{mark} says" if mark else _EITHER
             raise ConfigError(
                 f"algorithm.estimator: {name} gave a tensor of shape {list(values.shape)} for "
-                f"trajectory {number} of the batch, which has {turns[number]} turns and "
-                f"{tokens[number]} action tokens; it must give one advantage a turn, or one an "
-                "action token"
+                f"trajectory {number} of the batch, which has {counts['turn'][number]} turns and "
+                f"{counts['token'][number]} action tokens; it must {wanted}"
             )
     lengths = [len(values) for values in advantages]
-    if lengths == turns:
-        return advantages, False
-    if lengths == tokens:
-        return advantages, True
+    kinds = [kind for kind, each in allowed.items() if each == lengths]
+    if not kinds:
+        raise _mixed(name, lengths, counts["turn"], counts["token"])
+    if len(kinds) == 2 and any(tokens != 1 for turns in batch.action_tokens for tokens in turns):
+        raise ConfigError(
+            f"algorithm.estimator: {name} gave as many advantages as there are turns, and there "
+            "are as many action tokens in each trajectory of the batch; say which they are: mark "
+            "it with @advantages.by_turn or @advantages.by_token"
+        )
+    return advantages, kinds[0] == "token"
+
+
+def _mixed(name: str, lengths: list[int], turns: list[int], tokens: list[int]) -> ConfigError:
+    """The error of an estimator that gives some trajectories one kind, and others the other."""
     by_turn = next(n for n, length in enumerate(lengths) if length != tokens[n])
     by_token = next(n for n, length in enumerate(lengths) if length != turns[n])
-    raise ConfigError(
+    return ConfigError(
         f"algorithm.estimator: {name} gave one advantage a turn for trajectory {by_turn} of the "
         f"batch ({turns[by_turn]} turns, {tokens[by_turn]} action tokens) and one an action token "
         f"for trajectory {by_token} ({turns[by_token]} turns, {tokens[by_token]} action tokens); "

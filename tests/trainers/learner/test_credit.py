@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import ConfigError
 from gymnast.trainers import Kl, RewardBatch, advantages, make_algorithm
+from gymnast.trainers.algorithms.advantages import ESTIMATORS
 from gymnast.trainers.learner.credit import advantage_metrics, with_advantages
 from gymnast.trainers.learner.policy.micro_batches import micro_batch
 from gymnast.trainers.learner.policy.policy import Policy, Reference
@@ -129,6 +130,7 @@ turns = st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0.0, 1.0])), max_
 def test_an_advantage_by_turn_or_by_token_reaches_its_tokens(shapes: Any, random: Any) -> None:
     groups = [[episode(*shape) for shape in group] for group in shapes]
 
+    @advantages.by_turn
     def by_turn(batch: RewardBatch) -> list[torch.Tensor]:
         return [
             torch.tensor([random.choice([0.0, 0.0, -1.5, 2.0]) for _ in rewards])
@@ -137,6 +139,7 @@ def test_an_advantage_by_turn_or_by_token_reaches_its_tokens(shapes: Any, random
 
     given_by_turn: list[torch.Tensor] = []
 
+    @advantages.by_token
     def spread(batch: RewardBatch) -> list[torch.Tensor]:
         return [
             values.repeat_interleave(torch.tensor(counts, dtype=torch.long))
@@ -154,6 +157,59 @@ def test_an_advantage_by_turn_or_by_token_reaches_its_tokens(shapes: Any, random
         laid_out = [micro_batch(episodes, CPU).advantages for episodes in (of_turns, of_tokens)]
         assert laid_out[0].tolist() == laid_out[1].tolist()
         assert len(laid_out[0]) == sum(e.trajectory.action_tokens for e in of_turns)
+
+
+# One group of one episode: turns of 0, 1 and 2 tokens, so that either kind has three numbers.
+AS_MANY_TURNS_AS_TOKENS = [[episode((0, 0.0), (1, 0.0), (2, 0.0))]]
+
+
+def test_an_estimator_by_token_is_read_by_token_where_there_are_as_many_turns() -> None:
+    @advantages.by_token
+    def tokens(batch: RewardBatch) -> list[torch.Tensor]:
+        return [torch.tensor([1.0, 2.0, 3.0])]
+
+    @advantages.by_turn
+    def turns(batch: RewardBatch) -> list[torch.Tensor]:
+        return [torch.tensor([1.0, 2.0, 3.0])]
+
+    ((of_tokens,),) = with_advantages(AS_MANY_TURNS_AS_TOKENS, tokens)
+    ((of_turns,),) = with_advantages(AS_MANY_TURNS_AS_TOKENS, turns)
+    assert of_tokens.token_advantages.tolist() == [1.0, 2.0, 3.0]
+    assert of_turns.token_advantages.tolist() == [2.0, 3.0, 3.0]
+    ((of_part,),) = with_advantages(
+        AS_MANY_TURNS_AS_TOKENS, make_algorithm(estimator=tokens).estimator
+    )
+    assert of_part.token_advantages.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_an_estimator_without_a_mark_is_refused_only_where_it_may_mean_either() -> None:
+    def unmarked(batch: RewardBatch) -> list[torch.Tensor]:
+        return [torch.ones(len(rewards)) for rewards in batch.turn_rewards]
+
+    message = (
+        r"algorithm.estimator: unmarked gave as many advantages as there are turns, and there are "
+        r"as many action tokens in each trajectory of the batch; say which they are: mark it with "
+        r"@advantages.by_turn or @advantages.by_token"
+    )
+    with pytest.raises(ConfigError, match=message):
+        with_advantages(AS_MANY_TURNS_AS_TOKENS, unmarked)
+    with_advantages([[episode((1, 0.0), (1, 1.0))]], unmarked)  # each turn is a token: either way
+    with_advantages([[*AS_MANY_TURNS_AS_TOKENS[0], episode((2, 0.0))]], unmarked)
+    for name, part in ESTIMATORS.items():
+        own = part.function.__module__.startswith("gymnast.trainers")
+        assert not own or part.mark("gives"), f"{name} says what it gives"
+
+
+def test_a_marked_estimator_that_gives_the_other_kind_is_refused() -> None:
+    @advantages.by_token
+    def wrong(batch: RewardBatch) -> list[torch.Tensor]:
+        return [torch.zeros(len(rewards)) for rewards in batch.turn_rewards]
+
+    message = (
+        r"wrong gave a tensor of shape \[1\] for trajectory 0 .* 3 action tokens; .* @by_token says"
+    )
+    with pytest.raises(ConfigError, match=message):
+        with_advantages([[episode((3, 0.0))]], wrong)
 
 
 @pytest.mark.parametrize(
