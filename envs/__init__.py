@@ -16,6 +16,8 @@ in tokens). The rooms, from the bottom up:
 
 from gymnast.envs.checking.check import check_env
 from gymnast.envs.environment.environment import Environment
+from gymnast.envs.environment.solution import can_solve
+from gymnast.envs.records.assistant import call
 from gymnast.envs.records.episode import CallRecord, Episode, Outcome, ToolError, Turn
 from gymnast.envs.registry import make, register, registered
 from gymnast.envs.rendering.renderer import Renderer
@@ -33,6 +35,8 @@ __all__ = [
     "Renderer",
     "ToolError",
     "Turn",
+    "call",
+    "can_solve",
     "check_env",
     "make",
     "register",

@@ -12,6 +12,7 @@
     |   |-- UnknownEnvironment    (LookupError)   a name that no environment has
     |   `-- PromptTooLong                         a row whose prompt leaves no room to act
     |-- UserCodeError             (RuntimeError)  the user's `setup`, `reward`, ... raised
+    |   `-- NoSolution                            `solve` has no solution for a row
     |-- InfrastructureError       (RuntimeError)  a sandbox died, a server was lost
     |   `-- SandboxError                          a box, or the backend that makes boxes
     |       |-- SandboxDead                       a box is closed, was killed, or does not answer
@@ -99,6 +100,10 @@ class UserCodeError(GymnastError, RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.hook, self.row, str(self))
+
+
+class NoSolution(UserCodeError):
+    """The environment's `solve` returned None: it does not know how to solve this row."""
 
 
 class InfrastructureError(GymnastError, RuntimeError):

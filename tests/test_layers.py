@@ -67,6 +67,7 @@ ROOMS = {
         "agents envs envs.boxes envs.environment trainers.base "
         "trainers.data trainers.distributed"
     ),
+    "trainers.conversations": "envs envs.environment",
     "trainers.learner.tree_attention": "agents.models",
     "trainers.learner.policy": (
         "agents.models trainers.algorithms trainers.learner.tree_attention"

@@ -11,6 +11,7 @@ from gymnast.trainers.algorithms.advantages import RewardBatch
 from gymnast.trainers.algorithms.algorithm import Algorithm, make_algorithm
 from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.config.files import load_config
+from gymnast.trainers.conversations.play import play_messages, play_solution
 from gymnast.trainers.data.row_files import load_rows
 from gymnast.trainers.learner.policy.micro_batches import (
     CreditedTrajectory,
@@ -43,6 +44,8 @@ __all__ = [
     "losses",
     "make_algorithm",
     "micro_batch",
+    "play_messages",
+    "play_solution",
     "rollout",
     "stream",
 ]

@@ -21,6 +21,7 @@ from gymnast.envs.environment.rows import (
     prompt_of,
     with_system_prompt,
 )
+from gymnast.envs.environment.solution import Solution
 from gymnast.envs.environment.state import EpisodeState
 from gymnast.envs.environment.user_code import (
     Blame,
@@ -322,6 +323,10 @@ class EpisodeRunner:
             self.state.unusable = True
             bugs.warn_of_unusable(type(self._hooks), error)
             return unusable
+
+    def solution(self) -> Solution:
+        """What `solve` says in the episode that has begun."""
+        return Solution(self._hooks.solve, self.state, self._thread, self._blame("solve"))
 
     def _prepare(self, box: Sandbox) -> None:
         with self._blame("prepare_sandbox").of_what_raises():

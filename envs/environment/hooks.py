@@ -157,6 +157,39 @@ class Hooks:
         """Return further numbers about a finished episode, by name, to be averaged and logged."""
         return {}
 
+    def solve(self, row: Mapping[str, Any]) -> Any:
+        """Say how the episode is solved: the assistant messages of a perfect episode.
+
+        Demonstrations and worked turns are made of it (docs/demonstrations.md). It is called after
+        `setup`, the tools that it calls run, and the episode is scored as any other. A complete
+        example, where a later message needs an earlier result:
+
+            from gymnast.envs import Environment, call, tool
+
+            class Shop(Environment):
+                @tool
+                def price(self, fruit: str) -> int:
+                    \"\"\"Look up what a fruit costs, in cents.\"\"\"
+                    return self.row["prices"][fruit]
+
+                def reward(self, episode):
+                    return float(str(self.row["answer"]) in episode.answer)
+
+                def solve(self, row):
+                    [price] = yield call("price", fruit=row["fruit"])
+                    yield f"They cost {row['count'] * int(price['content'])} cents."
+
+        What is yielded is one message: a text (an answer), `call("tool", argument=...)`, a list
+        of these (a message with several calls), or a dict in OpenAI's shape. What `yield` gives
+        back is the list of messages that the environment answered: one for each call.
+
+        Returns:
+            A list of messages, if no result is needed; or a generator, sync or async, that yields
+            them; or None if this row has no solution. `async def` may return a list as well. The
+            last message ends the episode: it is an answer without a call, or calls a stop tool.
+        """
+        return None
+
     def cleanup(self) -> Any:
         """Undo `setup`. Called once after every episode, whatever happened in it."""
         return None

@@ -1,0 +1,121 @@
+"""One episode in messages: a speaker says what the policy would say, and no token is sampled.
+
+`rollouts/one_episode.py` plays in tokens. What is played here can be evaluated, or be learned from
+once its messages are tokens (`Renderer.encode`).
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from gymnast.envs import Environment, Outcome
+from gymnast.envs.environment.solution import solution_of
+from gymnast.errors import ConfigError
+from gymnast.types import Message, Span, StopReason, Trajectory
+
+Speaker = Callable[[list[Message], list[dict[str, Any]]], Awaitable[Mapping[str, Any]]]
+
+
+async def play_messages(
+    env: Environment,
+    speaker: Speaker,
+    row: Mapping[str, Any] | None,
+    *,
+    seed: int | None = None,
+) -> Trajectory:
+    """Play one episode in messages.
+
+        async def speaker(messages, tools):
+            return {"role": "assistant", "content": "42"}
+
+        trajectory = await play_messages(env, speaker, row)
+
+    Args:
+        env: The environment; it needs no renderer. It is reset, and not closed.
+        speaker: Says the next assistant message, in OpenAI's shape, given the conversation so far
+            and the schemas of the tools. It is awaited once a turn.
+        row: The dataset row, or None for one of the environment's own.
+        seed: The environment's seed.
+
+    Returns:
+        The trajectory, without tokens: `ids`, `action_mask` and `logprobs` are empty, and each of
+        `turns` is `Span(0, 0)`.
+
+    Raises:
+        ConfigError: What the speaker said is no message.
+        PromptTooLong: The environment has a renderer, and the prompt leaves no room to act.
+        UserCodeError: A hook of the environment raised.
+    """
+    started = time.perf_counter()
+    await env.areset(seed=seed, options=None if row is None else {"row": row})
+    outcomes: list[Outcome] = []
+    while not outcomes or not (outcomes[-1].terminated or outcomes[-1].truncated):
+        message = await speaker(env.messages, env.tools)
+        if not isinstance(message, Mapping):
+            raise ConfigError(
+                f"the speaker must return an assistant message, a dict, got {message!r:.100}"
+            )
+        outcomes.append(await env.act(message))
+    seconds = time.perf_counter() - started
+    return _trajectory(env, outcomes, seed, seconds)
+
+
+async def play_solution(
+    env: Environment, row: Mapping[str, Any] | None, *, seed: int | None = None
+) -> Trajectory:
+    """Play the episode that the environment's `solve` says.
+
+    Args:
+        env: As for `play_messages`.
+        row: As for `play_messages`.
+        seed: As for `play_messages`.
+
+    Returns:
+        The trajectory, without tokens; its reward may be any.
+
+    Raises:
+        ConfigError: The environment has no `solve`.
+        NoSolution: It has no solution for this row.
+        UserCodeError: The solution is wrong: it raised, a call in it failed, or the episode ended
+            before it did, or did not end with it.
+        InfrastructureError: Something that the episode runs on broke.
+    """
+    solution = None
+
+    async def say_next(messages: list[Message], tools: Sequence[Any]) -> Message:
+        nonlocal solution
+        solution = solution or solution_of(env)
+        return await solution.next()
+
+    try:
+        trajectory = await play_messages(env, say_next, row, seed=seed)
+        assert solution is not None, "an episode has a turn"
+        await solution.finish()
+        return trajectory
+    finally:
+        if solution is not None:
+            await solution.close()
+
+
+def _trajectory(
+    env: Environment, outcomes: Sequence[Outcome], seed: int | None, seconds: float
+) -> Trajectory:
+    last = outcomes[-1]
+    return Trajectory(
+        ids=[],
+        action_mask=[],
+        logprobs=[],
+        prompt_length=0,
+        turns=[Span(0, 0)] * len(outcomes),
+        turn_rewards=[float(outcome.reward) for outcome in outcomes],
+        stop_reason=StopReason(last.info["stop_reason"]),
+        terminated=last.terminated,
+        truncated=last.truncated,
+        messages=env.messages,
+        tools=env.tools,
+        reward_parts=last.info.get("reward_parts", {}),
+        no_reward=bool(last.info.get("no_reward")),
+        metrics={**last.info.get("metrics", {}), "time/episode_s": seconds},
+        row=dict(env.row),
+        seed=seed,
+    )
