@@ -79,9 +79,10 @@ ROOMS = {
         "trainers.learner.memory "
         "trainers.learner.optimizers trainers.learner.policy"
     ),
+    "trainers.records": "",
     "trainers.saving": (
         "agents.loading agents.models trainers.base trainers.distributed "
-        "trainers.learner.optimizers"
+        "trainers.learner.optimizers trainers.records"
     ),
     "trainers.evaluation": "trainers.base trainers.rollouts",
     "trainers.reporting": (

@@ -202,13 +202,13 @@ def _checked_header(name: str, header: list[str]) -> list[str]:
 
 
 def _read_parquet(name: str, path: Path) -> FileRows:
-    import pyarrow.parquet  # type: ignore[import-untyped]
+    import pyarrow.parquet
 
     return _table(name, lambda: pyarrow.parquet.read_table(path))
 
 
 def _read_arrow(name: str, path: Path) -> FileRows:
-    import pyarrow.ipc  # type: ignore[import-untyped]
+    import pyarrow.ipc
 
     def read() -> Any:
         with pyarrow.OSFile(str(path)) as file:

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from gymnast.trainers.saving.disk_space import naming_full_disk
 
@@ -49,13 +50,23 @@ def write_text(target: Path, text: str) -> None:
     Raises:
         DiskFull: There is no room for it.
     """
+    with naming_full_disk(target, len(text)), file_written_aside(target) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def file_written_aside(target: Path) -> Iterator[BinaryIO]:
+    """A new file, open for writing, that replaces `target` if the block succeeds."""
     new = _beside(target, "new")
-    with naming_full_disk(target, len(text)), new.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, target)
-    _sync(target.parent)
+    try:
+        with new.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, target)
+        _sync(target.parent)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def remove(target: Path) -> None:

@@ -1,0 +1,169 @@
+"""A file of rollouts: one Parquet file a step, one a row an episode, whole or not there at all.
+
+    write_rollouts(path, groups, tokenizer=tokenizer)      from groups of trajectories
+    read_rollouts(path) -> [SavedTrajectory, ...]          and back, whole
+
+`trainers/records/columns.py` has the columns, docs/rollouts.md says what they mean. The file's
+metadata has `format_version` and, where a tokenizer was given, its `tokenizer` fingerprint.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gymnast.errors import DataError, first_line
+from gymnast.trainers.records.columns import SCHEMA, as_record, as_trajectory
+from gymnast.trainers.records.token_text import fingerprint, token_text
+from gymnast.trainers.saving.disk_space import naming_full_disk
+from gymnast.trainers.saving.durable import file_written_aside
+from gymnast.types import Trajectory
+
+FORMAT_VERSION = 1
+EPISODES_AT_ONCE = 256  # a row group of the file, and what is in memory twice while it is written
+
+# Log-probabilities and the like hardly repeat: dictionaries are of no use to them.
+_PLAIN_FLOATS = ["logprobs.list.element", "advantages.list.element"]
+
+Advantages = Sequence[Sequence[Sequence[float] | None]]
+
+
+@dataclass(frozen=True)
+class SavedTrajectory:
+    """A trajectory that was read from a file.
+
+    Attributes:
+        trajectory: As it was written, but without `experts`.
+        advantages: Of each token, 0.0 where the mask is 0; None where nothing was learned from it.
+        group: Which group of its step or evaluation it is of, from 0 on.
+        member: Its place in the group, from 0 on.
+        name: Of its file: "step_00001", "eval_00000", ...
+        tokenizer: The fingerprint of the tokenizer that its ids are of; None where it is not known.
+        text: What all its ids are decoded to; None where no tokenizer was given.
+        token_ends: Where the text of each token ends, in bytes of `text` in UTF-8; see
+            `trainers/records/token_text.py`. None where there is no text.
+    """
+
+    trajectory: Trajectory
+    advantages: list[float] | None
+    group: int
+    member: int
+    name: str
+    tokenizer: str | None = None
+    text: str | None = None
+    token_ends: list[int] | None = None
+
+
+def write_rollouts(
+    path: str | Path,
+    groups: Sequence[Sequence[Trajectory]],
+    *,
+    tokenizer: Any = None,
+    advantages: Advantages | None = None,
+) -> None:
+    """Write groups of trajectories to a Parquet file; one that is there is replaced.
+
+    Args:
+        path: The file, ending in .parquet; its folder is made.
+        groups: Trajectories by group; those that were played by messages alone have no ids.
+        tokenizer: Of their ids, for the columns `text` and `token_ends`.
+        advantages: In the shape of `groups`, each with a number for every token of its trajectory,
+            or None.
+
+    Raises:
+        DiskFull: There is no room for it; what was there before is untouched.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records = _records(groups, tokenizer, advantages)
+    metadata = {"format_version": str(FORMAT_VERSION)}
+    if tokenizer is not None:
+        metadata["tokenizer"] = fingerprint(tokenizer)
+    schema = SCHEMA.with_metadata(metadata)
+    floats = _PLAIN_FLOATS
+    dictionaries = [name for name in SCHEMA.names if f"{name}.list.element" not in floats]
+    tokens = sum(len(trajectory.ids) for group in groups for trajectory in group)
+    with (
+        naming_full_disk(path, 16 * tokens),
+        file_written_aside(path) as file,
+        pq.ParquetWriter(
+            file,
+            schema,
+            compression="zstd",
+            use_dictionary=dictionaries,
+            use_byte_stream_split=floats,
+        ) as writer,
+    ):
+        while some := list(islice(records, EPISODES_AT_ONCE)):
+            writer.write_table(pa.Table.from_pylist(some, schema))
+
+
+def read_rollouts(path: str | Path) -> list[SavedTrajectory]:
+    """Read a file that `write_rollouts` wrote.
+
+    Raises:
+        DataError: It is not there, is torn, was not written by `write_rollouts`, or by a newer
+            version of it.
+    """
+    path = Path(path)
+    metadata, records = _read(path)
+    tokenizer = metadata.get(b"tokenizer")
+    return [
+        SavedTrajectory(
+            as_trajectory(record),
+            record["advantages"],
+            record["group"],
+            record["member"],
+            path.stem,
+            tokenizer.decode() if tokenizer is not None else None,
+            record["text"],
+            record["token_ends"],
+        )
+        for record in records
+    ]
+
+
+def _records(
+    groups: Sequence[Sequence[Trajectory]], tokenizer: Any, advantages: Advantages | None
+) -> Iterator[dict[str, Any]]:
+    for number, group in enumerate(groups):
+        for member, trajectory in enumerate(group):
+            given = None if advantages is None else advantages[number][member]
+            found = None if tokenizer is None else token_text(tokenizer, trajectory.ids)
+            yield as_record(trajectory) | {
+                "group": number,
+                "member": member,
+                "advantages": None if given is None else list(given),
+                "text": None if found is None else found.text,
+                "token_ends": None if found is None else found.ends,
+            }
+
+
+def _read(path: Path) -> tuple[dict[bytes, bytes], list[dict[str, Any]]]:
+    """The metadata and the records of a file."""
+    try:
+        with pq.ParquetFile(path) as file:
+            metadata = file.schema_arrow.metadata or {}
+            _check_version(path, metadata.get(b"format_version"))
+            return metadata, file.read(use_threads=False).to_pylist()
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file") from None
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(
+            f"{path}: cannot be read ({first_line(error)}); it is torn or no Parquet file. Remove "
+            "it, or copy it again"
+        ) from error
+
+
+def _check_version(path: Path, version: bytes | None) -> None:
+    if version is None or not version.isdigit():
+        raise DataError(f"{path}: is a Parquet file, but none of Gymnast's rollouts")
+    if int(version) > FORMAT_VERSION:
+        raise DataError(
+            f"{path}: has format_version {int(version)}, and this version of Gymnast reads up to "
+            f"{FORMAT_VERSION}; update Gymnast"
+        )
