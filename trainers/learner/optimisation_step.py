@@ -3,6 +3,7 @@
 `trainers/learner/update.py` says which share is learned from when, and what the numbers mean.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,7 +44,7 @@ class _Pass:
 
     Attributes:
         sums: [len(SUMS)].
-        largest: [len(LARGEST)].
+        largest: [len(LARGEST) + len(SMALLEST)]; the last ones are negative.
         logprobs: [A].
     """
 
@@ -52,19 +53,27 @@ class _Pass:
     logprobs: torch.Tensor
 
 
-# What a pass adds up over tokens, and what it takes the largest of.
+# What a pass adds up over tokens, and what it takes the largest and the smallest of.
 SUMS = (
     "loss",
     "computed",
     "clipped",
+    "clipped/low",
+    "clipped/high",
     "engine/logprob_difference",
     "engine/importance_ratio",
+    "engine/importance_ratio_far",
     "engine/kl",
     "engine/capped",
     "kl",
     "entropy",
 )
-LARGEST = ("engine/logprob_difference_max", "engine/importance_ratio_max")
+LARGEST = ("engine/logprob_difference_max", "engine/importance_ratio_max", "ratio/max")
+SMALLEST = ("engine/importance_ratio_min", "ratio/min")
+
+# Beyond this factor, in either direction, engine and trainer are far apart: their rounding alone
+# moves a ratio by some hundredths in bfloat16, and by less elsewhere.
+FAR = 2.0
 
 
 def take_step(
@@ -99,7 +108,9 @@ def take_step(
     totals = dict(zip(SUMS, sum_over_processes(accelerator, sums.tolist()), strict=True))
     computed = max(totals.pop("computed"), 1)
     metrics = {name: total / computed for name, total in totals.items()}
-    metrics |= zip(LARGEST, largest_over_processes(accelerator, largest.tolist()), strict=True)
+    extremes = largest_over_processes(accelerator, largest.tolist())
+    metrics |= zip(LARGEST, extremes, strict=False)
+    metrics |= zip(SMALLEST, [-value for value in extremes[len(LARGEST) :]], strict=True)
     metrics["loss"] = loss = totals["loss"] / share.normaliser
     metrics["grad_norm"] = length = optimizer.step_if_finite(loss, max_grad_norm)
     finite = not why_not_finite(loss, length)  # both are those of all processes
@@ -118,10 +129,8 @@ def _backward(
     """Add one micro-batch's gradients."""
     batch = scored.batch
     zeros = torch.zeros_like(batch.advantages)
-    if algorithm.entropy_bonus:
-        logprobs, entropies = policy(batch, entropy=True)
-    else:
-        logprobs, entropies = policy(batch), zeros
+    entropy = "trained" if algorithm.entropy_bonus else "measured"
+    logprobs, entropies = policy(batch, entropy=entropy)
     give_back_freed_memory(accelerator.device)
     ours = logprobs.detach() if scored.old_logprobs is None else scored.old_logprobs
     compared = batch.sampled_logprobs if algorithm.old_logprobs == "engine" else ours
@@ -129,7 +138,9 @@ def _backward(
     cap = algorithm.importance_cap
     importance = ratio.clamp(max=cap) if cap is not None else 1.0
     result = algorithm.loss(logprobs, compared, batch.advantages, batch.sequences)
-    losses = result.losses * importance - algorithm.entropy_bonus * entropies
+    losses = result.losses * importance
+    if algorithm.entropy_bonus:
+        losses = losses - algorithm.entropy_bonus * entropies
     divergence = zeros
     if (kl := algorithm.kl_in("loss")) and scored.reference_logprobs is not None:
         divergence = kl(logprobs, scored.reference_logprobs)
@@ -140,12 +151,14 @@ def _backward(
     real = scored.weights > 0
     difference = (ours - batch.sampled_logprobs).abs()
     capped = ratio >= cap if cap is not None else zeros
+    below, far = result.ratio < 1, (ratio > FAR) | (ratio < 1 / FAR)
     told = (
-        *(result.clipped, difference, ratio, k3(batch.sampled_logprobs, ours), capped),
-        *(divergence.detach(), entropies.detach()),
+        *(result.clipped, result.clipped * below, result.clipped * ~below, difference, ratio, far),
+        *(k3(batch.sampled_logprobs, ours), capped, divergence.detach(), entropies.detach()),
     )
     sums = [total.detach(), real.sum(), *((values * real).sum() for values in told)]
-    largest = [(values * real).amax() for values in (difference, ratio)]
+    signed = (difference, ratio, result.ratio, -ratio, -result.ratio)
+    largest = [values.masked_fill(~real, -math.inf).amax() for values in signed]
     return _Pass(torch.stack(sums), torch.stack(largest), logprobs.detach())
 
 
@@ -154,6 +167,5 @@ def _worth_telling(metrics: dict[str, float], algorithm: Algorithm) -> dict[str,
     told = {
         "engine/capped": algorithm.importance_cap is not None,
         "kl": algorithm.kl_in("loss") is not None,
-        "entropy": algorithm.entropy_bonus != 0,
     }
     return {name: value for name, value in metrics.items() if told.get(name, True)}

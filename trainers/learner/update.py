@@ -29,14 +29,19 @@ besides the advantages' (`credit.py`):
     episodes/with_gradient      how many, and not masked
     episodes/masked             how many ended in a way that `masked_stop_reasons` names
     clipped                     the share of tokens whose gradient the loss's clip changed
+    clipped/low, clipped/high   of these, those that are less and more likely than they were
+    ratio/min, ratio/max        the extremes of the ratios that the loss is made of, of the policy
+                                and the one that sampled
     kl                          of the policy and the reference, a token; where there is a `Kl`
-    entropy                     of a token's distribution; where there is a bonus on it
+    entropy                     of a token's distribution
 
 and, of the tokens computed in the first optimisation step, whose weights are those that sampled,
 with `difference` = trainer's - engine's log-probability, without dropout:
 
     engine/logprob_difference, engine/logprob_difference_max     of |difference|
-    engine/importance_ratio, engine/importance_ratio_max         of exp(difference)
+    engine/importance_ratio, engine/importance_ratio_min, engine/importance_ratio_max
+                                of exp(difference)
+    engine/importance_ratio_far the share of tokens where it is above 2 or below 1/2
     engine/kl                   the mean of exp(difference) - 1 - difference, which estimates
                                 KL(engine || trainer) (k3, see `algorithms/kl.py`)
     engine/capped               the share of tokens that `importance_cap` capped
@@ -220,4 +225,6 @@ def _merged(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     told = [step for step in steps if step["updates/taken"]] or steps
     merged = {name: sum(step[name] for step in told) / len(told) for name in steps[0]}
     merged |= {name: sum(step[name] for step in steps) for name in counts}
+    merged["ratio/min"] = min(step["ratio/min"] for step in told)
+    merged["ratio/max"] = max(step["ratio/max"] for step in told)
     return merged | {name: v for name, v in steps[0].items() if name.startswith("engine/")}

@@ -72,9 +72,9 @@ def sampled(model: Any) -> Trajectory:
     )
 
 
-@pytest.mark.parametrize("entropy", [False, True])
+@pytest.mark.parametrize("entropy", ["none", "measured", "trained"])
 @pytest.mark.parametrize("tied", [False, True])
-def test_the_engine_and_the_trainer_compute_the_same_product(tied: bool, entropy: bool) -> None:
+def test_the_engine_and_the_trainer_compute_the_same_product(tied: bool, entropy: str) -> None:
     """Where layers change nothing, and so round nothing, nothing is left of the mismatch."""
     mismatch, error = [], []
     for wide in (False, True):
@@ -88,7 +88,7 @@ def test_the_engine_and_the_trainer_compute_the_same_product(tied: bool, entropy
         episode = CreditedTrajectory(sampled(model), torch.ones(1))
         batch = micro_batch([episode], model.device)
         logprobs = Policy(model)(batch, entropy=entropy)
-        logprobs = logprobs[0] if entropy else logprobs
+        logprobs = logprobs if entropy == "none" else logprobs[0]
         exact = exact_logprobs(model, batch)
         mismatch.append((logprobs - batch.sampled_logprobs).abs().max().item())
         error.append((logprobs - exact).abs().max().item())
@@ -111,7 +111,7 @@ def test_the_policys_gradients_are_those_of_a_float32_head() -> None:
         batch = micro_batch([CreditedTrajectory(sampled(model), torch.ones(1))], model.device)
         use_float32_head(model)
         policy = Policy(model)
-        (policy(batch, entropy=True)[0] if own_forward else policy(batch)).mean().backward()
+        (policy(batch, entropy="trained")[0] if own_forward else policy(batch)).mean().backward()
         gradients.append([p.grad.float() for p in model.parameters()])
     torch.testing.assert_close(gradients[0], gradients[1], rtol=0.05, atol=1e-4)
 

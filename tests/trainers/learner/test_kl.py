@@ -90,7 +90,7 @@ def test_the_reference_is_the_model_before_training(
 def test_entropies_come_with_the_logprobs_and_carry_their_gradient() -> None:
     model = tiny_model().double()
     policy, batch = Policy(model, temperature=0.7), a_batch()
-    logprobs, entropies = policy(batch, entropy=True)
+    logprobs, entropies = policy(batch, entropy="trained")
     torch.testing.assert_close(logprobs, policy(batch).float())
     ids = torch.tensor(batch.packed.ids)[None]
     everything = torch.log_softmax(model(input_ids=ids).logits[0, 9:19].float() / 0.7, dim=-1)

@@ -6,6 +6,7 @@ matrix, is in `trainers/learner/policy/token_logprobs.py`; what is more than a m
 a bound is computed by the model's own code (`agents/models/decoder.py`).
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,11 +18,14 @@ from gymnast.agents.models.decoder import OwnHead, decoder_of
 from gymnast.agents.models.double_precision import FAILURES, Precision
 from gymnast.agents.models.float32_head import Float32Head, logits_type
 from gymnast.errors import ModelError
-from gymnast.trainers.learner.policy.token_logprobs import token_logprobs
+from gymnast.trainers.learner.policy.token_logprobs import sums_and_entropies, token_logprobs
 
 # Bytes of logits at once: enough rows for a fast matrix product, and little beside the rest.
 CPU_LOGITS_BYTES = 2**25
 GPU_LOGITS_BYTES = 2**28
+
+# Of these, how many are copied at once for their entropies.
+ROWS_AT_ONCE = 16
 
 # Of hidden states: a bound that small logits do not come near shows at large ones.
 MAGNITUDES = (1.0, 64.0)
@@ -44,8 +48,14 @@ class Head:
         self._own: OwnHead | None = None  # where the logits are more than what is known here
         self._choose()
 
-    def logprobs(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities of `targets` [A] from hidden states [A, width]: [A], float32."""
+    def logprobs(
+        self, hidden: torch.Tensor, targets: torch.Tensor, *, entropies: bool = False
+    ) -> torch.Tensor:
+        """Log-probabilities of `targets` [A] from hidden states [A, width]: [A], float32.
+
+        With `entropies` [2, A]: these, and the entropies of their distributions, which have no
+        gradient and leave that of the log-probabilities as it is.
+        """
         at_once = self._logits_at_once(hidden.device)
         if self._is_matrix(hidden):
             head, scale = self._causal.get_output_embeddings(), self._scale / self._temperature
@@ -57,12 +67,24 @@ class Head:
                 scale=scale,
                 at_once=at_once,
                 dtype=logits_type(hidden) if type(head) is Float32Head else None,
+                entropies=entropies,
             )
-        parts = zip(hidden.split(at_once), targets.split(at_once), strict=True)
-        return torch.cat([checkpoint(self._logprobs, *part, use_reentrant=False) for part in parts])
+        measured: list[torch.Tensor] | None = [] if entropies else None
+        logprobs = [
+            checkpoint(partial(self._logprobs, measured, number), *part, use_reentrant=False)
+            for number, part in enumerate(
+                zip(hidden.split(at_once), targets.split(at_once), strict=True)
+            )
+        ]
+        if measured is None:
+            return torch.cat(logprobs)
+        return torch.stack([torch.cat(logprobs), torch.cat(measured)])
 
     def logprobs_and_entropies(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities, and the entropies of their distributions: [2, A], float32."""
+        """Log-probabilities, and the entropies of their distributions: [2, A], float32.
+
+        Both have gradients.
+        """
         at_once = self._logits_at_once(hidden.device)
         parts = zip(hidden.split(at_once), targets.split(at_once), strict=True)
         return torch.cat(
@@ -115,8 +137,18 @@ class Head:
             logits = cap * torch.tanh(logits / cap)
         return logits
 
-    def _logprobs(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return -F.cross_entropy(self._scaled_logits(hidden), targets, reduction="none")
+    def _logprobs(
+        self,
+        measured: list[torch.Tensor] | None,
+        number: int,
+        hidden: torch.Tensor,
+        targets: torch.Tensor,
+    ) -> torch.Tensor:
+        """[a], of a positions; the first time, their entropies are added to what is measured."""
+        logits = self._scaled_logits(hidden)  # [a, V]
+        if measured is not None and number == len(measured):  # not again in the backward pass
+            measured.append(_entropies(logits.detach()))
+        return -F.cross_entropy(logits, targets, reduction="none")
 
     def _with_entropies(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """[2, a], of a positions."""
@@ -170,3 +202,9 @@ class Head:
             return own if precision.differ(own(hidden), theirs) is None else None
         except FAILURES:
             return None
+
+
+def _entropies(logits: torch.Tensor) -> torch.Tensor:
+    """Of the distributions of logits [a, V], which stay as they are: [a]."""
+    rows = logits.split(ROWS_AT_ONCE)
+    return torch.cat([sums_and_entropies(r.clone(), torch.empty_like(r))[1] for r in rows])

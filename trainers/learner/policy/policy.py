@@ -120,10 +120,13 @@ class Policy(nn.Module):
         modules = (module for part in parts for module in part.modules())
         return any(isinstance(module, _DropoutNd) and module.p > 0 for module in modules)
 
-    def forward(self, batch: MicroBatch, *, entropy: bool = False) -> torch.Tensor:
+    def forward(
+        self, batch: MicroBatch, *, entropy: Literal["none", "measured", "trained"] = "none"
+    ) -> torch.Tensor:
         """Log-probabilities of the action tokens, [A], float32.
 
         With `entropy` [2, A]: those, and the entropies of the distributions they were drawn from.
+        Where these are "measured" they have no gradient, and cost next to nothing.
         """
         offloads = self._activations == "offload" and torch.is_grad_enabled()
         with waiting_on_host() if offloads else nullcontext():
@@ -131,9 +134,9 @@ class Policy(nn.Module):
                 hidden = self._packed(batch)
             else:
                 hidden = self._padded.hidden(batch, self._routers)
-        if entropy:
+        if entropy == "trained":
             return self._head.logprobs_and_entropies(hidden, batch.targets)
-        return self._head.logprobs(hidden, batch.targets)
+        return self._head.logprobs(hidden, batch.targets, entropies=entropy == "measured")
 
     def split(
         self,

@@ -5,6 +5,9 @@ are computed a second time in the backward pass, which turns them into their gra
 adds to the gradient of the head's weight in place. (Autograd alone would make a gradient of the
 size of the whole head for each chunk and add these up.)
 
+The entropy of each distribution comes from the exponentials that its normaliser is the sum of: one
+product of two rows more, without a gradient.
+
 `trainers/learner/policy/policy.py` chooses the positions, and computes heads that are more than a
 matrix itself.
 """
@@ -26,6 +29,7 @@ def token_logprobs(
     scale: float,
     at_once: int,
     dtype: torch.dtype | None = None,
+    entropies: bool = False,
 ) -> torch.Tensor:
     """Log-probabilities of `targets`: log softmax(scale * (hidden @ weight.T + bias)).
 
@@ -37,13 +41,34 @@ def token_logprobs(
         scale: Multiplies the logits.
         at_once: How many positions have their logits at the same time.
         dtype: In which logits and their gradients are computed; by default that of `hidden`.
+        entropies: Whether the entropies of the distributions are returned, too; these have no
+            gradient.
 
     Returns:
-        [A], float32 (float64 where `hidden` is).
+        [A], float32 (float64 where `hidden` is); with `entropies` [2, A]: these, and the entropies.
     """
     function: Any = _TokenLogprobs
-    logprobs: torch.Tensor = function.apply(hidden, weight, bias, targets, scale, at_once, dtype)
-    return logprobs
+    logprobs, measured = function.apply(hidden, weight, bias, targets, scale, at_once, dtype)
+    return torch.stack([logprobs, measured]) if entropies else logprobs
+
+
+def sums_and_entropies(
+    logits: torch.Tensor, into: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """log(sum(exp(logits))) and the entropy of softmax(logits), each [a].
+
+    Args:
+        logits: [a, V]; it is overwritten.
+        into: [a, V], for the exponentials.
+    """
+    largest = logits.amax(dim=-1, keepdim=True)
+    largest.masked_fill_(largest.isinf(), 0.0)
+    shifted = logits.sub_(largest)
+    total = torch.exp(shifted, out=into).sum(dim=-1)
+    logs = total.log()
+    # - sum p log p = log total - sum p * shifted, and p = exponentials / total
+    mean = torch.linalg.vecdot(into, shifted) / total
+    return logs + largest[:, 0], logs - mean
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -57,23 +82,27 @@ class _TokenLogprobs(torch.autograd.Function):
         scale: float,
         at_once: int,
         dtype: torch.dtype | None,
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         kept = torch.promote_types(hidden.dtype, torch.float32)
         logprobs = torch.empty(len(hidden), dtype=kept, device=hidden.device)
-        sums = torch.empty_like(logprobs)
+        sums, entropies = torch.empty_like(logprobs), torch.empty_like(logprobs)
         buffer = _buffer(hidden, weight, at_once, dtype)
+        exponentials = _buffer(hidden, weight, at_once, kept)
         for chunk in _chunks(len(hidden), at_once):
             logits = _logits(hidden[chunk], weight, bias, scale, buffer)
-            sums[chunk] = torch.logsumexp(logits, dim=-1)
             chosen = logits.gather(-1, targets[chunk, None])[:, 0]
+            sums[chunk], entropies[chunk] = sums_and_entropies(
+                logits, exponentials[: len(logits)]
+            )
             logprobs[chunk] = chosen - sums[chunk]
         ctx.save_for_backward(hidden, weight, bias, targets, sums)
         ctx.scale, ctx.at_once, ctx.dtype = scale, at_once, dtype
-        return logprobs
+        ctx.mark_non_differentiable(entropies)
+        return logprobs, entropies
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+    def backward(ctx: Any, gradient: torch.Tensor, _: Any) -> Any:
         """Gradients of `hidden`, `weight` and `bias`, as far as they are asked for."""
         hidden, weight, bias, targets, sums = ctx.saved_tensors
         of_hidden, of_weight, of_bias = (

@@ -99,7 +99,7 @@ def test_dropout_of_adapters_acts_while_training_alone() -> None:
 def test_entropies_stand_below_the_logprobs() -> None:
     policy = Policy(tiny("lfm2"), temperature=0.7)
     batch = micro_batch(episodes(), CPU)
-    logprobs, entropies = policy(batch, entropy=True)
+    logprobs, entropies = policy(batch, entropy="trained")
     torch.testing.assert_close(logprobs, policy(batch), rtol=1e-4, atol=1e-4)
     assert (entropies > 0).all()
 

@@ -103,9 +103,29 @@ def test_other_heads_give_the_same_by_their_own_forward() -> None:
 def test_entropies_stand_below_the_logprobs() -> None:
     policy = Policy(tiny_model(), temperature=0.7)
     batch = one_batch(policy.device)
-    logprobs, entropies = policy(batch, entropy=True)
+    logprobs, entropies = policy(batch, entropy="trained")
     torch.testing.assert_close(logprobs, policy(batch), rtol=1e-4, atol=1e-4)
     assert (entropies > 0).all()
+
+
+@pytest.mark.parametrize("matrix", [True, False])
+def test_measured_entropies_change_no_bit_of_logprobs_and_gradients(matrix: bool) -> None:
+    model = tiny_model(tie_word_embeddings=False)
+    if not matrix:
+        head = Wrapped(model.lm_head.in_features, model.lm_head.out_features, bias=False)
+        head.weight = model.lm_head.weight
+        model.lm_head = head
+    policy = Policy(model, temperature=0.7)
+    batch = one_batch(policy.device)
+    expected = policy(batch, entropy="trained")[1]
+    found = []
+    for entropy in ("none", "measured"):
+        given = policy(batch, entropy=entropy)
+        logprobs = given if entropy == "none" else given[0]
+        gradients = torch.autograd.grad(logprobs.sin().sum(), list(model.parameters()))
+        found.append([logprobs, *gradients])
+    assert all(map(torch.equal, *found))
+    torch.testing.assert_close(given[1], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_model_that_cannot_checkpoint_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,4 +89,4 @@ def test_a_forward_pass_stays_on_the_device(
         batch = there(here)
         logprobs = made(batch)
         assert (logprobs.shape, logprobs.device.type) == ((12,), "cuda")
-        assert made(batch, entropy=True).shape == (2, 12)
+        assert made(batch, entropy="trained").shape == (2, 12)

@@ -72,3 +72,24 @@ def test_half_precision_gives_float32(device: torch.device, dtype: torch.dtype) 
     assert ours.dtype == torch.float32
     expected = plain(hidden.float(), weight.float(), None, targets, 1.0)
     torch.testing.assert_close(ours, expected, rtol=0.02, atol=0.02)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 20), st.integers(1, 25), st.sampled_from([1e-3, 1.0, 1e3]))
+def test_entropies_are_those_of_the_distributions_and_change_nothing(
+    device: torch.device, tokens: int, at_once: int, size: float
+) -> None:
+    draw = torch.Generator().manual_seed(tokens)
+    hidden = (size * torch.randn(tokens, WIDTH, generator=draw)).to(device).requires_grad_()
+    weight = torch.randn(VOCABULARY, WIDTH, generator=draw).to(device)
+    targets = torch.randint(VOCABULARY, (tokens,), generator=draw).to(device)
+    alone = token_logprobs(hidden, weight, None, targets, scale=1.0, at_once=at_once)
+    logprobs, entropies = token_logprobs(
+        hidden, weight, None, targets, scale=1.0, at_once=at_once, entropies=True
+    )
+    assert torch.equal(logprobs, alone)
+    gradients = [torch.autograd.grad(each.sin().sum(), hidden)[0] for each in (logprobs, alone)]
+    assert torch.equal(*gradients)
+    expected = torch.distributions.Categorical(logits=hidden @ weight.t()).entropy()
+    torch.testing.assert_close(entropies, expected.detach(), rtol=1e-4, atol=1e-4)
+    assert (entropies > -1e-4).all()
