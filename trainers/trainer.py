@@ -220,7 +220,9 @@ class Trainer:
         self.folder = None if path is None else RunFolder(path)
         trained, saving = self.learner.optimizer, settings.saving
         state = RunState(
-            self.accelerator, trained, self.folder, self.seed, keep=saving.keep_checkpoints
+            *(self.accelerator, trained, self.folder, self.seed),
+            keep=saving.keep_checkpoints,
+            parts={"outcomes": self.learner.outcomes},
         )
         self.loop = RunLoop(self, state, self._stopping, saving)
 

@@ -11,6 +11,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -34,6 +35,7 @@ from gymnast.trainers.learner.optimizers.optimizer import Optimizer
 from gymnast.trainers.learner.optimizers.schedules import named_schedule
 from gymnast.trainers.learner.optimizers.weight_kinds import adapter_weights, other_than_matrices
 from gymnast.trainers.learner.optimizers.zero import ZeroAdamW
+from gymnast.trainers.learner.outcomes import Outcomes
 from gymnast.trainers.learner.policy.policy import Policy, Reference
 from gymnast.trainers.learner.policy.recomputation import Activations
 from gymnast.trainers.learner.policy.shares import largest_over_processes
@@ -60,6 +62,7 @@ class Learner:
         seed: Of dropout.
 
     Attributes:
+        outcomes: The rewards that the run has seen.
         memory: What a step takes, and what becomes of its activations.
         policy: The model as the loss sees it; with several processes, wrapped within `joined`.
         optimizer: Over the trained weights.
@@ -86,6 +89,7 @@ class Learner:
         self._settings = UpdateSettings(
             algorithm, settings.max_grad_norm, settings.tokens_per_microbatch, reward_weights
         )
+        self.outcomes = Outcomes()
         self._replays = settings.replay_routing
         penalised = algorithm.kl is not None
         if penalised:
@@ -220,7 +224,7 @@ class Learner:
                 self._reference,
             )
         self.gather()
-        return learned
+        return replace(learned, metrics=learned.metrics | self.outcomes.metrics(groups))
 
     @torch.no_grad()
     def gather(self) -> None:

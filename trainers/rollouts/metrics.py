@@ -26,6 +26,8 @@ episodes (the environment's own begin with `environment/`), but the sum of those
     episodes/finished           those with a trajectory
     episodes/turns              the mean
     episodes/stop/<reason>      the share of each `StopReason`
+    episodes/calling            the share of episodes with a call, of those that are offered tools
+    episodes/only_malformed     the share with calls none of which could be read, of the same
     episodes/retried            attempts that the infrastructure broke and that were repeated
     episodes/left_out           without a trajectory, for any of these reasons:
     episodes/left_out/deadline        not finished, or not begun, when `deadline_s` was over
@@ -95,6 +97,7 @@ def summarise(trajectories: Sequence[Trajectory], counts: Counts) -> dict[str, f
     )
     for reason, number in Counter(t.stop_reason for t in trajectories).items():
         metrics[f"episodes/stop/{reason}"] = number / total
+    metrics |= _calling(trajectories)
     episodes = [_numbers(trajectory) for trajectory in trajectories]
     for name in sorted({name for numbers in episodes for name in numbers}):
         values = [numbers.get(name, 0.0) for numbers in episodes]
@@ -104,6 +107,19 @@ def summarise(trajectories: Sequence[Trajectory], counts: Counts) -> dict[str, f
             area = "" if "/" in name else "environment/"  # the environment's own
             metrics[area + name] = sum(values) / total
     return metrics | _latencies(metrics, total)
+
+
+def _calling(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Which share of the episodes that may call tools do, and which writes no call that is read."""
+    able = [trajectory.metrics for trajectory in trajectories if trajectory.tools]
+    if not able:
+        return {}
+    calling = [numbers for numbers in able if numbers.get("tools/calls")]
+    unread = [n for n in calling if n.get("tools/errors/malformed") == n["tools/calls"]]
+    return {
+        "episodes/calling": len(calling) / len(able),
+        "episodes/only_malformed": len(unread) / len(able),
+    }
 
 
 def _numbers(trajectory: Trajectory) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """One optimisation step, held against a loss computed by hand on separate sequences."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -83,6 +84,7 @@ def test_loss_and_gradients_are_those_computed_by_hand(accelerator: Accelerator)
     model = tiny_model().double()
     groups = random_groups(model, [[0.0, 1.0, 1.0], [0.5, 0.0, 2.0]])
     loss, gradients = gradients_by_hand(model, groups)
+    ratios = [ratio.exp() for group in groups for ratio in differences(model, group)]
     metrics, ours = run(accelerator, model, groups)
     assert metrics["loss"] == pytest.approx(loss, rel=1e-4)
     assert_equal(ours, gradients)
@@ -91,9 +93,29 @@ def test_loss_and_gradients_are_those_computed_by_hand(accelerator: Accelerator)
     assert metrics["tokens/trained"] == sum(t.action_tokens for g in groups for t in g)
     assert metrics["updates/skipped"] == 0.0
     assert 0 < metrics["clipped"] < 1
+    assert metrics["clipped/low"] > 0 and metrics["clipped/high"] > 0
+    both = metrics["clipped/low"] + metrics["clipped/high"]
+    assert both == pytest.approx(metrics["clipped"], rel=1e-5)
+    for name, extreme in (("min", min(map(min, ratios))), ("max", max(map(max, ratios)))):
+        assert metrics[f"engine/importance_ratio_{name}"] == pytest.approx(float(extreme), rel=1e-4)
+        assert metrics[f"ratio/{name}"] == pytest.approx(float(extreme), rel=1e-4)
+    beyond = sum(((ratio > 2) | (ratio < 0.5)).sum().item() for ratio in ratios)
+    assert metrics["engine/importance_ratio_far"] == pytest.approx(
+        beyond / metrics["tokens/trained"]
+    )
     assert metrics["engine/logprob_difference"] == pytest.approx(
         0.3 * (2 / math.pi) ** 0.5, rel=0.2
     )
+
+
+def differences(model: Any, group: Sequence[Trajectory]) -> list[torch.Tensor]:
+    """The trainer's less the engine's log-probabilities of the action tokens, by trajectory."""
+    found = []
+    for trajectory in group:
+        mask = torch.tensor(trajectory.action_mask, dtype=torch.bool)
+        engine = torch.tensor(trajectory.logprobs, dtype=torch.float64)
+        found.append((forward_logprobs(model, trajectory.ids).detach() - engine)[mask])
+    return found
 
 
 def test_another_estimator_gives_another_loss(accelerator: Accelerator) -> None:
@@ -499,7 +521,10 @@ def test_several_epochs_keep_to_the_logprobs_before_the_first(accelerator: Accel
     once, _ = learned(accelerator, groups, **settings)
     twice, _ = learned(accelerator, groups, epochs=2, **settings)
     assert once["clipped"] == 0.0
+    assert once["ratio/min"] == once["ratio/max"] == 1.0
     assert twice["clipped"] > 0.05
+    assert twice["ratio/min"] < 1.0 < twice["ratio/max"], "of both epochs, not their mean"
+    assert twice["entropy"] > 0.0
     assert twice["engine/logprob_difference"] == pytest.approx(once["engine/logprob_difference"])
 
 

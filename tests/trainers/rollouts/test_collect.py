@@ -243,8 +243,24 @@ def test_collect_returns_groups_in_the_order_of_the_rows(
     assert rollouts.metrics["episodes/finished"] == 10
     assert rollouts.metrics["episodes/turns"] == 2.0
     assert rollouts.metrics["tools/calls"] == 20
+    assert rollouts.metrics["episodes/calling"] == 1.0
+    assert rollouts.metrics["episodes/only_malformed"] == 0.0
     assert rollouts.metrics["episodes/stop/answered"] == 1.0
     assert rollouts.metrics["tokens/sampled"] == 10 * sum(map(len, script))
+
+
+def test_episodes_without_a_call_and_with_nothing_but_malformed_ones_are_told_apart(
+    make_env: Making, script: list[list[int]], encode: Callable[[str], list[int]]
+) -> None:
+    malformed, answer = encode("<tool_call>{oops}</tool_call><|im_end|>"), script[-1]
+    for turns, calling, only_malformed in (
+        ([answer], 0.0, 0.0),
+        ([malformed, answer], 1.0, 1.0),
+        ([malformed, *script], 1.0, 0.0),
+    ):
+        metrics = gather(make_env, ScriptedAgent(turns), named(2)).metrics
+        assert metrics["episodes/calling"] == calling
+        assert metrics["episodes/only_malformed"] == only_malformed
 
 
 def test_rollouts_are_shown_to_people_in_a_line(make_env: Making, script: list[list[int]]) -> None:

@@ -91,9 +91,7 @@ class _TokenLogprobs(torch.autograd.Function):
         for chunk in _chunks(len(hidden), at_once):
             logits = _logits(hidden[chunk], weight, bias, scale, buffer)
             chosen = logits.gather(-1, targets[chunk, None])[:, 0]
-            sums[chunk], entropies[chunk] = sums_and_entropies(
-                logits, exponentials[: len(logits)]
-            )
+            sums[chunk], entropies[chunk] = sums_and_entropies(logits, exponentials[: len(logits)])
             logprobs[chunk] = chosen - sums[chunk]
         ctx.save_for_backward(hidden, weight, bias, targets, sums)
         ctx.scale, ctx.at_once, ctx.dtype = scale, at_once, dtype
