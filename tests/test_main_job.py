@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gymnast.envs.builtin.arithmetic import WORKED
-
 ROOT = Path(__file__).parent.parent
 
 
@@ -46,7 +44,6 @@ def test_the_main_job_learns(algorithm: str, tmp_path: Path) -> None:
     trained_on = questions(sorted((run / "rollouts").glob("step_*.jsonl")))
     assert len(held_out) == 128
     assert not held_out & trained_on
-    assert not (held_out | trained_on) & {(task.a, task.operation, task.b) for task in WORKED}
 
     model = AutoModelForCausalLM.from_pretrained(run / "model")
     tokenizer = AutoTokenizer.from_pretrained(run / "model")

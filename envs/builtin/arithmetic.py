@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gymnast.envs.environment.environment import Environment
-from gymnast.envs.environment.rows import prompt_of
+from gymnast.envs.records.assistant import call
 from gymnast.envs.records.episode import CallRecord, Episode
 from gymnast.envs.tools.marks import tool
 from gymnast.errors import ConfigError
-from gymnast.types import Message
 
 WORDS = {"add": "plus", "multiply": "times"}
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w)")
@@ -41,15 +40,6 @@ class Problem(NamedTuple):
         return f"What is {self.a} {WORDS[self.operation]} {self.b}?"
 
 
-# Shown in the prompt as worked turns; never asked.
-WORKED = (
-    Problem(13, 4, "multiply"),
-    Problem(21, 17, "add"),
-    Problem(6, 45, "multiply"),
-    Problem(58, 30, "add"),
-)
-
-
 class Arithmetic(Environment):
     """Answer a question about two integers, with a calculator at hand.
 
@@ -63,8 +53,7 @@ class Arithmetic(Environment):
     `a`, `b` and `operation` the right call is one that returned the answer.
 
     Args:
-        worked_turns: How many worked examples the prompt shows before the question, 0 to 4: each
-            a question, the call, its result and the answer.
+        worked_turns: As for `Environment`; by default, the prompt shows one question for each tool.
         min_operand: The smallest operand of generated rows.
         max_operand: The largest operand of generated rows.
         **settings: As for `Environment`.
@@ -78,26 +67,20 @@ class Arithmetic(Environment):
         max_operand: int = 99,
         **settings: Any,
     ) -> None:
-        super().__init__(*arguments, **settings)
-        for name, value in (
-            ("worked_turns", worked_turns),
-            ("min_operand", min_operand),
-            ("max_operand", max_operand),
-        ):
+        super().__init__(*arguments, worked_turns=worked_turns, **settings)
+        for name, value in (("min_operand", min_operand), ("max_operand", max_operand)):
             if not isinstance(value, int):
                 raise ConfigError(f"Arithmetic: {name} must be a whole number, got {value!r}.")
-        if not 0 <= worked_turns <= len(WORKED):
+        if max_operand < min_operand:
             raise ConfigError(
-                f"Arithmetic: worked_turns must be 0 to {len(WORKED)}, got {worked_turns!r}."
-            )
-        if max_operand - min_operand < 2:  # else every question could be a worked one
-            raise ConfigError(
-                "Arithmetic: max_operand must be at least min_operand + 2, got "
+                "Arithmetic: max_operand must be at least min_operand, got "
                 f"min_operand={min_operand!r}, max_operand={max_operand!r}."
             )
-        self.worked = WORKED[:worked_turns]
         self.min_operand = min_operand
         self.max_operand = max_operand
+        if self.rows is not None and self.worked_rows is None:  # they may not say what to call
+            rng = np.random.default_rng(0)
+            self.worked_rows = [self._question(rng) for _ in range(8 * (worked_turns + 1))]
 
     @tool
     def add(self, a: int, b: int) -> int:
@@ -114,22 +97,18 @@ class Arithmetic(Environment):
         if self.rows is not None:
             row: Mapping[str, Any] = super().sample_row(rng)
             return row
-        worked = [{problem.a, problem.b} for problem in WORKED]
-        while True:
-            a, b = map(int, rng.integers(self.min_operand, self.max_operand + 1, size=2))
-            if {a, b} not in worked:
-                break
+        return self._question(rng)
+
+    def _question(self, rng: np.random.Generator) -> Mapping[str, Any]:
+        a, b = map(int, rng.integers(self.min_operand, self.max_operand + 1, size=2))
         problem = Problem(a, b, ("add", "multiply")[int(rng.integers(2))])
         return {"prompt": problem.question, **problem._asdict(), "answer": problem.answer}
 
-    def setup(self, row: Mapping[str, Any]) -> list[Message] | None:
-        """The worked turns, then the row's prompt."""
-        question = prompt_of(row)
-        examples = [
-            message for i, problem in enumerate(self.worked) for message in worked_turn(problem, i)
-        ]
-        leading = [m for m in question[:1] if m["role"] == "system"]
-        return [*leading, *examples, *question[len(leading) :]]
+    def solve(self, row: Mapping[str, Any]) -> list[Any] | None:
+        """The right call, then the answer; None for rows that do not say what to call."""
+        if any(row.get(name) is None for name in ("a", "b", "operation")):
+            return None
+        return [call(row["operation"], a=row["a"], b=row["b"]), f"The answer is {row['answer']}."]
 
     def reward(self, episode: Episode) -> float:
         """The highest part reached; see the class."""
@@ -147,28 +126,6 @@ class Arithmetic(Environment):
             "right_call": float(any(_is_right(record, episode.row, answer) for record in ran)),
             "right_answer": float(answered),
         }
-
-
-def worked_turn(problem: Problem, index: int) -> list[Message]:
-    """One example as messages: the question, a call, its result, the answer."""
-    arguments = {"a": problem.a, "b": problem.b}
-    call = {"name": problem.operation, "arguments": arguments}
-    call_id = f"worked{index:03}"  # nine letters and digits, as the strictest template wants
-    return [
-        {"role": "user", "content": problem.question},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"id": call_id, "type": "function", "function": call}],
-        },
-        {
-            "role": "tool",
-            "tool_call_id": call_id,
-            "name": problem.operation,
-            "content": str(problem.answer),
-        },
-        {"role": "assistant", "content": f"The answer is {problem.answer}."},
-    ]
 
 
 def last_number(text: str) -> Decimal | None:

@@ -10,6 +10,7 @@ import numpy as np
 from gymnast.envs.boxes.box import in_words
 from gymnast.envs.boxes.safe_python import require_safe_path
 from gymnast.envs.environment.environment import Environment
+from gymnast.envs.records.assistant import call
 from gymnast.envs.records.episode import Episode
 from gymnast.envs.tools.marks import tool
 from gymnast.errors import DataError, SandboxFileError
@@ -27,7 +28,8 @@ class Shell(Environment):
     episode in a fresh box, to which the working folder is copied and nothing else: not /tmp, no
     process, no variable. `check_files` (`{path: text}`) replace whatever the policy has put at
     their paths, and no link leads to them. Neither is in the policy's box, so the policy can
-    neither read nor change them.
+    neither read nor change them. `solution`, a shell command that does the task, is for
+    demonstrations.
 
     If a check runs code of the policy's, that code may do in the fresh box what the check may: read
     the expected answer, end the check. A check should read files, and leave running code to
@@ -84,16 +86,29 @@ class Shell(Environment):
         words = [_WORDS[i] for i in rng.integers(len(_WORDS), size=int(rng.integers(8, 30)))]
         wanted = words[0]
         answers = {
-            "the number of lines of words.txt": len(words),
-            "the number of different words in words.txt": len(set(words)),
-            f"how often {wanted!r} is in words.txt": words.count(wanted),
+            "the number of lines of words.txt": (len(words), "wc -l < words.txt"),
+            "the number of different words in words.txt": (
+                len(set(words)),
+                "sort -u words.txt | wc -l",
+            ),
+            f"how often {wanted!r} is in words.txt": (
+                words.count(wanted),
+                f"grep -cx {wanted} words.txt",
+            ),
         }
-        what, answer = list(answers.items())[int(rng.integers(len(answers)))]
+        what, (answer, command) = list(answers.items())[int(rng.integers(len(answers)))]
         return {
             "prompt": f"words.txt has one word a line. Write {what} into answer.txt.",
             "files": {"words.txt": "".join(f"{word}\n" for word in words)},
             "check": f'[ "$(tr -d "[:space:]" < answer.txt)" = {answer} ]',
+            "solution": f"{command} > answer.txt",
         }
+
+    def solve(self, row: Mapping[str, Any]) -> list[Any] | None:
+        """The row's `solution` as a command, then a last word."""
+        if row.get("solution") is None:
+            return None
+        return [call("shell", command=row["solution"]), "Done."]
 
     def prepare_sandbox(self, sandbox: Sandbox) -> None:
         """Write the row's files."""

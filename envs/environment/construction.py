@@ -1,9 +1,10 @@
 """Making environments: checks of their settings, and a class made of plain functions."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
+from gymnast.envs.environment.solution import require_solve
 from gymnast.envs.tools.definition import function_name, with_stop_tools
 from gymnast.envs.tools.marks import ToolOptions, mark_of, marked
 from gymnast.errors import ConfigError, ToolDefinitionError, UsageError
@@ -14,6 +15,18 @@ CONSTRUCTOR = (
     "Write: def __init__(self, renderer=None, *, size=3, **settings): "
     "super().__init__(renderer, **settings); self.size = size."
 )
+
+
+class RemembersConstruction:
+    """Keeps the arguments that an object is made with, so that another like it can be made."""
+
+    _construction: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+
+    def __new__(cls, *arguments: Any, **settings: Any) -> Self:
+        """Make the object; `__init__` gets the same arguments."""
+        made = super().__new__(cls)
+        made._construction = (arguments, settings)
+        return made
 
 
 def require_construction(environment: Any) -> None:
@@ -51,6 +64,7 @@ def check_settings(environment: Any) -> None:
         raise ConfigError(
             f'{owner}: render_mode must be "ansi" or None, got {environment.render_mode!r:.100}.'
         )
+    _check_worked_turns(environment, owner)
     renderer = environment.renderer
     if renderer is not None and not all(
         hasattr(renderer, name) for name in ("prompt", "parse", "observe", "stop_ids")
@@ -64,6 +78,20 @@ def check_settings(environment: Any) -> None:
         raise ConfigError(
             f"{owner}: rows has type {type(rows).__name__}; use a list of dicts or a dataset."
         )
+
+
+def _check_worked_turns(environment: Any, owner: str) -> None:
+    count, rows = environment.worked_turns, environment.worked_rows
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ConfigError(f"{owner}: worked_turns must be a whole number >= 0, got {count!r}.")
+    if rows is not None and (isinstance(rows, str) or not isinstance(rows, Sequence)):
+        raise ConfigError(f"{owner}: worked_rows must be a list of rows, got {rows!r:.100}.")
+    if rows is not None and count > len(rows):
+        raise ConfigError(
+            f"{owner}: worked_turns must be <= {len(rows)}, the number of worked_rows, got {count}."
+        )
+    if count:
+        require_solve(environment, f"worked_turns={count}")
 
 
 def environment_class(

@@ -15,6 +15,7 @@ import numpy as np
 
 from gymnast.envs.boxes.settings import box_settings
 from gymnast.envs.environment.construction import (
+    RemembersConstruction,
     check_settings,
     environment_class,
     require_construction,
@@ -25,6 +26,7 @@ from gymnast.envs.environment.episode_runner import EpisodeRunner
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.spaces import TokenIds, TokenSpace
 from gymnast.envs.environment.state import first_reason
+from gymnast.envs.environment.worked_turns import worked_turns as messages_of_worked_turns
 from gymnast.envs.records.episode import Episode, Info, Outcome
 from gymnast.envs.records.messages import conversation
 from gymnast.envs.rendering.renderer import Renderer
@@ -35,7 +37,7 @@ from gymnast.threads import run_blocking
 from gymnast.visible import visible
 
 
-class Environment(Hooks, gymnasium.Env[TokenIds, TokenIds]):
+class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds]):
     """A set of tools, a way to begin and a way to score.
 
         from gymnast.envs import Environment, Renderer, tool
@@ -69,6 +71,10 @@ class Environment(Hooks, gymnasium.Env[TokenIds, TokenIds]):
             `{"backend": "docker", "image": ..., "memory_bytes": ...}`, whose other fields override
             those of the spec; None: the strongest backend that works here ("auto").
         render_mode: "ansi": `render()` returns the conversation as text. None: it returns None.
+        worked_turns: How many episodes on other rows, played by `solve`, the prompt shows before
+            its question (docs/demonstrations.md).
+        worked_rows: The rows of these episodes, one more than `worked_turns` so that no episode
+            shows its own; None: drawn as `reset` draws them.
 
     `info` of `reset` and `step` has `stop_ids` (the ids that may end an action), `tokens_left` (how
     many tokens may be sampled next: always an int, counted from `2**31 - 1` if there is no limit,
@@ -99,6 +105,9 @@ class Environment(Hooks, gymnasium.Env[TokenIds, TokenIds]):
         stop_tools: Iterable[str] = (),
         sandbox: str | Mapping[str, Any] | None = None,
         render_mode: str | None = None,
+        *,
+        worked_turns: int = 0,
+        worked_rows: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         self.renderer = renderer
         self.render_mode = render_mode
@@ -108,6 +117,8 @@ class Environment(Hooks, gymnasium.Env[TokenIds, TokenIds]):
         self.context_length = context_length
         self.episode_timeout_s = episode_timeout_s
         self.system_prompt = system_prompt
+        self.worked_turns = worked_turns
+        self.worked_rows = worked_rows
         check_settings(self)
         owner = type(self).__name__
         boxes = EpisodeBoxes(owner, box_settings(owner, self.sandbox_spec, sandbox))
@@ -199,8 +210,9 @@ class Environment(Hooks, gymnasium.Env[TokenIds, TokenIds]):
         row = (options or {}).get("row")
         if row is None:
             row = await runner.sample_row(self.np_random)
+        worked = await messages_of_worked_turns(self, row) if self.worked_turns else ()
         try:
-            messages = await runner.begin(row)
+            messages = await runner.begin(row, worked)
             ids: list[int] = []
             if self.renderer is not None:
                 context = self._token_context = TokenContext(self.renderer, self.tools)

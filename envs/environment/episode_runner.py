@@ -5,7 +5,7 @@ here knows tokens, which `environment.py` adds.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from gymnast.envs.environment.user_code import (
     checked_numbers,
     checked_reward,
 )
+from gymnast.envs.environment.worked_turns import with_worked_turns
 from gymnast.envs.records.episode import Episode, Info, Timings, Turn
 from gymnast.envs.records.messages import json_message, parse_tool_calls
 from gymnast.envs.tools import bugs
@@ -111,8 +112,12 @@ class EpisodeRunner:
         """
         return await self._hook("sample_row", rng)
 
-    async def begin(self, row: Any) -> list[Message]:
+    async def begin(self, row: Any, worked: Sequence[Message] = ()) -> list[Message]:
         """Begin an episode: open its box, set it up, find its tools.
+
+        Args:
+            row: The episode's.
+            worked: Worked turns, which the prompt shows first.
 
         Returns:
             The messages of its prompt.
@@ -143,7 +148,8 @@ class EpisodeRunner:
             messages = checked_messages(messages, self._blame("setup"))
         else:
             messages = prompt_of(row)
-        state.prompt = with_system_prompt(messages, hooks.system_prompt)
+        messages = with_system_prompt(messages, hooks.system_prompt)
+        state.prompt = with_worked_turns(messages, worked)
         return state.prompt
 
     def require_episode(self) -> None:

@@ -13,8 +13,9 @@ import itertools
 from collections.abc import AsyncGenerator
 from functools import partial
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.state import EpisodeState
 from gymnast.envs.environment.user_code import Blame
 from gymnast.envs.records.assistant import assistant_message, with_call_ids
@@ -23,22 +24,17 @@ from gymnast.errors import ConfigError, InfrastructureError, NoSolution
 from gymnast.threads import EpisodeThread
 from gymnast.types import Message
 
-if TYPE_CHECKING:
-    from gymnast.envs.environment.hooks import Hooks
-
 _OVER = object()
 _FORMS = "a list of assistant messages, a generator of them, or None where the row has no solution"
 
 
-def can_solve(environment: "Hooks | type[Hooks]") -> bool:
+def can_solve(environment: Hooks | type[Hooks]) -> bool:
     """Whether an environment's class has a `solve` of its own."""
-    from gymnast.envs.environment.hooks import Hooks
-
     cls = environment if isinstance(environment, type) else type(environment)
     return cls.solve is not Hooks.solve
 
 
-def require_solve(environment: "Hooks | type[Hooks]", wanted_by: str) -> None:
+def require_solve(environment: Hooks | type[Hooks], wanted_by: str) -> None:
     """Check that an environment's class has a `solve` of its own.
 
     Args:
@@ -59,7 +55,7 @@ def require_solve(environment: "Hooks | type[Hooks]", wanted_by: str) -> None:
     )
 
 
-def solution_of(environment: "Hooks") -> "Solution":
+def solution_of(environment: Hooks) -> "Solution":
     """The solution of the episode that is running in an environment.
 
     Raises:

@@ -99,8 +99,8 @@ def test_an_unknown_environment_names_the_nearest(name: Any, words: str) -> None
 def test_an_unknown_setting_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"no setting 'max_turn'.*mean 'max_turns'"):
         make("gymnast/Arithmetic-v0", max_turn=3)
-    with pytest.raises(ConfigError, match=r"no setting 'worked'.*mean 'worked_turns'"):
-        make(Arithmetic, worked=3)
+    with pytest.raises(ConfigError, match=r"no setting 'worked_turn'.*mean 'worked_turns'"):
+        make(Arithmetic, worked_turn=3)
 
     class Anything(Environment):
         def __init__(self, renderer: Any = None, **own: Any) -> None:
@@ -143,10 +143,10 @@ def test_what_gymnasium_was_told_about_an_id_holds(renderer: Renderer) -> None:
     gymnasium.register("tests/Brief-v0", Arithmetic, kwargs={"max_turns": 3, "worked_turns": 0})
     assert make("tests/Brief-v0").max_turns == 3
     env = make("tests/Brief-v0", renderer, max_turns=2)
-    assert (env.max_turns, len(env.worked)) == (2, 0)  # type: ignore[attr-defined]
+    assert (env.max_turns, env.worked_turns) == (2, 0)
     assert env.spec is not None
     again: Any = gymnasium.make(env.spec).unwrapped
-    assert (again.max_turns, len(again.worked)) == (2, 0)
+    assert (again.max_turns, again.worked_turns) == (2, 0)
 
 
 def test_a_made_environment_can_be_made_again_from_its_spec(renderer: Renderer) -> None:

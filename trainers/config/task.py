@@ -10,7 +10,8 @@ from typing import Any
 
 from gymnast.trainers.config.environments import MakeEnvironment, environment_maker, make_renderer
 from gymnast.trainers.config.sections import RunConfig
-from gymnast.trainers.config.task_rows import evaluation_rows, split_rows
+from gymnast.trainers.config.task_rows import evaluation_environment, split_rows, try_rows
+from gymnast.trainers.config.worked_rows import with_worked_rows
 from gymnast.trainers.data.rows import Row, RowSource
 from gymnast.trainers.evaluation.evaluation import EvaluationEnvironment
 from gymnast.trainers.evaluation.tags import check_tags, tag_expressions
@@ -56,10 +57,11 @@ def prepare_task(config: RunConfig, tokenizer: Any, model_context_length: int | 
     )
     others: dict[str, EvaluationEnvironment] = {}
     for name, section in config.evaluation.environments.items():
-        make_other = maker(section, name)
-        others[name] = EvaluationEnvironment(make_other, evaluation_rows(config, name, make_other))
+        others[name] = evaluation_environment(config, name, maker(section, name))
     make_env = maker(config.environment, None)
     rows = split_rows(config, make_env, [row for other in others.values() for row in other.rows])
+    make_env = with_worked_rows(make_env, rows.training, of_data=config.data is not None)
+    try_rows(config, make_env, rows)
     row_sets = [rows.evaluation, *(other.rows for other in others.values())]
     check_tags(row_sets, tag_expressions(config.evaluation.by))
     return RunTask(make_env, rows.training, rows.evaluation, others)

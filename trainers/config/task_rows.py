@@ -25,6 +25,7 @@ from gymnast.trainers.config.task_sections import (
     EvaluationEnvironmentSection,
     EvaluationSection,
 )
+from gymnast.trainers.config.worked_rows import has_rows, with_worked_rows
 from gymnast.trainers.data.input_paths import shown_path
 from gymnast.trainers.data.row_files import load_rows
 from gymnast.trainers.data.row_formats import location_of
@@ -37,13 +38,14 @@ from gymnast.trainers.data.rows import (
     split_dataset,
     split_sampled,
 )
+from gymnast.trainers.evaluation.evaluation import EvaluationEnvironment
 
 # How many rows are tried for one whose prompt fits.
 ROWS_TRIED = 20
 
 
 def split_rows(config: RunConfig, make_env: MakeEnvironment, excluded: Sequence[Row]) -> Split:
-    """The training and evaluation rows of the run's own environment; one of them is tried.
+    """The training and evaluation rows of the run's own environment.
 
     Args:
         config: The run.
@@ -57,15 +59,23 @@ def split_rows(config: RunConfig, make_env: MakeEnvironment, excluded: Sequence[
     """
     data = config.data
     if data is None:
-        rows = _split_own(make_env(), config.evaluation, config.seed, excluded)
-    else:
-        training, evaluation = _load(data, make_env())
-        rows = _split_data(training, evaluation, config.evaluation, config.seed, excluded)
+        return _split_own(make_env(), config.evaluation, config.seed, excluded)
+    training, evaluation = _load(data, make_env())
+    return _split_data(training, evaluation, config.evaluation, config.seed, excluded)
+
+
+def try_rows(config: RunConfig, make_env: MakeEnvironment, rows: Split) -> None:
+    """Drive an episode on a row of the run's own environment.
+
+    Raises:
+        DataError: It lacks what the environment needs, or no prompt fits.
+        UserCodeError: The environment's own code raised.
+    """
+    data = config.data
     source = config.environment.id if data is None else data.train
     _try_an_episode(make_env, (rows.training.row(i) for i in range(ROWS_TRIED)), source)
     if data is not None and data.evaluation is not None and rows.evaluation:
         _try_an_episode(make_env, iter(rows.evaluation), data.evaluation)
-    return rows
 
 
 def _load(data: DataSection, env: Environment) -> tuple[Sequence[Row], Sequence[Row] | None]:
@@ -116,8 +126,10 @@ def _split_own(
     return split_dataset(env.rows, count, seed=seed, evaluation_seed=own_seed, excluded=excluded)
 
 
-def evaluation_rows(config: RunConfig, name: str, make_env: MakeEnvironment) -> list[Row]:
-    """The rows of a further environment to evaluate in, in a seeded order; one is tried.
+def evaluation_environment(
+    config: RunConfig, name: str, make_env: MakeEnvironment
+) -> EvaluationEnvironment:
+    """A further environment to evaluate in, with its rows in a seeded order; one is tried.
 
     Args:
         config: The run.
@@ -145,8 +157,9 @@ def evaluation_rows(config: RunConfig, name: str, make_env: MakeEnvironment) -> 
         own, source = _all_rows(section, place, env)
         count = section.rows or len(own)
         rows = choose(own, count, seed=evaluation.seed, key=f"{place}.rows", source=source)
+        make_env = with_worked_rows(make_env, rows, of_data=section.data is not None)
     _try_an_episode(make_env, iter(rows), place)
-    return rows
+    return EvaluationEnvironment(make_env, rows)
 
 
 def _all_rows(
@@ -163,11 +176,6 @@ def _all_rows(
     except DataError as error:
         raise DataError(f"{place}.data: {error}") from error
     return rows, f"{place}.data"
-
-
-def has_rows(cls: type[Environment]) -> bool:
-    """Whether an environment makes rows of its own."""
-    return cls.sample_row is not Hooks.sample_row
 
 
 def _row_sampler(env: Environment) -> Callable[[np.random.Generator], Row]:

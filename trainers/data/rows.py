@@ -5,6 +5,7 @@ seed and k alone, so a resumed run goes on with the rows that the killed one wou
 Evaluation rows are never trained on, nor is any row equal to one of them.
 """
 
+import copy
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +45,10 @@ class RowSource(ABC):
             size: Rows a step, the same at every step.
         """
         return [self.row(step * size + i) for i in range(size)]
+
+    def reseeded(self, seed: int) -> "RowSource":
+        """The same rows in the order of another seed; here, in the order that they have."""
+        return self
 
 
 class DatasetRows(RowSource):
@@ -85,6 +90,12 @@ class DatasetRows(RowSource):
             self._order = (epoch, rng.permutation(self._indices))
         return self._rows[int(self._order[1][within])]
 
+    def reseeded(self, seed: int) -> "DatasetRows":
+        """The same rows in the order of another seed."""
+        other = copy.copy(self)
+        other._seed, other._order = seed, None
+        return other
+
 
 class SampledRows(RowSource):
     """Rows that an environment makes, each from a generator of its own.
@@ -115,6 +126,12 @@ class SampledRows(RowSource):
             f"the environment's sample_row gave {MOST_DRAWS} times in a row one of the "
             f"{len(self._excluded)} evaluation rows; lower evaluation.rows"
         )
+
+    def reseeded(self, seed: int) -> "SampledRows":
+        """Rows of generators of another seed."""
+        other = copy.copy(self)
+        other._seed = seed
+        return other
 
 
 class Split(NamedTuple):

@@ -48,7 +48,7 @@ class Code(Environment):
 
     Args:
         level: The hardest level of Gymnast's own tasks, 1 to 3.
-        worked_turns: How many solved tasks the prompt shows before the question, 0 to 4.
+        worked_rows: As for `Environment`; by default, four short tasks that are never asked.
         offer: The tools that are offered, of "python" and "submit"; () for code in the answer only.
         call_timeout_s: Wall time of one call of the function in a test, in seconds.
         tests_timeout_s: Wall time of all tests of an episode, in seconds, without waits for boxes.
@@ -61,19 +61,17 @@ class Code(Environment):
         self,
         *arguments: Any,
         level: int = 3,
-        worked_turns: int = 0,
+        worked_rows: Sequence[Mapping[str, Any]] | None = None,
         offer: Sequence[str] = ("python", "submit"),
         call_timeout_s: float = 4.0,
         tests_timeout_s: float = 30.0,
         **settings: Any,
     ) -> None:
-        super().__init__(*arguments, **settings)
+        if worked_rows is None:
+            worked_rows = [task.row for task in WORKED]
+        super().__init__(*arguments, worked_rows=worked_rows, **settings)
         if level not in LEVELS:
             raise ConfigError(f"Code: level must be 1, 2 or 3, got {level!r}.")
-        if worked_turns not in range(len(WORKED) + 1):
-            raise ConfigError(
-                f"Code: worked_turns must be 0 to {len(WORKED)}, got {worked_turns!r}."
-            )
         if isinstance(offer, str) or any(name not in self.tool_definitions for name in offer):
             raise ConfigError(
                 f"Code: offer must be a list of some of {', '.join(self.tool_definitions)}, got "
@@ -86,7 +84,6 @@ class Code(Environment):
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise ConfigError(f"Code: {name} must be a number of seconds > 0, got {value!r}.")
         self._offer = offer
-        self._worked = WORKED[:worked_turns]
         self._own = tasks(level)
         self._submitted: str | None = None
         self._limits = GradingLimits(call_timeout_s, tests_timeout_s)
@@ -122,15 +119,20 @@ class Code(Environment):
         return self._own[int(rng.integers(len(self._own)))].row
 
     def setup(self, row: Mapping[str, Any]) -> list[Message]:
-        """The worked turns, then the task."""
+        """The task."""
         self._submitted = None
         self._grade = Grade(0, 1, False)
         self._task = code_task(row)
-        messages: list[Message] = []
-        for task in self._worked:
-            messages.append({"role": "user", "content": task.question})
-            messages.append({"role": "assistant", "content": f"```python\n{task.solution}\n```"})
-        return [*messages, {"role": "user", "content": self._task.question}]
+        return [{"role": "user", "content": self._task.question}]
+
+    def solve(self, row: Mapping[str, Any]) -> list[str] | None:
+        """The code that the row has, or that Gymnast's own tasks have, in an answer."""
+        own = {task.question: task.solution for task in (*WORKED, *self._own)}
+        code = own.get(row["prompt"]) if "prompt" in row else None
+        code = code or row.get("code")  # MBPP
+        if code is None and row.get("canonical_solution") is not None:  # HumanEval
+            code = f"{row['prompt']}{row['canonical_solution']}"
+        return None if code is None else [f"```python\n{code.rstrip()}\n```"]
 
     async def reward(self, episode: Episode) -> float:
         """The share of the tests that the code passes."""

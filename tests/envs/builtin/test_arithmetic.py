@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gymnast.envs import Renderer, make
-from gymnast.envs.builtin.arithmetic import WORKED, Arithmetic, last_number
-from gymnast.errors import ConfigError
+from gymnast.envs.builtin.arithmetic import Arithmetic, last_number
+from gymnast.errors import ConfigError, DataError
 
 ROW = {"prompt": "What is 6 times 7?", "a": 6, "b": 7, "operation": "multiply", "answer": 42}
 
@@ -27,14 +27,6 @@ def test_rows_are_questions_with_their_answers() -> None:
     operands = [row[name] for row in rows for name in ("a", "b")]
     assert (min(operands), max(operands)) == (2, 99)
     assert 800 < sum(row["operation"] == "add" for row in rows) < 1200
-
-
-def test_what_a_worked_turn_shows_is_never_asked() -> None:
-    env, rng = Arithmetic(min_operand=4, max_operand=21), np.random.default_rng(0)
-    worked = [{task.a, task.b} for task in WORKED]
-    seen = [{row["a"], row["b"]} for row in (env.sample_row(rng) for _ in range(3000))]
-    assert not any(pair in worked for pair in seen)
-    assert {13, 4} in worked and {13, 5} in seen
 
 
 def test_equal_seeds_give_equal_rows() -> None:
@@ -54,11 +46,14 @@ def test_the_prompt_carries_one_worked_turn_for_each_operation() -> None:
     assert roles == ["system", *["user", "assistant", "tool", "assistant"] * 2, "user"]
     functions = [m["tool_calls"][0]["function"] for m in env.messages if "tool_calls" in m]
     assert {function["name"] for function in functions} == {"add", "multiply"}
-    for position, task in enumerate(WORKED[:2]):
-        question, _, result, answer = env.messages[1 + 4 * position : 5 + 4 * position]
-        assert question["content"] == task.question
-        assert result["content"] == str(task.answer)
-        assert answer["content"] == f"The answer is {task.answer}."
+    for start in (1, 5):
+        question, said, result, answer = env.messages[start : start + 4]
+        function = said["tool_calls"][0]["function"]
+        a, b = function["arguments"]["a"], function["arguments"]["b"]
+        word, value = ("plus", a + b) if function["name"] == "add" else ("times", a * b)
+        assert question["content"] == f"What is {a} {word} {b}?"
+        assert result["content"] == str(value)
+        assert answer["content"] == f"The answer is {value}."
     assert env.messages[-1]["content"] == "What is 6 times 7?"
 
 
@@ -150,10 +145,12 @@ def test_a_number_is_read_back(number: int, before: str) -> None:
 
 
 def test_settings_out_of_range_are_errors() -> None:
-    with pytest.raises(ConfigError, match=r"worked_turns must be 0 to 4, got 5"):
-        Arithmetic(worked_turns=5)
-    with pytest.raises(ConfigError, match=r"at least min_operand \+ 2"):
-        Arithmetic(min_operand=5, max_operand=6)
+    with pytest.raises(ConfigError, match=r"worked_turns must be a whole number >= 0, got -1"):
+        Arithmetic(worked_turns=-1)
+    with pytest.raises(ConfigError, match=r"max_operand must be at least min_operand, got"):
+        Arithmetic(min_operand=5, max_operand=4)
+    with pytest.raises(DataError, match=r"worked_turns is 3, and .* only 2 different ones"):
+        Arithmetic(min_operand=5, max_operand=5, worked_turns=3).reset()
 
 
 def test_an_episode_of_tokens(renderer: Renderer) -> None:

@@ -42,6 +42,16 @@ class AsyncRow(WrongGenerator):
         return {"prompt": f"Say {rng.integers(1000)}."}
 
 
+class Adding(Environment):
+    """Answers with what the row says."""
+
+    def solve(self, row: Any) -> Any:
+        return [f"{row['answer']}"]
+
+    def reward(self, episode: Any) -> float:
+        return float(episode.answer == str(self.row["answer"]))
+
+
 def prepare(longest: int | None = CONTEXT_LENGTH, **sections: Any) -> RunTask:
     settings: dict[str, Any] = {
         "model": {"name": "tiny:"},
@@ -77,7 +87,7 @@ def files(tmp_path: Path) -> tuple[str, str]:
 def test_the_environment_gets_its_settings_and_the_models_context() -> None:
     own = {"context_length": 900, "worked_turns": 1, "system_prompt": "Be brief."}
     env: Any = prepare(environment=ARITHMETIC | own).make_env()
-    assert (env.max_turns, env.context_length, len(env.worked)) == (2, 900, 1)
+    assert (env.max_turns, env.context_length, env.worked_turns) == (2, 900, 1)
     assert env.system_prompt == "Be brief."
     assert prepare().make_env().context_length == CONTEXT_LENGTH
 
@@ -115,6 +125,45 @@ def test_a_row_generator_that_is_wrong_is_named() -> None:
         prepare(environment=here("WrongGenerator"))
     with pytest.raises(UserCodeError, match=r"sample_row: gave \[1\]; a row must be a dict"):
         prepare(environment=here("WrongRow"))
+
+
+# The rows of worked turns
+
+
+def shown(env: Any, row: Any) -> list[str]:
+    """The questions that a prompt shows before its own."""
+    env.reset(seed=0, options={"row": row})
+    env.close()
+    return [m["content"] for m in env.messages if m["role"] == "user"][:-1]
+
+
+@pytest.mark.parametrize("evaluation_seed", range(3))
+def test_no_worked_turn_shows_a_row_that_is_held_out(evaluation_seed: int) -> None:
+    own = ARITHMETIC | {"min_operand": 2, "max_operand": 5}  # 32 questions in all
+    evaluation = {"rows": 20, "seed": evaluation_seed}
+    task = prepare(environment=own, evaluation=evaluation)
+    held_out = {row["prompt"] for row in task.evaluation_rows}
+    for row in [*task.evaluation_rows, *task.training_rows.batch(0, 20)]:
+        questions = shown(task.make_env(), row)
+        assert (
+            len(questions) == 2 and not held_out & {*questions} and row["prompt"] not in questions
+        )
+
+
+def test_the_worked_turns_of_a_dataset_are_training_rows(files: tuple[str, str]) -> None:
+    section = {"id": here("Adding")["id"], "worked_turns": 2}
+    exam = {**section, "data": files[1], "columns": COLUMNS}
+    data = {"train": files[0], "columns": COLUMNS}
+    evaluation = {"rows": 2, "environments": {"exam": exam | {"worked_turns": 1}}}
+    task = prepare(environment=section, data=data, evaluation=evaluation)
+    excluded = [*task.evaluation_rows, *task.evaluation_environments["exam"].rows]
+    held_out = {row["prompt"] for row in excluded}
+    for row in [*task.evaluation_rows, *task.training_rows.batch(0, 8)]:
+        questions = shown(task.make_env(), row)
+        assert questions and not held_out & {*questions} and row["prompt"] not in questions
+    first, second = task.evaluation_environments["exam"].rows
+    make_exam: Any = task.evaluation_environments["exam"].environment
+    assert shown(make_exam(), first) == [second["prompt"]]
 
 
 # Further environments to evaluate in
