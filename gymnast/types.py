@@ -190,7 +190,7 @@ class Trajectory:
         token_rewards: How the reward of each turn is divided among its action tokens, 0.0 where
             the mask is 0; as long as `ids`, or empty where rewards are known by turn only.
         states: What each turn acted in, for estimators that compare turns with equal states; one
-            a turn, or empty.
+            a turn, None where it is not known, or empty. They can be hashed.
         reward_parts: The named parts of the reward, before they are weighted; empty where it has
             none.
         no_reward: Whether the environment's `reward` returned None: no number says how good the

@@ -5,8 +5,10 @@
 The other reasons for an episode to end are in `state.py`.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gymnast.envs.environment.state import first_reason
@@ -85,6 +87,39 @@ def close_turn(
     if not budget.fits(length + len(ids)):
         ids = []
     return ids, first_reason({*holding, *reached})
+
+
+def paid_by_token(
+    decode: Callable[[Sequence[int]], str],
+    ids: Sequence[int],
+    text_rewards: Iterable[tuple[int, float]],
+) -> list[float]:
+    """Pay rewards for places in a text at the tokens that complete it up to there.
+
+    That is the first token after which the text begins as the whole does up to the place. A
+    character may take several tokens: it is complete with the last of them.
+
+    Args:
+        decode: Ids to text.
+        ids: [A].
+        text_rewards: Pairs (end, reward), where `decode(ids)[:end]` earns the reward.
+
+    Returns:
+        [A].
+    """
+    text = decode(ids)
+    rewards = [0.0] * len(ids)
+    for end, reward in text_rewards:
+        reaches = partial(_reaches, decode, ids, text[:end])
+        rewards[bisect_left(range(len(ids) - 1), True, key=reaches)] += reward
+    return rewards
+
+
+def _reaches(
+    decode: Callable[[Sequence[int]], str], ids: Sequence[int], text: str, place: int
+) -> bool:
+    """Whether a text is complete with the token at this place."""
+    return decode(ids[: place + 1]).startswith(text)
 
 
 @dataclass

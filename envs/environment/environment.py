@@ -20,7 +20,7 @@ from gymnast.envs.environment.construction import (
     environment_class,
     require_construction,
 )
-from gymnast.envs.environment.context import UNLIMITED, TokenContext
+from gymnast.envs.environment.context import UNLIMITED, TokenContext, paid_by_token
 from gymnast.envs.environment.episode_boxes import EpisodeBoxes
 from gymnast.envs.environment.episode_runner import EpisodeRunner
 from gymnast.envs.environment.hooks import Hooks
@@ -78,8 +78,10 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
 
     `info` of `reset` and `step` has `stop_ids` (the ids that may end an action), `tokens_left` (how
     many tokens may be sampled next: always an int, counted from `2**31 - 1` if there is no limit,
-    so that `min(max_new_tokens, info["tokens_left"])` works) and `timings` (seconds by kind). That
-    of `step` also has `tool_calls`, `errors` and `stop_reason`; that of the last step `metrics`,
+    so that `min(max_new_tokens, info["tokens_left"])` works) and `timings` (seconds by kind); of a
+    class with `turn_state`, also `state`, which the next turn acts in. That of `step` also has
+    `tool_calls`, `errors` and `stop_reason`, and where `text_rewards` paid something, its pairs and
+    `token_rewards` (what is paid at each token of the action); that of the last step `metrics`,
     `reward_parts` (if `reward` returned several), `no_reward` (True if it returned None) and, for
     `StopReason.error`, `failure`.
     """
@@ -219,11 +221,12 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
                 with runner.state.timings.measure("render"):
                     context.begin(messages, self.max_tokens, self.context_length)
                 ids = context.ids
+            following = await runner.next_state()
         except BaseException:
             await runner.abort()
             raise
         runner.running = True
-        info = {"timings": runner.state.timings, **self._token_info()}
+        info = {"timings": runner.state.timings, **following, **self._token_info()}
         return np.array(ids, dtype=np.int64), info
 
     async def astep(self, action: Any) -> tuple[TokenIds, float, bool, bool, Info]:
@@ -252,13 +255,16 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
             with runner.state.timings.measure("parse"):
                 message = context.read(ids)
             cut = not ids or ids[-1] not in renderer.stop_ids
-            taken = await runner.take_turn(message, self._encode, cut=cut)
+            raw = renderer.decode(ids)
+            taken = await runner.take_turn(message, self._encode, raw=raw, cut=cut)
             with runner.state.timings.measure("render"):
                 observation, reason = context.answer(taken.turn.results, taken.holding)
             reward, terminated, truncated, info = await runner.end_turn(taken, reason)
         except BaseException:
             await runner.abort()
             raise
+        if paid := info.get("text_rewards"):
+            info["token_rewards"] = paid_by_token(renderer.decode, ids, paid)
         info |= self._token_info()
         return np.array(observation, dtype=np.int64), reward, terminated, truncated, info
 

@@ -6,6 +6,7 @@ here knows tokens, which `environment.py` adds.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,23 +25,22 @@ from gymnast.envs.environment.rows import (
 from gymnast.envs.environment.solution import Solution
 from gymnast.envs.environment.state import EpisodeState
 from gymnast.envs.environment.user_code import (
-    Blame,
-    call_hook,
+    HookCalls,
     caused_by_policy,
     checked_messages,
     checked_number,
     checked_numbers,
     checked_reward,
+    checked_state,
+    checked_text_rewards,
 )
 from gymnast.envs.environment.worked_turns import with_worked_turns
-from gymnast.envs.records.episode import Episode, Info, Timings, Turn
+from gymnast.envs.records.episode import Info, Timings, Turn
 from gymnast.envs.records.messages import json_message, parse_tool_calls
 from gymnast.envs.tools import bugs
 from gymnast.envs.tools.definition import Tool, with_stop_tools
 from gymnast.envs.tools.running import CallRunner, answer, call_user_code
 from gymnast.errors import InfrastructureError, ToolDefinitionError, UserCodeError
-from gymnast.sandboxes.contract.base import Sandbox
-from gymnast.threads import EpisodeThread
 from gymnast.types import Message, StopReason
 from gymnast.visible import visible_logger
 
@@ -54,16 +54,18 @@ class TurnTaken(NamedTuple):
 
     Attributes:
         turn: The message, its calls and their results.
-        reward: The value of `turn_reward`.
+        reward: The value of `turn_reward`, and what `text_rewards` pays.
         holding: The reasons to end the episode, other than token limits.
+        text_rewards: What is paid where in `turn.raw`.
     """
 
     turn: Turn
     reward: float
     holding: set[StopReason]
+    text_rewards: Sequence[tuple[int, float]] = ()
 
 
-class EpisodeRunner:
+class EpisodeRunner(HookCalls):
     """Runs the episodes of one environment, one after another.
 
     Attributes:
@@ -85,15 +87,13 @@ class EpisodeRunner:
         stop_tools: Iterable[str],
         boxes: EpisodeBoxes,
     ) -> None:
+        super().__init__(hooks)
         self.boxes = boxes
         self.running = False
-        self._hooks = hooks
-        self._owner = type(hooks).__name__
         self._methods = tools
         self._stop_tools = stop_tools if isinstance(stop_tools, str) else tuple(stop_tools)
         self._own_tools = not self._is_default("tools_for")
         self._tools = tools if self._own_tools else with_stop_tools(tools, self._stop_tools)
-        self._thread = EpisodeThread(f"gymnast-{self._owner}")
         self._needs_cleanup = False
         self.forget()
 
@@ -166,40 +166,50 @@ class EpisodeRunner:
         self.state.timings = Timings()
 
     async def take_turn(
-        self, message: Mapping[str, Any], encode: Callable[[str], Sized], *, cut: bool = False
+        self,
+        message: Mapping[str, Any],
+        encode: Callable[[str], Sized],
+        *,
+        raw: str | None = None,
+        cut: bool = False,
     ) -> TurnTaken:
         """Run a message's calls and score the turn.
 
         Args:
             message: What the policy wrote.
             encode: Tokenizes a text, to measure its length.
+            raw: All that it wrote, markup included; None: the message's text.
             cut: Whether the message reached its maximum length.
 
         Raises:
-            UserCodeError: `turn_reward` raised.
+            UserCodeError: `turn_reward` or `text_rewards` raised.
         """
         state = self.state
         self.boxes.policy_acts()
         index = len(state.turns)
         calls = parse_tool_calls(message, turn=index)
         turn = Turn(index, json_message(message, calls))
-        reward = 0.0
+        turn = replace(turn, raw=turn.text if raw is None else raw)
+        reward, text_rewards = 0.0, list[tuple[int, float]]()
         with state.settling(self.boxes):
             with state.timings.measure("tools"):
                 records = await self._call_runner(encode).run(calls)
             for record in records:
                 if record.call.name in state.tools:
                     state.timings.add(f"tool/{record.call.name}", record.seconds)
-            turn = Turn(index, turn.message, tuple(records), tuple(map(answer, records)))
+            turn = replace(turn, calls=tuple(records), results=tuple(map(answer, records)))
             bugs.warn_of_bugs(type(self._hooks), turn.errors, state.row)
             with state.timings.measure("reward"):
-                returned = await self._scoring_hook("turn_reward", turn, 0.0)
+                returned = await self._scoring_hook("turn_reward", 0.0, turn)
+                paid = await self._scoring_hook("text_rewards", (), turn)
             reward = checked_number(returned, self._blame("turn_reward"))
+            text_rewards = checked_text_rewards(paid, turn.raw, self._blame("text_rewards"))
+            reward += sum(value for _, value in text_rewards)
         holding = state.holding(turn, cut=cut, max_turns=self._hooks.max_turns)
         # After a failure, or without a complete call in a message that was cut, there is no answer.
         if state.failure is not None or StopReason.max_tokens in holding:
-            turn = Turn(index, turn.message, turn.calls)
-        return TurnTaken(turn, reward, holding)
+            turn = replace(turn, results=())
+        return TurnTaken(turn, reward, holding, text_rewards)
 
     async def end_turn(self, taken: TurnTaken, reason: StopReason | None) -> Ending:
         """Record a turn and, where it was the last, score and close the episode.
@@ -213,10 +223,16 @@ class EpisodeRunner:
         """
         state, turn, reward = self.state, taken.turn, taken.reward
         state.turns.append(turn)
-        state.stop_reason = reason
         extra: Info = {}
+        if reason is None:
+            with state.settling(self.boxes):
+                extra = await self.next_state()
+            reason = state.broken  # while the hook ran
+        state.stop_reason = reason
         if reason is not None:
             reward, extra = await self._end_episode(reward)
+        if taken.text_rewards and state.broken is None:
+            extra["text_rewards"] = list(taken.text_rewards)
         state.paid += reward
         ended = state.stop_reason
         info = {
@@ -228,6 +244,18 @@ class EpisodeRunner:
         }
         terminated = ended is not None and ended.terminated
         return reward, terminated, ended is not None and not terminated, info
+
+    async def next_state(self) -> Info:
+        """What info says about the state that the next turn acts in.
+
+        Raises:
+            UserCodeError: `turn_state` raised, or returned what cannot be hashed.
+        """
+        if self._is_default("turn_state"):
+            return {}
+        with self.state.timings.measure("state"):
+            returned = await self._scoring_hook("turn_state", None)
+        return {"state": checked_state(returned, self._blame("turn_state"))}
 
     async def _end_episode(self, reward: float) -> tuple[float, Info]:
         """Score the episode and clean up; return the last turn's reward and further info."""
@@ -256,8 +284,8 @@ class EpisodeRunner:
             return 0.0, {}
         episode = state.episode
         with state.timings.measure("reward"):
-            returned = await self._scoring_hook("reward", episode, 0.0)
-            metrics = await self._scoring_hook("metrics", episode, {})
+            returned = await self._scoring_hook("reward", 0.0, episode)
+            metrics = await self._scoring_hook("metrics", {}, episode)
         metrics = checked_numbers(metrics, self._blame("metrics"))
         reward, extra = checked_reward(returned, self._blame("reward"))
         return reward, {"metrics": metrics, **extra}
@@ -310,40 +338,9 @@ class EpisodeRunner:
                 f"self.{hidden[0]}. Rename one of them."
             )
 
-    # ---- hooks ----
-
-    async def _hook(self, name: str, *arguments: Any) -> Any:
-        """Call a hook on its thread or loop; a default one, which does little, directly."""
-        hook = getattr(self._hooks, name)
-        if self._is_default(name):
-            return hook(*arguments)
-        return await call_hook(hook, *arguments, thread=self._thread, blame=self._blame(name))
-
-    async def _scoring_hook(self, name: str, scored: Turn | Episode, unusable: Any) -> Any:
-        """Call a scoring hook; return `unusable` if it failed on what the policy left."""
-        try:
-            return await self._hook(name, scored)
-        except UserCodeError as error:
-            if not caused_by_policy(error):
-                raise
-            self.state.unusable = True
-            bugs.warn_of_unusable(type(self._hooks), error)
-            return unusable
-
     def solution(self) -> Solution:
         """What `solve` says in the episode that has begun."""
         return Solution(self._hooks.solve, self.state, self._thread, self._blame("solve"))
-
-    def _prepare(self, box: Sandbox) -> None:
-        with self._blame("prepare_sandbox").of_what_raises():
-            self._hooks.prepare_sandbox(box)
-
-    def _is_default(self, hook: str) -> bool:
-        """Whether no subclass overrides a hook."""
-        return getattr(getattr(self._hooks, hook), "__func__", None) is vars(Hooks)[hook]
-
-    def _blame(self, hook: str) -> Blame:
-        return Blame(self._owner, hook, self.state.row or None)
 
     # ---- cleaning up ----
 

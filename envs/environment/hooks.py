@@ -153,6 +153,35 @@ class Hooks:
         """Score one turn, after its tools have run, by a finite number."""
         return 0.0
 
+    def text_rewards(self, turn: Turn) -> Any:
+        r"""Reward places in what the policy wrote in a turn, on top of its `turn_reward`.
+
+        Called after `turn_reward`. Each reward is paid at the token that completes the text up to
+        a place, which algorithms by token (`reinforce_pp_tokens`) tell from the rest of the turn:
+
+            def text_rewards(self, turn):
+                return [(cited.end(), 0.1) for cited in re.finditer(r"\[\d+\]", turn.raw)]
+
+        Returns:
+            Pairs (end, reward) in any order: `turn.raw[:end]` is what earns the finite number
+            `reward`, with 1 <= end <= len(turn.raw).
+        """
+        return ()
+
+    def turn_state(self) -> Any:
+        """Say what the next turn acts in, for algorithms that compare turns in equal states.
+
+        Called before each turn: after `setup`, and after each turn that is not the last, which is
+        then in `self.episode`. What makes the same actions have the same results belongs to it: the
+        squares of a board, the room and what is carried. Members of a group are compared where
+        their states are equal, so what differs in every episode does not belong to it.
+
+        Returns:
+            A value that can be hashed: a string, a number, a tuple or frozenset of these. None: the
+            turn is compared with no other.
+        """
+        return None
+
     def metrics(self, episode: Episode) -> Any:
         """Return further numbers about a finished episode, by name, to be averaged and logged."""
         return {}

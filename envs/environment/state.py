@@ -73,6 +73,13 @@ class EpisodeState:
         """The record of the episode so far."""
         return Episode(self.row, tuple(self.prompt), tuple(self.turns), self.stop_reason)
 
+    @property
+    def broken(self) -> StopReason | None:
+        """How the episode ends because something that it runs on broke; None: nothing did."""
+        if self.failure is not None:
+            return StopReason.error
+        return StopReason.environment if self.broke_box else None
+
     def holding(self, turn: Turn, *, cut: bool, max_turns: int) -> set[StopReason]:
         """The reasons to end the episode after this turn, other than token limits.
 

@@ -9,12 +9,16 @@ import asyncio
 import functools
 import math
 import reprlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from gymnast.envs.environment.hooks import Hooks
+from gymnast.envs.environment.state import EpisodeState
+from gymnast.envs.records.episode import Episode, Turn
 from gymnast.envs.records.messages import read_messages
+from gymnast.envs.tools import bugs
 from gymnast.envs.tools.running import call_user_code
 from gymnast.errors import (
     DataError,
@@ -23,6 +27,7 @@ from gymnast.errors import (
     SandboxTextError,
     UserCodeError,
 )
+from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.threads import EpisodeThread
 from gymnast.types import Message
 
@@ -108,6 +113,45 @@ def checked_number(value: Any, blame: Blame, what: str = "") -> float:
     return number
 
 
+def checked_text_rewards(value: Any, text: str, blame: Blame) -> list[tuple[int, float]]:
+    """The value of `text_rewards`: places in a text, and what is paid there.
+
+    Raises:
+        UserCodeError: It is not a list of pairs (end, reward), or a place is not in the text.
+    """
+    if isinstance(value, Mapping | str) or not isinstance(value, Iterable):
+        raise blame.error(f"returned {value!r:.200}; it must return pairs (end, reward)")
+    paid = []
+    for pair in value:
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise blame.error(f"returned {pair!r:.200} for a place; it must be (end, reward)")
+        end, reward = pair
+        if not isinstance(end, int) or isinstance(end, bool) or not 1 <= end <= len(text):
+            raise blame.error(
+                f"returned the place {end!r:.200}; it must be a whole number from 1 to the length "
+                f"of turn.raw, here {len(text)}"
+            )
+        paid.append((end, checked_number(reward, blame, f" for the place {end}")))
+    return paid
+
+
+def checked_state(value: Any, blame: Blame) -> Hashable:
+    """The value of `turn_state`.
+
+    Raises:
+        UserCodeError: It cannot be hashed.
+    """
+    try:
+        hash(value)
+    except TypeError as error:
+        raise blame.error(
+            f"returned {value!r:.200}, which cannot be hashed ({error}); return a string, a number "
+            "or a tuple of these, such as tuple(a_list) or json.dumps(a_dict, sort_keys=True)"
+        ) from error
+    state: Hashable = value
+    return state
+
+
 def checked_numbers(value: Any, blame: Blame) -> dict[str, float]:
     """Named numbers, as `reward` (for its parts) and `metrics` may return them.
 
@@ -147,3 +191,50 @@ def checked_messages(value: Any, blame: Blame) -> list[Message]:
         raise blame.error(f"returned messages that are not text: {error}") from error
     except ValueError as error:
         raise blame.error(f"returned {value!r:.200}; it must return {error}, or None") from error
+
+
+class HookCalls:
+    """Calls the hooks of one environment on its thread, or on the event loop.
+
+    Attributes:
+        state: Of the episode, whose row errors carry.
+
+    Args:
+        hooks: The environment.
+    """
+
+    state: EpisodeState
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._owner = type(hooks).__name__
+        self._thread = EpisodeThread(f"gymnast-{self._owner}")
+
+    async def _hook(self, name: str, *arguments: Any) -> Any:
+        """Call a hook on its thread or loop; a default one, which does little, directly."""
+        hook = getattr(self._hooks, name)
+        if self._is_default(name):
+            return hook(*arguments)
+        return await call_hook(hook, *arguments, thread=self._thread, blame=self._blame(name))
+
+    async def _scoring_hook(self, name: str, unusable: Any, *scored: Turn | Episode) -> Any:
+        """Call a scoring hook; return `unusable` if it failed on what the policy left."""
+        try:
+            return await self._hook(name, *scored)
+        except UserCodeError as error:
+            if not caused_by_policy(error):
+                raise
+            self.state.unusable = True
+            bugs.warn_of_unusable(type(self._hooks), error)
+            return unusable
+
+    def _prepare(self, box: Sandbox) -> None:
+        with self._blame("prepare_sandbox").of_what_raises():
+            self._hooks.prepare_sandbox(box)
+
+    def _is_default(self, hook: str) -> bool:
+        """Whether no subclass overrides a hook."""
+        return getattr(getattr(self._hooks, hook), "__func__", None) is vars(Hooks)[hook]
+
+    def _blame(self, hook: str) -> Blame:
+        return Blame(self._owner, hook, self.state.row or None)

@@ -77,12 +77,15 @@ class Turn:
         message: The assistant message.
         calls: Its tool calls, in the order written, with their results.
         results: The environment's messages.
+        raw: All that the policy wrote, as its tokens decode: thoughts, markup and stop token
+            included. Where messages are all there is (`act`), the text of the message.
     """
 
     index: int
     message: Message
     calls: tuple[CallRecord, ...] = ()
     results: tuple[Message, ...] = ()
+    raw: str = field(default="", repr=False)
 
     @property
     def text(self) -> str:

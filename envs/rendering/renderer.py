@@ -2,6 +2,7 @@
 
     prompt    messages, tools              -> the ids of a whole conversation
     parse     sampled ids                  -> the assistant's message, with its tool calls
+    decode    ids                          -> their text
     encode    an assistant's message       -> the ids that an agent would have sampled to say it
     observe   context ids, new messages    -> only the ids to append
 
@@ -135,6 +136,10 @@ class Renderer:
             UserCodeError: If the user's parser raises anything but a `ValueError`.
         """
         return self._reader.read(completion_ids, context_ids, tools)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, added tokens included; what is no token id is skipped."""
+        return self._text.decode(ids)
 
     def encode(self, message: Mapping[str, Any], *, tools: Tools = None) -> list[int]:
         """The action that an agent would have sampled to say a message, its stop id included.

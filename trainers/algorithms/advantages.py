@@ -27,8 +27,10 @@ from gymnast.trainers.algorithms.estimators import (
     scaled,
     standardised,
     to_turns,
+    weighted_parts,
 )
-from gymnast.visible import visible_logger
+from gymnast.trainers.algorithms.state_advantages import gigpo, state_baseline
+from gymnast.trainers.algorithms.token_advantages import gdpo_tokens, reinforce_pp_tokens
 
 __all__ = [
     "EPSILON",
@@ -42,17 +44,18 @@ __all__ = [
     "dr_grpo",
     "estimator",
     "gdpo",
+    "gdpo_tokens",
+    "gigpo",
     "grpo",
     "per_group",
     "reinforce_pp",
     "reinforce_pp_baseline",
+    "reinforce_pp_tokens",
     "rejection",
     "rloo",
+    "state_baseline",
     "turn_level",
 ]
-
-logger = visible_logger(__name__)
-_warned_of: set[str] = set()  # parts of the reward that no episode has
 
 
 @per_group
@@ -172,20 +175,7 @@ def gdpo(batch: RewardBatch, *, weights: dict[str, float] | None = None) -> list
     Returns:
         N tensors, [turns] each.
     """
-    parts = batch.parts or {"reward": batch.rewards}
-    for name in sorted(set(weights or {}) - set(parts) - _warned_of):
-        _warned_of.add(name)  # once, and not in every step
-        logger.warning(
-            "algorithm.weights: names %r, but no episode of this step has a part of the reward "
-            "of that name; the parts are: %s",
-            name,
-            ", ".join(sorted(parts)),
-        )
-    used = {**batch.weights, **(weights or {})}
-    total = torch.zeros_like(batch.rewards * 1.0)
-    for name, values in parts.items():
-        total += used.get(name, 1.0) * in_groups(grpo, values * 1.0, batch.group)
-    return to_turns(scaled(total), batch)
+    return to_turns(scaled(weighted_parts(batch, weights)), batch)
 
 
 @estimator

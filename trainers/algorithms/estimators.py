@@ -29,8 +29,11 @@ import torch
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.registry import Registry
+from gymnast.visible import visible_logger
 
 EPSILON = 1e-4
+logger = visible_logger(__name__)
+_warned_of: set[str] = set()  # parts of the reward that no episode has
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class RewardBatch:
             a trajectory has rewards by turn only, the last token of each turn has all of it. The
             reward of a turn without tokens is missing here.
         states: What each turn acted in, N sequences, [turns] each, or None unless all trajectories
-            say. They can be hashed.
+            say. They can be hashed; a state of None is equal to no other.
     """
 
     rewards: torch.Tensor
@@ -152,10 +155,34 @@ def standardised(values: torch.Tensor) -> torch.Tensor:
 
 
 def discounted(rewards: Sequence[float], gamma: float) -> torch.Tensor:
-    """Returns from each turn on, [turns]."""
-    returns = torch.zeros(len(rewards))
+    """What is earned from each turn, or token, on: R_t = r_t + gamma * R_(t+1), [T]."""
+    backwards: list[float] = []
     following = 0.0
-    for turn in reversed(range(len(rewards))):
-        following = rewards[turn] + gamma * following
-        returns[turn] = following
-    return returns
+    for reward in reversed(rewards):
+        following = reward + gamma * following
+        backwards.append(following)
+    return torch.tensor(backwards[::-1])
+
+
+def weighted_parts(batch: RewardBatch, weights: Mapping[str, float] | None) -> torch.Tensor:
+    """The weighted sum of the parts of the reward, each standardised within the group, [N].
+
+    Args:
+        batch: N trajectories; without parts, the reward itself is the only one.
+        weights: Of the parts by name; those of the batch where a part has none here. One whose
+            name no episode has is warned of once.
+    """
+    parts = batch.parts or {"reward": batch.rewards}
+    for name in sorted(set(weights or {}) - set(parts) - _warned_of):
+        _warned_of.add(name)  # once, and not in every step
+        logger.warning(
+            "algorithm.weights: names %r, but no episode of this step has a part of the reward "
+            "of that name; the parts are: %s",
+            name,
+            ", ".join(sorted(parts)),
+        )
+    used = {**batch.weights, **(weights or {})}
+    total = torch.zeros_like(batch.rewards * 1.0)
+    for name, values in parts.items():
+        total += used.get(name, 1.0) * in_groups(standardised, values * 1.0, batch.group)
+    return total

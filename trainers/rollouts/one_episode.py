@@ -12,7 +12,7 @@ at once, in groups and with retries; `metrics.py` says what their metrics mean.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,6 +40,10 @@ class _Record:
     logprobs: list[float] = field(default_factory=list)
     turns: list[Span] = field(default_factory=list)
     turn_rewards: list[float] = field(default_factory=list)
+    token_rewards: list[float] = field(default_factory=list)  # as long as `ids`
+    divided: bool = False  # whether an info says how a reward is divided among tokens
+    states: list[Hashable] = field(default_factory=list)
+    stated: bool = False  # whether an info says what a turn acts in
     versions: list[VersionSpan] = field(default_factory=list)
     experts: list[np.ndarray] = field(default_factory=list)  # as they were chosen first
     reward_parts: dict[str, float] = field(default_factory=dict)
@@ -51,6 +55,7 @@ class _Record:
         self.ids += ids.tolist()
         self.action_mask += [0] * len(ids)
         self.logprobs += [0.0] * len(ids)
+        self.token_rewards += [0.0] * len(ids)
 
     def append_action(self, action: Completion, seconds: float) -> None:
         """Append an action; `seconds` is how long the agent took, waiting included."""
@@ -62,6 +67,7 @@ class _Record:
         self.ids += action.ids
         self.action_mask += [1] * len(action.ids)
         self.logprobs += action.logprobs
+        self.token_rewards += [0.0] * len(action.ids)
         waited = min(max(action.waited_s, 0.0), seconds)
         self.add("time/waiting_s", waited)
         self.add("time/model_s", seconds - waited)
@@ -88,9 +94,62 @@ class _Record:
         self.reward_parts |= info.get("reward_parts", {})
         self.no_reward = self.no_reward or bool(info.get("no_reward"))
 
+    def enter(self, info: Mapping[str, Any]) -> None:
+        """Keep what the next turn acts in, where the info says it; see `Trajectory.states`.
+
+        Raises:
+            ConfigError: It cannot be hashed.
+        """
+        self.stated = self.stated or "state" in info
+        state = info.get("state")
+        try:
+            hash(state)
+        except TypeError as error:
+            raise ConfigError(
+                f"environment: info['state'] is {state!r:.100}, which cannot be hashed, so it "
+                "cannot be compared; give a string, a number or a tuple of these"
+            ) from error
+        self.states.append(state)
+
+    def pay(self, reward: float, info: Mapping[str, Any]) -> None:
+        """Keep the reward of the turn, and how it is divided among the tokens of its action.
+
+        What `info["token_rewards"]` leaves of the reward is the last token's.
+
+        Raises:
+            ConfigError: It does not have one finite number a token.
+        """
+        self.turn_rewards.append(reward)
+        start, end = self.turns[-1]
+        given = info.get("token_rewards")
+        if given is not None:
+            self.divided = True
+            self.token_rewards[start:end] = _numbers(given, end - start)
+        if end > start:
+            self.token_rewards[end - 1] += reward - sum(self.token_rewards[start:end])
+
     def add(self, name: str, value: float) -> None:
         """Add to a metric."""
         self.metrics[name] = self.metrics.get(name, 0.0) + value
+
+
+def _numbers(given: Any, tokens: int) -> list[float]:
+    """The rewards of the tokens of an action, from the info of an environment.
+
+    Raises:
+        ConfigError: It does not have one finite number a token.
+    """
+    try:
+        values = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.full(0, np.nan)
+    if values.shape != (tokens,) or not np.isfinite(values).all():
+        raise ConfigError(
+            f"environment: info['token_rewards'] must have one finite number for each of the "
+            f"{tokens} tokens of the action, got {given!r:.100}"
+        )
+    numbers: list[float] = values.tolist()
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -131,7 +190,8 @@ async def rollout(
             environment; its seed, if any, gives each turn a seed of its own.
 
     Raises:
-        ConfigError: The environment has no renderer, or the agent returned no `Completion`.
+        ConfigError: The environment has no renderer, or its info has a state that cannot be hashed
+            or rewards that do not fit the tokens; or the agent returned no `Completion`.
         PromptTooLong: The row's prompt leaves no room to act.
         UserCodeError: A hook of the environment raised.
         InfrastructureError: The agent failed.
@@ -161,6 +221,7 @@ async def drive(
     terminated = truncated = False
     while not (terminated or truncated):
         _stop_if_cancelled()
+        record.enter(info)
         before = clock()
         action = await agent.generate(record.ids, _for_turn(sampling, info, len(record.turns)))
         if not isinstance(action, Completion):
@@ -173,7 +234,7 @@ async def drive(
         action_ids = np.array(action.ids, dtype=np.int64)
         observation, reward, terminated, truncated, info = await driver.step(action_ids)
         record.append_given(observation)
-        record.turn_rewards.append(float(reward))
+        record.pay(float(reward), info)
         record.keep(info, clock() - before)
     if "failure" in info:
         why = visible_line(info["failure"])
@@ -232,6 +293,8 @@ def _trajectory(
         messages=env.messages if isinstance(env, Environment) else [],
         tools=env.tools if isinstance(env, Environment) else (),
         versions=record.versions,
+        token_rewards=record.token_rewards if record.divided else (),
+        states=record.states if record.stated else (),
         reward_parts=record.reward_parts,
         no_reward=record.no_reward,
         metrics=record.metrics,

@@ -105,7 +105,13 @@ async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Traj
     parts = {**(trajectory.reward_parts or {OWN: own}), **values}
     turn_rewards = list(trajectory.turn_rewards)
     turn_rewards[-1] += added
-    return replace(trajectory, turn_rewards=turn_rewards, reward_parts=parts)
+    token_rewards = list(trajectory.token_rewards)
+    start, end = trajectory.turns[-1]
+    if token_rewards and end > start:
+        token_rewards[end - 1] += added
+    return replace(
+        trajectory, turn_rewards=turn_rewards, token_rewards=token_rewards, reward_parts=parts
+    )
 
 
 def _check_names(trajectory: Trajectory, rewards: Sequence[Reward]) -> None:

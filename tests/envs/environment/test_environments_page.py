@@ -19,6 +19,10 @@ def test_the_examples_run_one_after_the_other(capsys: pytest.CaptureFixture[str]
         exec(compile(source, "docs/environments.md", "exec", dont_inherit=True), namespace)
     assert namespace["terminated"] is True and len(namespace["prompts"]) == 2
     printed = capsys.readouterr().out
+    assert (
+        "\n['hall', 'cellar'] [0.1, 1.1]\n[('ar', 0.1), ('ar', 0.1), ('<|im_end|>', 1.0)]\n"
+        in printed
+    )
     assert "['knock', 'take']\n{'multiply': 1}\n1.0\n" in printed
     assert printed.endswith("[assistant]\nIt is 6.\n")
     namespace["env"].close()

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gymnast.errors import ConfigError
 from gymnast.trainers import advantages
 from gymnast.trainers.algorithms.advantages import ESTIMATORS as REGISTERED
 from gymnast.trainers.algorithms.advantages import RewardBatch
+from reward_batches import groups, reward_batch
 
 ESTIMATORS = dict(REGISTERED)  # other tests add their own
 REWARDS = torch.tensor([0.0, 0.0, 1.0, 3.0])
@@ -88,11 +89,7 @@ def test_estimators_keep_groups_apart_and_give_each_turn_its_trajectory_value(na
 @given(reward=finite, size=st.integers(2, 17))
 def test_equals_have_no_advantage_however_their_mean_is_rounded(reward: float, size: int) -> None:
     """Six times 0.3 has another mean, and AdamW takes a whole step along what is only rounding."""
-    batch = RewardBatch(
-        rewards=torch.tensor([reward] * size),
-        group=torch.zeros(size, dtype=torch.long),
-        turn_rewards=[[reward]] * size,
-    )
+    batch = reward_batch([[[(reward, 1, "start")]] * size])
     for name in set(ESTIMATORS) - {"rejection"}:  # which compares none with another
         found = torch.cat(ESTIMATORS[name](batch))
         assert found.tolist() == [0.0] * size, name
@@ -102,14 +99,52 @@ def test_equals_have_no_advantage_however_their_mean_is_rounded(reward: float, s
 def test_a_group_of_equals_has_no_advantage_whatever_the_other_groups_have(
     others: list[float],
 ) -> None:
-    rewards = [0.3] * 6 + others
-    batch = RewardBatch(
-        rewards=torch.tensor(rewards),
-        group=torch.tensor([0] * 6 + [1] * 5),
-        turn_rewards=[[reward] for reward in rewards],
-    )
-    for name in set(ESTIMATORS) - {"reinforce_pp", "rejection"}:  # which know no groups
+    batch = reward_batch([[[(0.3, 1, "start")]] * 6, [[(r, 1, "start")] for r in others]])
+    # These standardise over the batch, or over its tokens, or compare with nothing.
+    known = {"reinforce_pp", "reinforce_pp_tokens", "gdpo_tokens", "rejection"}
+    for name in set(ESTIMATORS) - known:
         assert torch.cat(ESTIMATORS[name](batch)[:6]).tolist() == [0.0] * 6, name
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@settings(max_examples=30)
+@given(groups, st.randoms(use_true_random=False))
+def test_the_order_of_members_and_groups_does_not_matter(
+    name: str, given: Any, random: Any
+) -> None:
+    numbered = list(enumerate(given))
+    random.shuffle(numbered)
+    orders = [random.sample(range(len(group)), len(group)) for _, group in numbered]
+    shuffled = [
+        [group[i] for i in order] for (_, group), order in zip(numbered, orders, strict=True)
+    ]
+    before = iter(ESTIMATORS[name](reward_batch(given)))
+    by_place = {(g, i): next(before) for g, group in enumerate(given) for i in range(len(group))}
+    after = iter(ESTIMATORS[name](reward_batch(shuffled)))
+    for (g, _), order in zip(numbered, orders, strict=True):
+        for i in order:
+            torch.testing.assert_close(next(after), by_place[g, i], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - {"rejection"}))
+@settings(max_examples=30)
+@given(groups, st.sampled_from([-2.0, 0.5, 4.0]))
+def test_what_every_episode_gets_more_at_its_end_changes_nothing(
+    name: str, given: Any, more: float
+) -> None:
+    """Of episodes with a last turn that has tokens, and returns that are not discounted."""
+    ends = [
+        [[*episode[:-1], (episode[-1][0], 1 + episode[-1][1], episode[-1][2])] for episode in group]
+        for group in given
+    ]
+    shifted = [
+        [[*episode[:-1], (episode[-1][0] + more, *episode[-1][1:])] for episode in group]
+        for group in ends
+    ]
+    options = {"gamma": 1.0} if "gamma" in ESTIMATORS[name].options else {}
+    before = torch.cat(ESTIMATORS[name](reward_batch(ends), **options))
+    after = torch.cat(ESTIMATORS[name](reward_batch(shifted), **options))
+    torch.testing.assert_close(before, after, atol=2e-2, rtol=2e-2)
 
 
 # --- Without comparing
@@ -225,17 +260,12 @@ def test_turn_level_of_single_turns_is_grpo(rewards: list[float]) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ESTIMATORS))
-@given(
-    st.lists(st.lists(finite, min_size=1, max_size=3), min_size=1, max_size=8), st.integers(1, 4)
-)
-def test_every_estimator_gives_each_turn_a_finite_advantage(
-    name: str, turn_rewards: list[list[float]], groups: int
-) -> None:
-    batch = RewardBatch(
-        rewards=torch.tensor([sum(turns) for turns in turn_rewards]),
-        group=torch.arange(len(turn_rewards)) % groups,
-        turn_rewards=turn_rewards,
-    )
+@settings(max_examples=30)
+@given(groups)
+def test_every_estimator_gives_finite_advantages_by_turn_or_by_token(name: str, given: Any) -> None:
+    batch = reward_batch(given)
     found = ESTIMATORS[name](batch)
-    assert [len(values) for values in found] == [len(turns) for turns in turn_rewards]
+    counts = {"turn": list(map(len, batch.turn_rewards))}
+    counts["token"] = list(map(sum, batch.action_tokens))
+    assert [len(values) for values in found] == counts[ESTIMATORS[name].mark("gives")]
     assert all(values.isfinite().all() for values in found)

@@ -131,7 +131,7 @@ def test_only_estimators_that_compare_members_need_groups_of_two(tmp_path: Path)
             allowed.append(name)
         except ConfigError as error:
             assert "group_size: must be >= 2, got 1: the estimator compares" in str(error)
-    assert allowed == ["reinforce_pp", "rejection"]
+    assert allowed == ["reinforce_pp", "reinforce_pp_tokens", "rejection"]
     file = tmp_path / "own.py"
     file.write_text(OWN)
     make_algorithm(f"{file}:undecorated").check_group_size(1)
@@ -194,16 +194,27 @@ EXTRAS: dict[str, dict[str, Any]] = {name: {"name": name} for name in names()} |
     },
 }
 
+STATED = """\
+from gymnast.envs.builtin.arithmetic import Arithmetic
+
+class Stated(Arithmetic):
+    def turn_state(self):
+        return len(self.episode.turns)
+"""
+
 
 @pytest.mark.parametrize("algorithm", EXTRAS.values(), ids=list(EXTRAS))
 def test_every_algorithm_trains_from_a_yaml(algorithm: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "brief.py").write_text(
         "def brief(trajectory):\n    return -trajectory.ids[-2] / 1000\n"
     )
+    (tmp_path / "places.py").write_text(STATED)
+    stated = algorithm.get("name") in ("gigpo", "state_baseline")
+    environment = f"{tmp_path / 'places.py'}:Stated" if stated else "gymnast/Arithmetic-v0"
     run = tmp_path / "run.yaml"
     settings = {
         "model": {"name": "tiny:"},
-        "environment": {"id": "gymnast/Arithmetic-v0", "max_turns": 2},
+        "environment": {"id": environment, "max_turns": 2},
         "algorithm": {"group_size": 3, **algorithm},
         "rewards": [{"function": f"{tmp_path / 'brief.py'}:brief", "weight": 0.5}],
         "sampling": {"max_new_tokens": 6},
