@@ -5,6 +5,7 @@
     gymnast eval runs/arithmetic                 evaluate a trained model on its evaluation rows
     gymnast envs                                 list the environments that have names
     gymnast check my_envs:Shop                   check that an environment keeps the contract
+    gymnast demos my_envs:Shop                   write episodes that the environment's solve plays
     gymnast sandboxes                            list the sandbox backends and which work here
     gymnast sandboxes sweep                      remove what killed runs have left behind
 
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gymnast import __version__
+from gymnast.commands.demos import demos
 from gymnast.commands.options import (
     HANDED_OVER,
     Overrides,
@@ -55,6 +57,7 @@ app = typer.Typer(
 )
 
 app.add_typer(sandboxes, name="sandboxes")
+app.add_typer(demos)
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as in a shell
 

@@ -67,7 +67,7 @@ ROOMS = {
         "agents envs envs.boxes envs.environment trainers.base "
         "trainers.data trainers.distributed"
     ),
-    "trainers.conversations": "envs envs.environment",
+    "trainers.conversations": "envs envs.environment trainers.base",
     "trainers.learner.tree_attention": "agents.models",
     "trainers.learner.policy": (
         "agents.models trainers.algorithms trainers.learner.tree_attention"
@@ -98,7 +98,10 @@ ROOMS = {
         "trainers.learner.optimizers "
         "trainers.reporting trainers.rollouts trainers.saving"
     ),
-    "commands": "sandboxes.backends",
+    "commands": (
+        "envs envs.environment sandboxes.backends trainers.base trainers.config "
+        "trainers.conversations trainers.data trainers.saving"
+    ),
 }  # fmt: skip
 
 

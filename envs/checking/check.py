@@ -16,8 +16,10 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from gymnast.envs.checking.differences import first_difference
 from gymnast.envs.checking.example_arguments import NoExample, example_arguments
 from gymnast.envs.checking.report import CheckReport, ToolTried
+from gymnast.envs.checking.solutions import check_solutions
 from gymnast.envs.environment.environment import Environment, require_renderer
 from gymnast.envs.environment.hooks import Hooks
+from gymnast.envs.environment.solution import can_solve
 from gymnast.envs.environment.spaces import TokenIds
 from gymnast.envs.records.episode import Info
 from gymnast.envs.tools import bugs
@@ -41,7 +43,8 @@ class _End(NamedTuple):
 def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
     """Check an environment by driving a few episodes.
 
-    Every tool is called once for real: one that sends mail sends mail.
+    Every tool is called once for real: one that sends mail sends mail. If the class has a `solve`,
+    a few of its episodes are played, too.
 
     Args:
         env: An `Environment` with a renderer, and rows or a `sample_row` of its own.
@@ -69,7 +72,9 @@ def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
     _check_repeats(environment, actions)
     gymnasium_check_env(environment, skip_render_check=True)
     rewards = tuple(end.reward for end in ends if not end.info.get("no_reward"))
-    return CheckReport(renderer.tokenizer.decode(prompt), len(prompt), tuple(tried), rewards)
+    solved = check_solutions(environment, rewards) if can_solve(environment) else None
+    text = renderer.tokenizer.decode(prompt)
+    return CheckReport(text, len(prompt), tuple(tried), rewards, solved)
 
 
 def _check_signature(env: Environment) -> None:

@@ -24,6 +24,21 @@ class ToolTried:
 
 
 @dataclass(frozen=True)
+class Solved:
+    """An episode that `solve` played.
+
+    Attributes:
+        reward: What it earned.
+        messages: How many messages it said.
+        stop_reason: Why the episode ended.
+    """
+
+    reward: float
+    messages: int
+    stop_reason: str
+
+
+@dataclass(frozen=True)
 class CheckReport:
     """The report; `print` it.
 
@@ -32,15 +47,18 @@ class CheckReport:
         prompt_tokens: How many tokens it has.
         tools: Every tool.
         rewards: The rewards of the episodes that ended and have one.
+        solved: Episodes that `solve` played; None where the class has none.
     """
 
     prompt: str
     prompt_tokens: int
     tools: tuple[ToolTried, ...]
     rewards: tuple[float, ...]
+    solved: tuple[Solved, ...] | None = None
 
     def __str__(self) -> str:
-        return "\n".join([*self._prompt_lines(), "", *self._tool_lines(), "", self._reward_line()])
+        lines = [*self._prompt_lines(), "", *self._tool_lines(), "", self._reward_line()]
+        return "\n".join([*lines, *self._solved_lines()])
 
     def _prompt_lines(self) -> list[str]:
         lines = self.prompt.split("\n")
@@ -69,3 +87,15 @@ class CheckReport:
         low, high = min(self.rewards), max(self.rewards)
         shown = f"{low:g}" if low == high else f"{low:g} to {high:g}"
         return f"Rewards of the {len(self.rewards)} episodes that ended: {shown}"
+
+    def _solved_lines(self) -> list[str]:
+        if self.solved is None:
+            return []
+        if not self.solved:
+            return ["solve has no solution for the rows that were tried."]
+        played = ", ".join(
+            f"{each.reward:g} ({each.stop_reason} with message {each.messages})"
+            for each in self.solved
+        )
+        doubt = "" if min(each.reward for each in self.solved) >= 1 else "; is there no better one?"
+        return [f"Rewards of what solve plays: {played}{doubt}"]

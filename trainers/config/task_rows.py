@@ -119,7 +119,7 @@ def _split_own(
     count, own_seed = section.rows or 0, section.seed
     if has_rows(type(env)):
         return split_sampled(
-            _row_sampler(env), count, seed=seed, evaluation_seed=own_seed, excluded=excluded
+            row_sampler(env), count, seed=seed, evaluation_seed=own_seed, excluded=excluded
         )
     if env.rows is None:
         raise _no_rows(env, "data.train")
@@ -151,7 +151,7 @@ def evaluation_environment(
                 f"{place}.rows: is required where evaluation.rows is not set; say how many rows "
                 "the environment is to make, such as 128"
             )
-        sample_row = _row_sampler(env)
+        sample_row = row_sampler(env)
         rows = sample_distinct(sample_row, count, seed=evaluation.seed, key=f"{place}.rows")
     else:
         own, source = _all_rows(section, place, env)
@@ -178,7 +178,7 @@ def _all_rows(
     return rows, f"{place}.data"
 
 
-def _row_sampler(env: Environment) -> Callable[[np.random.Generator], Row]:
+def row_sampler(env: Environment) -> Callable[[np.random.Generator], Row]:
     """An environment's `sample_row`, sync or async; its mistakes become a `UserCodeError`."""
 
     def sample(rng: np.random.Generator) -> Row:

@@ -77,16 +77,44 @@ def write_rollouts(
     Raises:
         DiskFull: There is no room for it; what was there before is untouched.
     """
-    path = Path(path)
+    tokens = sum(len(trajectory.ids) for group in groups for trajectory in group)
+    marked = None if tokenizer is None else fingerprint(tokenizer)
+    _write(Path(path), _records(groups, tokenizer, advantages), tokens, marked)
+
+
+def write_saved(path: str | Path, saved: Sequence[SavedTrajectory]) -> None:
+    """Write trajectories that were read from files, with all that is known of their tokens.
+
+    Args:
+        path: The file, ending in .parquet; one that is there is replaced, its folder is made.
+        saved: Each becomes a group of its own.
+
+    Raises:
+        DataError: Their ids are of different tokenizers.
+        DiskFull: There is no room for it; what was there before is untouched.
+    """
+    tokenizers = {each.tokenizer for each in saved}
+    if len(tokenizers) > 1:
+        raise DataError(f"{path}: the ids of its trajectories are of {len(tokenizers)} tokenizers")
+    records = (
+        as_record(each.trajectory)
+        | {"group": number, "member": 0, "advantages": each.advantages}
+        | {"text": each.text, "token_ends": each.token_ends}
+        for number, each in enumerate(saved)
+    )
+    tokens = sum(len(each.trajectory.ids) for each in saved)
+    _write(Path(path), records, tokens, next(iter(tokenizers), None))
+
+
+def _write(path: Path, records: Iterator[dict[str, Any]], tokens: int, marked: str | None) -> None:
+    """Write records of so many tokens; `marked` is the fingerprint of their tokenizer."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    records = _records(groups, tokenizer, advantages)
     metadata = {"format_version": str(FORMAT_VERSION)}
-    if tokenizer is not None:
-        metadata["tokenizer"] = fingerprint(tokenizer)
+    if marked is not None:
+        metadata["tokenizer"] = marked
     schema = SCHEMA.with_metadata(metadata)
     floats = _PLAIN_FLOATS
     dictionaries = [name for name in SCHEMA.names if f"{name}.list.element" not in floats]
-    tokens = sum(len(trajectory.ids) for group in groups for trajectory in group)
     with (
         naming_full_disk(path, 16 * tokens),
         file_written_aside(path) as file,

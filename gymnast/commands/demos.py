@@ -1,0 +1,184 @@
+"""`gymnast demos`: writes demonstrations, episodes that a model can learn from."""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gymnast.commands.options import HANDED_OVER, refuse_options
+from gymnast.commands.output import say, waiting
+from gymnast.errors import ConfigError, DataError
+from gymnast.threads import run_blocking
+
+if TYPE_CHECKING:
+    from gymnast.trainers.conversations.many import Demonstration
+    from gymnast.types import Trajectory
+
+ROWS = 64
+OPTIONS = ["--rows", "--data", "--seed", "--from", "--min-reward", "--out"]
+
+demos = typer.Typer()
+
+
+@demos.command(name="demos", context_settings=HANDED_OVER)
+def write_demos(
+    environment: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ENV", help="A name of `gymnast envs`, module:Class or path/to/file.py:Class."
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Arguments of its constructor, such as worked_turns=0."
+        ),
+    ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help=f"How many rows: of its own, by default {ROWS}; of --data, by default all."
+        ),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Its rows: a .jsonl, .json, .csv or .parquet file.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of its own rows and the episodes.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN",
+            help="Take the rollouts that a run's training has saved (a folder, or one file of "
+            "rollouts) instead of playing.",
+        ),
+    ] = None,
+    min_reward: Annotated[
+        float, typer.Option(help="Keep the episodes whose reward is at least this.")
+    ] = 1.0,
+    out: Annotated[str, typer.Option(help="The file to write.")] = "demos.parquet",
+) -> None:
+    """Write demonstrations: episodes that the environment's solve plays, or the best of a run."""
+    refuse_options(
+        [environment or "", *(settings or [])], OPTIONS, lambda name: name.strip("-") or None
+    )
+    if not out.endswith(".parquet"):
+        raise ConfigError(f"--out: must end in .parquet, got {out!r}")
+    if run is not None:
+        own = {"ENV": environment, "--rows": rows, "--data": data, "--seed": seed}
+        for name in [name for name, value in own.items() if value is not None]:
+            raise ConfigError(f"--from takes the episodes of a run; leave {name} out")
+        _keep_saved(run, min_reward, out)
+        return
+    if environment is None:
+        raise ConfigError("ENV: name an environment (`gymnast envs` lists some), or --from RUN")
+    with waiting(f"playing {environment}"):
+        played = _played(environment, settings or [], rows, data, seed or 0)
+    _report(played, min_reward)
+    kept = [[each.trajectory] for each in played if each.trajectory and each.kept(min_reward)]
+    if not kept:
+        _nothing_kept(len(played), min_reward, out)
+    from gymnast.trainers.saving.rollout_files import write_rollouts
+
+    write_rollouts(out, kept)
+    say(f"{len(kept)} demonstrations are in {out}")
+
+
+def _played(
+    environment: str, settings: Sequence[str], count: int | None, data: str | None, seed: int
+) -> "list[Demonstration]":
+    """Play the environment's `solve` on rows of its own or of a file."""
+    from gymnast.envs import make
+    from gymnast.envs.environment.solution import require_solve
+    from gymnast.envs.registry import find
+    from gymnast.trainers.base.seeds import derive
+    from gymnast.trainers.config.task_rows import check_rows, row_sampler
+    from gymnast.trainers.config.worked_rows import has_rows
+    from gymnast.trainers.config.yaml_reader import with_overrides
+    from gymnast.trainers.conversations.many import play_many
+    from gymnast.trainers.data.row_files import load_rows
+    from gymnast.trainers.data.rows import sample_distinct
+
+    require_solve(find(environment), "demos")
+    given: dict[str, Any] = with_overrides({}, list(settings))
+    if data is not None:
+        given["rows"] = load_rows(data)
+    make_env = partial(make, environment, **given)
+    first = make_env()
+    if data is not None:
+        check_rows(first.rows or (), first, data)
+    if has_rows(type(first)) and data is None:
+        sampler = row_sampler(first)
+        sample_seed = derive(seed, "demonstrations")  # not those that evaluations of a run draw
+        chosen = sample_distinct(sampler, count or ROWS, seed=sample_seed, key="--rows")
+    elif first.rows is not None:
+        chosen = [first.rows[i] for i in range(min(count or len(first.rows), len(first.rows)))]
+    else:
+        raise ConfigError(
+            f"{environment}: makes no rows of its own (it has no sample_row), and an episode "
+            "begins from one; name some with --data rows.jsonl"
+        )
+    return run_blocking(play_many(make_env, chosen, seed=seed))
+
+
+def _report(played: "Sequence[Demonstration]", min_reward: float) -> None:
+    """Print a line for each row that is not kept, and a summary."""
+    from gymnast.trainers.conversations.many import tools_called
+
+    for index, each in enumerate(played):
+        if not each.kept(min_reward):
+            say(f"row {index}: {_why(each, min_reward)}", err=True)
+    ended = [each.trajectory for each in played if each.trajectory is not None]
+    called = sum((tools_called(trajectory) for trajectory in ended), Counter[str]())
+    summary = [f"played {len(played)} rows: {len(ended)} to their end"]
+    if ended:
+        turns = [len(trajectory.turns) for trajectory in ended]
+        rewards = [trajectory.reward for trajectory in ended if not trajectory.no_reward]
+        if rewards:
+            summary.append(f"mean reward {sum(rewards) / len(rewards):.3g}")
+        summary.append(f"{sum(turns) / len(turns):.3g} turns (at most {max(turns)})")
+        tools = ", ".join(f"{name} {count}" for name, count in sorted(called.items()))
+        summary.append(f"calls: {tools or 'none'}")
+    say("; ".join(summary))
+
+
+def _why(each: "Demonstration", min_reward: float) -> str:
+    """Why an episode is not kept."""
+    ended = each.trajectory
+    if ended is None:
+        return each.problem
+    earned = "no reward" if ended.no_reward else f"reward {ended.reward:g}"
+    how = f"{ended.stop_reason} after {len(ended.turns)} turns"
+    return f"{earned}, not {min_reward:g} ({how}; row: {dict(each.row)!r:.500})"
+
+
+def _keep_saved(run: str, min_reward: float, out: str) -> None:
+    """Write the best of the rollouts that a run has saved."""
+    from gymnast.trainers.saving.rollout_files import read_rollouts, write_saved
+
+    folder = Path(run)
+    files = [folder] if folder.is_file() else sorted(folder.glob("rollouts/step_*.parquet"))
+    if not files:
+        raise DataError(f"{run}: has no rollouts of steps (rollouts/step_*.parquet)")
+    saved = [each for file in files for each in read_rollouts(file)]
+    kept = [each for each in saved if _is_good(each.trajectory, min_reward)]
+    if not kept:
+        _nothing_kept(len(saved), min_reward, out)
+    write_saved(out, kept)
+    say(f"{len(kept)} demonstrations, of {len(saved)} episodes, are in {out}")
+
+
+def _is_good(trajectory: "Trajectory", min_reward: float) -> bool:
+    return not trajectory.no_reward and trajectory.reward >= min_reward
+
+
+def _nothing_kept(count: int, min_reward: float, out: str) -> None:
+    say(
+        f"failed: none of {count} episodes has a reward of at least {min_reward:g}, so {out} is "
+        "not written; --min-reward lowers what is asked",
+        err=True,
+    )
+    raise typer.Exit(1)

@@ -1,0 +1,111 @@
+"""Many episodes in messages: demonstrations by a solution or by another speaker, several at once.
+
+Nothing here decides what a demonstration is worth: `Demonstration.kept` compares with a reward that
+the caller names.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gymnast.envs import Environment
+from gymnast.errors import DataError, InfrastructureError, UserCodeError
+from gymnast.trainers.base.seeds import derive
+from gymnast.trainers.conversations.play import play_solution
+from gymnast.types import Trajectory
+
+Row = Mapping[str, Any]
+Play = Callable[..., Awaitable[Trajectory]]
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """What came of one row.
+
+    Attributes:
+        row: The row.
+        trajectory: The episode; None where it did not come to its end.
+        problem: Why it did not; "" where it did.
+    """
+
+    row: Row
+    trajectory: Trajectory | None
+    problem: str = ""
+
+    def kept(self, min_reward: float) -> bool:
+        """Whether the episode has a reward, and at least this one."""
+        ended = self.trajectory
+        return ended is not None and not ended.no_reward and ended.reward >= min_reward
+
+
+async def play_many(
+    make_env: Callable[[], Environment],
+    rows: Sequence[Row],
+    play: Play = play_solution,
+    *,
+    seed: int = 0,
+    concurrency: int = 8,
+) -> list[Demonstration]:
+    """Play an episode of each row.
+
+    Args:
+        make_env: Makes an environment; it is called at most `concurrency` times.
+        rows: The rows.
+        play: Plays one, as `play_solution(env, row, seed=...)` does.
+        seed: That of each episode derives from it and from the row's place.
+        concurrency: How many episodes run at once; fewer where there are fewer boxes.
+
+    Returns:
+        One for each row, in the order of the rows.
+
+    Raises:
+        ConfigError: The environment cannot be played so: it has no `solve`, say.
+    """
+    done: dict[int, Demonstration] = {}
+    waiting = iter(enumerate(rows))
+
+    async def work(env: Environment) -> None:
+        for index, row in waiting:
+            done[index] = await _one(play, env, row, derive(seed, "demonstration", index))
+
+    first = make_env()
+    at_once = min(concurrency, len(rows), first.max_boxes or concurrency)
+    envs = [first, *(make_env() for _ in range(at_once - 1))]
+    try:
+        await _together([work(env) for env in envs])
+    finally:
+        for env in envs:
+            await env.aclose()
+    return [done[index] for index in range(len(rows))]
+
+
+def tools_called(trajectory: Trajectory) -> Counter[str]:
+    """How often each tool was called in the episode itself, worked turns in its prompt left out."""
+    turns = len(trajectory.turns)
+    said = [message for message in trajectory.messages if message["role"] == "assistant"]
+    return Counter(
+        str(call.get("function", {}).get("name"))
+        for message in (said[-turns:] if turns else [])
+        for call in message.get("tool_calls") or ()
+    )
+
+
+async def _together(works: Sequence[Any]) -> None:
+    """Run all; the first exception cancels the others."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _one(play: Play, env: Environment, row: Row, seed: int) -> Demonstration:
+    try:
+        trajectory = await play(env, row, seed=seed)
+    except (UserCodeError, InfrastructureError, DataError) as error:
+        return Demonstration(row, None, str(error))
+    return Demonstration(row, trajectory)
