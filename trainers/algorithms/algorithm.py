@@ -19,12 +19,13 @@ from gymnast.errors import ConfigError
 from gymnast.lookup import is_source, no_such
 from gymnast.trainers.algorithms.advantages import ESTIMATORS, Estimator
 from gymnast.trainers.algorithms.aggregations import AGGREGATIONS, Aggregation
+from gymnast.trainers.algorithms.importance import Importance, Level, make_importance
 from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.algorithms.losses import LOSSES, Loss
 from gymnast.trainers.algorithms.registry import Part
 from gymnast.trainers.base.config_errors import sentences
 from gymnast.trainers.base.key_hints import unknown_key
-from gymnast.trainers.base.settings import check_at_least, check_one_of, check_positive
+from gymnast.trainers.base.settings import check_at_least, check_one_of
 from gymnast.types import StopReason
 
 OldLogprobs = Literal["trainer", "engine"]
@@ -57,8 +58,8 @@ class Algorithm:
         old_logprobs: What the loss compares the policy with: "trainer", its own log-probabilities
             before the first optimisation step of the batch, or "engine", those that the agent
             reported.
-        importance_cap: With a number, each token's loss is weighted by how much likelier the token
-            was to the trainer than to the engine, at most this.
+        importance: How each token's loss is weighted by how much likelier the token was to the
+            trainer than to the engine, or None.
         compares_members: Whether the estimator needs groups of two and more.
         masked_stop_reasons: Episodes that ended so are in the advantages of their group, and
             neither in the loss nor in its normaliser.
@@ -72,7 +73,7 @@ class Algorithm:
     kl: Kl | None = None
     entropy_bonus: float = 0.0
     old_logprobs: OldLogprobs = "trainer"
-    importance_cap: float | None = None
+    importance: Importance | None = None
     compares_members: bool = False
     masked_stop_reasons: frozenset[StopReason] = frozenset()
     epochs: int = 1
@@ -149,6 +150,8 @@ def make_algorithm(
     entropy_bonus: float = 0.0,
     old_logprobs: OldLogprobs | None = None,
     importance_cap: float | None = None,
+    importance_bounds: Sequence[float] | None = None,
+    importance_level: Level = "token",
     masked_stop_reasons: Sequence[StopReason] | None = None,
     epochs: int = 1,
     minibatches: int = 1,
@@ -164,7 +167,10 @@ def make_algorithm(
         kl: See `Algorithm` for this and what follows.
         entropy_bonus: In nats.
         old_logprobs: By default what the loss is made for.
-        importance_cap: Not with the engine's log-probabilities.
+        importance_cap: See `Importance` for this and the next two; not with the engine's
+            log-probabilities.
+        importance_bounds: Two numbers.
+        importance_level: Of the cap and the bounds.
         masked_stop_reasons: By default those of the name.
         epochs: At least 1.
         minibatches: At least 1.
@@ -172,12 +178,11 @@ def make_algorithm(
 
     Raises:
         ConfigError: There is no such part, none of them takes such an option, a number is out of
-            its range, or `importance_cap` is asked for beside the engine's log-probabilities.
+            its range, or importance is asked for beside the engine's log-probabilities.
         UserCodeError: A module of the user's raised while it was imported.
     """
     check_at_least(1, epochs=epochs, minibatches=minibatches)
-    if importance_cap is not None:
-        check_positive(importance_cap=importance_cap)
+    importance = make_importance(importance_level, importance_cap, importance_bounds)
     preset = _preset(name)
     credit = ESTIMATORS.find(preset.estimator if estimator is None else estimator)
     of_tokens = LOSSES.find(preset.loss if loss is None else loss)
@@ -190,8 +195,8 @@ def make_algorithm(
         summed.bind(checked),
         kl=kl,
         entropy_bonus=entropy_bonus,
-        old_logprobs=_old_logprobs(old_logprobs, importance_cap, of_tokens),
-        importance_cap=importance_cap,
+        old_logprobs=_old_logprobs(old_logprobs, importance, of_tokens),
+        importance=importance,
         compares_members=credit.says("compares_members"),
         masked_stop_reasons=frozenset(masked),
         epochs=epochs,
@@ -219,22 +224,23 @@ def names() -> list[str]:
 
 
 def _old_logprobs(
-    given: OldLogprobs | None, importance_cap: float | None, loss: Part[Any]
+    given: OldLogprobs | None, importance: Importance | None, loss: Part[Any]
 ) -> OldLogprobs:
     """What ratios compare with; by default what the loss is made for.
 
     Raises:
-        ConfigError: It is neither of the two, or contradicts the cap.
+        ConfigError: It is neither of the two, or contradicts importance weights.
     """
     if given is None:
-        weighted = loss.says("against_engine") and importance_cap is None
+        weighted = loss.says("against_engine") and importance is None
         return "engine" if weighted else "trainer"
     check_one_of(get_args(OldLogprobs), old_logprobs=given)
-    if given == "engine" and importance_cap is not None:
+    if given == "engine" and importance is not None:
+        key = "importance_bounds" if importance.cap is None else "importance_cap"
         raise ConfigError(
-            "old_logprobs: must be trainer with importance_cap, got engine: the cap weights tokens "
-            "by the ratio of the trainer to the engine, which ratios against the engine already "
-            "contain. Leave one of the two out."
+            f"old_logprobs: must be trainer with {key}, got engine: it weights tokens by the ratio "
+            "of the trainer to the engine, which ratios against the engine already contain. Leave "
+            "one of the two out."
         )
     return given
 

@@ -26,6 +26,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.algorithm import Algorithm, UnknownOptions, make_algorithm
+from gymnast.trainers.algorithms.importance import Level
 from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.base.config_errors import dotted_keys
 from gymnast.trainers.base.key_hints import unknown_key
@@ -141,6 +142,12 @@ class AlgorithmParts(Settings):
     importance_cap: PositiveNumber | None = None
     """Weight tokens by how much likelier they were to the trainer than to the engine, at most
     this."""
+    importance_bounds: list[Number] | None = None
+    """Leave tokens out that are by less than the first or more than the second of these two numbers
+    likelier to the trainer than to the engine."""
+    importance_level: Level = "token"
+    """Whether `importance_cap` and `importance_bounds` take the ratio of each "token", the product
+    of those of its "sequence", or their geometric mean ("sequence_mean")."""
     masked_stop_reasons: list[Annotated[StopReason, Field(strict=False)]] | None = None
     """Episodes that ended so are left out of the loss and its normaliser."""
     epochs: Positive = 1

@@ -65,6 +65,7 @@ SUMS = (
     "engine/importance_ratio_far",
     "engine/kl",
     "engine/capped",
+    "engine/masked",
     "kl",
     "entropy",
 )
@@ -135,10 +136,13 @@ def _backward(
     ours = logprobs.detach() if scored.old_logprobs is None else scored.old_logprobs
     compared = batch.sampled_logprobs if algorithm.old_logprobs == "engine" else ours
     ratio = torch.exp(log_ratio(ours, batch.sampled_logprobs))
-    cap = algorithm.importance_cap
-    importance = ratio.clamp(max=cap) if cap is not None else 1.0
     result = algorithm.loss(logprobs, compared, batch.advantages, batch.sequences)
-    losses = result.losses * importance
+    losses, capped, masked = result.losses, zeros, zeros
+    if algorithm.importance is not None:
+        importance, capped, masked = algorithm.importance(
+            ours, batch.sampled_logprobs, batch.sequences
+        )
+        losses = losses * importance
     if algorithm.entropy_bonus:
         losses = losses - algorithm.entropy_bonus * entropies
     divergence = zeros
@@ -150,11 +154,11 @@ def _backward(
     accelerator.backward(total * (accelerator.num_processes / normaliser))
     real = scored.weights > 0
     difference = (ours - batch.sampled_logprobs).abs()
-    capped = ratio >= cap if cap is not None else zeros
     below, far = result.ratio < 1, (ratio > FAR) | (ratio < 1 / FAR)
     told = (
         *(result.clipped, result.clipped * below, result.clipped * ~below, difference, ratio, far),
-        *(k3(batch.sampled_logprobs, ours), capped, divergence.detach(), entropies.detach()),
+        *(k3(batch.sampled_logprobs, ours), capped, masked),
+        *(divergence.detach(), entropies.detach()),
     )
     sums = [total.detach(), real.sum(), *((values * real).sum() for values in told)]
     signed = (difference, ratio, result.ratio, -ratio, -result.ratio)
@@ -164,8 +168,10 @@ def _backward(
 
 def _worth_telling(metrics: dict[str, float], algorithm: Algorithm) -> dict[str, float]:
     """Without what is not computed."""
+    importance = algorithm.importance
     told = {
-        "engine/capped": algorithm.importance_cap is not None,
+        "engine/capped": importance is not None and importance.cap is not None,
+        "engine/masked": importance is not None and importance.bounds is not None,
         "kl": algorithm.kl_in("loss") is not None,
     }
     return {name: value for name, value in metrics.items() if told.get(name, True)}

@@ -44,7 +44,8 @@ with `difference` = trainer's - engine's log-probability, without dropout:
     engine/importance_ratio_far the share of tokens where it is above 2 or below 1/2
     engine/kl                   the mean of exp(difference) - 1 - difference, which estimates
                                 KL(engine || trainer) (k3, see `algorithms/kl.py`)
-    engine/capped               the share of tokens that `importance_cap` capped
+    engine/capped               the share of tokens whose weight `importance_cap` capped
+    engine/masked               the share of tokens that `importance_bounds` left out
 """
 
 from collections.abc import Mapping, Sequence

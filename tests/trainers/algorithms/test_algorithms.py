@@ -115,6 +115,21 @@ def test_functions_of_the_users_are_parts_with_options(tmp_path: Path) -> None:
         ({"name": "turn_level", "gamma": 2}, "algorithm.gamma: must be <= 1, got 2"),
         ({"epochs": 0}, "epochs: must be >= 1, got 0"),
         ({"importance_cap": 0.0}, "importance_cap: must be > 0, got 0"),
+        (
+            {"importance_bounds": [2.0, 0.5]},
+            r"importance_bounds: must be two numbers .*, got \[2.0, 0.5\]",
+        ),
+        ({"importance_bounds": [0.5]}, r"importance_bounds: must be two numbers"),
+        ({"importance_level": "sequence"}, "importance_level: is sequence, and nothing is weigh"),
+        ({"importance_level": "group"}, "importance_level: must be "),
+        (
+            {"importance_bounds": [0.5, 2.0], "importance_cap": 3.0},
+            "importance_cap: must be below the upper of importance_bounds, 2, got 3",
+        ),
+        (
+            {"importance_bounds": [0.5, 2.0], "old_logprobs": "engine"},
+            "old_logprobs: must be trainer with importance_bounds, got engine",
+        ),
         ({"name": "gdpo", "weights": [1]}, "algorithm.weights: must be a mapping"),
     ],
 )
@@ -185,6 +200,7 @@ EXTRAS: dict[str, dict[str, Any]] = {name: {"name": name} for name in names()} |
     "kl in the reward": {"kl": {"coefficient": 0.01, "estimator": "k1", "place": "reward"}},
     "entropy": {"entropy_bonus": 0.01},
     "importance": {"importance_cap": 2.0, "epochs": 2},
+    "importance by sequence": {"importance_bounds": [0.5, 2.0], "importance_level": "sequence"},
     "minibatches": {"epochs": 2, "minibatches": 2},
     "masked": {"masked_stop_reasons": ["answered"]},
     "groups of one": {

@@ -375,7 +375,8 @@ def learned(
     model = tiny_model().double()
     optimizer = KeepsGradients(model.parameters(), learning_rate=1e-3)
     optimizer.gradients = []
-    old = "trainer" if "importance_cap" in settings else "engine"
+    weighted = {"importance_cap", "importance_bounds"} & settings.keys()
+    old = "trainer" if weighted else "engine"
     algorithm = make_algorithm("rloo", **({"old_logprobs": old} | settings))
     chosen = replace(SETTINGS, algorithm=algorithm, tokens_per_microbatch=tokens)
     other = tiny_model().double()
@@ -494,8 +495,28 @@ def test_an_entropy_bonus_is_of_every_action_token(accelerator: Accelerator) -> 
     assert_equal(ours, grads(expected, model))
 
 
-def test_importance_weights_make_up_for_an_engine_that_differs(accelerator: Accelerator) -> None:
-    """On the first step the ratio is 1, and every token is weighted by trainer / engine, capped."""
+WEIGHTS: dict[str, tuple[dict[str, Any], Any]] = {
+    "token": ({"importance_cap": 1.1}, lambda d: d.exp().clamp(max=1.1)),
+    "masked": (
+        {"importance_bounds": [0.8, 1.3]},
+        lambda d: d.exp() * ((d.exp() >= 0.8) & (d.exp() <= 1.3)),
+    ),
+    "sequence": (
+        {"importance_cap": 0.5, "importance_level": "sequence"},
+        lambda d: d.sum().exp().clamp(max=0.5).expand(len(d)),
+    ),
+    "sequence_mean": (
+        {"importance_cap": 0.94, "importance_level": "sequence_mean"},
+        lambda d: d.mean().exp().clamp(max=0.94).expand(len(d)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("settings", "weight"), WEIGHTS.values(), ids=list(WEIGHTS))
+def test_importance_weights_make_up_for_an_engine_that_differs(
+    settings: dict[str, Any], weight: Any, accelerator: Accelerator
+) -> None:
+    """On the first step the ratio is 1, and every token is weighted by trainer / engine."""
     groups, model = two_groups(), tiny_model().double()
     total, count = torch.zeros((), dtype=torch.float64), 0
     for group in groups:
@@ -504,14 +525,18 @@ def test_importance_weights_make_up_for_an_engine_that_differs(accelerator: Acce
             mask = torch.tensor(trajectory.action_mask, dtype=torch.bool)
             now = forward_logprobs(model, trajectory.ids)[mask]
             engine = torch.tensor(trajectory.logprobs)[mask]
-            weights = torch.exp(now.detach() - engine).clamp(max=1.1)
+            weights = weight(now.detach() - engine)
             total = total - (weights * torch.exp(now - now.detach()) * advantage).sum()
             count += int(mask.sum())
-    metrics, ours = learned(accelerator, groups, importance_cap=1.1)
-    assert metrics["loss"] == pytest.approx((total / count).item(), rel=1e-4)
-    assert_equal(ours, grads(total / count, model))
+    gradients = grads(total / count, model)
+    for tokens in (1, 2048):
+        metrics, ours = learned(accelerator, groups, tokens, **settings)
+        assert metrics["loss"] == pytest.approx((total / count).item(), rel=1e-4)
+        assert_equal(ours, gradients)
     assert metrics["clipped"] == 0.0
-    assert 0 < metrics["engine/capped"] < 1
+    told = "engine/masked" if "importance_bounds" in settings else "engine/capped"
+    assert 0 < metrics[told] < 1
+    assert ("engine/masked" in metrics) == ("importance_bounds" in settings)
 
 
 def test_several_epochs_keep_to_the_logprobs_before_the_first(accelerator: Accelerator) -> None:

@@ -73,7 +73,9 @@ def written(
 ) -> set[str]:
     """The names in the metrics.jsonl of a run with everything that has metrics."""
     folder = tmp_path_factory.mktemp("run")
-    algorithm = make_algorithm("grpo", kl=Kl(0.1), entropy_bonus=0.1, importance_cap=2.0)
+    algorithm = make_algorithm(
+        "grpo", kl=Kl(0.1), entropy_bonus=0.1, importance_cap=2.0, importance_bounds=[0.0, 9.0]
+    )
     lora = {"rank": 2, "extra": {"modules_to_save": ["norm"]}}
     trainer = Trainer(
         load_model("tiny:", lora=lora, tokenizer=tokenizer)[0],
