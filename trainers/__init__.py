@@ -23,11 +23,13 @@ from gymnast.trainers.rollouts.many_episodes import Rollouts, collect, stream
 from gymnast.trainers.rollouts.one_episode import rollout
 from gymnast.trainers.rollouts.rewards import Reward
 from gymnast.trainers.rollouts.schedule import Group
+from gymnast.trainers.rollouts.settings import DynamicSampling
 from gymnast.trainers.trainer import Trainer
 
 __all__ = [
     "Algorithm",
     "CreditedTrajectory",
+    "DynamicSampling",
     "Group",
     "Kl",
     "MicroBatch",

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Self
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.settings import GroupSettings, RunSettings, StepSettings
+from gymnast.trainers.data.settings import RowSettings
 from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.learner.settings import LearnerSettings
 from gymnast.trainers.rollouts.limits import RolloutLimits
@@ -16,6 +17,7 @@ class TrainerSettings(NamedTuple):
 
     steps: StepSettings
     group: GroupSettings
+    rows: RowSettings
     learning: LearnerSettings
     rollouts: RolloutLimits
     evaluation: EvaluationSettings

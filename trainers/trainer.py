@@ -1,7 +1,7 @@
 """The trainer: rows, rollouts, advantages, one optimisation step, again.
 
     for step in 1..steps:
-        rows     <- the next rows_per_step rows
+        rows     <- the next rows_per_step rows           (data/step_rows.py)
         groups   <- episodes of all processes             (rollouts/shared.py)
         weights  <- update(policy, optimizer, groups)     (learner/update.py)
 
@@ -37,6 +37,8 @@ from gymnast.trainers.data.inputs import (
     check_sampling_kind,
 )
 from gymnast.trainers.data.rows import DatasetRows, RowSource, as_row_source
+from gymnast.trainers.data.settings import CurriculumSettings, DynamicSamplingSettings
+from gymnast.trainers.data.step_rows import step_rows
 from gymnast.trainers.distributed.processes import launched, together
 from gymnast.trainers.distributed.sharding import wants_sharding
 from gymnast.trainers.distributed.zero_settings import wants_zero
@@ -53,7 +55,7 @@ from gymnast.trainers.reporting.trackers import Named, as_json, finite, make_tra
 from gymnast.trainers.rollouts.environments import MakeEnvironment, environment_factory
 from gymnast.trainers.rollouts.many_episodes import Rollouts
 from gymnast.trainers.rollouts.rewards import Reward
-from gymnast.trainers.rollouts.settings import RolloutSettings
+from gymnast.trainers.rollouts.settings import DynamicSampling, RolloutSettings
 from gymnast.trainers.rollouts.shared import SharedRollouts
 from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.saving.run_folder import RunFolder, save_model
@@ -118,6 +120,8 @@ class Trainer:
         sampling: Sampling | None = None,
         steps: int = 100,
         rows_per_step: int = 8,
+        dynamic_sampling: DynamicSamplingSettings | Mapping[str, Any] | None = None,
+        curriculum: CurriculumSettings | Mapping[str, Any] | None = None,
         learning_rate: float = 1e-6,
         adapter_learning_rate: float | None = None,
         schedule: str | dict[str, Any] = "constant",
@@ -209,8 +213,13 @@ class Trainer:
             rewards=rewards,
         )
         self._evaluation = self._make_evaluation(settings.evaluation, eval_environments or {})
-        self._rows = as_row_source(rows, seed=self.seed)
-        count = len(self._rows) if isinstance(self._rows, DatasetRows) else None
+        source = as_row_source(rows, seed=self.seed)
+        self._rows = step_rows(source, settings.rows, self.rows_per_step, self.seed)
+        if settings.rows.dynamic_sampling is not None:
+            learned.check_compares_members("dynamic_sampling")
+            wanted = DynamicSampling(self.rows_per_step, self.learner.has_spread)
+            self._rollout_settings = replace(self._rollout_settings, dynamic_sampling=wanted)
+        count = len(source) if isinstance(source, DatasetRows) else None
         self._unusual = unusual(
             settings.learning.learning_rate,
             self.rows_per_step,
@@ -222,7 +231,7 @@ class Trainer:
         state = RunState(
             *(self.accelerator, trained, self.folder, self.seed),
             keep=saving.keep_checkpoints,
-            parts={"outcomes": self.learner.outcomes},
+            parts={"outcomes": self.learner.outcomes} | self._rows.parts,
         )
         self.loop = RunLoop(self, state, self._stopping, saving)
 
@@ -341,7 +350,7 @@ class Trainer:
     def train_step(self) -> None:
         """Take the next step: play, learn, record."""
         started = time.perf_counter()
-        rows, number = self._rows.batch(self.step, self.rows_per_step), self.step + 1
+        rows, number = self._rows.offer(self.step), self.step + 1
         rollouts = self._rollouts.collect(
             rows,
             self._settings_of_step(number, len(rows)),
@@ -349,21 +358,20 @@ class Trainer:
             on_progress=lambda done, total: self.tell("on_rollouts", number, done, total),
         )
         collected = time.perf_counter()
-        learned = self.learner.update(rollouts, self.step, done=self.step / self.steps)
+        to_learn_from = rollouts.to_learn_from[: self.rows_per_step]
+        learned = self.learner.update(to_learn_from, self.step, done=self.step / self.steps)
+        of_rows = self._rows.played({group.row_index: group.rewards for group in rollouts})
         self.step += 1
         self.loop.state.mark()
         ended = time.perf_counter()
         sampled = rollouts.metrics.get("tokens/sampled", 0.0)
-        metrics = (
-            learned.metrics
-            | rollouts.metrics
-            | {
-                "time/rollout_s": collected - started,
-                "time/train_s": ended - collected,
-                "time/step_s": ended - started,
-                "tokens/per_s": sampled / (collected - started),
-            }
-        )
+        times = {
+            "time/rollout_s": collected - started,
+            "time/train_s": ended - collected,
+            "time/step_s": ended - started,
+            "tokens/per_s": sampled / (collected - started),
+        }
+        metrics = learned.metrics | rollouts.metrics | of_rows | times
         self._record(self.step, f"step_{self.step:05d}", metrics, rollouts)
         self.tell("on_step", self.step, metrics, rollouts)
         self._rollouts.hand_over(self.model, self.step)

@@ -1,6 +1,7 @@
 """A setting is declared once: `Trainer`'s keywords are compared with the settings of each room."""
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -46,7 +47,8 @@ def test_keywords_have_the_types_and_defaults_of_their_settings(cls: type[Settin
     for name, field in cls.model_fields.items():
         keyword = keywords()[cls.prefix + name]
         assert keyword.default == field.default
-        types = {*get_args(theirs[keyword.name])} - {Path}  # Python may pass a path as a `Path`
+        # Python may pass a path as a `Path`, and settings within settings as a dict.
+        types = {*get_args(theirs[keyword.name])} - {Path, Mapping[str, Any]}
         assert types == {*get_args(ours[name])} and (types or ours[name] == theirs[keyword.name])
 
 

@@ -70,6 +70,13 @@ class SmallLetters(Environment):
         return sum(letter in "abcdefghijklmnopqrstuvwxyz" for letter in text) / max(1, len(text))
 
 
+class SomeHopeless(SmallLetters):
+    """Two of the five rows never pay."""
+
+    def reward(self, episode: Any) -> float:
+        return 0.0 if self.row["prompt"] in ("Go.", "Now.") else super().reward(episode)
+
+
 class LostInOne(SmallLetters):
     """Nothing works in the second process."""
 
@@ -220,6 +227,13 @@ def typos_within_the_limit(folder: Path) -> Found:
 
 def fewer_rows_than_processes(folder: Path) -> Found:
     return train(rows_per_step=1)[1]
+
+
+def replaced(folder: Path) -> Found:
+    """Dynamic sampling, in which each process wants one group a step."""
+    settings: dict[str, Any] = {"rows_per_step": 2, "dynamic_sampling": {"most_rows": 8}}
+    trainer, found = train(environment=SomeHopeless, steps=4, **settings)
+    return found | {"rows": trainer.loop.state.parts["rows"].state_dict()}
 
 
 def uneven(folder: Path) -> Found:
@@ -488,6 +502,7 @@ SCENARIOS = [
     typo_in_one,
     typos_within_the_limit,
     fewer_rows_than_processes,
+    replaced,
     uneven,
     estimators_see_all,
     penalised,

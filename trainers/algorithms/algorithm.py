@@ -106,6 +106,23 @@ class Algorithm:
                 "the whole batch, as reinforce_pp does."
             )
 
+    def check_compares_members(self, name: str) -> None:
+        """Check that a group whose members are alike teaches nothing.
+
+        Args:
+            name: Of the setting that relies on it, for the error.
+
+        Raises:
+            ConfigError: The estimator does not compare the members of a group.
+        """
+        if not self.compares_members:
+            raise ConfigError(
+                f"{name}: needs an estimator that compares the episodes of a row with one another, "
+                "as grpo and rloo do: another one may learn from a group whose rewards are all "
+                f"alike. Leave {name} out, choose such an estimator, or mark your own with "
+                "@compares_members."
+            )
+
 
 @dataclass(frozen=True)
 class Preset:

@@ -49,7 +49,10 @@ class Observer(Protocol):
         ...
 
     def on_rollouts(self, step: int, done: int, total: int) -> None:
-        """Some episodes of a step have ended: `done` of `total` in the main process."""
+        """Some episodes of a step have ended: `done` of `total` in the main process.
+
+        With dynamic sampling, `total` grows with every group that is replaced.
+        """
         ...
 
     def on_step(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
@@ -58,7 +61,8 @@ class Observer(Protocol):
         Args:
             step: Its number; the first is 1.
             metrics: The step's.
-            groups: The trajectories of each row that the step was trained on.
+            groups: The trajectories of each row that the step played; with dynamic sampling, it
+                was trained on those that have spread.
         """
         ...
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from gymnast.trainers.base.settings import Settings
 from gymnast.trainers.config.sections import RunConfig, SamplingSection, TrainerSection
 from gymnast.trainers.data.input_paths import located
 from gymnast.trainers.evaluation.settings import EvaluationSettings
@@ -154,6 +155,8 @@ def _as_written(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_python(value: Any) -> Any:
+    if isinstance(value, Settings):
+        return _as_written(value.model_dump())
     if isinstance(value, np.generic):
         return value.item()
     return list(value) if isinstance(value, tuple) else value

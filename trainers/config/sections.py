@@ -47,6 +47,7 @@ from gymnast.trainers.config.task_sections import (
     sampling_keys,
 )
 from gymnast.trainers.data.input_paths import MODEL, TEMPLATE, TRACKERS, CodeName
+from gymnast.trainers.data.settings import RowSettings
 from gymnast.trainers.evaluation.metrics import check_environment_name
 from gymnast.trainers.evaluation.tags import tag_expressions
 from gymnast.trainers.learner.settings import LearnerSettings
@@ -201,7 +202,7 @@ class SamplingSection(_Sampling):
         return Sampling(**self.model_dump())
 
 
-class TrainerSection(SavingSettings, RolloutLimits, LearnerSettings, StepSettings):
+class TrainerSection(SavingSettings, RolloutLimits, LearnerSettings, RowSettings, StepSettings):
     """The optimisation; see `gymnast.trainers.Trainer`."""
 
 
@@ -262,6 +263,13 @@ class RunConfig(RunSettings, Sections):
                 f"algorithm.minibatches: must be <= {rows}, trainer.rows_per_step, got "
                 f"{minibatches}: a batch is divided by groups, and there is one a row"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _dynamic_sampling_can_replace(self) -> "RunConfig":
+        self.trainer.most_rows(self.trainer.rows_per_step, "trainer.")
+        if self.trainer.dynamic_sampling is not None:
+            self.algorithm.make().check_compares_members("trainer.dynamic_sampling")
         return self
 
     @model_validator(mode="after")

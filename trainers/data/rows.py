@@ -82,6 +82,11 @@ class DatasetRows(RowSource):
         """Rows per epoch."""
         return len(self._indices)
 
+    @property
+    def in_order(self) -> Sequence[Row]:
+        """The rows of an epoch in the dataset's order, each looked up when it is asked for."""
+        return _Chosen(self._rows, self._indices)
+
     def row(self, position: int) -> Row:
         """The row at a position; position `len(self)` begins the second epoch."""
         epoch, within = divmod(position, len(self._indices))
@@ -95,6 +100,19 @@ class DatasetRows(RowSource):
         other = copy.copy(self)
         other._seed, other._order = seed, None
         return other
+
+
+class _Chosen(Sequence[Row]):
+    """Some rows of a dataset by their indices."""
+
+    def __init__(self, rows: Sequence[Row], indices: np.ndarray) -> None:
+        self._rows, self._indices = rows, indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._rows[int(self._indices[number])]
 
 
 class SampledRows(RowSource):

@@ -50,6 +50,27 @@ def with_advantages(
     ]
 
 
+def has_spread(
+    group: Sequence[Trajectory],
+    estimator: Estimator,
+    weights: Mapping[str, float] | None = None,
+) -> bool:
+    """Whether an estimator that compares the members of a group finds a difference in it.
+
+    It is asked, because it alone knows what it looks at: rewards, their parts or those of turns.
+
+    Args:
+        group: Not empty.
+        estimator: From rewards to advantages.
+        weights: Of the parts of the reward, by name.
+
+    Returns:
+        Whether any advantage is not zero where the group is the whole batch.
+    """
+    given = estimator(reward_batch([group], weights))
+    return any(bool((torch.as_tensor(values) != 0).any()) for values in given)
+
+
 def advantage_metrics(groups: Sequence[Sequence[CreditedTrajectory]]) -> dict[str, float]:
     """Numbers about the advantages of a batch; see the top of this file.
 

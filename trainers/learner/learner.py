@@ -9,7 +9,7 @@ What one update does is in `trainers/learner/update.py`.
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.distributed.reached_weights import ReachedWeights
 from gymnast.trainers.distributed.sharding import shard, whole
 from gymnast.trainers.distributed.zero_settings import Zero
-from gymnast.trainers.learner.credit import Groups
+from gymnast.trainers.learner.credit import Groups, has_spread
 from gymnast.trainers.learner.memory.available import Available, available
 from gymnast.trainers.learner.memory.choice import Choice, StepMemory, room_for
 from gymnast.trainers.learner.memory.estimate import Division, fixed_memory
@@ -41,6 +41,7 @@ from gymnast.trainers.learner.policy.recomputation import Activations
 from gymnast.trainers.learner.policy.shares import largest_over_processes
 from gymnast.trainers.learner.settings import LearnerSettings
 from gymnast.trainers.learner.update import Learned, UpdateSettings, update
+from gymnast.types import Trajectory
 from gymnast.visible import visible_logger
 
 logger = visible_logger(__name__)
@@ -225,6 +226,11 @@ class Learner:
             )
         self.gather()
         return replace(learned, metrics=learned.metrics | self.outcomes.metrics(groups))
+
+    def has_spread(self, group: Sequence[Trajectory]) -> bool:
+        """Whether the estimator learns anything from a group; see `credit.has_spread`."""
+        settings = self._settings
+        return has_spread(group, settings.algorithm.estimator, settings.reward_weights)
 
     @torch.no_grad()
     def gather(self) -> None:

@@ -25,14 +25,14 @@ from gymnast.trainers.rollouts.metrics import Counts, summarise
 from gymnast.trainers.rollouts.rewards import Reward
 from gymnast.trainers.rollouts.rounds import Rounds
 from gymnast.trainers.rollouts.schedule import Group, Schedule
-from gymnast.trainers.rollouts.settings import RolloutSettings
+from gymnast.trainers.rollouts.settings import DynamicSampling, RolloutSettings
 from gymnast.types import Sampling, Trajectory
 
 __all__ = ["Counts", "Group", "MakeEnvironment", "Rollouts", "collect", "stream"]
 
 
 class Rollouts(list[Group]):
-    """Groups, entry i for row i.
+    """Groups, entry i for row i; with dynamic sampling, those of the rows that were played.
 
     Attributes:
         metrics: Means and counts over all episodes; see `metrics.py`.
@@ -46,6 +46,11 @@ class Rollouts(list[Group]):
     def trajectories(self) -> list[Trajectory]:
         """All trajectories, group by group."""
         return [trajectory for group in self for trajectory in group]
+
+    @property
+    def to_learn_from(self) -> list[Group]:
+        """All groups; where dynamic sampling found some with spread, those."""
+        return [group for group in self if group.has_spread] or list(self)
 
     def __repr__(self) -> str:
         episodes = self.trajectories
@@ -72,6 +77,7 @@ def stream(
     deadline_s: float | None = None,
     deterministic: bool = False,
     rewards: Sequence[Reward] = (),
+    dynamic_sampling: DynamicSampling | None = None,
     counts: Counts | None = None,
     row_indices: Sequence[int] | None = None,
 ) -> AsyncGenerator[Group, None]:
@@ -98,6 +104,8 @@ def stream(
         deadline_s: Seconds after which unfinished episodes are cancelled; None waits for all.
         deterministic: Sample in rounds, so that equal arguments give equal trajectories.
         rewards: Reward functions besides the environment's own reward.
+        dynamic_sampling: How many groups with spread are wanted; then only as many rows are played
+            as it takes, in their order.
         counts: Where to count what was retried, left out, skipped and finished.
         row_indices: For each row, the row index that its seeds derive from. If `rows` is a share
             of more rows: their indices among all of them.
@@ -118,6 +126,7 @@ def stream(
         deadline_s=deadline_s,
         deterministic=deterministic,
         rewards=rewards,
+        dynamic_sampling=dynamic_sampling,
     )
     counts = Counts() if counts is None else counts
     return stream_groups(make_env, agent, rows, settings, counts, row_indices)
@@ -136,11 +145,14 @@ async def collect(
     deadline_s: float | None = None,
     deterministic: bool = False,
     rewards: Sequence[Reward] = (),
+    dynamic_sampling: DynamicSampling | None = None,
     counts: Counts | None = None,
     row_indices: Sequence[int] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Rollouts:
     """Run `group_size` episodes of every row and return their groups, entry i for `rows[i]`.
+
+    With `dynamic_sampling`, the groups of the rows that were played are returned.
 
     Takes and raises what `stream` does; `on_progress`, if given, is called with (episodes of whole
     groups, episodes in all) after every group.
@@ -155,6 +167,7 @@ async def collect(
         deadline_s=deadline_s,
         deterministic=deterministic,
         rewards=rewards,
+        dynamic_sampling=dynamic_sampling,
     )
     counts = Counts() if counts is None else counts
     groups = stream_groups(make_env, agent, rows, settings, counts, row_indices)
@@ -172,21 +185,53 @@ async def gather_groups(
 
     Args:
         stream: Yields the groups; closed at the end.
-        rows: How many rows there are; one without a group gets an empty one.
+        rows: How many rows there are; one without a group gets an empty one, unless dynamic
+            sampling decides which rows are played.
         settings: How the rows are played.
         counts: What was counted on the way.
         on_progress: Called as `collect` says.
     """
-    groups = [Group(row_index) for row_index in range(rows)]
-    done = 0
+    dynamic = settings.dynamic_sampling is not None
+    found: dict[int, Group] = {}
+    to_play = settings.rows_at_first(rows)
     async with aclosing(stream):
         async for group in stream:
-            groups[group.row_index] = group
-            done += settings.group_size
+            found[group.row_index] = group
+            to_play = min(to_play + (not group.has_spread), rows)
             if on_progress is not None:
-                on_progress(done, rows * settings.group_size)
+                on_progress(len(found) * settings.group_size, to_play * settings.group_size)
+    indices = sorted(found) if dynamic else range(rows)
+    groups = [found.get(row_index, Group(row_index)) for row_index in indices]
     trajectories = [trajectory for group in groups for trajectory in group]
-    return Rollouts(groups, summarise(trajectories, counts))
+    metrics = summarise(trajectories, counts)
+    return Rollouts(groups, metrics | spread_metrics(groups, settings))
+
+
+def spread_metrics(groups: Sequence[Group], settings: RolloutSettings) -> dict[str, float]:
+    """What dynamic sampling did; nothing without it.
+
+        dynamic_sampling/rows             rows that were played
+        dynamic_sampling/groups_alike     the share of their groups that had no spread
+        dynamic_sampling/groups_replaced  groups without spread in whose place another row began
+        dynamic_sampling/groups_missing   how many fewer groups with spread there are than wanted
+        dynamic_sampling/tokens_in_vain   sampled tokens of the groups without spread
+
+    Args:
+        groups: Those of all rows that were played.
+        settings: How they were played.
+    """
+    wanted = settings.dynamic_sampling
+    if wanted is None:
+        return {}
+    alike = [group for group in groups if not group.has_spread]
+    tokens = sum(trajectory.action_tokens for group in alike for trajectory in group)
+    return {
+        "dynamic_sampling/rows": len(groups),
+        "dynamic_sampling/groups_alike": len(alike) / len(groups) if groups else 0.0,
+        "dynamic_sampling/groups_replaced": max(0, len(groups) - wanted.groups),
+        "dynamic_sampling/groups_missing": max(0, wanted.groups - len(groups) + len(alike)),
+        "dynamic_sampling/tokens_in_vain": tokens,
+    }
 
 
 async def stream_groups(
@@ -208,7 +253,8 @@ async def stream_groups(
         seed_indices: For each row, the row index that its seeds derive from; None: its own.
     """
     rounds = Rounds(agent) if settings.deterministic else None
-    in_a_round = min(settings.concurrency, len(rows) * settings.group_size)
+    at_first = settings.rows_at_first(len(rows))  # and never more at once
+    in_a_round = min(settings.concurrency, at_first * settings.group_size)
     environments = Environments(make_env, in_a_round if rounds else 1)
     episodes = Episodes(
         environments,

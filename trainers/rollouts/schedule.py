@@ -3,6 +3,9 @@
 An episode begins when another one ends. A new row is held back while enough finished groups wait
 to be taken. A deadline cancels what is under way. Everything is driven by tasks that end: there is
 no polling, and no work that grows with the number of rows or of running tasks.
+
+With dynamic sampling (`settings.py`), only as many rows begin as groups with spread are wanted, and
+one more as soon as a group is found without spread, while rows are left.
 """
 
 import asyncio
@@ -29,11 +32,19 @@ class Group(list[Trajectory]):
 
     Attributes:
         row_index: Which of the rows they belong to.
+        has_spread: False where dynamic sampling found nothing to learn from them.
     """
 
-    def __init__(self, row_index: int, trajectories: Sequence[Trajectory] = ()) -> None:
+    def __init__(
+        self, row_index: int, trajectories: Sequence[Trajectory] = (), *, has_spread: bool = True
+    ) -> None:
         super().__init__(trajectories)
-        self.row_index = row_index
+        self.row_index, self.has_spread = row_index, has_spread
+
+    @property
+    def rewards(self) -> list[float]:
+        """Of the episodes."""
+        return [trajectory.reward for trajectory in self]
 
     def __repr__(self) -> str:
         rewards = ", ".join(f"{trajectory.reward:g}" for trajectory in self[:8])
@@ -77,7 +88,7 @@ class Schedule:
     ) -> None:
         self._play, self._settings, self._counts = play, settings, counts
         self._on_live = on_live
-        self._episodes = rows * settings.group_size
+        self._rows, self._rows_to_play = rows, settings.rows_at_first(rows)
         self._begun = self._over = 0  # of these
         self._running: dict[_Task, tuple[int, int]] = {}
         self._open: dict[int, _OpenGroup] = {}
@@ -119,6 +130,11 @@ class Schedule:
             await self._changed.wait()
         for timer in self._timers:
             timer.cancel()
+
+    @property
+    def _episodes(self) -> int:
+        """How many there are, as far as it is known yet."""
+        return self._rows_to_play * self._settings.group_size
 
     @property
     def _finished(self) -> bool:
@@ -166,7 +182,22 @@ class Schedule:
         if group.missing == 0:
             del self._open[row_index]
             members = [group.members[member] for member in sorted(group.members)]
-            self._waiting.append(Group(row_index, members))
+            has_spread = self._has_spread(members)
+            if not has_spread and not self._stopped and self._rows_to_play < self._rows:
+                self._rows_to_play += 1
+            self._waiting.append(Group(row_index, members, has_spread=has_spread))
+
+    def _has_spread(self, members: Sequence[Trajectory]) -> bool:
+        """Whether a group counts as one that is wanted; all do without dynamic sampling."""
+        wanted = self._settings.dynamic_sampling
+        if wanted is None or self._error is not None:
+            return True
+        try:
+            return bool(members) and wanted.has_spread(members)
+        except Exception as error:
+            self._error = error
+            self._halt()
+            return True
 
     def _result(self, task: _Task) -> Trajectory | None:
         if task.cancelled() or not task.done():

@@ -1,12 +1,43 @@
 """How episodes are collected: each setting with its default, its check and its documentation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gymnast.trainers.base.settings import check_at_least, check_positive
 from gymnast.trainers.data.inputs import check_sampling_kind
 from gymnast.trainers.rollouts.rewards import Reward
-from gymnast.types import Sampling
+from gymnast.types import Sampling, Trajectory
+
+
+def rewards_differ(group: Sequence[Trajectory]) -> bool:
+    """Whether the episodes of a group have different rewards."""
+    return len({trajectory.reward for trajectory in group}) > 1
+
+
+@dataclass(frozen=True)
+class DynamicSampling:
+    """Groups without spread are replaced by further rows, until enough groups have spread.
+
+    Dynamic sampling of DAPO (Yu et al. 2025, arXiv:2503.14476, section 3.2), row by row: as many
+    rows begin as groups are wanted, and one more for each finished group without spread. So no
+    episode is given up, and which rows are played does not depend on which episodes end first:
+    they are the first rows of which as many have spread as are wanted.
+
+    Attributes:
+        groups: How many groups with spread are wanted; those of the rows that are left replace
+            groups without.
+        has_spread: Whether there is anything to learn from a group that is over; it may be short
+            where episodes were left out, but is not empty: an empty group has no spread.
+
+    Raises:
+        ConfigError: `groups` is below 0.
+    """
+
+    groups: int
+    has_spread: Callable[[Sequence[Trajectory]], bool] = rewards_differ
+
+    def __post_init__(self) -> None:
+        check_at_least(0, groups=self.groups)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +62,8 @@ class RolloutSettings:
             state (with nothing cached, say). Slower: each round waits for the slowest tool.
             A deadline depends on timing: what it leaves out may differ between runs.
         rewards: Reward functions besides the environment's own reward; see `rewards.py`.
+        dynamic_sampling: Play as many of the rows, in their order, as it takes to have so many
+            groups with spread; None plays all rows.
 
     Raises:
         ConfigError: A value is out of its range.
@@ -45,6 +78,7 @@ class RolloutSettings:
     deadline_s: float | None = None
     deterministic: bool = False
     rewards: Sequence[Reward] = ()
+    dynamic_sampling: DynamicSampling | None = None
 
     def __post_init__(self) -> None:
         check_sampling_kind(self.sampling)
@@ -56,3 +90,8 @@ class RolloutSettings:
         )
         if self.deadline_s is not None:
             check_positive(deadline_s=self.deadline_s)
+
+    def rows_at_first(self, rows: int) -> int:
+        """How many of so many rows are to be played before any group is over."""
+        wanted = self.dynamic_sampling
+        return rows if wanted is None else min(wanted.groups, rows)

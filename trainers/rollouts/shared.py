@@ -2,11 +2,13 @@
 
 Of n processes, each plays every n-th row by itself; then every process gets all groups, in the
 order of the rows. Seeds derive from the row index among all rows, so the number of processes
-changes neither what is played nor what is learned from it.
+changes neither what is played nor what is learned from it. With dynamic sampling each process wants
+its share of the groups and replaces those without spread by rows of its own share, so there the
+number of processes changes which rows are played.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from accelerate import Accelerator
@@ -15,7 +17,12 @@ from gymnast.agents.policy import PolicyAgent, PolicyWeights
 from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.rollouts.environments import MakeEnvironment
-from gymnast.trainers.rollouts.many_episodes import Rollouts, gather_groups, stream_groups
+from gymnast.trainers.rollouts.many_episodes import (
+    Rollouts,
+    gather_groups,
+    spread_metrics,
+    stream_groups,
+)
 from gymnast.trainers.rollouts.metrics import Counts, nothing_finished, summarise
 from gymnast.trainers.rollouts.schedule import Group
 from gymnast.trainers.rollouts.settings import RolloutSettings
@@ -96,9 +103,10 @@ class SharedRollouts:
         if len(counts.user_errors) > settings.max_failed_episodes:
             raise counts.user_errors[0]
         trajectories = [trajectory for group in groups for trajectory in group]
-        rollouts = Rollouts(groups, summarise(trajectories, counts))
+        metrics = summarise(trajectories, counts) | spread_metrics(groups, settings)
+        rollouts = Rollouts(groups, metrics)
         if rows and not trajectories:
-            raise nothing_finished(purpose, len(rows) * settings.group_size, rollouts.metrics)
+            raise nothing_finished(purpose, len(groups) * settings.group_size, rollouts.metrics)
         return rollouts
 
     def _play_share(
@@ -111,7 +119,7 @@ class SharedRollouts:
         process, processes = self.accelerator.process_index, self.accelerator.num_processes
         row_indices = range(process, len(rows), processes)
         own_rows = [rows[row_index] for row_index in row_indices]  # a dataset's slice is no list
-        counts = Counts()
+        counts, settings = Counts(), _own_settings(settings, process, processes)
         stream = stream_groups(self.make_env, self.agent, own_rows, settings, counts, row_indices)
         try:
             with self.agent.awake():
@@ -121,8 +129,18 @@ class SharedRollouts:
         except Stopped:
             return None
         counts.rows_skipped = {row_indices[index] for index in counts.rows_skipped}
-        placed = zip(row_indices, groups, strict=True)
-        return _Share([Group(row_index, group) for row_index, group in placed], counts)
+        for group in groups:
+            group.row_index = row_indices[group.row_index]
+        return _Share(list(groups), counts)
+
+
+def _own_settings(settings: RolloutSettings, process: int, processes: int) -> RolloutSettings:
+    """Settings with which a process plays its share of the rows."""
+    wanted = settings.dynamic_sampling
+    if wanted is None:
+        return settings
+    own = len(range(process, wanted.groups, processes))
+    return replace(settings, dynamic_sampling=replace(wanted, groups=own))
 
 
 def _sum(parts: Sequence[Counts]) -> Counts:

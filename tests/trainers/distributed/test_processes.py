@@ -141,6 +141,19 @@ def test_there_may_be_fewer_rows_than_processes(found: Found) -> None:
     assert few["weights"] == found[1]["fewer_rows_than_processes"]["weights"]
 
 
+def test_each_process_replaces_groups_by_rows_of_its_own_share(found: Found) -> None:
+    here, there = (process["replaced"] for process in found)
+    played = [step["dynamic_sampling/rows"] for step in here["steps"]]
+    assert played == [len(sizes) for sizes in here["sizes"]]
+    assert sum(played) == here["rows"]["next"] - len(here["rows"]["left"])  # each row once
+    for step in here["steps"]:
+        assert step["dynamic_sampling/groups_missing"] == 0
+        assert step["dynamic_sampling/groups_replaced"] == step["dynamic_sampling/rows"] - 2
+        assert step["episodes/with_gradient"] == 8
+    assert max(played) > 2
+    assert (here["rows"], here["weights"]) == (there["rows"], there["weights"])
+
+
 def test_where_no_episode_finished_every_process_says_so(found: Found) -> None:
     for process in found:
         assert process["lost"]["error"] == "TooManyFailures"

@@ -14,7 +14,7 @@ from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import ConfigError
 from gymnast.trainers import Kl, RewardBatch, advantages, make_algorithm
 from gymnast.trainers.algorithms.advantages import ESTIMATORS
-from gymnast.trainers.learner.credit import advantage_metrics, with_advantages
+from gymnast.trainers.learner.credit import advantage_metrics, has_spread, with_advantages
 from gymnast.trainers.learner.policy.micro_batches import micro_batch
 from gymnast.trainers.learner.policy.policy import Policy, Reference
 from gymnast.trainers.learner.update import UpdateSettings, update
@@ -43,6 +43,33 @@ def episode(*turns: tuple[int, float], prompt: int = 2, **more: Any) -> Trajecto
         truncated=False,
         **more,
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "rewards", "parts", "spread"),
+    [
+        ("grpo", [1.0, 1.0], [], False),
+        ("grpo", [1.0, 0.0], [], True),
+        ("grpo", [1.0], [], False),
+        # The rewards are alike, and their parts are not.
+        ("grpo", [1.0, 1.0], [{"a": 1.0, "b": 0.0}, {"a": 0.0, "b": 1.0}], False),
+        ("gdpo", [1.0, 1.0], [{"a": 1.0, "b": 0.0}, {"a": 0.0, "b": 2.0}], True),
+        ("gdpo", [1.0, 1.0], [{"a": 1.0, "b": 0.0}, {"a": 1.0, "b": 0.0}], False),
+    ],
+)
+def test_an_estimator_says_by_what_it_looks_at_whether_a_group_has_spread(
+    name: str, rewards: list[float], parts: list[dict[str, float]], spread: bool
+) -> None:
+    given = parts or [{}] * len(rewards)
+    group = [episode((2, r), reward_parts=p) for r, p in zip(rewards, given, strict=True)]
+    assert has_spread(group, ESTIMATORS[name], {"b": 0.7}) is spread
+
+
+def test_turns_that_differ_are_spread_to_an_estimator_of_turns() -> None:
+    """Early in one episode, late in the other: the rewards of the whole are alike."""
+    group = [episode((1, 1.0), (1, 0.0)), episode((1, 0.0), (1, 1.0))]
+    assert has_spread(group, ESTIMATORS["turn_level"])
+    assert not has_spread(group, ESTIMATORS["grpo"])
 
 
 def seen(groups: Groups) -> RewardBatch:

@@ -87,6 +87,8 @@ def written(
         group_size=4,
         rows_per_step=2,
         steps=2,
+        dynamic_sampling={"most_rows": 3},
+        curriculum={},
         adapter_learning_rate=1e-4,
         sampling=Sampling(max_new_tokens=8),
         eval_rows=[{"prompt": "Say."}, {"prompt": "Tell."}],
