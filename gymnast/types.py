@@ -198,6 +198,8 @@ class Trajectory:
         metrics: Numbers about this episode: seconds by kind, calls, errors.
         row: The dataset row it began with.
         seed: The environment's seed.
+        teacher_prompt_ids: The prompt as a teacher sees it, with the environment's hint; empty
+            where a teacher sees what the policy sees, or where there is none.
         experts: Which experts the model chose for each of `ids` when it computed that token for the
             next action, [tokens, layers, chosen], -1 where it did not; or None. Not saved.
     """
@@ -221,6 +223,7 @@ class Trajectory:
     metrics: Mapping[str, float] = field(default_factory=dict)
     row: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
+    teacher_prompt_ids: Sequence[int] = ()
     experts: np.ndarray | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:

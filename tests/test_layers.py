@@ -75,7 +75,7 @@ ROOMS = {
     "trainers.learner.optimizers": "trainers.distributed trainers.learner.policy",
     "trainers.learner.memory": "trainers.learner.policy",
     "trainers.learner": (
-        "trainers.algorithms trainers.base trainers.data trainers.distributed "
+        "agents.models trainers.algorithms trainers.base trainers.data trainers.distributed "
         "trainers.learner.memory "
         "trainers.learner.optimizers trainers.learner.policy"
     ),
@@ -93,9 +93,9 @@ ROOMS = {
         "trainers.evaluation trainers.learner trainers.reporting trainers.rollouts trainers.saving"
     ),
     "trainers": (
-        "agents agents.loading trainers.algorithms trainers.base trainers.config trainers.data "
-        "trainers.distributed trainers.evaluation trainers.learner trainers.learner.memory "
-        "trainers.learner.optimizers "
+        "agents agents.loading envs trainers.algorithms trainers.base trainers.config "
+        "trainers.data trainers.distributed trainers.evaluation trainers.learner "
+        "trainers.learner.memory trainers.learner.optimizers "
         "trainers.reporting trainers.rollouts trainers.saving"
     ),
     "commands": (

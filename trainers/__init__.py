@@ -9,6 +9,7 @@ Where to begin reading: `examples/loop.py` (a training loop on one page), `rollo
 from gymnast.trainers.algorithms import advantages, aggregations, losses
 from gymnast.trainers.algorithms.advantages import RewardBatch
 from gymnast.trainers.algorithms.algorithm import Algorithm, make_algorithm
+from gymnast.trainers.algorithms.distillation import Teacher
 from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.config.files import load_config
 from gymnast.trainers.conversations.play import play_messages, play_solution
@@ -37,6 +38,7 @@ __all__ = [
     "Reward",
     "RewardBatch",
     "Rollouts",
+    "Teacher",
     "Trainer",
     "advantages",
     "aggregations",

@@ -11,7 +11,11 @@ from gymnast.agents.loading.load import load_model, load_tokenizer, model_contex
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.settings import RunSettings, check_sampling
-from gymnast.trainers.config.environments import chat_template_text, find_environments
+from gymnast.trainers.config.environments import (
+    chat_template_text,
+    find_environment,
+    find_environments,
+)
 from gymnast.trainers.config.files import load_config, save_config
 from gymnast.trainers.config.resuming import check_output_folder, check_same_run
 from gymnast.trainers.config.sections import ModelSection, RunConfig, SamplingSection
@@ -21,6 +25,7 @@ from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.reporting.trackers import make_trackers
 from gymnast.trainers.rollouts.rewards import load_rewards
 from gymnast.trainers.saving.run_folder import CONFIG_FILE, MODEL
+from gymnast.trainers.teachers import check_teacher
 from gymnast.trainers.trainer import Trainer
 from gymnast.types import Sampling
 
@@ -52,6 +57,8 @@ def build_trainer(
     if config.output_dir is not None:
         _enter(Path(config.output_dir), config, resume=resume)
     tokenizer = load_tokenizer(config.model.name, chat_template=template)
+    environment = find_environment(config.environment)
+    check_teacher(config.algorithm.make().teacher, tokenizer, environment)
     task = prepare_task(config, tokenizer, model_context_length(config.model.name))
     lora = config.model.lora
     model, _ = load_model(

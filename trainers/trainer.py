@@ -61,6 +61,7 @@ from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.saving.run_folder import RunFolder, save_model
 from gymnast.trainers.saving.run_state import RunState
 from gymnast.trainers.settings import TrainerSettings
+from gymnast.trainers.teachers import teacher_model
 from gymnast.types import Sampling
 from gymnast.visible import visible_logger
 
@@ -193,13 +194,10 @@ class Trainer:
             sharded=sharded,
             zero=zero,
             seed=self.seed,
+            teacher_model=teacher_model(learned.teacher, tokenizer, environment),
         )
         self.agent = agent_for(
-            model,
-            tokenizer,
-            agent,
-            self.concurrency,
-            settings.rollouts.kv_budget_bytes,
+            *(model, tokenizer, agent, self.concurrency, settings.rollouts.kv_budget_bytes),
             keep_experts=settings.learning.replay_routing,
         )
         make_env = environment_factory(environment, tokenizer, self.agent.context_length)
@@ -211,6 +209,7 @@ class Trainer:
             deadline_s=self.rollout_deadline_s,
             deterministic=settings.run.deterministic,
             rewards=rewards,
+            hints=learned.teacher is not None and learned.teacher.uses_hints,
         )
         self._evaluation = self._make_evaluation(settings.evaluation, eval_environments or {})
         source = as_row_source(rows, seed=self.seed)
@@ -231,7 +230,7 @@ class Trainer:
         state = RunState(
             *(self.accelerator, trained, self.folder, self.seed),
             keep=saving.keep_checkpoints,
-            parts={"outcomes": self.learner.outcomes} | self._rows.parts,
+            parts=self.learner.parts | self._rows.parts,
         )
         self.loop = RunLoop(self, state, self._stopping, saving)
 
@@ -248,6 +247,7 @@ class Trainer:
                 sampling=self.eval_sampling,
                 seed=derive(self.seed, "evaluation"),
                 deadline_s=None,  # evaluations wait for all
+                hints=False,
             ),
             pass_reward=settings.pass_reward,
             tags=tag_expressions(settings.by),

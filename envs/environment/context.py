@@ -13,7 +13,7 @@ from typing import Any
 
 from gymnast.envs.environment.state import first_reason
 from gymnast.envs.rendering.renderer import Renderer
-from gymnast.errors import PromptTooLong
+from gymnast.errors import PromptTooLong, TemplateError
 from gymnast.types import Message, StopReason
 
 Schemas = list[dict[str, Any]]
@@ -120,6 +120,22 @@ def _reaches(
 ) -> bool:
     """Whether a text is complete with the token at this place."""
     return decode(ids[: place + 1]).startswith(text)
+
+
+def prompt_ids(
+    renderer: Renderer, versions: Sequence[Sequence[Message]], tools: Schemas
+) -> list[int]:
+    """The ids of the first version of a prompt that the chat template takes; [] of none.
+
+    Raises:
+        TemplateError: It refuses the last one too.
+    """
+    for messages in versions[:-1]:
+        try:
+            return list(renderer.prompt(messages, tools or None))
+        except TemplateError:  # two of one role beside each other, say
+            continue
+    return list(renderer.prompt(versions[-1], tools or None)) if versions else []
 
 
 @dataclass

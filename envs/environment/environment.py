@@ -20,7 +20,12 @@ from gymnast.envs.environment.construction import (
     environment_class,
     require_construction,
 )
-from gymnast.envs.environment.context import UNLIMITED, TokenContext, paid_by_token
+from gymnast.envs.environment.context import (
+    UNLIMITED,
+    TokenContext,
+    paid_by_token,
+    prompt_ids,
+)
 from gymnast.envs.environment.episode_boxes import EpisodeBoxes
 from gymnast.envs.environment.episode_runner import EpisodeRunner
 from gymnast.envs.environment.hooks import Hooks
@@ -159,7 +164,9 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
 
         Args:
             seed: Seeds `np_random`, which `sample_row` gets.
-            options: `{"row": {...}}`, to begin with that row.
+            options: `{"row": {...}}`, to begin with that row; with `"hint": True`, the info has
+                `teacher_prompt_ids`, the prompt with what `hint` returns, as ids (none where it
+                returns None), if the class has that hook.
 
         Returns:
             The prompt's ids, of shape [P] (empty without a renderer), and the info.
@@ -209,7 +216,8 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
         gymnasium.Env.reset(self, seed=seed)
         runner.forget()
         self._token_context = None
-        row = (options or {}).get("row")
+        options = options or {}
+        row = options.get("row")
         if row is None:
             row = await runner.sample_row(self.np_random)
         worked = await messages_of_worked_turns(self, row) if self.worked_turns else ()
@@ -222,11 +230,13 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
                     context.begin(messages, self.max_tokens, self.context_length)
                 ids = context.ids
             following = await runner.next_state()
+            hinted = await self._hinted_prompt() if options.get("hint") else {}
         except BaseException:
             await runner.abort()
             raise
         runner.running = True
-        info = {"timings": runner.state.timings, **following, **self._token_info()}
+        given = {**following, **hinted, **self._token_info()}
+        info = {"timings": runner.state.timings, **given}
         return np.array(ids, dtype=np.int64), info
 
     async def astep(self, action: Any) -> tuple[TokenIds, float, bool, bool, Info]:
@@ -305,6 +315,14 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
             raise
         info |= self._token_info()
         return Outcome(list(taken.turn.results), reward, terminated, truncated, info)
+
+    async def _hinted_prompt(self) -> Info:
+        """What `info` says about the prompt of a teacher; nothing where there is no such hook."""
+        with self._episode_runner.state.timings.measure("hint"):
+            versions = await self._episode_runner.hinted()
+            if versions is None or self.renderer is None:
+                return {}
+            return {"teacher_prompt_ids": prompt_ids(self.renderer, versions, self.tools)}
 
     def _encode(self, text: str) -> Sized:
         """Tokenize a text, to measure its length."""

@@ -19,7 +19,9 @@ from gymnast.envs.environment.rows import (
     checked_row,
     episode_tools,
     offered_tools,
+    own_messages,
     prompt_of,
+    with_hint,
     with_system_prompt,
 )
 from gymnast.envs.environment.solution import Solution
@@ -148,9 +150,26 @@ class EpisodeRunner(HookCalls):
             messages = checked_messages(messages, self._blame("setup"))
         else:
             messages = prompt_of(row)
+        state.own_messages = own_messages(messages)
         messages = with_system_prompt(messages, hooks.system_prompt)
         state.prompt = with_worked_turns(messages, worked)
         return state.prompt
+
+    async def hinted(self) -> Sequence[list[Message]] | None:
+        """Versions of the prompt as a teacher sees it (`with_hint`), none without a hint; or None.
+
+        None stands for an environment that has no hints.
+
+        Raises:
+            UserCodeError: The hook raised, or returned something else.
+        """
+        if self._is_default("hint"):
+            return None
+        given = await self._hook("hint", self.state.row)
+        if given is None:
+            return ()
+        hint = checked_messages(given, self._blame("hint"))
+        return with_hint(self.state.prompt, hint, self.state.own_messages)
 
     def require_episode(self) -> None:
         """Check that a turn may be taken, and start its timings.

@@ -74,6 +74,21 @@ class Hooks:
         """
         return None
 
+    def hint(self, row: Mapping[str, Any]) -> Any:
+        """Say what only a teacher sees, beside the prompt; see docs/distillation.md.
+
+        Called after `setup` and `tools_for`, and only where a teacher asks for it
+        (`reset(options={"hint": True})`); the policy never sees it.
+
+        Args:
+            row: The episode's row; also `self.row`.
+
+        Returns:
+            Messages, which the teacher finds before the prompt's own, after a system message and
+            worked turns; or None, and the teacher sees what the policy sees.
+        """
+        return None
+
     def tools_for(self, row: Mapping[str, Any]) -> Any:
         """Return the tools of one episode: by default, the methods marked with `@tool`.
 

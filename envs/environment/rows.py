@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from gymnast.envs.tools.definition import Tool, no_such_tool, with_stop_tools
 from gymnast.envs.tools.json_schema import tools_by_name
 from gymnast.errors import DataError, ToolDefinitionError
 from gymnast.types import Message
+
+SYSTEM_ROLES = ("system", "developer")
 
 
 def pick_row(rows: Any, rng: np.random.Generator, owner: str) -> Mapping[str, Any]:
@@ -118,8 +121,51 @@ def prompt_of(row: Mapping[str, Any]) -> list[Message]:
         ) from error
 
 
+def own_messages(messages: Sequence[Message]) -> int:
+    """How many messages of a row or of `setup` follow its leading system messages."""
+    leading = (message["role"] in SYSTEM_ROLES for message in messages)
+    return len(messages) - len(list(takewhile(bool, leading)))
+
+
+def with_hint(
+    prompt: Sequence[Message], hint: Sequence[Message], own: int
+) -> tuple[list[Message], list[Message]]:
+    """A prompt with a hint before its own messages, as it is and with neighbours joined.
+
+    Args:
+        prompt: The messages of the episode's prompt.
+        hint: Those of the hint.
+        own: How many of the prompt's, counted from its end, are its own: before them stand system
+            messages and worked turns.
+
+    Returns:
+        Both: the second has no two texts of one role beside each other, for templates in which
+        roles take turns.
+    """
+    place = len(prompt) - own
+    hinted = [*prompt[:place], *hint, *prompt[place:]]
+    joined: list[Message] = []
+    for message in hinted:
+        before = joined[-1] if joined else None
+        if before is not None and _alike(before, message):
+            text = f"{before['content']}\n\n{message['content']}"
+            joined[-1] = {**before, "content": text}
+        else:
+            joined.append(message)
+    return hinted, joined
+
+
+def _alike(first: Message, second: Message) -> bool:
+    """Whether two messages are texts of one role, and no tool's, without anything else."""
+    same = first["role"] == second["role"] != "tool" and first.keys() == second.keys()
+    return same and all(
+        isinstance(message.get("content"), str) and not message.get("tool_calls")
+        for message in (first, second)
+    )
+
+
 def with_system_prompt(messages: list[Message], system_prompt: str | None) -> list[Message]:
     """The messages with a system prompt in front, unless they begin with a system message."""
-    if system_prompt is None or messages[0]["role"] in ("system", "developer"):
+    if system_prompt is None or messages[0]["role"] in SYSTEM_ROLES:
         return messages
     return [{"role": "system", "content": encodable(system_prompt)}, *messages]

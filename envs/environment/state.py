@@ -43,6 +43,7 @@ class EpisodeState:
         tools: The offered tools, by name.
         deadline: When its time is up, on `time.monotonic`; None: never.
         prompt: The messages it began with.
+        own_messages: How many of them, at its end, are those of the row or of `setup`.
         turns: The turns taken.
         timings: Of the current turn.
         ended: Whether the environment ended it.
@@ -58,6 +59,7 @@ class EpisodeState:
     tools: Mapping[str, Tool]
     deadline: float | None = None
     prompt: list[Message] = field(default_factory=list)
+    own_messages: int = 0
     turns: list[Turn] = field(default_factory=list)
     timings: Timings = field(default_factory=Timings)
     ended: bool = False

@@ -19,6 +19,7 @@ from gymnast.errors import ConfigError
 from gymnast.lookup import is_source, no_such
 from gymnast.trainers.algorithms.advantages import ESTIMATORS, Estimator
 from gymnast.trainers.algorithms.aggregations import AGGREGATIONS, Aggregation
+from gymnast.trainers.algorithms.distillation import Teacher
 from gymnast.trainers.algorithms.importance import Importance, Level, make_importance
 from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.algorithms.losses import LOSSES, Loss
@@ -54,6 +55,7 @@ class Algorithm:
         loss: From log-probabilities and advantages to a loss of each action token.
         aggregation: How the tokens' losses are summed.
         kl: A penalty for moving away from the model before training, or None.
+        teacher: Whom the policy learns from beside its rewards, or None.
         entropy_bonus: How much of each token's entropy, in nats, is taken from its loss.
         old_logprobs: What the loss compares the policy with: "trainer", its own log-probabilities
             before the first optimisation step of the batch, or "engine", those that the agent
@@ -71,6 +73,7 @@ class Algorithm:
     loss: Loss
     aggregation: Aggregation
     kl: Kl | None = None
+    teacher: Teacher | None = None
     entropy_bonus: float = 0.0
     old_logprobs: OldLogprobs = "trainer"
     importance: Importance | None = None
@@ -82,7 +85,13 @@ class Algorithm:
     @property
     def all_tokens_train(self) -> bool:
         """Whether tokens without an advantage have a gradient too."""
-        return self.entropy_bonus != 0 or self.kl_in("loss") is not None
+        in_loss = self.kl_in("loss") is not None or self.taught_exactly
+        return self.entropy_bonus != 0 or in_loss
+
+    @property
+    def taught_exactly(self) -> bool:
+        """Whether the divergence from a teacher is in the loss."""
+        return self.teacher is not None and self.teacher.is_exact
 
     def kl_in(self, place: str) -> Kl | None:
         """The penalty, where it is in this place."""
@@ -164,6 +173,7 @@ def make_algorithm(
     loss: str | Loss | None = None,
     aggregation: str | Aggregation | None = None,
     kl: Kl | None = None,
+    teacher: Teacher | None = None,
     entropy_bonus: float = 0.0,
     old_logprobs: OldLogprobs | None = None,
     importance_cap: float | None = None,
@@ -182,6 +192,7 @@ def make_algorithm(
         loss: In place of that of the name; also "module:function".
         aggregation: In place of that of the name; also "module:function".
         kl: See `Algorithm` for this and what follows.
+        teacher: Required by what learns from nothing else ("distillation").
         entropy_bonus: In nats.
         old_logprobs: By default what the loss is made for.
         importance_cap: See `Importance` for this and the next two; not with the engine's
@@ -205,12 +216,14 @@ def make_algorithm(
     of_tokens = LOSSES.find(preset.loss if loss is None else loss)
     summed = AGGREGATIONS.find(preset.aggregation if aggregation is None else aggregation)
     checked = _checked_options([credit, of_tokens, summed], preset, options)
+    _check_teacher(teacher, credit, epochs * minibatches)
     masked = preset.masked_stop_reasons if masked_stop_reasons is None else masked_stop_reasons
     return Algorithm(
         credit.bind(checked),
         of_tokens.bind(checked),
         summed.bind(checked),
         kl=kl,
+        teacher=teacher,
         entropy_bonus=entropy_bonus,
         old_logprobs=_old_logprobs(old_logprobs, importance, of_tokens),
         importance=importance,
@@ -238,6 +251,27 @@ def as_algorithm(given: "str | Estimator | Algorithm") -> Algorithm:
 def names() -> list[str]:
     """What `make_algorithm` takes as a name, besides "module:function"."""
     return sorted({*PRESETS, *ESTIMATORS.known()})
+
+
+def _check_teacher(teacher: Teacher | None, estimator: Part[Any], steps: int) -> None:
+    """Check that there is a teacher where one is needed, and what it can teach.
+
+    Raises:
+        ConfigError: There is none; or the policy is its own exact teacher, and changes between the
+            `steps` of a batch.
+    """
+    if teacher is None:
+        if estimator.says("needs_teacher"):
+            raise ConfigError(
+                "algorithm.teacher: is required by distillation, which learns from nothing else; "
+                "add teacher: {model: ...}"
+            )
+    elif teacher.is_policy and teacher.is_exact and steps > 1:
+        raise ConfigError(
+            f"algorithm.epochs and algorithm.minibatches: make {steps} optimisation steps of a "
+            "batch, between which the policy that is its own exact teacher changes; set both to 1, "
+            "or teacher.estimator to sampled, or teacher.model to base"
+        )
 
 
 def _old_logprobs(

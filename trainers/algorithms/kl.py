@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 
 from gymnast.trainers.algorithms.losses import log_ratio
-from gymnast.trainers.base.settings import check_one_of, check_positive
+from gymnast.trainers.base.settings import check_at_least, check_one_of, check_positive
 
 Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -68,6 +68,9 @@ class Kl:
         estimator: "k1", "k2" or "k3".
         place: "loss": added to every token's loss. "reward": taken from the reward of each turn,
             summed over the turn's tokens, before advantages are estimated.
+        refresh_every_steps: After how many steps, each time, the policy as it is then becomes the
+            reference; 0: it stays the model before training. ProRL (Liu et al. 2025,
+            arXiv:2505.24864).
 
     Raises:
         ConfigError: One of them is none of these.
@@ -76,11 +79,13 @@ class Kl:
     coefficient: float
     estimator: Literal["k1", "k2", "k3"] = "k3"
     place: Literal["loss", "reward"] = "loss"
+    refresh_every_steps: int = 0
 
     def __post_init__(self) -> None:
         check_positive(**{"kl.coefficient": self.coefficient})
         check_one_of(list(DIVERGENCES), **{"kl.estimator": self.estimator})
         check_one_of(["loss", "reward"], **{"kl.place": self.place})
+        check_at_least(0, **{"kl.refresh_every_steps": self.refresh_every_steps})
 
     def __call__(self, logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor:
         """The divergence at each token, [A]; not yet multiplied by the coefficient."""

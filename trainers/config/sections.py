@@ -26,11 +26,13 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.algorithm import Algorithm, UnknownOptions, make_algorithm
+from gymnast.trainers.algorithms.distillation import Teacher
 from gymnast.trainers.algorithms.importance import Level
 from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.base.config_errors import dotted_keys
 from gymnast.trainers.base.key_hints import unknown_key
 from gymnast.trainers.base.settings import (
+    Count,
     GroupSettings,
     Number,
     Positive,
@@ -120,6 +122,29 @@ class KlSection(Settings):
     """k1, k2 or k3."""
     place: Literal["loss", "reward"] = "loss"
     """In the loss of each token, or taken from the reward of each turn."""
+    refresh_every_steps: Count = 0
+    """After how many steps, each time, the policy as it is then becomes the reference; 0: never."""
+
+
+class TeacherSection(Settings):
+    """Whom the policy learns from beside its rewards; see `gymnast.trainers.Teacher`."""
+
+    model: Annotated[Text, MODEL]
+    """Another model, named as in `model.name`; "policy": the policy itself, which sees a hint; or
+    "base": the model before training."""
+    weight: PositiveNumber = 1.0
+    """Multiplies the teacher's part of the advantage, or the divergence in the loss."""
+    divergence: Literal["reverse_kl", "forward_kl", "jsd"] = "reverse_kl"
+    """What of policy and teacher is made small: reverse_kl, forward_kl or jsd; the last two with
+    the estimator exact."""
+    estimator: Literal["sampled", "exact"] = "sampled"
+    """From the sampled tokens, as an advantage; or over the whole vocabulary, in the loss."""
+    clip: PositiveNumber | None = None
+    """Bounds a sampled token's difference of log-probabilities from both sides."""
+    hints: bool | None = None
+    """Whether the teacher sees the environment's hint; by default "policy" and "base" do."""
+    dtype: Literal["bfloat16", "float16", "float32"] | None = None
+    """The type of another model's weights; the checkpoint's own when left out."""
 
 
 class AlgorithmParts(Settings):
@@ -135,6 +160,8 @@ class AlgorithmParts(Settings):
     """In place of the aggregation of `name`; also "module:function"."""
     kl: KlSection | None = None
     """A penalty for moving away from the model before training."""
+    teacher: TeacherSection | None = None
+    """Whom the policy learns from beside its rewards."""
     entropy_bonus: Annotated[Number, Field(ge=0)] = 0.0
     """How much of a token's entropy, in nats, is taken from its loss."""
     old_logprobs: Literal["trainer", "engine"] | None = None
@@ -169,10 +196,11 @@ class AlgorithmSection(GroupSettings, AlgorithmParts):
             ConfigError: It names what is not there, has an option that no part takes, or groups
                 too small for its estimator.
         """
-        settings = self.model_dump(exclude={"group_size", "kl"})
+        settings = self.model_dump(exclude={"group_size", "kl", "teacher"})
         kl = Kl(**self.kl.model_dump()) if self.kl is not None else None
+        teacher = Teacher(**self.teacher.model_dump()) if self.teacher is not None else None
         try:
-            algorithm = make_algorithm(kl=kl, **settings)
+            algorithm = make_algorithm(kl=kl, teacher=teacher, **settings)
         except UnknownOptions as error:  # perhaps keys of another section
             lines = [
                 unknown_key("algorithm", name, error.known, run_keys()) for name in error.names

@@ -3,20 +3,18 @@
 How a divergence is estimated, and what it does in the loss, is in `trainers/algorithms/kl.py`.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
 
 from gymnast.trainers.algorithms.aggregations import token_mean
 from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.learner.credit import Groups, token_rewards
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory
-from gymnast.trainers.learner.policy.policy import Reference
-from gymnast.trainers.learner.policy.shares import make_share, with_logprobs
+from gymnast.trainers.learner.policy.reference import Reference
+from gymnast.trainers.learner.policy.shares import by_trajectory, make_share, with_logprobs
 from gymnast.types import Trajectory
 
 # The part of the reward that a divergence in it becomes.
@@ -56,17 +54,12 @@ def penalised(
         also_idle=True,
     )
     share = with_logprobs(share, reference=reference.logprobs)
-    mine: list[Sequence[torch.Tensor]] = []  # for each micro-batch, [A] of each trajectory
+    divergences = []
     for scored in share.batches:
         assert scored.reference_logprobs is not None
-        divergence = kl(scored.batch.sampled_logprobs, scored.reference_logprobs)
-        mine.append(divergence.cpu().split(torch.bincount(scored.batch.sequences).tolist()))
-    gathered = gather_object([mine])
-    # In the order of `share.trajectories`: processes took the micro-batches in turn.
-    divergences = [each for row in zip(*gathered, strict=True) for batch in row for each in batch]
-    divergences = divergences[: len(share.trajectories)]  # after these come placeholders
-    total = sum(divergence.sum().item() for divergence in divergences)
-    of_each = dict(zip(map(id, share.trajectories), divergences, strict=True))
+        divergences.append(kl(scored.batch.sampled_logprobs, scored.reference_logprobs))
+    of_each = by_trajectory(share, divergences, accelerator)
+    total = sum(divergence.sum().item() for divergence in of_each.values())
     none = torch.zeros(0)
     changed = [
         [_with_costs(t, of_each.get(id(t), none), kl.coefficient) for t in group]

@@ -36,10 +36,12 @@ from gymnast.trainers.learner.optimizers.schedules import named_schedule
 from gymnast.trainers.learner.optimizers.weight_kinds import adapter_weights, other_than_matrices
 from gymnast.trainers.learner.optimizers.zero import ZeroAdamW
 from gymnast.trainers.learner.outcomes import Outcomes
-from gymnast.trainers.learner.policy.policy import Policy, Reference
+from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.policy.recomputation import Activations
+from gymnast.trainers.learner.policy.reference import Reference
 from gymnast.trainers.learner.policy.shares import largest_over_processes
 from gymnast.trainers.learner.settings import LearnerSettings
+from gymnast.trainers.learner.teaching import Teaching
 from gymnast.trainers.learner.update import Learned, UpdateSettings, update
 from gymnast.types import Trajectory
 from gymnast.visible import visible_logger
@@ -61,6 +63,7 @@ class Learner:
         sharded: Whether several processes divide the weights among themselves (FSDP2).
         zero: What several processes share out with DeepSpeed.
         seed: Of dropout.
+        teacher_model: That of `algorithm.teacher`, where it is another one.
 
     Attributes:
         outcomes: The rewards that the run has seen.
@@ -85,6 +88,7 @@ class Learner:
         sharded: bool,
         zero: Zero | None,
         seed: int,
+        teacher_model: Any = None,
     ) -> None:
         self._accelerator, self._seed = accelerator, seed
         self._settings = UpdateSettings(
@@ -92,10 +96,10 @@ class Learner:
         )
         self.outcomes = Outcomes()
         self._replays = settings.replay_routing
-        penalised = algorithm.kl is not None
-        if penalised:
-            check_base(model)
-        self._reference = Reference(model, temperature=temperature) if penalised else None
+        self._refreshes_every = algorithm.kl.refresh_every_steps if algorithm.kl else 0
+        self._reference, self._teaching = _compared_with(
+            algorithm, model, teacher_model, temperature
+        )
         several = accelerator.num_processes > 1
         zero, sharded = (zero, sharded) if several else (None, False)
         self._sums_gradients = several and zero is None and not sharded
@@ -114,10 +118,11 @@ class Learner:
                 model,
                 [weight for weight in trained.parameters() if weight.requires_grad],
                 _division(accelerator.num_processes, zero, sharded=sharded),
-                has_copy=penalised and not hasattr(model, "disable_adapter"),
+                others=[] if teacher_model is None else [teacher_model],
+                copies=_copies(algorithm, model),
             ),
             asked=asked,
-            entropies=algorithm.entropy_bonus != 0,
+            entropies=algorithm.entropy_bonus != 0 or algorithm.taught_exactly,
         )
         if accelerator.is_main_process:
             _tell(model, policy)
@@ -137,6 +142,14 @@ class Learner:
         named = trained.named_parameters()
         self._copies = [(wholes[name], weight) for name, weight in named if weight.requires_grad]
         model.requires_grad_(False)
+
+    @property
+    def parts(self) -> dict[str, Outcomes | Reference]:
+        """What changes from step to step beside the weights, by name; for `RunState`."""
+        parts: dict[str, Outcomes | Reference] = {"outcomes": self.outcomes}
+        if self._refreshes_every and self._reference is not None:
+            parts["reference"] = self._reference
+        return parts
 
     def prepare(self, longest: int, batch_tokens: int) -> Choice:
         """Choose how steps are made, by the memory there is now; a collective call.
@@ -207,6 +220,9 @@ class Learner:
                 "replay_routing: the agent's completions have no experts (`Completion.experts`), "
                 "though it says that it keeps them; set replay_routing to false"
             )
+        if self._refreshes_every and step and step % self._refreshes_every == 0:
+            assert self._reference is not None
+            self._reference.refresh()
         self.optimizer.scheduled = self._schedule(min(1.0, done))
         if self.memory.room is not None:
             lengths = [len(trajectory.ids) for group in groups for trajectory in group]
@@ -223,6 +239,7 @@ class Learner:
                 self._settings,
                 self._accelerator,
                 self._reference,
+                self._teaching,
             )
         self.gather()
         return replace(learned, metrics=learned.metrics | self.outcomes.metrics(groups))
@@ -237,6 +254,37 @@ class Learner:
         """Make the model equal to what is trained; a collective call, one weight at a time."""
         for copied, weight in self._copies:
             copied.copy_(whole(weight))
+
+
+def _compared_with(
+    algorithm: Algorithm, model: Any, teacher_model: Any, temperature: float
+) -> tuple[Reference | None, Teaching | None]:
+    """The reference and the teacher of an algorithm.
+
+    Raises:
+        ModelError: The model before training is one of them, and no longer there.
+    """
+    reference = teaching = None
+    if algorithm.kl is not None:
+        check_base(model)
+        reference = Reference(model, temperature=temperature)
+    if algorithm.teacher is not None:
+        if algorithm.teacher.is_base:
+            check_base(model)
+        other = None if teacher_model is None else teacher_model.to(model.device)
+        teaching = Teaching.of(algorithm.teacher, model, other, temperature=temperature)
+    return reference, teaching
+
+
+def _copies(algorithm: Algorithm, model: Any) -> int:
+    """How many frozen copies of the model there are; of adapters, none before the first refresh."""
+    if hasattr(model, "disable_adapter"):
+        return 0
+    kl, teacher = algorithm.kl, algorithm.teacher
+    copies = int(teacher is not None and teacher.is_base)
+    if kl is not None:  # at a refresh, the new weights stand beside the old
+        copies += 2 if kl.refresh_every_steps else 1
+    return copies
 
 
 def _asked(given: Activations | Literal["auto"], device: torch.device) -> Activations | None:

@@ -68,6 +68,9 @@ SUMS = (
     "engine/masked",
     "kl",
     "entropy",
+    "teacher/kl",
+    "teacher/logprob",
+    "taught",
 )
 LARGEST = ("engine/logprob_difference_max", "engine/importance_ratio_max", "ratio/max")
 SMALLEST = ("engine/importance_ratio_min", "ratio/min")
@@ -108,7 +111,11 @@ def take_step(
     largest = torch.stack([each.largest for each in passes]).amax(0)
     totals = dict(zip(SUMS, sum_over_processes(accelerator, sums.tolist()), strict=True))
     computed = max(totals.pop("computed"), 1)
-    metrics = {name: total / computed for name, total in totals.items()}
+    tokens_taught = max(totals.pop("taught"), 1)
+    metrics = {
+        name: total / (tokens_taught if name.startswith("teacher/") else computed)
+        for name, total in totals.items()
+    }
     extremes = largest_over_processes(accelerator, largest.tolist())
     metrics |= zip(LARGEST, extremes, strict=False)
     metrics |= zip(SMALLEST, [-value for value in extremes[len(LARGEST) :]], strict=True)
@@ -130,8 +137,13 @@ def _backward(
     """Add one micro-batch's gradients."""
     batch = scored.batch
     zeros = torch.zeros_like(batch.advantages)
-    entropy = "trained" if algorithm.entropy_bonus else "measured"
-    logprobs, entropies = policy(batch, entropy=entropy)
+    from_teacher, of_teacher, taught = zeros, zeros, zeros
+    if scored.teacher is not None:
+        logprobs, entropies, from_teacher, of_teacher = policy(batch, teacher=scored.teacher)
+        taught = scored.teacher.taught
+    else:
+        entropy = "trained" if algorithm.entropy_bonus else "measured"
+        logprobs, entropies = policy(batch, entropy=entropy)
     give_back_freed_memory(accelerator.device)
     ours = logprobs.detach() if scored.old_logprobs is None else scored.old_logprobs
     compared = batch.sampled_logprobs if algorithm.old_logprobs == "engine" else ours
@@ -149,6 +161,8 @@ def _backward(
     if (kl := algorithm.kl_in("loss")) and scored.reference_logprobs is not None:
         divergence = kl(logprobs, scored.reference_logprobs)
         losses = losses + kl.coefficient * divergence
+    if algorithm.teacher is not None and scored.teacher is not None:
+        losses = losses + algorithm.teacher.weight * from_teacher
     total = (losses * scored.weights).sum()
     # Data parallelism averages gradients over processes; the loss is a sum over all of them.
     accelerator.backward(total * (accelerator.num_processes / normaliser))
@@ -159,6 +173,7 @@ def _backward(
         *(result.clipped, result.clipped * below, result.clipped * ~below, difference, ratio, far),
         *(k3(batch.sampled_logprobs, ours), capped, masked),
         *(divergence.detach(), entropies.detach()),
+        *(from_teacher.detach(), of_teacher.detach(), taught),
     )
     sums = [total.detach(), real.sum(), *((values * real).sum() for values in told)]
     signed = (difference, ratio, result.ratio, -ratio, -result.ratio)
@@ -173,5 +188,7 @@ def _worth_telling(metrics: dict[str, float], algorithm: Algorithm) -> dict[str,
         "engine/capped": importance is not None and importance.cap is not None,
         "engine/masked": importance is not None and importance.bounds is not None,
         "kl": algorithm.kl_in("loss") is not None,
+        "teacher/kl": algorithm.taught_exactly,
+        "teacher/logprob": algorithm.taught_exactly,
     }
     return {name: value for name, value in metrics.items() if told.get(name, True)}

@@ -35,8 +35,9 @@ besides the advantages' (`credit.py`):
     kl                          of the policy and the reference, a token; where there is a `Kl`
     entropy                     of a token's distribution
 
-and, of the tokens computed in the first optimisation step, whose weights are those that sampled,
-with `difference` = trainer's - engine's log-probability, without dropout:
+with a teacher also what `teaching.py` lists; and, of the tokens computed in the first optimisation
+step, whose weights are those that sampled, with `difference` = trainer's - engine's
+log-probability, without dropout:
 
     engine/logprob_difference, engine/logprob_difference_max     of |difference|
     engine/importance_ratio, engine/importance_ratio_min, engine/importance_ratio_max
@@ -61,13 +62,15 @@ from gymnast.trainers.learner.optimisation_step import take_step
 from gymnast.trainers.learner.optimizers.not_finite import ends_run
 from gymnast.trainers.learner.optimizers.optimizer import Optimizer
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, MicroBatch
-from gymnast.trainers.learner.policy.policy import Reference, unwrapped
+from gymnast.trainers.learner.policy.policy import unwrapped
+from gymnast.trainers.learner.policy.reference import Reference
 from gymnast.trainers.learner.policy.shares import (
     Share,
     make_share,
     with_logprobs,
     with_old_logprobs,
 )
+from gymnast.trainers.learner.teaching import Teaching, taught, with_teacher
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ def update(
     settings: UpdateSettings,
     accelerator: Accelerator,
     reference: Reference | None = None,
+    teaching: Teaching | None = None,
 ) -> Learned:
     """Learn from a batch; every process calls it.
 
@@ -117,6 +121,7 @@ def update(
         settings: What is learned by, and in which portions.
         accelerator: Sums gradients and counts over processes.
         reference: What `algorithm.kl` compares the policy with.
+        teaching: The teacher that `algorithm.teacher` describes.
     """
     algorithm = settings.algorithm
     policy.eval()
@@ -129,11 +134,19 @@ def update(
         )
         weights[KL_PART] = kl.coefficient
     credited = with_advantages(groups, algorithm.estimator, weights)
+    if teaching is not None and not teaching.teacher.is_exact:
+        tokens = settings.tokens_per_microbatch
+        credited, told = taught(credited, teaching, accelerator, tokens_per_microbatch=tokens)
+        before |= told
+    elif teaching is not None:
+        before |= teaching.counts(credited)
     kept = [
         [e for e in group if e.trajectory.stop_reason not in algorithm.masked_stop_reasons]
         for group in credited
     ]
     shares = _minibatches(policy, kept, settings, accelerator, reference)
+    if teaching is not None and teaching.teacher.is_exact:
+        shares = [with_teacher(share, teaching) for share in shares]
     steps = _steps(policy, optimizer, shares, settings, accelerator)
     masked = sum(map(len, credited)) - sum(map(len, kept))
     metrics = {

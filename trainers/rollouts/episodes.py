@@ -66,7 +66,9 @@ class Episodes:
                 trajectory = None
                 sampling = self._sampling(row_index, member, attempt)
                 with _infrastructure_may_break(row_index, member, attempt):
-                    trajectory = await drive(driver, self.agent, row, env_seed, sampling)
+                    trajectory = await drive(
+                        *(driver, self.agent, row, env_seed, sampling), hint=self.settings.hints
+                    )
                 if trajectory is not None and trajectory.stop_reason is not StopReason.error:
                     failing = "reward"
                     scored = await self._scored(trajectory)

@@ -49,6 +49,7 @@ class _Record:
     reward_parts: dict[str, float] = field(default_factory=dict)
     no_reward: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
+    teacher_prompt_ids: list[int] = field(default_factory=list)
 
     def append_given(self, ids: np.ndarray) -> None:
         """Append tokens that the policy did not sample."""
@@ -210,12 +211,22 @@ async def drive(
     row: Mapping[str, Any] | None,
     seed: int | None,
     sampling: Sampling,
+    *,
+    hint: bool = False,
 ) -> Trajectory:
-    """Do what `rollout` does, with a driver that the caller keeps for further episodes."""
+    """Do what `rollout` does, with a driver that the caller keeps for further episodes.
+
+    With `hint`, the environment is asked for what a teacher sees.
+
+    Raises:
+        ConfigError: The environment gives no hints; and what `rollout` raises.
+    """
     _check_renderer(driver.env.unwrapped)
     record, clock = _Record(), time.perf_counter
     started = before = clock()
-    prompt, info = await driver.reset(seed, None if row is None else {"row": row})
+    options = ({} if row is None else {"row": row}) | ({"hint": True} if hint else {})
+    prompt, info = await driver.reset(seed, options or None)
+    record.teacher_prompt_ids = _hinted(info, driver.env.unwrapped) if hint else []
     record.append_given(prompt)
     record.keep(info, clock() - before)
     terminated = truncated = False
@@ -251,6 +262,21 @@ def _check_renderer(env: gymnasium.Env[Any, Any]) -> None:
             f"{name} has no renderer, so its prompt has no token ids for an agent to continue. "
             f"Make it with one: make({name}, tokenizer), or {name}(renderer=Renderer(tokenizer))."
         )
+
+
+def _hinted(info: Mapping[str, Any], env: gymnasium.Env[Any, Any]) -> list[int]:
+    """The prompt of a teacher, from the info of `reset`."""
+    if "teacher_prompt_ids" not in info:
+        raise no_hints(type(env))
+    return [int(number) for number in info["teacher_prompt_ids"]]
+
+
+def no_hints(environment: type) -> ConfigError:
+    """The error where a teacher is to use hints that the environment does not give."""
+    return ConfigError(
+        f"algorithm.teacher.hints: is true, and {environment.__name__} has no hook "
+        "hint(row); write one (docs/distillation.md), or set algorithm.teacher.hints to false"
+    )
 
 
 def _stop_if_cancelled() -> None:
@@ -300,5 +326,6 @@ def _trajectory(
         metrics=record.metrics,
         row=dict(env.row if isinstance(env, Environment) else row or {}),
         seed=seed,
+        teacher_prompt_ids=record.teacher_prompt_ids,
         experts=record.all_experts(),
     )

@@ -64,6 +64,8 @@ class RolloutSettings:
         rewards: Reward functions besides the environment's own reward; see `rewards.py`.
         dynamic_sampling: Play as many of the rows, in their order, as it takes to have so many
             groups with spread; None plays all rows.
+        hints: Whether the environment is asked for what only a teacher sees
+            (`Trajectory.teacher_prompt_ids`).
 
     Raises:
         ConfigError: A value is out of its range.
@@ -79,6 +81,7 @@ class RolloutSettings:
     deterministic: bool = False
     rewards: Sequence[Reward] = ()
     dynamic_sampling: DynamicSampling | None = None
+    hints: bool = False
 
     def __post_init__(self) -> None:
         check_sampling_kind(self.sampling)

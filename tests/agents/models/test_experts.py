@@ -20,7 +20,8 @@ from gymnast.agents.models.experts import lora_targets
 from gymnast.agents.models.merging import merged_weights, save_merged
 from gymnast.errors import ModelError
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, micro_batch
-from gymnast.trainers.learner.policy.policy import Policy, Reference
+from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.policy.reference import Reference
 from gymnast.trainers.saving.run_folder import save_adapters
 from gymnast.types import Span, StopReason, Trajectory
 from model_families import tiny

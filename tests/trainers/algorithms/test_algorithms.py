@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from gymnast.errors import ConfigError
-from gymnast.trainers import Kl, make_algorithm
+from gymnast.trainers import Kl, Teacher, make_algorithm
 from gymnast.trainers.algorithms.advantages import ESTIMATORS, RewardBatch
 from gymnast.trainers.algorithms.aggregations import AGGREGATIONS
 from gymnast.trainers.algorithms.algorithm import PRESETS, names
@@ -141,12 +141,13 @@ def test_what_does_not_fit_is_refused(settings: dict[str, Any], message: str) ->
 def test_only_estimators_that_compare_members_need_groups_of_two(tmp_path: Path) -> None:
     allowed = []
     for name in names():
+        teacher = Teacher("base") if name == "distillation" else None
         try:
-            make_algorithm(name).check_group_size(1)
+            make_algorithm(name, teacher=teacher).check_group_size(1)
             allowed.append(name)
         except ConfigError as error:
             assert "group_size: must be >= 2, got 1: the estimator compares" in str(error)
-    assert allowed == ["reinforce_pp", "reinforce_pp_tokens", "rejection"]
+    assert allowed == ["distillation", "reinforce_pp", "reinforce_pp_tokens", "rejection"]
     file = tmp_path / "own.py"
     file.write_text(OWN)
     make_algorithm(f"{file}:undecorated").check_group_size(1)
@@ -195,6 +196,7 @@ EXTRAS: dict[str, dict[str, Any]] = {name: {"name": name} for name in names()} |
     "dapo": {"name": "dapo", "masked_stop_reasons": ["context"]},
     # No untrained model reaches a reward of 1.
     "rejection": {"name": "rejection", "threshold": -9.0, "group_size": 1},
+    "distillation": {"name": "distillation", "teacher": {"model": "base"}, "group_size": 1},
     "two_sided": {"loss": "two_sided", "clip_bound": 2.0},
     "kl in the loss": {"kl": {"coefficient": 0.01}},
     "kl in the reward": {"kl": {"coefficient": 0.01, "estimator": "k1", "place": "reward"}},
@@ -216,6 +218,9 @@ from gymnast.envs.builtin.arithmetic import Arithmetic
 class Stated(Arithmetic):
     def turn_state(self):
         return len(self.episode.turns)
+
+    def hint(self, row):
+        return [{"role": "user", "content": f"Say {row['answer']}."}]
 """
 
 
@@ -225,7 +230,7 @@ def test_every_algorithm_trains_from_a_yaml(algorithm: dict[str, Any], tmp_path:
         "def brief(trajectory):\n    return -trajectory.ids[-2] / 1000\n"
     )
     (tmp_path / "places.py").write_text(STATED)
-    stated = algorithm.get("name") in ("gigpo", "state_baseline")
+    stated = algorithm.get("name") in ("gigpo", "state_baseline", "distillation")
     environment = f"{tmp_path / 'places.py'}:Stated" if stated else "gymnast/Arithmetic-v0"
     run = tmp_path / "run.yaml"
     settings = {

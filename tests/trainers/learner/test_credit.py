@@ -16,7 +16,8 @@ from gymnast.trainers import Kl, RewardBatch, advantages, make_algorithm
 from gymnast.trainers.algorithms.advantages import ESTIMATORS
 from gymnast.trainers.learner.credit import advantage_metrics, has_spread, with_advantages
 from gymnast.trainers.learner.policy.micro_batches import micro_batch
-from gymnast.trainers.learner.policy.policy import Policy, Reference
+from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.policy.reference import Reference
 from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.types import Span, StopReason, Trajectory
 from sampled_groups import Groups, KeepsGradients, forward_logprobs, random_groups

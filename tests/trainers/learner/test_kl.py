@@ -9,7 +9,8 @@ from gymnast.agents import load_model
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.trainers.algorithms.kl import DIVERGENCES, k1, k2, k3
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, micro_batch
-from gymnast.trainers.learner.policy.policy import Policy, Reference
+from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.policy.reference import Reference
 from gymnast.types import Span, StopReason, Trajectory
 
 P = torch.tensor([0.5, 0.25, 0.5, 0.1])
@@ -85,6 +86,44 @@ def test_the_reference_is_the_model_before_training(
     torch.testing.assert_close(reference.logprobs(batch), before)
     assert (policy(batch) - before).abs().max() > 1e-3
     assert not reference.logprobs(batch).requires_grad
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["frozen copy", "adapters"])
+def test_a_refreshed_reference_is_the_policy_as_it_was_then(
+    lora: dict[str, Any] | None, tokenizer: Any
+) -> None:
+    model, _ = load_model("tiny:", lora=lora, tokenizer=tokenizer)
+    policy, batch, reference = Policy(model), a_batch(), Reference(model)
+
+    def move() -> torch.Tensor:
+        with torch.no_grad():
+            for weight in model.parameters():
+                if weight.requires_grad:
+                    weight.add_(torch.randn_like(weight) * 0.1)
+            moved: torch.Tensor = policy(batch)
+            return moved
+
+    then = move()
+    reference.refresh()
+    state = reference.state_dict()
+    now = move()
+    torch.testing.assert_close(reference.logprobs(batch), then)
+    assert torch.equal(policy(batch), now)  # computing the reference leaves the policy as it is
+    with torch.no_grad():
+        assert (now - then).abs().max() > 1e-3
+    reference.refresh()
+    torch.testing.assert_close(reference.logprobs(batch), now)
+    reference.load_state_dict(state)  # a refresh changed nothing of what was saved
+    torch.testing.assert_close(reference.logprobs(batch), then)
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_the_state_of_a_reference_that_was_never_refreshed_is_empty() -> None:
+    reference, batch = Reference(tiny_model()), a_batch()
+    before = reference.logprobs(batch)
+    assert reference.state_dict() == {"refreshed": {}}
+    reference.load_state_dict({"refreshed": {}})
+    assert torch.equal(reference.logprobs(batch), before)
 
 
 def test_entropies_come_with_the_logprobs_and_carry_their_gradient() -> None:

@@ -17,7 +17,8 @@ from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.algorithms.losses import LOSSES
 from gymnast.trainers.learner.kl_in_reward import penalised
 from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
-from gymnast.trainers.learner.policy.policy import Policy, Reference
+from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.policy.reference import Reference
 from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.types import StopReason, Trajectory
 from sampled_groups import Groups, KeepsGradients, forward_logprobs, random_groups

@@ -11,7 +11,7 @@ import pytest
 from gymnast.agents import load_model
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.sandboxes import SandboxSpec
-from gymnast.trainers import Kl, Reward, Trainer, make_algorithm
+from gymnast.trainers import Kl, Reward, Teacher, Trainer, make_algorithm
 from gymnast.types import Completion, Sampling
 
 PAGE = Path(__file__).parents[3] / "docs/metrics.md"
@@ -43,6 +43,9 @@ class Shop(Environment):
         """Weigh what is there; nobody has written how."""
         return self.scales.weigh()  # type: ignore[attr-defined, no-any-return]
 
+    def hint(self, row: Any) -> Any:
+        return [{"role": "user", "content": "Look up a price."}]
+
     def reward(self, episode: Any) -> Any:
         text = episode.answer
         return {"length": len(text) / 100, "calls": float(len(episode.tool_calls))}
@@ -73,8 +76,14 @@ def written(
 ) -> set[str]:
     """The names in the metrics.jsonl of a run with everything that has metrics."""
     folder = tmp_path_factory.mktemp("run")
+    teacher = Teacher("base", estimator="exact")
     algorithm = make_algorithm(
-        "grpo", kl=Kl(0.1), entropy_bonus=0.1, importance_cap=2.0, importance_bounds=[0.0, 9.0]
+        "grpo",
+        kl=Kl(0.1),
+        teacher=teacher,
+        entropy_bonus=0.1,
+        importance_cap=2.0,
+        importance_bounds=[0.0, 9.0],
     )
     lora = {"rank": 2, "extra": {"modules_to_save": ["norm"]}}
     trainer = Trainer(

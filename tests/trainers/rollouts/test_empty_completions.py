@@ -11,7 +11,8 @@ from accelerate import Accelerator
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.trainers import Kl, make_algorithm
 from gymnast.trainers.algorithms.algorithm import names
-from gymnast.trainers.learner.policy.policy import Policy, Reference
+from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.policy.reference import Reference
 from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.types import Span, Trajectory
 from sampled_groups import Groups, KeepsGradients, random_groups

@@ -1,6 +1,6 @@
 """An estimate, part by part, of the most memory that a step of training takes.
 
-    weights       of the model, of its divided copy, of a reference
+    weights       of the model, of its divided copy, of a reference, of a teacher
     optimizer     float32 master weights of what is trained in another dtype, and two moments
     gradients     float32 sums of several passes
     activations   what the largest pass allocates beside these, as measured (`passes.py`)
@@ -89,7 +89,8 @@ def fixed_memory(
     trained: Iterable[torch.Tensor],
     division: Division,
     *,
-    has_copy: bool,
+    copies: int = 0,
+    others: Iterable[torch.nn.Module] = (),
 ) -> FixedMemory:
     """What weights, optimizer and gradients take in this process.
 
@@ -97,13 +98,14 @@ def fixed_memory(
         model: Whole.
         trained: Its weights that are trained; of divided ones, the sizes of the whole count.
         division: Over processes.
-        has_copy: Whether a frozen copy of the model is the reference.
+        copies: How many frozen copies of the model there are, for a reference or a teacher.
+        others: Further models: a teacher.
     """
-    whole = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
+    whole = _model_bytes(model)
     trained = list(trained)
     count = sum(map(_numel, trained))
     mastered = sum(_numel(weight) for weight in trained if weight.dtype != torch.float32)
-    weights = whole * (2 if has_copy else 1)
+    weights = whole * (1 + copies) + sum(map(_model_bytes, others))
     weights += whole // division.weights if division.weights > 1 else 0
     master = FLOAT32_BYTES * mastered // division.optimizer
     gradients = FLOAT32_BYTES * count // division.gradients
@@ -134,6 +136,10 @@ def logits_bytes(model: Any, actions: int, most_bytes: int, *, entropies: bool) 
 def shown_bytes(nbytes: float) -> str:
     """A size in words: "1.25 GiB", "310 MiB"."""
     return f"{nbytes / GIB:.2f} GiB" if nbytes >= GIB else f"{nbytes / 2**20:.0f} MiB"
+
+
+def _model_bytes(model: torch.nn.Module) -> int:
+    return sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
 
 
 def _numel(weight: torch.Tensor) -> int:

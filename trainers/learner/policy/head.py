@@ -6,6 +6,8 @@ matrix, is in `trainers/learner/policy/token_logprobs.py`; what is more than a m
 a bound is computed by the model's own code (`agents/models/decoder.py`).
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,6 +31,23 @@ ROWS_AT_ONCE = 16
 
 # Of hidden states: a bound that small logits do not come near shows at large ones.
 MAGNITUDES = (1.0, 64.0)
+
+
+@dataclass(frozen=True)
+class TeacherStates:
+    """What a teacher makes of the A action tokens of a micro-batch, before its head.
+
+    Attributes:
+        hidden: [A, width] of the teacher.
+        logits: The teacher's head: from hidden states [a, width] to logits [a, V].
+        divergences: From log-probabilities [a, V] of the policy and of the teacher to [a].
+        taught: [A], 1 where the teacher has a say, else 0.
+    """
+
+    hidden: torch.Tensor
+    logits: Callable[[torch.Tensor], torch.Tensor]
+    divergences: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    taught: torch.Tensor
 
 
 class Head:
@@ -92,6 +111,40 @@ class Head:
             dim=-1,
         )
 
+    def logprobs_and_divergences(
+        self, hidden: torch.Tensor, targets: torch.Tensor, teacher: TeacherStates
+    ) -> torch.Tensor:
+        """[4, A], float32: log-probabilities, entropies, divergences, the teacher's logprobs.
+
+        The last two are 0 where the teacher has no say.
+        """
+        # There are as many logits of the teacher, and more tensors of their size.
+        at_once = max(1, self._logits_at_once(hidden.device) // 2)
+
+        def part(
+            hidden: torch.Tensor, targets: torch.Tensor, states: torch.Tensor, taught: torch.Tensor
+        ) -> torch.Tensor:
+            logits, theirs = self.logits(hidden), teacher.logits(states).float()
+            shared = min(logits.shape[-1], theirs.shape[-1])  # rows beyond are no tokens
+            theirs = torch.log_softmax(theirs[:, :shared], dim=-1)
+            logprobs = torch.log_softmax(logits, dim=-1)  # [a, V]
+            entropies = -(logprobs.exp() * logprobs).sum(dim=-1)
+            chosen = logprobs.gather(-1, targets[:, None])[:, 0]
+            if shared < logits.shape[-1]:
+                logprobs = torch.log_softmax(logits[:, :shared], dim=-1)
+            divergences = teacher.divergences(logprobs, theirs) * taught
+            of_teacher = theirs.gather(-1, targets[:, None])[:, 0] * taught
+            return torch.stack([chosen, entropies, divergences, of_teacher])
+
+        given = (hidden, targets, teacher.hidden, teacher.taught)
+        parts = zip(*(tensor.split(at_once) for tensor in given), strict=True)
+        return torch.cat([checkpoint(part, *each, use_reentrant=False) for each in parts], dim=-1)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The logits that actions are drawn from: [a, V], float32."""
+        logits = self._logits(hidden)
+        return logits if self._temperature == 1.0 else logits / self._temperature
+
     def _logits_at_once(self, device: torch.device) -> int:
         """How many positions have their logits at the same time."""
         most = CPU_LOGITS_BYTES if device.type == "cpu" else GPU_LOGITS_BYTES
@@ -145,21 +198,16 @@ class Head:
         targets: torch.Tensor,
     ) -> torch.Tensor:
         """[a], of a positions; the first time, their entropies are added to what is measured."""
-        logits = self._scaled_logits(hidden)  # [a, V]
+        logits = self.logits(hidden)  # [a, V]
         if measured is not None and number == len(measured):  # not again in the backward pass
             measured.append(_entropies(logits.detach()))
         return -F.cross_entropy(logits, targets, reduction="none")
 
     def _with_entropies(self, hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """[2, a], of a positions."""
-        logprobs = torch.log_softmax(self._scaled_logits(hidden), dim=-1)  # [a, V]
+        logprobs = torch.log_softmax(self.logits(hidden), dim=-1)  # [a, V]
         entropies = -(logprobs.exp() * logprobs).sum(dim=-1)
         return torch.stack([logprobs.gather(-1, targets[:, None])[:, 0], entropies])
-
-    def _scaled_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The logits that actions are drawn from: [a, V], float32."""
-        logits = self._logits(hidden)
-        return logits if self._temperature == 1.0 else logits / self._temperature
 
     @torch.no_grad()
     def _choose(self) -> None:

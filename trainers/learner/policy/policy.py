@@ -10,7 +10,6 @@ when it samples: in evaluation mode. Dropout, router noise and whatever else its
 for training stay off. Only the dropout of adapters (`lora.dropout`) acts in training mode.
 """
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
@@ -25,7 +24,7 @@ from gymnast.agents.models.decoder import decoder_of
 from gymnast.agents.models.evaluation_mode import evaluate
 from gymnast.agents.models.routing import Routers, replaying
 from gymnast.errors import ModelError
-from gymnast.trainers.learner.policy.head import Head
+from gymnast.trainers.learner.policy.head import Head, TeacherStates
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, MicroBatch, split
 from gymnast.trainers.learner.policy.packing import TreePlan
 from gymnast.trainers.learner.policy.padded import PaddedForward
@@ -121,22 +120,43 @@ class Policy(nn.Module):
         return any(isinstance(module, _DropoutNd) and module.p > 0 for module in modules)
 
     def forward(
-        self, batch: MicroBatch, *, entropy: Literal["none", "measured", "trained"] = "none"
+        self,
+        batch: MicroBatch,
+        *,
+        entropy: Literal["none", "measured", "trained"] = "none",
+        teacher: TeacherStates | None = None,
     ) -> torch.Tensor:
         """Log-probabilities of the action tokens, [A], float32.
 
         With `entropy` [2, A]: those, and the entropies of the distributions they were drawn from.
         Where these are "measured" they have no gradient, and cost next to nothing.
+        With `teacher` [4, A]: those two, the divergences from the teacher, and the teacher's own
+        log-probabilities.
         """
         offloads = self._activations == "offload" and torch.is_grad_enabled()
         with waiting_on_host() if offloads else nullcontext():
-            if self._padded is None:
-                hidden = self._packed(batch)
-            else:
-                hidden = self._padded.hidden(batch, self._routers)
+            hidden = self.hidden(batch)
+        if teacher is not None:
+            return self._head.logprobs_and_divergences(hidden, batch.targets, teacher)
         if entropy == "trained":
             return self._head.logprobs_and_entropies(hidden, batch.targets)
         return self._head.logprobs(hidden, batch.targets, entropies=entropy == "measured")
+
+    def hidden(self, batch: MicroBatch) -> torch.Tensor:
+        """The hidden states that predict the action tokens, [A, width]."""
+        if self._padded is None:
+            return self._packed(batch)
+        return self._padded.hidden(batch, self._routers)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The logits that actions are drawn from, [a, V], of hidden states [a, width]."""
+        return self._head.logits(hidden)
+
+    @property
+    def output_layer(self) -> nn.Module:
+        """What makes logits of hidden states."""
+        layer: nn.Module = self._causal.get_output_embeddings()
+        return layer
 
     def split(
         self,
@@ -196,26 +216,3 @@ def _adapters(model: nn.Module) -> list[nn.Module]:
 def _own_parts(adapter: nn.Module) -> list[nn.Module]:
     """All of an adapter but the layer that it stands around."""
     return [part for name, part in adapter.named_children() if name != "base_layer"]
-
-
-class Reference:
-    """The policy as it was before training: the base under its adapters, or a frozen copy.
-
-    Args:
-        model: Of Transformers, or of peft around one, before its first update.
-        temperature: At which the actions are sampled.
-    """
-
-    def __init__(self, model: Any, *, temperature: float = 1.0) -> None:
-        self._adapted = hasattr(model, "disable_adapter")
-        if not self._adapted:
-            model = copy.deepcopy(model).eval().requires_grad_(False)
-        self._model = model
-        self._policy = Policy(model, temperature=temperature)
-        self.split = self._policy.split
-
-    @torch.no_grad()
-    def logprobs(self, batch: MicroBatch) -> torch.Tensor:
-        """Log-probabilities of the action tokens, [A], float32."""
-        with self._model.disable_adapter() if self._adapted else nullcontext():
-            return self._policy(batch)

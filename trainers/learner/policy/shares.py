@@ -12,8 +12,10 @@ from typing import Protocol
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 
 from gymnast.trainers.algorithms.aggregations import Aggregation
+from gymnast.trainers.learner.policy.head import TeacherStates
 from gymnast.trainers.learner.policy.micro_batches import (
     CreditedTrajectory,
     MicroBatch,
@@ -47,12 +49,16 @@ class Scored:
         old_logprobs: [A], under the policy before the first step of its batch; None where those of
             the pass that is about to be made are the same, or where nobody asks.
         reference_logprobs: [A], under the reference, where there is one in the loss.
+        trajectories: What the tokens are of, in their order.
+        teacher: What the teacher makes of the tokens, where its divergence is in the loss.
     """
 
     batch: MicroBatch
     weights: torch.Tensor
     old_logprobs: torch.Tensor | None = None
     reference_logprobs: torch.Tensor | None = None
+    trajectories: Sequence[Trajectory] = ()
+    teacher: TeacherStates | None = None
 
 
 @dataclass(frozen=True)
@@ -101,10 +107,13 @@ def make_share(
     for episodes in mine:
         batch = micro_batch(episodes, device)
         of_sequences = aggregation(torch.bincount(batch.sequences)).tokens
-        batches.append(Scored(batch, of_sequences.to(device)[batch.sequences]))
+        weights = of_sequences.to(device)[batch.sequences]
+        batches.append(Scored(batch, weights, trajectories=[e.trajectory for e in episodes]))
     if len(batches) < most:
-        batch = micro_batch([placeholder()], device)
-        batches.append(Scored(batch, torch.zeros(1, device=device)))
+        nothing = placeholder()
+        batch = micro_batch([nothing], device)
+        weights = torch.zeros(1, device=device)
+        batches.append(Scored(batch, weights, trajectories=[nothing.trajectory]))
     return Share(
         batches,
         normaliser=float(aggregation(lengths).normaliser) if len(lengths) else 0.0,
@@ -135,6 +144,30 @@ def with_old_logprobs(share: Share, logprobs: Sequence[torch.Tensor]) -> Share:
         for entry, now in zip(share.batches, logprobs, strict=True)
     ]
     return replace(share, batches=scored)
+
+
+def by_trajectory(
+    share: Share, values: Sequence[torch.Tensor], accelerator: Accelerator
+) -> dict[int, torch.Tensor]:
+    """Numbers of tokens as those of trajectories, in all processes; a collective call.
+
+    Args:
+        share: Of this process.
+        values: [A], of each of its micro-batches.
+        accelerator: Of this process.
+
+    Returns:
+        [action tokens], by the `id` of each of `share.trajectories`.
+    """
+    mine = [
+        each.cpu().split(torch.bincount(scored.batch.sequences).tolist())
+        for scored, each in zip(share.batches, values, strict=True)
+    ]
+    gathered = gather_object([mine])
+    # In the order of `share.trajectories`: processes took the micro-batches in turn.
+    found = [each for row in zip(*gathered, strict=True) for batch in row for each in batch]
+    found = found[: len(share.trajectories)]  # after these come placeholders
+    return dict(zip(map(id, share.trajectories), found, strict=True))
 
 
 def placeholder() -> CreditedTrajectory:

@@ -20,7 +20,7 @@ MIB = 2**20
 def memory() -> StepMemory:
     """Of a model of 3.5 MiB, without a limit."""
     model = tiny_model()
-    fixed = fixed_memory(model, model.parameters(), Division(), has_copy=False)
+    fixed = fixed_memory(model, model.parameters(), Division(), copies=0)
     return StepMemory(Policy(model), fixed)
 
 
@@ -95,11 +95,11 @@ def test_one_line_tells_the_parts(memory: StepMemory) -> None:
 def test_weights_in_half_precision_have_masters() -> None:
     model = tiny_model().to(torch.bfloat16)
     count = sum(weight.numel() for weight in model.parameters())
-    fixed = fixed_memory(model, model.parameters(), Division(), has_copy=True)
+    fixed = fixed_memory(model, model.parameters(), Division(), copies=1)
     assert fixed.optimizer == 12 * count
     assert fixed.gradients == 4 * count
     assert fixed.held == fixed.weights + 4 * count
-    shared = fixed_memory(model, model.parameters(), Division(2, 2, 2), has_copy=False)
+    shared = fixed_memory(model, model.parameters(), Division(2, 2, 2), copies=0)
     assert shared.optimizer == 6 * count
     assert shared.weights == pytest.approx(1.5 * 2 * count, rel=0.01)
 

@@ -14,7 +14,8 @@ from gymnast.errors import ModelError
 from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.learner.kl_in_reward import penalised
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, micro_batch
-from gymnast.trainers.learner.policy.policy import Policy, Reference
+from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.policy.reference import Reference
 from gymnast.types import Span, StopReason, Trajectory
 from model_families import FAMILIES, VOCABULARY, tiny
 from model_gradients import TOLERANCE, difference, distance, episodes, of_policy

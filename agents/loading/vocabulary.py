@@ -1,0 +1,60 @@
+"""Whether two tokenizers give every token the same id, so that one model can read another's ids."""
+
+from typing import Any
+
+from gymnast.errors import ModelError
+from gymnast.visible import visible
+
+SHOWN = 3  # how many tokens an error names
+
+
+def check_same_vocabulary(tokenizer: Any, other: Any, name: str) -> None:
+    """Check that two models mean the same tokens by the same ids, added ones included.
+
+    Args:
+        tokenizer: The policy's.
+        other: That of a model which is to read the policy's ids.
+        name: Of that model, for the error.
+
+    Raises:
+        ModelError: They differ; it names some of the tokens.
+    """
+    ours, theirs = tokenizer.get_vocab(), other.get_vocab()
+    differing = sorted(
+        (token for token in {*ours, *theirs} if ours.get(token) != theirs.get(token)),
+        key=lambda token: (ours.get(token, theirs.get(token)), token),
+    )
+    if not differing:
+        return
+    shown = ", ".join(
+        f"{visible(token)!r:.60} ({_id(ours, token)}, the teacher's {_id(theirs, token)})"
+        for token in differing[:SHOWN]
+    )
+    more = f", and {len(differing) - SHOWN:,} more" if len(differing) > SHOWN else ""
+    raise ModelError(
+        f"algorithm.teacher.model: {name} must have the vocabulary of the policy, whose token ids "
+        f"it reads; these tokens have other ids: {shown}{more}. Choose a teacher of the same family"
+    )
+
+
+def check_has_logits(model: Any, tokenizer: Any, name: str) -> None:
+    """Check that a model has a logit for every token.
+
+    Args:
+        model: Of Transformers.
+        tokenizer: Of the policy, whose tokens it reads.
+        name: Of the model, for the error.
+
+    Raises:
+        ModelError: It has fewer.
+    """
+    logits, tokens = model.config.get_text_config().vocab_size, max(tokenizer.get_vocab().values())
+    if logits <= tokens:
+        raise ModelError(
+            f"algorithm.teacher.model: {name} has logits for {logits:,} tokens, and the policy's "
+            f"tokenizer has ids up to {tokens:,}; choose a teacher of the same family"
+        )
+
+
+def _id(vocabulary: dict[str, int], token: str) -> str:
+    return str(vocabulary[token]) if token in vocabulary else "none"

@@ -1,0 +1,203 @@
+"""The teacher at work: it reads the policy's episodes, and says what it would have sampled.
+
+It reads each episode behind its own prompt, which may hold a hint; all that follows the prompt is
+the same token ids. What it says becomes advantages (`taught`) or a part of the loss
+(`with_teacher`); `trainers/algorithms/distillation.py` says which.
+
+    teacher/kl              the mean divergence of a token: sampled, log p - log q; exact, that of
+                            the whole vocabulary, which `divergence` names
+    teacher/logprob         the mean log-probability that the teacher gives a sampled token
+    teacher/episodes        the share of episodes in which the teacher has a say
+    teacher/hinted          the share of episodes with a hint
+    teacher/too_long        the share of episodes that are too long for the teacher with its prompt
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from gymnast.agents.models.context_limits import longest_context
+from gymnast.trainers.algorithms.aggregations import token_mean
+from gymnast.trainers.algorithms.distillation import Teacher
+from gymnast.trainers.learner.policy.head import TeacherStates
+from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, micro_batch
+from gymnast.trainers.learner.policy.reference import Reference
+from gymnast.trainers.learner.policy.shares import (
+    Scored,
+    Share,
+    by_trajectory,
+    make_share,
+    with_logprobs,
+)
+from gymnast.types import Span, Trajectory
+
+Credited = list[list[CreditedTrajectory]]
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """A teacher, and the model that it is.
+
+    Attributes:
+        teacher: How it teaches.
+        scorer: Its model.
+        longest: How many tokens it reads at most; None: any number.
+    """
+
+    teacher: Teacher
+    scorer: Reference
+    longest: int | None
+
+    @classmethod
+    def of(cls, teacher: Teacher, policy: Any, other: Any, *, temperature: float) -> "Teaching":
+        """A teacher with its model.
+
+        Args:
+            teacher: How it teaches.
+            policy: The model that is trained, before its first update.
+            other: The teacher's own model, where it is another one.
+            temperature: At which the actions are sampled; the teacher's logits are divided by it
+                too.
+        """
+        model = other if teacher.is_other else policy
+        scorer = Reference(model, temperature=temperature, as_it_is=not teacher.is_base)
+        return cls(teacher, scorer, longest_context(model.config))
+
+    def reads(self, trajectory: Trajectory) -> Trajectory | None:
+        """An episode as the teacher reads it; None where it has no say.
+
+        That is where the episode is too long with the teacher's prompt, has no action, or where the
+        policy, as its own teacher, has no hint.
+        """
+        hinted = self.is_hinted(trajectory)
+        if not trajectory.action_tokens or (self.teacher.is_policy and not hinted):
+            return None
+        if self.is_too_long(trajectory):
+            return None
+        return _behind(trajectory.teacher_prompt_ids, trajectory) if hinted else trajectory
+
+    def is_hinted(self, trajectory: Trajectory) -> bool:
+        """Whether the teacher reads an episode behind a prompt of its own."""
+        return self.teacher.uses_hints and bool(trajectory.teacher_prompt_ids)
+
+    def is_too_long(self, trajectory: Trajectory) -> bool:
+        """Whether an episode, behind the teacher's prompt, is longer than the teacher can read."""
+        more = 0
+        if self.is_hinted(trajectory):
+            more = len(trajectory.teacher_prompt_ids) - trajectory.prompt_length
+        return self.longest is not None and len(trajectory.ids) + more > self.longest
+
+    def counts(self, credited: Credited) -> dict[str, float]:
+        """In which share of the episodes it has a say, and why not; {} without episodes."""
+        episodes = [episode.trajectory for group in credited for episode in group]
+        if not episodes:
+            return {}
+        found = {
+            "teacher/episodes": sum(self.reads(t) is not None for t in episodes),
+            "teacher/hinted": sum(map(self.is_hinted, episodes)),
+            "teacher/too_long": sum(map(self.is_too_long, episodes)),
+        }
+        return {name: number / len(episodes) for name, number in found.items()}
+
+
+def _behind(prompt: Sequence[int], trajectory: Trajectory) -> Trajectory:
+    """An episode behind another prompt; what the loss does not look at is left out."""
+    before, more = trajectory.prompt_length, len(prompt) - trajectory.prompt_length
+    return replace(
+        trajectory,
+        ids=[*prompt, *trajectory.ids[before:]],
+        action_mask=[0] * len(prompt) + trajectory.action_mask[before:],
+        logprobs=[0.0] * len(prompt) + trajectory.logprobs[before:],
+        prompt_length=len(prompt),
+        turns=[Span(start + more, end + more) for start, end in trajectory.turns],
+        versions=(),
+        token_rewards=(),
+        experts=None,
+    )
+
+
+def taught(
+    credited: Credited,
+    teaching: Teaching,
+    accelerator: Accelerator,
+    *,
+    tokens_per_microbatch: int,
+) -> tuple[Credited, dict[str, float]]:
+    """Add a sampling teacher's part to the advantages; a collective call.
+
+    The policy's log-probabilities are those that the agent sampled with.
+
+    Args:
+        credited: Of all processes, the same in each.
+        teaching: The teacher.
+        accelerator: Of this process.
+        tokens_per_microbatch: How many packed tokens one forward pass takes.
+
+    Returns:
+        The groups, with an advantage a token where the teacher has a say; and metrics.
+    """
+    read = {id(e.trajectory): teaching.reads(e.trajectory) for group in credited for e in group}
+    views = [[read[id(e.trajectory)] for e in group] for group in credited]
+    share = make_share(
+        [
+            [CreditedTrajectory(v, torch.zeros(len(v.turns))) for v in group if v is not None]
+            for group in views
+        ],
+        token_mean,
+        accelerator,
+        divide=teaching.scorer.split,
+        tokens_per_microbatch=tokens_per_microbatch,
+        also_idle=True,
+    )
+    share = with_logprobs(share, reference=teaching.scorer.logprobs)
+    found = [s.reference_logprobs for s in share.batches if s.reference_logprobs is not None]
+    of_teacher = by_trajectory(share, found, accelerator)
+
+    def with_part(episode: CreditedTrajectory) -> CreditedTrajectory:
+        view = read[id(episode.trajectory)]
+        if view is None:
+            return replace(episode, advantages=episode.token_advantages, by_token=True)
+        part = teaching.teacher.advantages(_sampled(view), of_teacher[id(view)])
+        return replace(episode, advantages=episode.token_advantages + part, by_token=True)
+
+    metrics = teaching.counts(credited)
+    if of_teacher:
+        theirs = torch.cat(list(of_teacher.values()))
+        ours = torch.cat([_sampled(view) for view in share.trajectories])
+        metrics["teacher/kl"] = (ours - theirs).mean().item()
+        metrics["teacher/logprob"] = theirs.mean().item()
+    return [[with_part(episode) for episode in group] for group in credited], metrics
+
+
+def _sampled(trajectory: Trajectory) -> torch.Tensor:
+    """The policy's log-probabilities of its action tokens, as the agent reported them."""
+    mask = torch.tensor(trajectory.action_mask, dtype=torch.bool)
+    return torch.tensor(trajectory.logprobs, dtype=torch.float32)[mask]
+
+
+def with_teacher(share: Share, teaching: Teaching) -> Share:
+    """Add what an exact teacher makes of a share's micro-batches."""
+    return replace(share, batches=[replace(s, teacher=_states(s, teaching)) for s in share.batches])
+
+
+def _states(scored: Scored, teaching: Teaching) -> TeacherStates | None:
+    """What the teacher makes of a micro-batch; zeros where it has no say, None without any."""
+    device = scored.batch.targets.device
+    views = [teaching.reads(trajectory) for trajectory in scored.trajectories]
+    read = [view for view in views if view is not None]
+    if not read:
+        return None
+    taught = torch.cat(
+        [
+            torch.full((t.action_tokens,), float(view is not None))
+            for t, view in zip(scored.trajectories, views, strict=True)
+        ]
+    ).to(device)
+    credited = [CreditedTrajectory(view, torch.zeros(len(view.turns))) for view in read]
+    found = teaching.scorer.hidden(micro_batch(credited, device))
+    hidden = found.new_zeros(len(taught), found.shape[-1])
+    hidden[taught.bool()] = found
+    return TeacherStates(hidden, teaching.scorer.logits, teaching.teacher.divergences, taught)
