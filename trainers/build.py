@@ -51,7 +51,7 @@ def build_trainer(
     _check_adapters(config)
     check_sampling(config.sampling.make())
     find_backend(config.agent.backend, config.agent.model_extra or {})
-    load_rewards([(reward.function, reward.weight) for reward in config.rewards])
+    load_rewards([reward.named for reward in config.rewards])
     make_trackers(config.trackers, config.output_dir)  # whether they can be made
     template = chat_template_text(config.model)
     if config.output_dir is not None:
@@ -115,7 +115,7 @@ def trainer_settings(config: RunConfig, task: RunTask) -> dict[str, Any]:
         "agent": config.agent.model_dump(),
         "algorithm": config.algorithm.make(),
         "group_size": config.algorithm.group_size,
-        "rewards": load_rewards([(r.function, r.weight) for r in config.rewards]),
+        "rewards": load_rewards([reward.named for reward in config.rewards]),
         "sampling": config.sampling.make(),
         **config.trainer.model_dump(),
         **EvaluationSettings.keywords(config.evaluation),

@@ -305,6 +305,22 @@ SETTINGS = {
         "train run.yaml 'rewards=[{function: shop.py:brevity}]'",
         "rewards.0.function: '{here}/shop.py' has no 'brevity'. It defines: ",
     ),
+    "an option that a reward function does not take": (
+        "train run.yaml 'rewards=[{function: overlong, limit: 8, buffer: 4, wieght: 1}]'",
+        "rewards.0.wieght: unknown key; did you mean weight?",
+    ),
+    "an option that a reward function needs": (
+        "train run.yaml 'rewards=[{function: overlong, limit: 8}]'",
+        "rewards.0.buffer: is required",
+    ),
+    "bounds of importance that no ratio of 1 is within": (
+        "train run.yaml algorithm.importance_bounds=[2,3]",
+        "importance_bounds: must be two numbers [low, high] with 0 <= low < 1 < high, got [2.0, 3",
+    ),
+    "a level of weights that there are not": (
+        "train run.yaml algorithm.importance_level=sequence",
+        "importance_level: is sequence, and nothing is weighted; set importance_cap or ",
+    ),
     "a tracker that there is not": (
         "train run.yaml trackers=[tensorbord]",
         "trackers: ",

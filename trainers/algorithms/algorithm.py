@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any, Literal, get_args
 
-from pydantic import ConfigDict, ValidationError, create_model
-
 from gymnast.errors import ConfigError
 from gymnast.lookup import is_source, no_such
 from gymnast.trainers.algorithms.advantages import ESTIMATORS, Estimator
@@ -24,8 +22,8 @@ from gymnast.trainers.algorithms.importance import Importance, Level, make_impor
 from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.algorithms.losses import LOSSES, Loss
 from gymnast.trainers.algorithms.registry import Part
-from gymnast.trainers.base.config_errors import sentences
 from gymnast.trainers.base.key_hints import unknown_key
+from gymnast.trainers.base.options import checked_options
 from gymnast.trainers.base.settings import check_at_least, check_one_of
 from gymnast.types import StopReason
 
@@ -317,12 +315,5 @@ def _checked_options(
     fields: dict[str, Any] = {name: kind for part in parts for name, kind in part.options.items()}
     if unknown := [name for name in options if name not in fields]:
         raise UnknownOptions(unknown, list(fields))
-    config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
-    model = create_model("Options", __config__=config, **fields)
     given = {name: value for name, value in preset.options.items() if name in fields}
-    try:
-        checked = model.model_validate(given | dict(options))
-    except ValidationError as error:
-        lines = [f"algorithm.{line}" for line in sentences(error, model)]
-        raise ConfigError("\n".join(lines)) from error
-    return {name: getattr(checked, name) for name in fields}
+    return checked_options(fields, given | dict(options), "algorithm")

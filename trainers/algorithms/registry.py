@@ -5,13 +5,13 @@ arguments of a decorated function are its options, which a config may set; their
 which values they take.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, TypeVar
 
 from gymnast.lookup import Names
+from gymnast.trainers.base.options import options_of
 
 R = TypeVar("R")
 
@@ -35,12 +35,7 @@ class Part(Generic[R]):
     @property
     def options(self) -> dict[str, tuple[Any, Any]]:
         """Its keyword-only arguments: (annotation, default) each, `...` for a missing default."""
-        hints = get_type_hints(self.function, include_extras=True)
-        return {
-            name: (hints.get(name, Any), ... if p.default is p.empty else p.default)
-            for name, p in inspect.signature(self.function).parameters.items()
-            if p.kind is p.KEYWORD_ONLY
-        }
+        return options_of(self.function)
 
     def says(self, mark: str) -> bool:
         """Whether the function carries a mark, such as `compares_members`."""

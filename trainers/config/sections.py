@@ -211,12 +211,22 @@ class AlgorithmSection(GroupSettings, AlgorithmParts):
 
 
 class RewardSection(Settings):
-    """A reward function besides the environment's own reward; see `gymnast.trainers.Reward`."""
+    """A reward function besides the environment's own reward; see `gymnast.trainers.Reward`.
+
+    Further keys are options of the function.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     function: CodeName
-    """The function, as "module:function" or "path/to/file.py:function"."""
+    """The function, as "module:function" or "path/to/file.py:function", or overlong."""
     weight: Number = 1.0
     """Multiplies what the function returns."""
+
+    @property
+    def named(self) -> tuple[str, float, dict[str, Any]]:
+        """The function's name, its weight and its options, as `load_rewards` takes them."""
+        return self.function, self.weight, dict(self.model_extra or {})
 
 
 _Sampling: Any = sampling_keys(optional=False)

@@ -12,6 +12,9 @@
             return None                       # the episode is left out
         return await ask_a_judge(trajectory.messages, trajectory.row["answer"])
 
+Keyword-only arguments are options, which stand beside the weight: `overlong`, the one function that
+comes with Gymnast, has `limit` and `buffer`.
+
 A function gets the whole `Trajectory`: messages, row, stop reason, token ids, turns. All functions
 run at once as soon as an episode ends, while other episodes go on; sync ones may run on several
 threads at the same time. Their weighted sum is added to the reward of the last turn. Each value is
@@ -22,8 +25,9 @@ broke: its reward is 0.
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gymnast.envs.boxes.box import BROKEN
@@ -31,10 +35,40 @@ from gymnast.envs.environment.user_code import Blame, call_hook, checked_number
 from gymnast.errors import ConfigError
 from gymnast.lookup import Names
 from gymnast.threads import EpisodeThread
+from gymnast.trainers.base.key_hints import unknown_key
+from gymnast.trainers.base.options import checked_options, options_of
+from gymnast.trainers.base.settings import Positive
 from gymnast.types import Trajectory
 
 OWN = "environment"
-REWARDS: Names[Callable[[Trajectory], Any]] = Names("reward", "gymnast.rewards")
+
+
+def overlong(trajectory: Trajectory, *, limit: Positive, buffer: Positive) -> float:
+    """A punishment that grows from 0 to -1 over the last tokens before a limit.
+
+        0                                 up to limit - buffer action tokens
+        (limit - buffer - tokens) / buffer      from there to the limit
+        -1                                beyond
+
+    The soft overlong punishment of DAPO (Yu et al. 2025, arXiv:2503.14476), eq. 13, of all action
+    tokens of the episode.
+
+    Args:
+        trajectory: The episode.
+        limit: From how many action tokens on the punishment is whole.
+        buffer: Over how many before it the punishment grows; at most `limit`.
+
+    Raises:
+        ConfigError: The buffer is longer than the limit.
+    """
+    if buffer > limit:
+        raise ConfigError(
+            f"rewards: the buffer of overlong must be <= its limit, {limit}, got {buffer}"
+        )
+    return max(-1.0, min(0.0, (limit - buffer - trajectory.action_tokens) / buffer))
+
+
+REWARDS: Names[Callable[..., Any]] = Names("reward", "gymnast.rewards", {"overlong": overlong})
 
 
 @dataclass(frozen=True)
@@ -53,21 +87,42 @@ class Reward:
     weight: float = 1.0
 
 
-def load_rewards(named: Sequence[tuple[str, float]]) -> list[Reward]:
-    """Import reward functions, each named as (name, weight), such as ("module:function", 0.5).
+def load_rewards(named: Sequence[tuple[str, float, Mapping[str, Any]]]) -> list[Reward]:
+    """Import reward functions.
+
+    Args:
+        named: A name, a weight and options each: ("module:function", 0.5, {}).
 
     Raises:
-        ConfigError: One cannot be imported, or two have one name.
+        ConfigError: One cannot be imported or does not take its options, or two have one name.
         UserCodeError: A module raised while it was imported.
     """
     rewards: dict[str, Reward] = {}
-    for index, (path, weight) in enumerate(named):
+    for index, (path, weight, options) in enumerate(named):
         field = f"rewards.{index}.function"
         name = path.rpartition(":")[2]
         if name in rewards or name == OWN:
             raise ConfigError(f"{field}: another part of the reward is called {name!r} already")
-        rewards[name] = Reward(name, REWARDS.find(path, field), weight)
+        function = _with_options(REWARDS.find(path, field), options, f"rewards.{index}")
+        rewards[name] = Reward(name, function, weight)
     return list(rewards.values())
+
+
+def _with_options(
+    function: Callable[..., Any], options: Mapping[str, Any], section: str
+) -> Callable[[Trajectory], Any]:
+    """A function with its options bound.
+
+    Raises:
+        ConfigError: It has no such option, one has another kind of value, or one is missing.
+    """
+    fields = options_of(function)
+    if unknown := [name for name in options if name not in fields]:
+        known = ["function", "weight", *fields]
+        raise ConfigError("\n".join(unknown_key(section, name, known) for name in unknown))
+    if not fields:
+        return function
+    return partial(function, **checked_options(fields, options, section))
 
 
 async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Trajectory | None:

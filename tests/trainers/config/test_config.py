@@ -215,7 +215,7 @@ MISTAKES = {
     "trackers=tensorboard": "trackers: must be a list of names, or a mapping of names to settings",
     "trackers=[1]": "trackers: must be a list of names, or a mapping of names to settings",
     "trackers.wandb=3": "trackers.wandb: must be a mapping (key: value), got 3",
-    "rewards=[{function: 'a:b', wieght: 1}]": "rewards.0.wieght: unknown key; did you mean weight?",
+    "rewards=[{function: 'a:b', weight: x}]": "rewards.0.weight: must be a number, got 'x'",
     "sampling.top_p=1.5": "sampling.top_p: must be <= 1, got 1.5",
     "sampling.temperature=-1": "sampling.temperature: must be >= 0, got -1",
     "trainer.steps=": "trainer.steps: must be a whole number, got nothing",

@@ -304,7 +304,7 @@ def test_a_reward_that_forgets_to_return_ends_the_run_with_a_hint(tokenizer: Any
 def test_functions_are_imported_by_name(tmp_path: Path) -> None:
     file = tmp_path / "named.py"
     file.write_text("def brief(trajectory):\n    return -len(trajectory.ids)\n")
-    (reward,) = load_rewards([(f"{file}:brief", 0.5)])
+    (reward,) = load_rewards([(f"{file}:brief", 0.5, {})])
     assert (reward.name, reward.weight) == ("brief", 0.5)
     assert reward.function(trajectory(1.0)) == -3
 
@@ -315,13 +315,60 @@ def test_functions_are_imported_by_name(tmp_path: Path) -> None:
         (["math:nothing"], "rewards.0.function: 'math' has no 'nothing'."),
         (["math:pi"], "rewards.0.function: 'math:pi' is 3.14.*, which is no function"),
         (["no_module_at_all:f"], "rewards.0.function: there is no module 'no_module_at_all'"),
-        (["sqrt"], "rewards.0.function: there is no reward 'sqrt'. One of your own is"),
+        (["sqrt"], "rewards.0.function: there is no reward 'sqrt'. There are: overlong. One of "),
         (["math:sqrt", "cmath:sqrt"], "rewards.1.function: another part .* 'sqrt' already"),
     ],
 )
 def test_what_cannot_be_a_reward_is_refused(named: Sequence[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        load_rewards([(path, 1.0) for path in named])
+        load_rewards([(path, 1.0, {}) for path in named])
+
+
+def test_keyword_only_arguments_are_options(tmp_path: Path) -> None:
+    file = tmp_path / "scaled.py"
+    file.write_text(
+        "async def length(trajectory, *, scale: float, offset: int = 1):\n"
+        "    return scale * len(trajectory.ids) + offset\n"
+    )
+    (reward,) = load_rewards([(f"{file}:length", 2.0, {"scale": 0.5})])
+    assert reward.name == "length"
+    found = scored(trajectory(0.0), reward)
+    assert found is not None and found.reward_parts["length"] == 2.5
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({}, "rewards.0.scale: is required"),
+        ({"scale": "much"}, "rewards.0.scale: must be a number, got 'much'"),
+        ({"scael": 1.0}, r"rewards.0.scael: unknown key; did you mean scale\?"),
+        ({"scale": 1.0, "weigth": 2.0}, r"rewards.0.weigth: unknown key; did you mean weight\?"),
+    ]
+    for options, message in wrong:
+        with pytest.raises(ConfigError, match=message):
+            load_rewards([(f"{file}:length", 1.0, options)])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"), [(0, 0.0), (6, 0.0), (7, -0.25), (9, -0.75), (10, -1.0), (30, -1.0)]
+)
+def test_overlong_punishes_the_last_tokens_before_the_limit(tokens: int, expected: float) -> None:
+    (reward,) = load_rewards([("overlong", 1.0, {"limit": 10, "buffer": 4})])
+    episode = trajectory(
+        1.0,
+        ids=[1] * (2 + tokens),
+        action_mask=[0, *[1] * tokens, 0],
+        logprobs=[0.0] * (2 + tokens),
+    )
+    assert reward.function(episode) == expected
+
+
+def test_overlong_needs_a_limit_and_a_buffer_within_it() -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"limit": 10}, "rewards.0.buffer: is required"),
+        ({"limit": 10, "buffer": 0}, "rewards.0.buffer: must be >= 1, got 0"),
+        ({"limit": 10, "buffer": 11}, "the buffer of overlong must be <= its limit, 10, got 11"),
+    ]
+    for options, message in wrong:
+        with pytest.raises(ConfigError, match=message):
+            (reward,) = load_rewards([("overlong", 1.0, options)])
+            scored(trajectory(1.0), reward)
 
 
 def test_a_trainer_learns_from_reward_functions_alone(tokenizer: Any) -> None:
