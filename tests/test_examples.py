@@ -10,6 +10,8 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from gymnast.trainers import load_rollouts
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -36,10 +38,7 @@ def test_the_tiny_example_goes_the_whole_way(tmp_path: Path) -> None:
     assert [line["step"] for line in metrics if "eval/reward/mean" in line] == [0, 2, 3]
     trained = [line for line in metrics if "loss" in line]
     assert all(line["grad_norm"] > 0 and line["updates/skipped"] == 0 for line in trained)
-    records = lines(run / "rollouts/step_00001.jsonl")
-    assert len(records) == 4 * 4
-    for record in records:
-        assert len(record["ids"]) == len(record["action_mask"]) == len(record["logprobs"])
+    assert len(load_rollouts(run, step=1)) == 4 * 4
     assert (run / "config.yaml").exists()
 
     more = gymnast("train", str(run / "config.yaml"), "trainer.steps=4", "--resume")

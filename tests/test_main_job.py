@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from gymnast.trainers import SavedTrajectory, load_rollouts
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -16,8 +18,8 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def questions(paths: list[Path]) -> set[tuple[int, str, int]]:
-    rows = [record["row"] for path in paths for record in read(path)]
+def questions(rollouts: list[SavedTrajectory]) -> set[tuple[int, str, int]]:
+    rows = [saved.trajectory.row for saved in rollouts]
     return {(row["a"], row["operation"], row["b"]) for row in rows}
 
 
@@ -40,8 +42,8 @@ def test_the_main_job_learns(algorithm: str, tmp_path: Path) -> None:
     assert evaluations[0]["eval/reward/mean"] < 0.3
     assert evaluations[-1]["eval/reward/mean"] >= 0.9
 
-    held_out = questions([run / "rollouts/eval_00000.jsonl"])
-    trained_on = questions(sorted((run / "rollouts").glob("step_*.jsonl")))
+    held_out = questions(load_rollouts(run, step=0, evaluations=True))
+    trained_on = questions(load_rollouts(run))
     assert len(held_out) == 128
     assert not held_out & trained_on
 

@@ -25,6 +25,8 @@ from gymnast.trainers.rollouts.one_episode import rollout
 from gymnast.trainers.rollouts.rewards import Reward
 from gymnast.trainers.rollouts.schedule import Group
 from gymnast.trainers.rollouts.settings import DynamicSampling
+from gymnast.trainers.saving.rollout_files import SavedTrajectory
+from gymnast.trainers.saving.saved_runs import load_rollouts
 from gymnast.trainers.trainer import Trainer
 
 __all__ = [
@@ -38,12 +40,14 @@ __all__ = [
     "Reward",
     "RewardBatch",
     "Rollouts",
+    "SavedTrajectory",
     "Teacher",
     "Trainer",
     "advantages",
     "aggregations",
     "collect",
     "load_config",
+    "load_rollouts",
     "load_rows",
     "losses",
     "make_algorithm",

@@ -25,6 +25,7 @@ from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.reporting.trackers import make_trackers
 from gymnast.trainers.rollouts.rewards import load_rewards
 from gymnast.trainers.saving.run_folder import CONFIG_FILE, MODEL
+from gymnast.trainers.saving.settings import RolloutKeeping
 from gymnast.trainers.teachers import check_teacher
 from gymnast.trainers.trainer import Trainer
 from gymnast.types import Sampling
@@ -118,6 +119,7 @@ def trainer_settings(config: RunConfig, task: RunTask) -> dict[str, Any]:
         "rewards": load_rewards([reward.named for reward in config.rewards]),
         "sampling": config.sampling.make(),
         **config.trainer.model_dump(),
+        **RolloutKeeping.keywords(config.rollouts),
         **EvaluationSettings.keywords(config.evaluation),
         "eval_rows": task.evaluation_rows,
         "eval_sampling": Sampling(**evaluation_sampling),

@@ -9,7 +9,7 @@ from gymnast.trainers.data.settings import RowSettings
 from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.learner.settings import LearnerSettings
 from gymnast.trainers.rollouts.limits import RolloutLimits
-from gymnast.trainers.saving.settings import SavingSettings
+from gymnast.trainers.saving.settings import RolloutKeeping, SavingSettings
 
 
 class TrainerSettings(NamedTuple):
@@ -22,6 +22,7 @@ class TrainerSettings(NamedTuple):
     rollouts: RolloutLimits
     evaluation: EvaluationSettings
     saving: SavingSettings
+    kept: RolloutKeeping
     run: RunSettings
 
     @classmethod

@@ -45,6 +45,7 @@ from gymnast.trainers.distributed.zero_settings import wants_zero
 from gymnast.trainers.evaluation.evaluation import Evaluation, played_by
 from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.evaluation.tags import By, tag_expressions
+from gymnast.trainers.learner.credit import by_token
 from gymnast.trainers.learner.learner import Learner
 from gymnast.trainers.learner.memory.choice import kv_warning, memory_line
 from gymnast.trainers.learner.model_checks import check_dtypes
@@ -53,11 +54,11 @@ from gymnast.trainers.learner.optimizers.weight_kinds import has_adapters
 from gymnast.trainers.reporting.console import RunConsole
 from gymnast.trainers.reporting.trackers import Named, as_json, finite, make_trackers, tracking
 from gymnast.trainers.rollouts.environments import MakeEnvironment, environment_factory
-from gymnast.trainers.rollouts.many_episodes import Rollouts
 from gymnast.trainers.rollouts.rewards import Reward
 from gymnast.trainers.rollouts.settings import DynamicSampling, RolloutSettings
 from gymnast.trainers.rollouts.shared import SharedRollouts
 from gymnast.trainers.run_loop import RunLoop
+from gymnast.trainers.saving.kept_rollouts import Expected, KeptRollouts
 from gymnast.trainers.saving.run_folder import RunFolder, save_model
 from gymnast.trainers.saving.run_state import RunState
 from gymnast.trainers.settings import TrainerSettings
@@ -147,6 +148,9 @@ class Trainer:
         checkpoint_every_s: float = 600.0,
         checkpoint_every_steps: int = 0,
         keep_checkpoints: int = 2,
+        rollouts_keep: Literal["all", "none"] = "all",
+        rollouts_every_n: int = 1,
+        rollouts_sample: int | None = None,
         output_dir: str | Path | None = None,
         seed: int = 0,
         deterministic: bool = False,
@@ -165,7 +169,6 @@ class Trainer:
         self.steps, self.rows_per_step = settings.steps.steps, settings.steps.rows_per_step
         self.group_size, self.seed = settings.group.group_size, settings.run.seed
         self.concurrency = settings.rollouts.concurrency
-        self.rollout_deadline_s = settings.rollouts.rollout_deadline_s
         self.max_failed_episodes = settings.rollouts.max_failed_episodes
         self.eval_every_steps = settings.evaluation.every_steps
         self.eval_group_size = settings.evaluation.group_size
@@ -206,7 +209,7 @@ class Trainer:
             group_size=self.group_size,
             sampling=self.sampling,
             concurrency=self.concurrency,
-            deadline_s=self.rollout_deadline_s,
+            deadline_s=settings.rollouts.rollout_deadline_s,
             deterministic=settings.run.deterministic,
             rewards=rewards,
             hints=learned.teacher is not None and learned.teacher.uses_hints,
@@ -226,13 +229,14 @@ class Trainer:
             settings.learning.rate_of_adapters if has_adapters(model) else None,
         )
         self.folder = None if path is None else RunFolder(path)
-        trained, saving = self.learner.optimizer, settings.saving
+        written_to = path if self.accelerator.is_main_process else None
+        self._kept = KeptRollouts(written_to, settings.kept, tokenizer, self.seed)
         state = RunState(
-            *(self.accelerator, trained, self.folder, self.seed),
-            keep=saving.keep_checkpoints,
+            *(self.accelerator, self.learner.optimizer, self.folder, self.seed),
+            keep=settings.saving.keep_checkpoints,
             parts=self.learner.parts | self._rows.parts,
         )
-        self.loop = RunLoop(self, state, self._stopping, saving)
+        self.loop = RunLoop(self, state, self._stopping, settings.saving)
 
     def _make_evaluation(
         self,
@@ -294,13 +298,16 @@ class Trainer:
                 claim = partial(stack.enter_context, self.folder.claimed())
                 together(self.accelerator, claim if self.accelerator.is_main_process else int)
             longest = self.longest_episode or self.agent.context_length
-            batch_tokens = self.rows_per_step * self.group_size * longest
-            choice = self.learner.prepare(self.longest_episode, batch_tokens)
+            episodes = self.rows_per_step * self.group_size
+            choice = self.learner.prepare(self.longest_episode, episodes * longest)
             stack.enter_context(self.learner.joined())
             stack.enter_context(self._stopping.listening())
             self.loop.begin(resume=resume)
             if self.folder is not None and self.accelerator.is_main_process:
                 write_python_config(self.folder.path, self._given | {"eval_rows": self.eval_rows})
+                played = (episodes, self._evaluation.episodes(self.eval_rows))
+                ahead = range(self.step + 1, self.steps + 1)
+                self._kept.expect(Expected(ahead, *played, self.eval_every_steps, longest))
             self.learner.gather()
             self._rollouts.hand_over(self.model, self.step)
             room, budget = self.learner.memory.room, getattr(self.agent, "kv_budget_bytes", None)
@@ -334,11 +341,8 @@ class Trainer:
         # Whether there is an evaluation changes nothing of what training draws, nor the reverse.
         with seeded_separately(self.seed, "evaluation", self.accelerator.process_index):
             found = self._evaluation.run(rows, f"evaluation after step {self.step}", alone=alone)
-        name = f"eval_{self.step:05d}"
-        self._record(self.step, name, found.metrics, found.rollouts)
-        if self.folder is not None and self.accelerator.is_main_process:
-            for environment, rollouts in found.others.items():
-                self.folder.save_rollouts(f"{name}_{environment}", rollouts)
+        self._record(self.step, found.metrics)
+        self._kept.save_evaluation(self.step, found.rollouts, found.others)
         self.tell("on_evaluation", self.step, found.metrics, found.rollouts)
         return found.metrics
 
@@ -364,15 +368,15 @@ class Trainer:
         self.step += 1
         self.loop.state.mark()
         ended = time.perf_counter()
-        sampled = rollouts.metrics.get("tokens/sampled", 0.0)
         times = {
             "time/rollout_s": collected - started,
             "time/train_s": ended - collected,
             "time/step_s": ended - started,
-            "tokens/per_s": sampled / (collected - started),
+            "tokens/per_s": rollouts.metrics.get("tokens/sampled", 0.0) / (collected - started),
         }
         metrics = learned.metrics | rollouts.metrics | of_rows | times
-        self._record(self.step, f"step_{self.step:05d}", metrics, rollouts)
+        self._record(self.step, metrics)
+        self._kept.save(self.step, rollouts, by_token(learned.groups, to_learn_from, rollouts))
         self.tell("on_step", self.step, metrics, rollouts)
         self._rollouts.hand_over(self.model, self.step)
 
@@ -380,16 +384,12 @@ class Trainer:
         most = self.max_failed_episodes
         if most is None:
             most = 0 if step == 1 else rows * self.group_size // 10
-        return replace(
-            self._rollout_settings, seed=derive(self.seed, "step", step), max_failed_episodes=most
-        )
+        seed = derive(self.seed, "step", step)
+        return replace(self._rollout_settings, seed=seed, max_failed_episodes=most)
 
-    def _record(
-        self, step: int, name: str, metrics: Mapping[str, float], rollouts: Rollouts
-    ) -> None:
+    def _record(self, step: int, metrics: Mapping[str, float]) -> None:
         if self.folder is not None and self.accelerator.is_main_process:
             self.folder.add_metrics(as_json({"step": step, **metrics}))
-            self.folder.save_rollouts(name, rollouts)
         self.accelerator.log(finite(metrics), step=step)
         if (skipped := metrics.get("updates/skipped", 0)) and self.accelerator.is_main_process:
             logger.warning(skip_message(self.learner.optimizer, step, skipped))

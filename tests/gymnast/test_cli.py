@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from command_fixtures import SHOP, CommandLine
 from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
+from gymnast.trainers import load_rollouts
 
 CALC = '''\
 from gymnast.envs import Environment, tool
@@ -51,7 +52,7 @@ def test_a_run_is_trained_evaluated_and_not_overwritten(gymnast: CommandLine) ->
     assert evaluated.output.endswith("\nmetrics and episodes are in out/evaluations/001\n")
     (kept,) = Path("out/evaluations/001/metrics.jsonl").read_text().splitlines()
     assert json.loads(kept)["eval/episodes/finished"] == 2
-    assert len(Path("out/evaluations/001/rollouts/eval_00000.jsonl").read_text().splitlines()) == 2
+    assert len(load_rollouts("out/evaluations/001", step=0, evaluations=True)) == 2
     assert len(Path("out/metrics.jsonl").read_text().splitlines()) == 3, "which is of the training"
     again = gymnast("eval", "out/evaluations/001/config.yaml", "output_dir=elsewhere")
     assert again.output.endswith(" elsewhere/evaluations/001\n")

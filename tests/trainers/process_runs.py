@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from clocks import without_clocks
 from gymnast.agents.loading.tiny import tiny_model
+from gymnast.trainers.saving.rollout_files import read_rollouts
 
 Found = list[dict[str, Any]]  # of each process, by scenario
 
@@ -77,7 +78,7 @@ def assert_same_run(ours: Path, theirs: Path) -> None:
 def sampled(run: Path) -> dict[str, list[Any]]:
     """The tokens of every episode, by file."""
     return {
-        path.name: [(record["group"], record["ids"], record["seed"]) for record in lines(path)]
+        path.name: [(s.group, s.trajectory.ids, s.trajectory.seed) for s in read_rollouts(path)]
         for path in sorted((run / "rollouts").iterdir())
     }
 

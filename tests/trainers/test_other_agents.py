@@ -15,9 +15,10 @@ from gymnast.agents import PolicyWeights, TransformersAgent, load_model
 from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.envs import Environment, make
 from gymnast.errors import ConfigError, UsageError, UserCodeError
-from gymnast.trainers import Trainer, collect, load_config, rollout
+from gymnast.trainers import SavedTrajectory, Trainer, collect, load_config, load_rollouts, rollout
 from gymnast.trainers.build import build_trainer
 from gymnast.trainers.rollouts.environments import environment_factory
+from gymnast.trainers.saving.rollout_files import read_rollouts
 from gymnast.types import Sampling
 from process_agent import ProcessAgent, Server
 from process_runs import assert_same_run, difference, in_two_processes, sampled, written
@@ -134,8 +135,11 @@ def test_a_yaml_names_an_agent_and_its_settings(
     events = server.events()[begun:]
     assert [event.version for event in events if event.kind == "end"] == [0, 1]
     assert len([event for event in events if event.kind == "sample"]) >= 4
-    lines = (tmp_path / "run/rollouts/step_00001.jsonl").read_text().splitlines()
-    assert {span[2] for line in lines for span in json.loads(line)["versions"]} == {0}
+    assert versions(load_rollouts(tmp_path / "run", step=1)) == {0}
+
+
+def versions(saved: list[SavedTrajectory]) -> set[int]:
+    return {span.version for each in saved for span in each.trajectory.versions}
 
 
 def test_the_agent_of_the_docs_trains(tmp_path: Path) -> None:
@@ -265,8 +269,7 @@ def test_one_process_hands_over_and_nobody_samples_before_all_have_the_weights(
     for path in (run / "rollouts").iterdir():
         kind, step = path.stem.split("_")
         version = int(step) - (kind == "step")
-        records = [json.loads(line) for line in path.read_text().splitlines()]
-        assert {span[2] for record in records for span in record["versions"]} == {version}
+        assert versions(read_rollouts(path)) == {version}
 
 
 @pytest.mark.parametrize("name", ["replicated", "sharded"])

@@ -32,7 +32,7 @@ from gymnast.errors import (
     UnknownEnvironment,
     UserCodeError,
 )
-from gymnast.trainers import Trainer
+from gymnast.trainers import Trainer, load_rollouts
 from gymnast.types import Sampling, Trajectory
 
 ROWS = [{"prompt": word} for word in ("Go.", "Say.", "Now.")]
@@ -181,8 +181,8 @@ def test_the_run_folder_has_metrics_rollouts_and_checkpoints(
     assert all(0 <= line["reward/mean"] <= 1 for line in lines[1:4])
     names = ["eval_00000", "eval_00003", "step_00001", "step_00002", "step_00003"]
     assert sorted(path.stem for path in (tmp_path / "rollouts").iterdir()) == names
-    rollouts = (tmp_path / "rollouts" / "step_00002.jsonl").read_text().splitlines()
-    assert [json.loads(line)["group"] for line in rollouts] == [0] * 4 + [1] * 4
+    rollouts = load_rollouts(tmp_path, step=2)
+    assert [saved.group for saved in rollouts] == [0] * 4 + [1] * 4
     kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert kept == ["step_00002", "step_00003"]
 

@@ -20,6 +20,7 @@ from gymnast.trainers.data.input_paths import located
 from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.saving.durable import write_text
 from gymnast.trainers.saving.run_folder import CONFIG_FILE
+from gymnast.trainers.saving.settings import RolloutKeeping
 from gymnast.types import Sampling
 
 MOST_ROWS = 10_000  # longer lists are not written
@@ -46,6 +47,9 @@ def write_python_config(folder: Path, given: Mapping[str, Any]) -> None:
             **{name: given[f"{prefix}{name}"] for name in EvaluationSettings.model_fields},
             **({} if given["eval_rows"] else {"every_steps": 0}),
             **(_sampling(evaluated) if evaluated is not None else {}),
+        },
+        "rollouts": {
+            name: given[f"{RolloutKeeping.prefix}{name}"] for name in RolloutKeeping.model_fields
         },
         "seed": given["seed"],
         "deterministic": given["deterministic"],

@@ -9,6 +9,7 @@
     sampling:     {temperature: 1.0, max_new_tokens: 64}
     trainer:      {steps: 12, rows_per_step: 8, learning_rate: 1e-3}
     evaluation:   {rows: 128, every_steps: 4, group_size: 4, by: [operation]}
+    rollouts:     {every_n: 10, sample: 64}
     seed:         0
     output_dir:   runs/arithmetic
     trackers:     [tensorboard]
@@ -55,7 +56,7 @@ from gymnast.trainers.evaluation.tags import tag_expressions
 from gymnast.trainers.learner.settings import LearnerSettings
 from gymnast.trainers.reporting.trackers import check_names, read_named
 from gymnast.trainers.rollouts.limits import RolloutLimits
-from gymnast.trainers.saving.settings import SavingSettings
+from gymnast.trainers.saving.settings import RolloutKeeping, SavingSettings
 from gymnast.types import Sampling, StopReason
 
 
@@ -244,6 +245,10 @@ class TrainerSection(SavingSettings, RolloutLimits, LearnerSettings, RowSettings
     """The optimisation; see `gymnast.trainers.Trainer`."""
 
 
+class RolloutsSection(RolloutKeeping):
+    """Which rollouts are kept."""
+
+
 class Sections(Settings):
     """The sections of a run."""
 
@@ -263,6 +268,8 @@ class Sections(Settings):
     """How training episodes are sampled."""
     trainer: TrainerSection = TrainerSection()
     """The optimisation."""
+    rollouts: RolloutsSection = RolloutsSection()
+    """Which rollouts are kept on the disk."""
     evaluation: EvaluationSection = EvaluationSection()
     """The evaluations, on rows that are not trained on."""
 

@@ -80,6 +80,11 @@ class Evaluation:
         if rows is not None and len(rows):
             check_tags([rows, *(others for _, others in self.others.values())], self.tags)
 
+    def episodes(self, rows: Sequence[Row] | None) -> int:
+        """How many episodes an evaluation plays; without `rows` there is none."""
+        lengths = [len(rows), *(len(others) for _, others in self.others.values())] if rows else []
+        return self.settings.group_size * sum(lengths)
+
     def run(self, rows: Sequence[Row], purpose: str, *, alone: bool = False) -> Evaluated:
         """Evaluate; a collective call, which every process makes with the same rows.
 

@@ -94,6 +94,34 @@ def advantage_metrics(groups: Sequence[Sequence[CreditedTrajectory]]) -> dict[st
     return metrics
 
 
+def by_token(
+    learned: Sequence[Sequence[CreditedTrajectory]], learned_from: Groups, played: Groups
+) -> list[list[list[float]] | None]:
+    """For each group that was played the advantages of its trajectories, by token.
+
+    Args:
+        learned: With the advantages, in the shape of `learned_from`.
+        learned_from: Some of the groups that were played.
+        played: All of them.
+
+    Returns:
+        In the shape of `played`, each as long as the trajectory's ids, 0.0 where the mask is 0;
+        None for a group that was not learned from.
+    """
+
+    def expanded(credited: CreditedTrajectory) -> list[float]:
+        values = torch.zeros(len(credited.trajectory.ids))
+        mask = torch.tensor(credited.trajectory.action_mask, dtype=torch.bool)
+        values[mask] = credited.token_advantages.to(values)
+        return values.tolist()
+
+    given = {
+        id(group): [expanded(credited) for credited in of_group]
+        for group, of_group in zip(learned_from, learned, strict=True)
+    }
+    return [given.get(id(group)) for group in played]
+
+
 def reward_batch(groups: Groups, weights: Mapping[str, float] | None = None) -> RewardBatch:
     """What an estimator sees of some groups.
 

@@ -29,7 +29,7 @@ EPISODES_AT_ONCE = 256  # a row group of the file, and what is in memory twice w
 # Log-probabilities and the like hardly repeat: dictionaries are of no use to them.
 _PLAIN_FLOATS = ["logprobs.list.element", "advantages.list.element"]
 
-Advantages = Sequence[Sequence[Sequence[float] | None]]
+Advantages = Sequence[Sequence[Sequence[float] | None] | None]
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ def write_rollouts(
         path: The file, ending in .parquet; its folder is made.
         groups: Trajectories by group; those that were played by messages alone have no ids.
         tokenizer: Of their ids, for the columns `text` and `token_ends`.
-        advantages: In the shape of `groups`, each with a number for every token of its trajectory,
-            or None.
+        advantages: In the shape of `groups`, each with a number for every token of its trajectory;
+            None for a trajectory or a group that has none.
 
     Raises:
         DiskFull: There is no room for it; what was there before is untouched.
@@ -159,8 +159,9 @@ def _records(
     groups: Sequence[Sequence[Trajectory]], tokenizer: Any, advantages: Advantages | None
 ) -> Iterator[dict[str, Any]]:
     for number, group in enumerate(groups):
+        of_group = None if advantages is None else advantages[number]
         for member, trajectory in enumerate(group):
-            given = None if advantages is None else advantages[number][member]
+            given = None if of_group is None else of_group[member]
             found = None if tokenizer is None else token_text(tokenizer, trajectory.ids)
             yield as_record(trajectory) | {
                 "group": number,

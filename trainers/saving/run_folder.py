@@ -2,25 +2,23 @@
 
     config.yaml                what was run; for a `Trainer` in Python, with rows.jsonl beside it
     metrics.jsonl              one line for each step, one for each evaluation
-    rollouts/step_00001.jsonl  the trajectories of a step; rollouts/eval_00000.jsonl likewise
+    rollouts/                  the trajectories of steps and evaluations (`kept_rollouts.py`)
     checkpoints/step_00004/    where `train(resume=True)` continues (`checkpoints.py`)
     adapters/                  LoRA adapters alone, loadable by peft
     model/                     the trained model, adapters merged, loadable by plain Transformers
     evaluations/001/           an evaluation on its own: again config.yaml, metrics.jsonl, rollouts/
     run.lock                   held by the process that writes here
 
-A kill may tear the last line of metrics.jsonl and the newest file of rollouts/. Both are of steps
-that a resumed run drops first, and makes again. All else is there whole or not at all.
+A kill may tear the last line of metrics.jsonl. It is of a step that a resumed run drops first, and
+makes again. All else is there whole or not at all.
 """
 
 import json
 import math
 import os
-import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,7 @@ from gymnast.errors import ConfigError
 from gymnast.trainers.saving.checkpoints import Checkpoints
 from gymnast.trainers.saving.disk_space import naming_full_disk
 from gymnast.trainers.saving.durable import sweep, write_text, written_aside
-from gymnast.types import Trajectory
+from gymnast.trainers.saving.saved_runs import FOLDER, rollout_files
 
 CONFIG_FILE = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -97,10 +95,9 @@ class RunFolder:
             text = path.read_text(encoding="utf-8", errors="replace")
             kept = [line for line in text.splitlines() if _step_of(line) <= step]
             write_text(path, "".join(line + "\n" for line in kept))
-        for rollouts in (self.path / "rollouts").glob("*.jsonl"):
-            match = re.match(r"(?:step|eval)_(\d+)(?:_|$)", rollouts.stem)
-            if match is not None and int(match[1]) > step:
-                rollouts.unlink()
+        for rollouts in rollout_files(self.path):
+            if rollouts.step > step:
+                rollouts.path.unlink()
 
     @property
     def has_model(self) -> bool:
@@ -112,39 +109,7 @@ class RunFolder:
         self.checkpoints.sweep()
         for name in (CONFIG_FILE, METRICS, ADAPTERS, MODEL):
             sweep(self.path, name)
-
-    def save_rollouts(self, name: str, groups: Sequence[Sequence[Trajectory]]) -> None:
-        """Write trajectories to rollouts/NAME.jsonl, one per line; null stands for NaN and inf."""
-        folder = self.path / "rollouts"
-        folder.mkdir(exist_ok=True)
-        path = folder / f"{name}.jsonl"
-        lines = [
-            _as_json(_written(trajectory) | {"group": row_index}) + "\n"
-            for row_index, group in enumerate(groups)
-            for trajectory in group
-        ]
-        # Half a surrogate pair, which a row's JSON may hold, is written as JSON escapes it.
-        with (
-            naming_full_disk(path, sum(map(len, lines))),
-            path.open("w", encoding="utf-8", errors="backslashreplace") as file,
-        ):
-            file.writelines(lines)
-
-
-def _written(trajectory: Trajectory) -> dict[str, Any]:
-    """What is written of a trajectory: all but its experts, which are as large as all the rest."""
-    record = asdict(replace(trajectory, experts=None))
-    del record["experts"]
-    return record | {"reward": trajectory.reward}
-
-
-def _as_json(record: Mapping[str, Any]) -> str:
-    """As JSON, which has neither NaN nor infinity; a diverging model gives such logprobs."""
-    try:
-        return json.dumps(record, default=str, ensure_ascii=False, allow_nan=False)
-    except ValueError:
-        text = json.dumps(record, default=str, ensure_ascii=False)
-        return json.dumps(json.loads(text, parse_constant=lambda _: None), ensure_ascii=False)
+        sweep(self.path / FOLDER, "*.parquet")
 
 
 def holds_results(path: Path) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gymnast.cli import app
+from gymnast.trainers import load_rollouts
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -36,7 +37,8 @@ def test_an_image_and_a_yaml_file_are_all_it_takes(docker_image: str, tmp_path: 
     ]
     ended = CliRunner().invoke(app, arguments)
     assert ended.exit_code == 0, ended.output
-    rollouts = (run / "rollouts/step_00001.jsonl").read_text().splitlines()
+    rollouts = load_rollouts(run, step=1)
     assert len(rollouts) == 2
-    assert all("Make sure that there are" in json.dumps(json.loads(r)) for r in rollouts)
+    said = [json.dumps(saved.trajectory.messages) for saved in rollouts]
+    assert all("Make sure that there are" in text for text in said)
     api.remove_image(tag, force=True)  # boxes that are kept ready still use it

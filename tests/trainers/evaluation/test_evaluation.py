@@ -10,7 +10,7 @@ import pytest
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError, InfrastructureError, TooManyFailures
-from gymnast.trainers import Trainer
+from gymnast.trainers import Trainer, load_rollouts
 from gymnast.trainers.evaluation.metrics import measure_environment
 from gymnast.types import Sampling
 
@@ -106,8 +106,10 @@ def test_a_further_environment_is_played_with_its_own_rows(tokenizer: Any, tmp_p
         assert line["eval/one/pass@1/low"] == pytest.approx(0.5101, abs=1e-4)  # four rows, all 1
         assert line["eval/one/by/kind=y/rows"] == 1
         assert line["eval/one/episodes/stop/max_tokens"] >= 0
-    saved = (tmp_path / "rollouts" / "eval_00001_one.jsonl").read_text().splitlines()
-    assert [json.loads(line)["reward"] for line in saved] == [1.0] * 12
+    saved = [each for each in load_rollouts(tmp_path, evaluations=True) if "_one" in each.name]
+    assert [(each.name, each.trajectory.reward) for each in saved] == [
+        (name, 1.0) for name in ("eval_00000_one", "eval_00001_one") for _ in range(12)
+    ]
 
 
 def test_given_rows_are_evaluated_alone(tokenizer: Any) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -139,9 +140,7 @@ def episodes(run: Path, *keys: str) -> dict[str, list[Any]]:
     """Something of every episode, by file."""
     keys = keys or ("group", "row", "seed", "ids", "logprobs", "turn_rewards")
     return {
-        path.name: [
-            [json.loads(line)[key] for key in keys] for line in path.read_text().splitlines()
-        ]
+        path.name: [[record[key] for key in keys] for record in pq.read_table(path).to_pylist()]
         for path in sorted((run / "rollouts").iterdir())
     }
 
@@ -176,8 +175,7 @@ def assert_same_run(ours: Path, theirs: Path) -> None:
     assert_equal_states(*(torch.load(path / "state.pt") for path in (mine, other)))
     files = [load_file(run / "model" / "model.safetensors") for run in (ours, theirs)]
     assert_equal_states(*files)
-    left = [path for path in ours.rglob(".*") if path.parent.name != "rollouts"]
-    assert left == [], "what a killed process left is cleared away"
+    assert list(ours.rglob(".*")) == [], "what a killed process left is cleared away"
 
 
 # --- The run that nobody kills

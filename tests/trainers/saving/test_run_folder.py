@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from gymnast.agents import load_model
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import ConfigError
+from gymnast.trainers.saving.rollout_files import write_rollouts
 from gymnast.trainers.saving.run_folder import RunFolder, evaluation_folder, save_model
-from gymnast.types import Span, StopReason, Trajectory
 
 
 @pytest.fixture
@@ -78,7 +77,7 @@ def test_a_line_without_its_end_is_completed(folder: RunFolder) -> None:
 
 def test_before_the_first_checkpoint_everything_is_dropped(folder: RunFolder) -> None:
     folder.add_metrics({"step": 0, "eval/reward/mean": 0.5})
-    folder.save_rollouts("eval_00000", [])
+    save_rollouts(folder, "eval_00000.parquet")
     folder.drop_after(-1)
     assert metrics(folder) == []
     assert list((folder.path / "rollouts").iterdir()) == []
@@ -89,6 +88,7 @@ def test_before_the_first_checkpoint_everything_is_dropped(folder: RunFolder) ->
 HOLDING = """
 import sys, time
 from pathlib import Path
+from gymnast.trainers.saving.rollout_files import write_rollouts
 from gymnast.trainers.saving.run_folder import RunFolder
 with RunFolder(sys.argv[1]).claimed():
     Path(sys.argv[1], "held").touch()
@@ -153,50 +153,44 @@ def test_only_the_first_process_makes_a_folder_for_an_evaluation(
 # --- Rollouts
 
 
+def save_rollouts(folder: RunFolder, name: str) -> None:
+    write_rollouts(folder.path / "rollouts" / name, [])
+
+
+def names(folder: RunFolder) -> list[str]:
+    return sorted(path.name for path in (folder.path / "rollouts").iterdir())
+
+
 def test_rollouts_of_further_environments_go_by_their_step_not_by_their_name(
     folder: RunFolder,
 ) -> None:
     for name in ("eval_00004_exam", "eval_00004_exam_2", "eval_00002_exam_9"):
-        folder.save_rollouts(name, [])
+        save_rollouts(folder, f"{name}.parquet")
     folder.drop_after(2)
-    assert [path.name for path in (folder.path / "rollouts").iterdir()] == [
-        "eval_00002_exam_9.jsonl"
-    ]
+    assert names(folder) == ["eval_00002_exam_9.parquet"]
 
 
-def test_rollouts_that_will_be_written_again_are_dropped(folder: RunFolder) -> None:
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_rollouts_that_will_be_written_again_are_dropped(folder: RunFolder, suffix: str) -> None:
     for name in ("eval_00000", "step_00002", "eval_00002", "step_00003", "step_100000", "mine"):
-        folder.save_rollouts(name, [])
+        save_rollouts(folder, f"{name}.{suffix}")
     folder.drop_after(2)
-    left = sorted(path.stem for path in (folder.path / "rollouts").iterdir())
-    assert left == ["eval_00000", "eval_00002", "mine", "step_00002"]
+    kept = ["eval_00000", "eval_00002", "mine", "step_00002"]
+    assert names(folder) == [f"{name}.{suffix}" for name in kept]
 
 
-def test_rollouts_are_written_one_a_line(folder: RunFolder) -> None:
-    trajectory = Trajectory(
-        ids=[1, 2, 3],
-        action_mask=[0, 1, 1],
-        logprobs=[0.0, -0.5, -0.25],
-        prompt_length=1,
-        turns=[Span(1, 3)],
-        turn_rewards=[2.0],
-        stop_reason=StopReason.answered,
-        terminated=True,
-        truncated=False,
-        messages=[{"role": "user", "content": "é"}],
-        row={"made": Path("odd"), "half": "\ud83d"},  # JSON cannot say the first
-    )
-    diverged = replace(trajectory, logprobs=[0.0, float("nan"), float("-inf")])  # nor these
-    groups = [[trajectory, replace(trajectory, turn_rewards=[0.0])], [], [diverged]]
-    folder.save_rollouts("step_00001", groups)
-    text = (folder.path / "rollouts" / "step_00001.jsonl").read_text(encoding="utf-8")
-    lines = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
-    assert [(line["group"], line["reward"]) for line in lines] == [(0, 2.0), (0, 0.0), (2, 2.0)]
-    assert lines[0]["ids"] == [1, 2, 3] and lines[0]["turns"] == [[1, 3]]
-    assert lines[0]["stop_reason"] == "answered"
-    assert lines[0]["messages"] == [{"role": "user", "content": "é"}]
-    assert lines[0]["row"] == {"made": "odd", "half": "\ud83d"}
-    assert lines[2]["logprobs"] == [0.0, None, None]
+def test_a_step_that_is_there_in_both_formats_is_dropped_in_both(folder: RunFolder) -> None:
+    for suffix in ("parquet", "jsonl"):
+        save_rollouts(folder, f"step_00003.{suffix}")
+    folder.drop_after(2)
+    assert names(folder) == []
+
+
+def test_rollouts_that_a_kill_left_unfinished_are_swept(folder: RunFolder) -> None:
+    save_rollouts(folder, "step_00001.parquet")
+    (folder.path / "rollouts" / ".step_00002.parquet.new").write_bytes(b"PAR1")
+    folder.sweep()
+    assert names(folder) == ["step_00001.parquet"]
 
 
 # --- The model

@@ -1,0 +1,94 @@
+"""The rollouts that a run has left: which files there are, and their trajectories.
+
+rollouts/step_00001.parquet        those of a step
+rollouts/eval_00004.parquet        those of the evaluation after step 4
+rollouts/eval_00004_exam.parquet   in the further environment "exam"
+rollouts/step_00001.jsonl          as earlier versions wrote them (`old_rollouts.py`)
+"""
+
+import re
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from gymnast.errors import DataError
+from gymnast.trainers.saving.old_rollouts import read_json_lines
+from gymnast.trainers.saving.rollout_files import SavedTrajectory, read_rollouts
+
+FOLDER = "rollouts"
+
+
+class RolloutFile(NamedTuple):
+    """A file of rollouts.
+
+    Attributes:
+        path: Of the file.
+        step: Whose rollouts they are, or after which step they were played.
+        is_evaluation: Whether they are those of an evaluation.
+    """
+
+    path: Path
+    step: int
+    is_evaluation: bool
+
+
+def rollout_files(run: Path) -> list[RolloutFile]:
+    """The files of rollouts in a run's folder, by step and name; others are passed over."""
+    found = list[RolloutFile]()
+    for path in sorted((run / FOLDER).glob("*_*")):
+        match = re.fullmatch(r"(step|eval)_(\d+)(_.+)?\.(jsonl|parquet)", path.name)
+        if match is not None:
+            found.append(RolloutFile(path, int(match[2]), match[1] == "eval"))
+    return sorted(found, key=lambda file: (file.step, file.path.name))
+
+
+def load_rollouts(
+    run: str | Path, *, step: int | None = None, evaluations: bool = False
+) -> list[SavedTrajectory]:
+    """Load the trajectories that a run has written.
+
+        for saved in load_rollouts("runs/arithmetic", step=4):
+            print(saved.group, saved.trajectory.reward, saved.trajectory.messages[-1])
+
+    Args:
+        run: A run's folder, or that of an evaluation on its own (RUN/evaluations/001).
+        step: Only those of one step, or of the evaluations after it; by default those of all.
+        evaluations: Those of evaluations, in place of those of steps. `SavedTrajectory.name` tells
+            further environments from the run's own.
+
+    Returns:
+        Step by step, in the order in which they were written.
+
+    Raises:
+        DataError: There is no such run, it has no such rollouts, or a file cannot be read.
+    """
+    folder, kind = Path(run).expanduser(), "evaluations" if evaluations else "steps"
+    if not folder.is_dir():
+        raise DataError(f"{run}: there is no such folder; name the folder of a run")
+    named = {file.path.stem: file for file in rollout_files(folder)}  # .parquet before .jsonl
+    files = [file for file in named.values() if file.is_evaluation == evaluations]
+    if not files:
+        raise DataError(
+            f"{run}: has no rollouts of {kind} (in {FOLDER}/); a run writes them unless "
+            "rollouts.keep is none"
+        )
+    chosen = [file for file in files if step is None or file.step == step]
+    if not chosen:
+        there = shown_steps(file.step for file in files)
+        raise DataError(f"{run}: has no rollouts of {kind[:-1]} {step}; it has those of {there}")
+    return [saved for file in chosen for saved in _read(file.path)]
+
+
+def shown_steps(steps: Iterable[int]) -> str:
+    """Numbers as people read them: "1-4, 6"."""
+    ordered = sorted(set(steps))
+    runs = [
+        [number for _, number in run]
+        for _, run in groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0])
+    ]
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _read(path: Path) -> list[SavedTrajectory]:
+    return read_json_lines(path) if path.suffix == ".jsonl" else read_rollouts(path)
