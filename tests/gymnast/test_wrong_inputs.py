@@ -293,6 +293,26 @@ SETTINGS = {
         "train run.yaml model.dtype=int4",
         "model.dtype: must be one of 'bfloat16', 'float16' or 'float32', got 'int4'",
     ),
+    "fewer rows at most than at least": (
+        "train run.yaml trainer.dynamic_sampling.most_rows=1",
+        "trainer.dynamic_sampling.most_rows: must be >= 2, trainer.rows_per_step, got 1",
+    ),
+    "dynamic sampling without a limit": (
+        "train run.yaml 'trainer.dynamic_sampling={}'",
+        "trainer.dynamic_sampling.most_rows: is required",
+    ),
+    "dynamic sampling where groups that are alike may teach something": (
+        "train run.yaml trainer.dynamic_sampling.most_rows=64 algorithm.name=reinforce_pp",
+        "trainer.dynamic_sampling: needs an estimator that compares the episodes of a row",
+    ),
+    "a curriculum of rows of which none comes twice": (
+        "train run.yaml 'trainer.curriculum={}'",
+        "trainer.curriculum.by: is required where the environment makes the rows (sample_row), ",
+    ),
+    "a curriculum by a column that no row has": (
+        "train run.yaml trainer.curriculum.by=operaton",
+        "trainer.curriculum.by: must find something in a training row, got operaton (the columns: ",
+    ),
     "a group of one": (
         "train run.yaml algorithm.group_size=1",
         "algorithm.group_size: must be >= 2, got 1",

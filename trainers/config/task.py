@@ -13,6 +13,7 @@ from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.config.task_rows import evaluation_environment, split_rows, try_rows
 from gymnast.trainers.config.worked_rows import with_worked_rows
 from gymnast.trainers.data.rows import Row, RowSource
+from gymnast.trainers.data.step_rows import step_rows
 from gymnast.trainers.evaluation.evaluation import EvaluationEnvironment
 from gymnast.trainers.evaluation.tags import check_tags, tag_expressions
 
@@ -62,6 +63,8 @@ def prepare_task(config: RunConfig, tokenizer: Any, model_context_length: int | 
     rows = split_rows(config, make_env, [row for other in others.values() for row in other.rows])
     make_env = with_worked_rows(make_env, rows.training, of_data=config.data is not None)
     try_rows(config, make_env, rows)
+    settings = config.trainer
+    step_rows(rows.training, settings, settings.rows_per_step, config.seed, "trainer.")  # checks
     row_sets = [rows.evaluation, *(other.rows for other in others.values())]
     check_tags(row_sets, tag_expressions(config.evaluation.by))
     return RunTask(make_env, rows.training, rows.evaluation, others)

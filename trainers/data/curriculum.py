@@ -80,30 +80,37 @@ class Curriculum(StepRows):
         most: How many rows a step is offered.
         settings: The preference.
         seed: Of the draws.
+        place: What precedes the settings' names in errors: "trainer.".
 
     Raises:
         ConfigError: The rows are made without end and `by` is not set, or it finds nothing.
     """
 
     def __init__(
-        self, source: RowSource, most: int, settings: CurriculumSettings, *, seed: int
+        self,
+        source: RowSource,
+        most: int,
+        settings: CurriculumSettings,
+        *,
+        seed: int,
+        place: str = "",
     ) -> None:
         super().__init__(source, most)
-        self._settings, self._seed = settings, seed
+        self._settings, self._seed, self._by = settings, seed, f"{place}curriculum.by"
         self._tried: dict[str, Tried] = {}
         self._offered: list[str] = []  # the keys of the last offer
         self._next: int | None = None  # the position where a source without end goes on
         if not isinstance(source, DatasetRows) and settings.by is None:
             raise ConfigError(
-                "curriculum.by: is required where the environment makes the rows (sample_row), or "
+                f"{self._by}: is required where the environment makes the rows (sample_row), or "
                 "a RowSource does: none comes a second time; name a column that rows share, such "
-                "as difficulty, or leave curriculum out"
+                "as difficulty, or leave the curriculum out"
             )
         self._expression = None if settings.by is None else jmespath.compile(settings.by)
         rows = self._candidates(0)
         self._keys = [self._key(row) for row in rows]  # of a dataset: of all its rows
         if settings.by is not None and set(self._keys) == {"null"}:
-            raise _found_nothing(settings.by, islice(rows, 1000))
+            raise self._found_nothing(settings.by, islice(rows, 1000))
 
     def offer(self, step: int) -> list[Row]:
         """See `StepRows`."""
@@ -168,7 +175,7 @@ class Curriculum(StepRows):
             found = self._expression.search(row)
         except Exception as error:  # jmespath's functions let Python's own errors through
             raise ConfigError(
-                f"curriculum.by: {self._settings.by!r} cannot be applied to a row: "
+                f"{self._by}: {self._settings.by!r} cannot be applied to a row: "
                 f"{str(error).splitlines()[0]}; the row is {dict(row)!r:.200}"
             ) from error
         return json.dumps(found, sort_keys=True, default=str)
@@ -184,16 +191,15 @@ class Curriculum(StepRows):
         preferences = np.array([known.get(key, untried) for key in keys])
         return (1 - share) * preferences / preferences.sum() + share / len(keys)
 
+    def _found_nothing(self, expression: str, rows: Iterable[Row]) -> ConfigError:
+        columns = sorted({str(column) for row in rows for column in row})
+        near = nearest(expression.strip('"'), columns)
+        hint = f"; did you mean {near}?" if near else ""
+        return ConfigError(
+            f"{self._by}: must find something in a training row, got {expression} "
+            f"(the columns: {', '.join(columns)}){hint}"
+        )
+
 
 def _log_beta(a: float, b: float) -> float:
     return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-
-
-def _found_nothing(expression: str, rows: Iterable[Row]) -> ConfigError:
-    columns = sorted({str(column) for row in rows for column in row})
-    near = nearest(expression.strip('"'), columns)
-    hint = f"; did you mean {near}?" if near else ""
-    return ConfigError(
-        f"curriculum.by: must find something in a training row, got {expression} "
-        f"(the columns: {', '.join(columns)}){hint}"
-    )

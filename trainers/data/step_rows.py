@@ -11,7 +11,9 @@ from gymnast.trainers.data.rows import RowSource
 from gymnast.trainers.data.settings import RowSettings
 
 
-def step_rows(source: RowSource, settings: RowSettings, rows_per_step: int, seed: int) -> StepRows:
+def step_rows(
+    source: RowSource, settings: RowSettings, rows_per_step: int, seed: int, place: str = ""
+) -> StepRows:
     """The rows of a run's steps.
 
     Args:
@@ -19,13 +21,14 @@ def step_rows(source: RowSource, settings: RowSettings, rows_per_step: int, seed
         settings: The run's.
         rows_per_step: How many groups a step is to train on.
         seed: The run's.
+        place: What precedes the settings' names in errors: "trainer.".
 
     Raises:
         ConfigError: The settings do not go together, or not with the source.
     """
-    most = settings.most_rows(rows_per_step)
+    most = settings.most_rows(rows_per_step, place)
     if settings.curriculum is not None:
-        return Curriculum(source, most, settings.curriculum, seed=seed)
+        return Curriculum(source, most, settings.curriculum, seed=seed, place=place)
     if settings.dynamic_sampling is not None:
         return CursorRows(source, most, rows_per_step)
     return StepRows(source, most)
