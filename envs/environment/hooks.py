@@ -192,7 +192,7 @@ class Hooks:
         their states are equal, so what differs in every episode does not belong to it.
 
         Returns:
-            A value that can be hashed: a string, a number, a tuple or frozenset of these. None: the
+            A value that can be hashed: a string, a number, a tuple of these. None: the
             turn is compared with no other.
         """
         return None
