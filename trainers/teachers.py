@@ -6,6 +6,7 @@ from gymnast.agents.loading.load import load_model, load_tokenizer
 from gymnast.agents.loading.vocabulary import check_has_logits, check_same_vocabulary
 from gymnast.envs import Environment
 from gymnast.envs.registry import find
+from gymnast.errors import ModelError
 from gymnast.trainers.algorithms.distillation import Teacher
 from gymnast.trainers.rollouts.one_episode import no_hints
 
@@ -26,7 +27,11 @@ def check_teacher(teacher: Teacher | None, tokenizer: Any, environment: Any) -> 
     if teacher is None:
         return
     if teacher.is_other and isinstance(teacher.model, str):
-        check_same_vocabulary(tokenizer, load_tokenizer(teacher.model), teacher.model)
+        try:
+            own = load_tokenizer(teacher.model)
+        except ModelError as error:
+            raise ModelError(f"algorithm.teacher.model: {error}") from error
+        check_same_vocabulary(tokenizer, own, teacher.model)
     if teacher.uses_hints and isinstance(environment, str | type):
         cls = find(environment)
         if issubclass(cls, Environment) and cls.hint is Environment.hint:

@@ -321,6 +321,34 @@ SETTINGS = {
         "train run.yaml algorithm.name=ppo",
         "algorithm.name: there is no algorithm 'ppo'. There are: cispo, dapo, ",
     ),
+    "distillation without a teacher": (
+        "train run.yaml algorithm.name=distillation",
+        "algorithm.teacher: is required by distillation, which learns from nothing else; add ",
+    ),
+    "a teacher that is only a name": (
+        "train run.yaml algorithm.teacher=base",
+        "algorithm.teacher: must be a mapping",
+    ),
+    "a teacher without a model": (
+        "train run.yaml 'algorithm.teacher={weight: 2.0}'",
+        "algorithm.teacher.model: is required",
+    ),
+    "a teacher that there is not": (
+        "train run.yaml algorithm.teacher.model=./no",
+        "algorithm.teacher.model: model '{here}/no': there is no such folder",
+    ),
+    "a teacher's hints where the environment has none": (
+        "train run.yaml algorithm.teacher.model=policy",
+        "algorithm.teacher.hints: is true, and Arithmetic has no hook hint(row); write one",
+    ),
+    "a divergence that sampled tokens do not give": (
+        "train run.yaml 'algorithm.teacher={model: base, divergence: jsd}'",
+        "algorithm.teacher.divergence: must be reverse_kl with the estimator sampled, got jsd; ",
+    ),
+    "a reference refreshed before every step but one": (
+        "train run.yaml 'algorithm.kl={coefficient: 0.1, refresh_every_steps: -1}'",
+        "algorithm.kl.refresh_every_steps: must be >= 0, got -1",
+    ),
     "a reward function that there is not": (
         "train run.yaml 'rewards=[{function: shop.py:brevity}]'",
         "rewards.0.function: '{here}/shop.py' has no 'brevity'. It defines: ",

@@ -15,7 +15,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -34,7 +34,7 @@ from gymnast.agents import load_model
 from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.envs import Environment
 from gymnast.errors import GymnastError, InfrastructureError
-from gymnast.trainers import Algorithm, Kl, Trainer, losses, make_algorithm
+from gymnast.trainers import Algorithm, Kl, Teacher, Trainer, losses, make_algorithm
 from gymnast.trainers.algorithms.advantages import ESTIMATORS
 from gymnast.trainers.algorithms.losses import LOSSES, TokenLosses
 from gymnast.trainers.distributed.processes import together
@@ -258,6 +258,28 @@ def penalised(folder: Path) -> Found:
     )
     # Every trajectory is a micro-batch of its own.
     return train(algorithm=algorithm, tokens_per_microbatch=1, rows_per_step=1, group_size=3)[1]
+
+
+class Hinted(SmallLetters):
+    """Only a teacher is told what is wanted."""
+
+    def hint(self, row: Any) -> Any:
+        return [{"role": "user", "content": "Write small letters."}]
+
+
+def taught(folder: Path) -> Found:
+    """Teachers of both kinds beside a reference that is refreshed; the second with FSDP2."""
+    kl = Kl(0.1, refresh_every_steps=1)
+    other = Teacher(tiny_model(seed=1), estimator="exact", divergence="jsd")
+    several = "WORLD_SIZE" in os.environ
+    found: Found = {}
+    for teacher, divided in ((Teacher("policy"), False), (other, True)):
+        algorithm = make_algorithm("reinforce_pp", teacher=teacher, kl=kl, epochs=2)
+        with fsdp2() if divided and several else nullcontext():
+            found[teacher.estimator] = train(
+                environment=Hinted, algorithm=algorithm, tokens_per_microbatch=150, steps=2
+            )[1]
+    return found
 
 
 def exchange(folder: Path) -> Found:
@@ -506,6 +528,7 @@ SCENARIOS = [
     uneven,
     estimators_see_all,
     penalised,
+    taught,
     exchange,
     skipped_in_one,
     diverged_in_one,

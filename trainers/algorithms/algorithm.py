@@ -262,13 +262,13 @@ def _check_teacher(teacher: Teacher | None, estimator: Part[Any], steps: int) ->
         if estimator.says("needs_teacher"):
             raise ConfigError(
                 "algorithm.teacher: is required by distillation, which learns from nothing else; "
-                "add teacher: {model: ...}"
+                "add teacher: {model: ...}, another model's name, base or policy"
             )
     elif teacher.is_policy and teacher.is_exact and steps > 1:
         raise ConfigError(
             f"algorithm.epochs and algorithm.minibatches: make {steps} optimisation steps of a "
             "batch, between which the policy that is its own exact teacher changes; set both to 1, "
-            "or teacher.estimator to sampled, or teacher.model to base"
+            "or algorithm.teacher.estimator to sampled, or algorithm.teacher.model to base"
         )
 
 

@@ -131,30 +131,30 @@ class Teacher:
     dtype: TeacherDtype | None = None
 
     def __post_init__(self) -> None:
-        check_positive(**{"teacher.weight": self.weight})
-        check_one_of(list(DIVERGENCES), **{"teacher.divergence": self.divergence})
-        check_one_of(get_args(EstimatorName), **{"teacher.estimator": self.estimator})
+        check_positive(**{"algorithm.teacher.weight": self.weight})
+        check_one_of(list(DIVERGENCES), **{"algorithm.teacher.divergence": self.divergence})
+        check_one_of(get_args(EstimatorName), **{"algorithm.teacher.estimator": self.estimator})
         if self.clip is not None:
-            check_positive(**{"teacher.clip": self.clip})
+            check_positive(**{"algorithm.teacher.clip": self.clip})
         if not self.is_exact and self.divergence != "reverse_kl":
             raise ConfigError(
-                f"teacher.divergence: must be reverse_kl with the estimator sampled, got "
-                f"{self.divergence}; set teacher.estimator to exact"
+                f"algorithm.teacher.divergence: must be reverse_kl with the estimator sampled, got "
+                f"{self.divergence}; set algorithm.teacher.estimator to exact"
             )
         if self.is_exact and self.clip is not None:
             raise ConfigError(
-                f"teacher.clip: is {self.clip:g}, which bounds sampled tokens, and "
-                "teacher.estimator is exact; leave one of the two out"
+                f"algorithm.teacher.clip: is {self.clip:g}, which bounds sampled tokens, and "
+                "algorithm.teacher.estimator is exact; leave one of the two out"
             )
         if self.is_policy and not self.uses_hints:
             raise ConfigError(
-                "teacher.hints: must be true where teacher.model is policy, got false: without a "
-                "hint the policy has nothing to learn from itself"
+                "algorithm.teacher.hints: must be true where algorithm.teacher.model is policy, "
+                "got false: without a hint the policy has nothing to learn from itself"
             )
         if self.dtype is not None and not self.is_other:
             raise ConfigError(
-                f"teacher.dtype: is {self.dtype}, and the teacher {self.model!r:.80} has the "
-                "dtype of the policy; leave it out"
+                f"algorithm.teacher.dtype: is {self.dtype}, and the teacher {self.model!r:.80} has "
+                "the dtype of the policy; leave it out"
             )
 
     @property

@@ -120,6 +120,25 @@ def test_a_hint_in_several_messages_may_be_a_worked_call(
     assert teachers.endswith(policys[policys.index("<|im_start|>user\nWhat does a pen") :])
 
 
+def test_the_hint_stands_after_worked_turns(renderer: Renderer) -> None:
+    class Solved(Shop):
+        """Says how it is solved."""
+
+        def solve(self, row: Any) -> Any:
+            return [{"role": "assistant", "content": "Three."}]
+
+        def reward(self, episode: Any) -> float:
+            return float(episode.answer == "Three.")
+
+    other = {"prompt": "What does a cup cost?", "secret": ""}
+    env = Solved(renderer, rows=[other], worked_turns=1, system_prompt="You are a clerk.")
+    policys, teachers = read(env, renderer)
+    before, hint, after = teachers.partition(f"<|im_start|>user\n{SHOWN['content']}<|im_end|>\n")
+    assert hint and before + after == policys
+    assert "Three." in before and "a cup" in before
+    assert after.startswith("<|im_start|>user\nWhat does a pen cost?")
+
+
 TURNS = (
     "{%- for m in messages %}{%- if not loop.first and m.role == 'user' == loop.previtem.role %}"
     "{{ raise_exception('a user speaks once') }}{%- endif %}{%- endfor %}"

@@ -89,7 +89,10 @@ def test_the_weight_and_the_clip_act_on_the_sampled_difference() -> None:
         ({"divergence": "jsd"}, "must be reverse_kl with the estimator sampled, got jsd"),
         ({"estimator": "exact", "clip": 2.0}, "teacher.clip: is 2, which bounds sampled tokens"),
         ({"clip": -1.0}, "teacher.clip: must be > 0"),
-        ({"model": "policy", "hints": False}, "teacher.hints: must be true where teacher.model"),
+        (
+            {"model": "policy", "hints": False},
+            "teacher.hints: must be true where algorithm.teacher.model",
+        ),
         ({"model": "base", "dtype": "bfloat16"}, "teacher.dtype: is bfloat16, and the teacher"),
     ],
 )

@@ -112,6 +112,18 @@ def test_a_divergence_is_taken_from_the_reward_of_its_own_trajectory(
     assert alone["steps"][-1]["grad_norm"] > 0
 
 
+def test_a_teacher_and_a_refreshed_reference_say_what_they_say_in_one_process(
+    found: Found, scenarios: Any, folder: Path
+) -> None:
+    for teacher, alone in scenarios.taught(folder).items():
+        here, there = (process["taught"][teacher] for process in found)
+        for ours, theirs in zip(here["steps"], alone["steps"], strict=True):
+            told = without_clocks(theirs)
+            assert {name: ours[name] for name in told} == pytest.approx(told, rel=2e-3, abs=1e-5)
+        assert here["weights"] == there["weights"]
+        assert alone["steps"][0]["teacher/kl"] > 0 and alone["steps"][-1]["kl"] > 0
+
+
 # --- Processes differ
 
 
