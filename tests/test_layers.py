@@ -88,6 +88,9 @@ ROOMS = {
     "trainers.reporting": (
         "envs.boxes trainers.base trainers.distributed trainers.evaluation"
     ),
+    "trainers.reporting.advice": (
+        "envs trainers.base trainers.evaluation trainers.learner trainers.reporting"
+    ),
     "trainers.config": (
         "envs envs.environment trainers.algorithms trainers.base trainers.data "
         "trainers.evaluation trainers.learner trainers.reporting trainers.rollouts trainers.saving"
@@ -96,7 +99,7 @@ ROOMS = {
         "agents agents.loading envs trainers.algorithms trainers.base trainers.config "
         "trainers.data trainers.distributed trainers.evaluation trainers.learner "
         "trainers.learner.memory trainers.learner.optimizers "
-        "trainers.reporting trainers.rollouts trainers.saving"
+        "trainers.reporting trainers.reporting.advice trainers.rollouts trainers.saving"
     ),
     "commands": (
         "envs envs.environment sandboxes.backends trainers.base trainers.config "

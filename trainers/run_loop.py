@@ -13,9 +13,11 @@ from typing import Any, Protocol
 from accelerate import Accelerator
 
 from gymnast.errors import CheckpointError, ConfigError
+from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.learner.optimizers.not_finite import ends_run, raise_if_run_ends
+from gymnast.trainers.reporting.advice.advisor import Advisor
 from gymnast.trainers.saving.disk_space import check_room, estimate_need
 from gymnast.trainers.saving.ending import Ending
 from gymnast.trainers.saving.run_folder import RunFolder
@@ -35,6 +37,8 @@ class Steps(Protocol):
     eval_every_steps: int
     accelerator: Accelerator
     folder: RunFolder | None
+    advisor: Advisor
+    observer: Observer | None
     model: Any
     tokenizer: Any
 
@@ -127,6 +131,7 @@ class RunLoop:
         summary["cpu_seconds"] = time.process_time() - cpu_started
         folder = None if trainer.folder is None else str(trainer.folder.path)
         summary |= {"steps": trainer.step, "folder": folder, "stopped_by": stopped_by}
+        summary["advice"] = trainer.advisor.standing
         trainer.tell("on_end", summary)
         return summary
 
@@ -145,6 +150,8 @@ class RunLoop:
         while trainer.step < trainer.steps:
             before, cpu_before = time.perf_counter(), time.process_time()
             trainer.train_step()
+            if trainer.accelerator.is_main_process:
+                trainer.advisor.tell(trainer.folder, trainer.observer)
             summary["train/seconds"] += time.perf_counter() - before
             summary["train/cpu_seconds"] += time.process_time() - cpu_before
             since_s = self._agreed(time.monotonic() - saved)

@@ -51,6 +51,7 @@ from gymnast.trainers.learner.memory.choice import kv_warning, memory_line
 from gymnast.trainers.learner.model_checks import check_dtypes
 from gymnast.trainers.learner.optimizers.not_finite import skip_message
 from gymnast.trainers.learner.optimizers.weight_kinds import has_adapters
+from gymnast.trainers.reporting.advice.advisor import Advisor
 from gymnast.trainers.reporting.console import RunConsole
 from gymnast.trainers.reporting.trackers import Named, as_json, finite, make_trackers, tracking
 from gymnast.trainers.rollouts.environments import MakeEnvironment, environment_factory
@@ -180,7 +181,6 @@ class Trainer:
         self._stopping, self._hyperparameters = Stopping(), hyperparameters or {}
         learned = as_algorithm(algorithm)
         learned.check_group_size(self.group_size)
-
         path = settings.run.output_dir
         if path is not None:  # made absolute now: the user's code may change the working folder
             path = str(absolute(path, Path.cwd()))
@@ -221,20 +221,20 @@ class Trainer:
             learned.check_compares_members("dynamic_sampling")
             wanted = DynamicSampling(self.rows_per_step, self.learner.has_spread)
             self._rollout_settings = replace(self._rollout_settings, dynamic_sampling=wanted)
-        count = len(source) if isinstance(source, DatasetRows) else None
         self._unusual = unusual(
             settings.learning.learning_rate,
             self.rows_per_step,
-            count,
+            len(source) if isinstance(source, DatasetRows) else None,
             settings.learning.rate_of_adapters if has_adapters(model) else None,
         )
         self.folder = None if path is None else RunFolder(path)
         written_to = path if self.accelerator.is_main_process else None
         self._kept = KeptRollouts(written_to, settings.kept, tokenizer, self.seed)
+        self.advisor = Advisor(make_env, self.sampling, settings.learning, settings.evaluation)
         state = RunState(
             *(self.accelerator, self.learner.optimizer, self.folder, self.seed),
             keep=settings.saving.keep_checkpoints,
-            parts=self.learner.parts | self._rows.parts,
+            parts={"advisor": self.advisor} | self.learner.parts | self._rows.parts,
         )
         self.loop = RunLoop(self, state, self._stopping, settings.saving)
 
@@ -273,8 +273,8 @@ class Trainer:
         Returns:
             `before` and `after`, mean rewards of the first and last evaluation, where there were
             any; `steps`, how many are done; `seconds`, `cpu_seconds`, and of them `train/seconds`
-            and `train/cpu_seconds` in steps; `folder`, a path or None; `stopped_by`: "steps",
-            "Ctrl-C" or "SIGTERM".
+            and `train/cpu_seconds` in steps; `advice`, why it does not learn, where it
+            does not; `folder`, a path or None; `stopped_by`: "steps", "Ctrl-C" or "SIGTERM".
 
         Raises:
             ModelError: It is in float16, in which gradients are lost.
@@ -366,24 +366,24 @@ class Trainer:
         learned = self.learner.update(to_learn_from, self.step, done=self.step / self.steps)
         of_rows = self._rows.played({group.row_index: group.rewards for group in rollouts})
         self.step += 1
+        metrics = learned.metrics | rollouts.metrics | of_rows
+        self.advisor.see(self.step, metrics, rollouts)
         self.loop.state.mark()
         ended = time.perf_counter()
-        times = {
+        metrics |= {
             "time/rollout_s": collected - started,
             "time/train_s": ended - collected,
             "time/step_s": ended - started,
             "tokens/per_s": rollouts.metrics.get("tokens/sampled", 0.0) / (collected - started),
         }
-        metrics = learned.metrics | rollouts.metrics | of_rows | times
         self._record(self.step, metrics)
         self._kept.save(self.step, rollouts, by_token(learned.groups, to_learn_from, rollouts))
         self.tell("on_step", self.step, metrics, rollouts)
         self._rollouts.hand_over(self.model, self.step)
 
     def _settings_of_step(self, step: int, rows: int) -> RolloutSettings:
-        most = self.max_failed_episodes
-        if most is None:
-            most = 0 if step == 1 else rows * self.group_size // 10
+        share = 0 if step == 1 else rows * self.group_size // 10
+        most = share if self.max_failed_episodes is None else self.max_failed_episodes
         seed = derive(self.seed, "step", step)
         return replace(self._rollout_settings, seed=seed, max_failed_episodes=most)
 

@@ -1,11 +1,32 @@
 """The events of a run, for a console, a logger or a program of your own."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gymnast.types import Trajectory
 
 Groups = Sequence[Sequence[Trajectory]]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Why a run does not learn, and what to do.
+
+    Attributes:
+        step: The step after which it holds.
+        cause: In a few words: "no calls".
+        text: What was seen and what to do, with settings named as in a YAML.
+        page: Where docs say more.
+    """
+
+    step: int
+    cause: str
+    text: str
+    page: str
+
+    def __str__(self) -> str:
+        return f"{self.cause}: {self.text} ({self.page})"
 
 
 class Observer(Protocol):
@@ -37,6 +58,9 @@ class Observer(Protocol):
 
             def on_end(self, summary):
                 pass
+
+    An observer may have `on_advice(advice)` besides, which gets an `Advice` where a run does not
+    learn. Where it has none, or there is no observer, the advice is logged as a warning.
     """
 
     def on_start(self, trainer_info: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gymnast.envs.boxes.box import BROKEN
-from gymnast.trainers.base.observer import Groups
+from gymnast.trainers.base.observer import Advice, Groups
 from gymnast.trainers.reporting.shown_episodes import ShownEpisode, pick_episodes
 from gymnast.trainers.reporting.table import (
     aligned,
@@ -86,6 +86,10 @@ class RunConsole:
         # On a terminal the bar shows the time left, and lines are short.
         self._write(line if self._console.is_terminal else f"{line}  left {left}")
 
+    def on_advice(self, advice: Advice) -> None:
+        """Write why the run does not learn."""
+        self._write(f"not learning, step {advice.step}: {advice}", style="yellow")
+
     def on_evaluation(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
         """Write the evaluation's line, a table if it has parts, and a few of its episodes."""
         self._evaluated = True
@@ -118,6 +122,10 @@ class RunConsole:
         train_s = summary.get("train/seconds", summary.get("seconds", 0.0))
         train_cpu_s = summary.get("train/cpu_seconds", summary.get("cpu_seconds", 0.0))
         self._write(f"trained for {duration(train_s)} ({train_cpu_s:.0f} CPU seconds)")
+        if standing := summary.get("advice"):
+            causes = ", ".join(advice.cause for advice in standing)
+            page = standing[0].page
+            self._write(f"not learning at the end: {causes} (see above and {page})", style="yellow")
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:

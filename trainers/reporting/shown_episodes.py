@@ -42,7 +42,7 @@ def pick_episodes(groups: Sequence[Sequence[Trajectory]], count: int = 3) -> lis
 
 def as_shown(trajectory: Trajectory) -> ShownEpisode:
     """One episode in words."""
-    start = _first_action(trajectory)
+    start = first_action(trajectory)
     before = trajectory.messages[:start]
     return ShownEpisode(
         prompt=_text(before[-1].get("content")) if before else "",
@@ -52,7 +52,7 @@ def as_shown(trajectory: Trajectory) -> ShownEpisode:
     )
 
 
-def _first_action(trajectory: Trajectory) -> int:
+def first_action(trajectory: Trajectory) -> int:
     """The index of the policy's first message; the prompt may hold worked turns before it."""
     spoken = [i for i, m in enumerate(trajectory.messages) if m["role"] == "assistant"]
     turns = len(trajectory.turns)
@@ -65,11 +65,12 @@ def _events(message: Mapping[str, Any]) -> list[str]:
         return [f"-> {content}"]
     if message.get("raw"):  # a call that could not be parsed is shown as it was written
         return [str(message["raw"]).strip()]
-    calls = [_call(call) for call in message.get("tool_calls") or []]
+    calls = [shown_call(call) for call in message.get("tool_calls") or []]
     return [*([content] if content else []), *calls] or ["(nothing)"]
 
 
-def _call(call: Any) -> str:
+def shown_call(call: Any) -> str:
+    """A call in OpenAI's shape as one writes it in Python: name(argument=value)."""
     function = call.get("function", call)
     arguments = function.get("arguments") or {}
     if isinstance(arguments, Mapping):

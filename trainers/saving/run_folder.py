@@ -2,6 +2,7 @@
 
     config.yaml                what was run; for a `Trainer` in Python, with rows.jsonl beside it
     metrics.jsonl              one line for each step, one for each evaluation
+    advice.jsonl               why the run did not learn, and what to do, where it did not
     rollouts/                  the trajectories of steps and evaluations (`kept_rollouts.py`)
     checkpoints/step_00004/    where `train(resume=True)` continues (`checkpoints.py`)
     adapters/                  LoRA adapters alone, loadable by peft
@@ -9,8 +10,8 @@
     evaluations/001/           an evaluation on its own: again config.yaml, metrics.jsonl, rollouts/
     run.lock                   held by the process that writes here
 
-A kill may tear the last line of metrics.jsonl. It is of a step that a resumed run drops first, and
-makes again. All else is there whole or not at all.
+A kill may tear the last lines of metrics.jsonl and advice.jsonl. They are of steps that a resumed
+run drops first, and makes again. All else is there whole or not at all.
 """
 
 import json
@@ -34,6 +35,7 @@ from gymnast.trainers.saving.saved_runs import FOLDER, rollout_files
 
 CONFIG_FILE = "config.yaml"
 METRICS = "metrics.jsonl"
+ADVICE = "advice.jsonl"
 ADAPTERS = "adapters"
 MODEL = "model"
 EVALUATIONS = "evaluations"
@@ -78,23 +80,30 @@ class RunFolder:
 
     def add_metrics(self, metrics: Mapping[str, float | None]) -> None:
         """Append one line to metrics.jsonl; it is on the disk before any checkpoint of its step."""
-        path, line = self.path / METRICS, json.dumps(dict(metrics)) + "\n"
+        self._append(METRICS, metrics)
+
+    def add_advice(self, advice: Mapping[str, Any]) -> None:
+        """Append one line to advice.jsonl, likewise; it has the step that it holds after."""
+        self._append(ADVICE, advice)
+
+    def _append(self, name: str, record: Mapping[str, Any]) -> None:
+        path, line = self.path / name, json.dumps(dict(record)) + "\n"
         with naming_full_disk(path, len(line)), path.open("a", encoding="utf-8") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
 
     def drop_after(self, step: int) -> None:
-        """Remove the metrics and rollouts that a resumed run is going to write again.
+        """Remove the metrics, advice and rollouts that a resumed run is going to write again.
 
         Args:
             step: The last one that is kept; -1 keeps none, step 0 being the first evaluation.
         """
-        path = self.path / METRICS
-        if path.exists():
-            text = path.read_text(encoding="utf-8", errors="replace")
-            kept = [line for line in text.splitlines() if _step_of(line) <= step]
-            write_text(path, "".join(line + "\n" for line in kept))
+        for path in (self.path / METRICS, self.path / ADVICE):
+            if path.exists():
+                text = path.read_text(encoding="utf-8", errors="replace")
+                kept = [line for line in text.splitlines() if _step_of(line) <= step]
+                write_text(path, "".join(line + "\n" for line in kept))
         for rollouts in rollout_files(self.path):
             if rollouts.step > step:
                 rollouts.path.unlink()
@@ -107,7 +116,7 @@ class RunFolder:
     def sweep(self) -> None:
         """Clear away what a killed process was writing or removing."""
         self.checkpoints.sweep()
-        for name in (CONFIG_FILE, METRICS, ADAPTERS, MODEL):
+        for name in (CONFIG_FILE, METRICS, ADVICE, ADAPTERS, MODEL):
             sweep(self.path, name)
         sweep(self.path / FOLDER, "*.parquet")
 

@@ -1,0 +1,1 @@
+"""Saying in words that a run cannot learn, why, and what to do."""

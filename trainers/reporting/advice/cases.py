@@ -1,0 +1,175 @@
+"""Why a run does not learn, and what to do: from what was seen of its steps to sentences.
+
+Each case is a pure function of a `History` and a few facts about the run; docs/learning.md lists
+what they say. A run that learns hears nothing: what may be a stage of learning (malformed calls,
+episodes that are cut) is said where nearly no episode has an advantage, or the reward has stopped
+rising. `numbers.py` has the cases that are about the optimisation.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gymnast.trainers.base.observer import Advice
+from gymnast.trainers.reporting.advice.history import History, mean, rises
+from gymnast.trainers.reporting.advice.numbers import falls, optimisation
+from gymnast.trainers.reporting.advice.seen import SeenStep
+from gymnast.trainers.reporting.advice.words import PAGE, clipped, percent
+
+# Calls or episodes of which so many go wrong in one way have it as their main trouble.
+MOST = 0.5
+# With fewer episodes that have an advantage than these, there is next to nothing to learn from.
+FEW_ADVANTAGES = 0.1
+# Calls in fewer episodes than these are accidents: a group of eight has none that others copy.
+FEW_CALL = 0.1
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What advice needs to know of a run besides its steps.
+
+    Attributes:
+        unsolved: Returns the name of the environment's class where it has no `solve`, else "";
+            called where advice depends on it.
+        max_grad_norm: Longer gradients are scaled down to this norm.
+        max_new_tokens: How many a turn may have.
+        pass_reward: An episode passes when its reward reaches this.
+    """
+
+    unsolved: Callable[[], str]
+    max_grad_norm: float
+    max_new_tokens: int
+    pass_reward: float = 1.0
+
+
+Case = Callable[[History, Facts], tuple[str, str] | None]
+
+
+def advise(history: History, facts: Facts) -> list[Advice]:
+    """Why the run does not learn, as far as its steps show; [] where it may.
+
+    Args:
+        history: Of the run.
+        facts: About it.
+    """
+    if not history.latest:
+        return []
+    found = [said for case in CALLS if (said := case(history, facts))]
+    if not found and (said := no_spread(history, facts)):  # what explains it says more
+        found.append(said)
+    found += optimisation(history, facts.max_grad_norm)
+    found += falls(history, facts.pass_reward)
+    step = history.recent[-1].number
+    return [Advice(step, cause, text, PAGE) for cause, text in found]
+
+
+def is_stuck(history: History) -> bool:
+    """Whether nearly no episode of the last steps has an advantage, or the reward does not rise."""
+    return mean("advantage/episodes", history.latest) < FEW_ADVANTAGES or not rises(history)
+
+
+def no_calls(history: History, facts: Facts) -> tuple[str, str] | None:
+    """Tools are offered, and hardly an episode calls one, nor do most teach anything else."""
+    steps = history.latest
+    idle = mean("advantage/episodes", steps) <= MOST or not rises(history)
+    if not (idle and _hardly_call(steps)):
+        return None
+    share = mean("episodes/calling", steps)
+    episodes = f"only {percent(share)} of the episodes" if share else "no episode"
+    offered = f"though {clipped(', '.join(steps[-1].tools))} can be called"
+    return "no calls", (
+        f"{episodes} of the last {len(steps)} steps called a tool, {offered}: {_show(steps, facts)}"
+    )
+
+
+def _hardly_call(steps: list[SeenStep]) -> bool:
+    return mean("episodes/calling", steps) <= FEW_CALL
+
+
+def malformed(history: History, facts: Facts) -> tuple[str, str] | None:
+    """Most calls cannot be read."""
+    return _failing("malformed", "malformed calls", "could not be read", history, facts)
+
+
+def unknown_tools(history: History, facts: Facts) -> tuple[str, str] | None:
+    """Most calls name no tool that there is."""
+    what = "name a tool that is not offered"
+    return _failing("unknown_tool", "unknown tools", what, history, facts)
+
+
+def wrong_arguments(history: History, facts: Facts) -> tuple[str, str] | None:
+    """Most calls have arguments that the tool does not take."""
+    what = "have arguments that the tool does not take"
+    return _failing("bad_arguments", "wrong arguments", what, history, facts)
+
+
+def cut_off(history: History, facts: Facts) -> tuple[str, str] | None:
+    """Most episodes are cut by one limit."""
+    steps = history.latest
+    episodes = sum(step.episodes for step in steps)
+    limits = {limit for step in steps for limit in step.cut}
+    cut = {limit: sum(step.cut.get(limit, 0) for step in steps) for limit in limits}
+    limit = max(sorted(cut), key=lambda name: cut[name], default=None)
+    if limit is None or cut[limit] < MOST * episodes or not is_stuck(history):
+        return None
+    value = f" ({facts.max_new_tokens})" if limit == "sampling.max_new_tokens" else ""
+    return "cut off", (
+        f"{limit}{value} cut {percent(cut[limit] / episodes)} of the episodes of the last "
+        f"{len(steps)} steps: raise it, or have the prompt ask for less"
+    )
+
+
+CALLS: tuple[Case, ...] = (no_calls, malformed, unknown_tools, wrong_arguments, cut_off)
+
+
+def no_spread(history: History, facts: Facts) -> tuple[str, str] | None:
+    """All episodes of each group have one reward, and so no advantage."""
+    steps = history.latest
+    alike = mean("advantage/groups_alike", steps)
+    if not (alike == 1.0 and mean("advantage/episodes", steps) == 0.0):
+        return None
+    why = f"in the last {len(steps)} steps all episodes of each row had the same reward"
+    lowest = mean("advantage/groups_alike/lowest", steps)
+    highest = mean("advantage/groups_alike/highest", steps)
+    reward = mean("reward/mean", steps)
+    passes = reward >= facts.pass_reward
+    if highest == 1.0 and (lowest < 1.0 or passes):
+        return "solved", f"{why}, the highest ({reward:.3f}): the task is solved; give harder rows"
+    if lowest == 1.0:
+        return "too hard", (
+            f"{why}, the lowest ({reward:.3f}), so there is nothing to learn from: the task is too "
+            f"hard for this model as it is; give easier rows, or reward a part of the way, or "
+            f"{_show(steps, facts)}"
+        )
+    return "no spread", (
+        f"{why} ({percent(lowest)} of the rows the lowest, {percent(highest)} the highest), so "
+        "there is nothing to learn from: give rows between too hard and solved, or raise "
+        "algorithm.group_size or sampling.temperature"
+    )
+
+
+def _failing(
+    kind: str, cause: str, what: str, history: History, facts: Facts
+) -> tuple[str, str] | None:
+    steps = history.latest
+    calls = sum(step.calls for step in steps)
+    found = [step.failures[kind] for step in steps if kind in step.failures]
+    count = sum(failures.count for failures in found)
+    few = not calls or _hardly_call(steps)
+    if few or count < MOST * calls or not is_stuck(history):
+        return None
+    commonest = max(found, key=lambda failures: failures.count)
+    answer = commonest.answer.removeprefix("Error: ")
+    told = f', which was answered "{clipped(answer)}"' if answer else ""
+    return cause, (
+        f"{percent(count / calls)} of the calls of the last {len(steps)} steps {what}, most often "
+        f"like {clipped(commonest.written)}{told}: {_show(steps, facts)}"
+    )
+
+
+def _show(steps: list[SeenStep], facts: Facts) -> str:
+    """How a model is shown what it does not do by itself."""
+    turns = "show worked turns (environment.worked_turns: 2)"
+    warm = "warm up (warmup: {demonstrations: solve, steps: 20})"
+    way = f"{warm}" if steps[-1].worked else f"{turns} or {warm}"
+    unsolved = facts.unsolved()
+    return f"write the hook `solve` of {unsolved}, then {way}" if unsolved else way

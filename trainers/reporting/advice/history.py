@@ -1,0 +1,93 @@
+"""The steps that advice is made from: the first ones of a run and the latest."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gymnast.trainers.reporting.advice.seen import SeenStep
+
+# Steps whose mean stands for how a run began, and for how it does now: fewer are noise.
+A_FEW = 5
+# Within fewer steps, that a reward does not rise says little; then both halves are `A_FEW`.
+MANY = 2 * A_FEW
+# What all of the last so many steps show is no accident of one batch, and is said soon.
+LATEST = 2
+
+
+@dataclass
+class History:
+    """What is remembered of a run.
+
+    Attributes:
+        beginning: The first steps, `A_FEW` at most.
+        recent: The latest, `MANY` at most.
+    """
+
+    beginning: list[SeenStep] = field(default_factory=list)
+    recent: list[SeenStep] = field(default_factory=list)
+
+    def add(self, step: SeenStep) -> None:
+        """Remember a step."""
+        if len(self.beginning) < A_FEW:
+            self.beginning.append(step)
+        self.recent = [*self.recent, step][-MANY:]
+
+    @property
+    def latest(self) -> list[SeenStep]:
+        """The last `LATEST` steps; none while there are fewer."""
+        return self.recent[-LATEST:] if len(self.recent) >= LATEST else []
+
+    @property
+    def few(self) -> list[SeenStep]:
+        """The last `A_FEW` steps; none while there are fewer after the beginning."""
+        last = self.recent[-A_FEW:]
+        return last if last and last[0].number > self.beginning[-1].number else []
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a run's state keeps it."""
+        return {
+            "beginning": [step.to_dict() for step in self.beginning],
+            "recent": [step.to_dict() for step in self.recent],
+        }
+
+    @staticmethod
+    def from_dict(kept: dict[str, Any]) -> "History":
+        """What `to_dict` returned, as it was."""
+        return History(*([SeenStep.from_dict(s) for s in kept[n]] for n in ("beginning", "recent")))
+
+
+def values(name: str, steps: Sequence[SeenStep]) -> list[float]:
+    """A metric, where it was measured."""
+    return [step.metrics[name] for step in steps if name in step.metrics]
+
+
+def mean(name: str, steps: Sequence[SeenStep]) -> float:
+    """The mean of a metric over the steps that have it; NaN, which compares with nothing, if none.
+
+    Args:
+        name: The metric's.
+        steps: Some of a history.
+    """
+    found = values(name, steps)
+    return sum(found) / len(found) if found else math.nan
+
+
+def reward_error(steps: Sequence[SeenStep]) -> float:
+    """The standard error of the mean reward of some steps, from how their means vary.
+
+    Rewards of one row are alike, so those within a step would say less than there is.
+    """
+    means = values("reward/mean", steps)
+    if len(means) < LATEST:
+        return math.inf
+    return statistics.stdev(means) / math.sqrt(len(means))
+
+
+def rises(history: History) -> bool:
+    """Whether the reward of the last steps is above that of the steps before, or may yet be."""
+    recent = history.recent
+    if len(recent) < MANY:
+        return True
+    return mean("reward/mean", recent[A_FEW:]) > mean("reward/mean", recent[:A_FEW])

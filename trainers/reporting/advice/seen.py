@@ -1,0 +1,180 @@
+"""What is remembered of a step, so that it can be said why a run does not learn.
+
+Plain numbers and short texts: a run's state keeps them, so that a resumed run says what the whole
+run says.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from gymnast.trainers.reporting.shown_episodes import first_action, shown_call
+from gymnast.types import StopReason, Trajectory
+
+Groups = Sequence[Sequence[Trajectory]]
+
+# The ways that a call fails before its tool runs, as docs/metrics.md names them.
+KINDS = ("malformed", "unknown_tool", "bad_arguments")
+CUT = (StopReason.max_tokens, StopReason.max_turns, StopReason.context, StopReason.timeout)
+KEPT = (
+    "reward/mean",
+    "reward/std",
+    "episodes/calling",
+    "advantage/episodes",
+    "advantage/groups_alike",
+    "advantage/groups_alike/lowest",
+    "advantage/groups_alike/highest",
+    "entropy",
+    "engine/kl",
+    "engine/importance_ratio_far",
+    "clipped",
+    "grad_norm",
+    "updates/taken",
+    "updates/skipped",
+)
+_LONGEST = 400  # characters of a text that is kept; what is shown is shorter
+# What differs between two mistakes of one form: places, numbers, quoted text, the values given.
+_VARYING = re.compile(r"\d+|'[^']*'|\"[^\"]*\"|\(got .*?\)")
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Calls that failed in one way.
+
+    Attributes:
+        count: How many.
+        written: One of the commonest form, as the policy wrote it.
+        answer: What it was told.
+    """
+
+    count: int
+    written: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class SeenStep:
+    """A step.
+
+    Attributes:
+        number: The first is 1.
+        metrics: Those of `KEPT` that were measured.
+        tools: The names of the tools that were offered.
+        calls: How many calls there were.
+        worked: Whether prompts showed a call that somebody made.
+        failures: Calls that no tool ran, by kind. What a limit cut off is none of them.
+        cut: How many episodes a limit cut, by the setting that sets it.
+        episodes: How many there were.
+    """
+
+    number: int
+    metrics: Mapping[str, float]
+    tools: Sequence[str] = ()
+    calls: int = 0
+    worked: bool = False
+    failures: Mapping[str, Failures] = field(default_factory=dict)
+    cut: Mapping[str, int] = field(default_factory=dict)
+    episodes: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a run's state keeps it."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(kept: Mapping[str, Any]) -> "SeenStep":
+        """What `to_dict` returned, as it was."""
+        failures = {kind: Failures(**failure) for kind, failure in kept["failures"].items()}
+        return SeenStep(**{**kept, "failures": failures})
+
+
+def see(number: int, metrics: Mapping[str, float], groups: Groups, max_new_tokens: int) -> SeenStep:
+    """What is worth remembering of a step.
+
+    Args:
+        number: The step's.
+        metrics: The step's.
+        groups: Its episodes. Those without messages or tools are counted, and say nothing of calls.
+        max_new_tokens: Of a turn.
+    """
+    episodes = [trajectory for group in groups for trajectory in group]
+    failed: dict[str, list[_Failed]] = {}
+    for episode in episodes:
+        for call in _failed_calls(episode):
+            failed.setdefault(call.kind, []).append(call)
+    limits = Counter(limit for e in episodes if (limit := _limit(e, max_new_tokens)) is not None)
+    return SeenStep(
+        number,
+        {name: float(metrics[name]) for name in KEPT if math.isfinite(metrics.get(name, math.nan))},
+        tools=sorted({name for episode in episodes for name in _offered(episode)}),
+        calls=int(sum(episode.metrics.get("tools/calls", 0) for episode in episodes)),
+        worked=any(_shows_a_call(episode) for episode in episodes),
+        failures={kind: _commonest(failures) for kind, failures in failed.items()},
+        cut=dict(limits),
+        episodes=len(episodes),
+    )
+
+
+class _Failed(NamedTuple):
+    """A call that no tool ran; calls of one form make one mistake."""
+
+    kind: str
+    form: str
+    written: str
+    answer: str
+
+
+def _commonest(failed: Sequence[_Failed]) -> Failures:
+    form = Counter(call.form for call in failed).most_common(1)[0][0]
+    first = next(call for call in failed if call.form == form)
+    return Failures(len(failed), first.written[:_LONGEST], first.answer[:_LONGEST])
+
+
+def _failed_calls(episode: Trajectory) -> Iterator[_Failed]:
+    offered = _offered(episode)
+    answers = {
+        message.get("tool_call_id"): str(message.get("content"))
+        for message in episode.messages
+        if message["role"] == "tool"
+    }
+    said = [m for m in episode.messages[first_action(episode) :] if m["role"] == "assistant"]
+    for number, message in enumerate(said, start=1):
+        whole = episode.stop_reason not in CUT or number < len(said)
+        for call in message.get("tool_calls") or []:
+            name, answer = str(call["function"].get("name")), answers.get(call.get("id"), "")
+            if error := call.get("error"):
+                written = str(message.get("raw") or shown_call(call)).strip()
+                if whole:
+                    yield _Failed("malformed", _VARYING.sub("", error), written, error)
+            elif name not in offered:
+                yield _Failed("unknown_tool", name, shown_call(call), answer)
+            elif answer.startswith(f"Error: {name}("):  # a tool's own errors have no signature
+                form = _VARYING.sub("", answer)
+                yield _Failed("bad_arguments", form, shown_call(call), answer)
+
+
+def _offered(episode: Trajectory) -> set[str]:
+    return {str(tool.get("function", tool).get("name")) for tool in episode.tools}
+
+
+def _shows_a_call(episode: Trajectory) -> bool:
+    before = episode.messages[: first_action(episode)]
+    return any(m["role"] == "assistant" and m.get("tool_calls") for m in before)
+
+
+def _limit(episode: Trajectory, max_new_tokens: int) -> str | None:
+    """The setting whose limit cut an episode, if one did."""
+    match episode.stop_reason:
+        case StopReason.max_tokens:
+            start, end = episode.turns[-1] if episode.turns else (0, 0)
+            whole = end - start >= max_new_tokens
+            return "sampling.max_new_tokens" if whole else "environment.max_tokens"
+        case StopReason.context:
+            return "environment.context_length"
+        case StopReason.max_turns:
+            return "environment.max_turns"
+        case StopReason.timeout:
+            return "environment.episode_timeout_s"
+    return None
