@@ -19,6 +19,10 @@ class HalfHopeless(Arithmetic):
         """A question of Arithmetic, hopeless or not with equal chances."""
         return {**super().sample_row(rng), "hopeless": bool(rng.integers(2))}
 
+    def solve(self, row: Mapping[str, Any]) -> list[Any] | None:
+        """Arithmetic's; a hopeless row has none."""
+        return None if row.get("hopeless") else super().solve(row)
+
     def reward(self, episode: Episode) -> Any:
         """Arithmetic's, unless the row is hopeless."""
         return 0.0 if self.row.get("hopeless") else super().reward(episode)

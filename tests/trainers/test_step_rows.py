@@ -12,7 +12,8 @@ from clocks import without_clocks
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError
-from gymnast.trainers import Trainer
+from gymnast.trainers import Trainer, make_algorithm
+from gymnast.trainers.algorithms.distillation import Teacher
 from gymnast.trainers.data.rows import DatasetRows
 from gymnast.trainers.saving.checkpoints import Checkpoints
 from gymnast.types import Sampling
@@ -182,6 +183,13 @@ def test_evaluations_replace_nothing(tokenizer: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        (
+            {
+                "dynamic_sampling": {"most_rows": 8},
+                "algorithm": make_algorithm("grpo", teacher=Teacher("base", hints=False)),
+            },
+            "dynamic_sampling: does not go with a teacher",
+        ),
         (
             {"dynamic_sampling": {"most_rows": 1}},
             "dynamic_sampling.most_rows: must be >= 2, rows_per_step, got 1; three times as many "

@@ -120,8 +120,14 @@ class Algorithm:
             name: Of the setting that relies on it, for the error.
 
         Raises:
-            ConfigError: The estimator does not compare the members of a group.
+            ConfigError: The estimator does not compare the members of a group, or there is a
+                teacher.
         """
+        if self.teacher is not None:
+            raise ConfigError(
+                f"{name}: does not go with a teacher, from whom every group learns, whatever its "
+                f"rewards are. Leave {name} out, or algorithm.teacher."
+            )
         if not self.compares_members:
             raise ConfigError(
                 f"{name}: needs an estimator that compares the episodes of a row with one another, "
