@@ -80,6 +80,11 @@ ROOMS = {
         "trainers.learner.optimizers trainers.learner.policy"
     ),
     "trainers.records": "",
+    "trainers.demonstrations": (
+        "envs envs.records trainers.base trainers.conversations trainers.data "
+        "trainers.distributed "
+        "trainers.learner trainers.records trainers.saving"
+    ),
     "trainers.saving": (
         "agents.loading agents.models trainers.base trainers.distributed "
         "trainers.learner.optimizers trainers.records"
@@ -92,12 +97,14 @@ ROOMS = {
         "envs trainers.base trainers.evaluation trainers.learner trainers.reporting"
     ),
     "trainers.config": (
-        "envs envs.environment trainers.algorithms trainers.base trainers.data "
+        "envs envs.environment trainers.algorithms trainers.base trainers.conversations "
+        "trainers.data trainers.demonstrations "
         "trainers.evaluation trainers.learner trainers.reporting trainers.rollouts trainers.saving"
     ),
     "trainers": (
         "agents agents.loading envs trainers.algorithms trainers.base trainers.config "
-        "trainers.data trainers.distributed trainers.evaluation trainers.learner "
+        "trainers.data trainers.demonstrations trainers.distributed trainers.evaluation "
+        "trainers.learner "
         "trainers.learner.memory trainers.learner.optimizers "
         "trainers.reporting trainers.reporting.advice trainers.rollouts trainers.saving"
     ),

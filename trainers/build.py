@@ -20,6 +20,7 @@ from gymnast.trainers.config.files import load_config, save_config
 from gymnast.trainers.config.resuming import check_output_folder, check_same_run
 from gymnast.trainers.config.sections import ModelSection, RunConfig, SamplingSection
 from gymnast.trainers.config.task import RunTask, prepare_task
+from gymnast.trainers.config.warmup import check_demonstrations, prepare_warmup
 from gymnast.trainers.data.input_paths import absolute
 from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.reporting.trackers import make_trackers
@@ -49,6 +50,7 @@ def build_trainer(
         folder = str(absolute(config.output_dir, Path.cwd()))
         config = config.model_copy(update={"output_dir": folder})
     find_environments(config)
+    check_demonstrations(config)
     _check_adapters(config)
     check_sampling(config.sampling.make())
     find_backend(config.agent.backend, config.agent.model_extra or {})
@@ -61,6 +63,7 @@ def build_trainer(
     environment = find_environment(config.environment)
     check_teacher(config.algorithm.make().teacher, tokenizer, environment)
     task = prepare_task(config, tokenizer, model_context_length(config.model.name))
+    warmup = prepare_warmup(config, task)
     lora = config.model.lora
     model, _ = load_model(
         config.model.name,
@@ -76,6 +79,7 @@ def build_trainer(
         task.make_env,
         task.training_rows,
         **trainer_settings(config, task),
+        warmup=warmup,
         observer=observer,
     )
     trainer.longest_episode = int(config.environment.settings.get("context_length", 0))

@@ -1,7 +1,8 @@
 """The loop of a run: step after step, with evaluations and checkpoints, until all are taken.
 
     begin    the state to begin with, or to continue from
-    run      step -> evaluation, if due -> checkpoint, if due -> step -> ...; then the end
+    run      warm-up, if there is one; then
+             step -> evaluation, if due -> checkpoint, if due -> step -> ...; then the end
 
 `Trainer.train_step` is what a step does; `trainers/saving/ending.py` is what the end saves.
 """
@@ -15,6 +16,7 @@ from accelerate import Accelerator
 from gymnast.errors import CheckpointError, ConfigError
 from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.stopping import Stopped, Stopping
+from gymnast.trainers.demonstrations.warmup import Warmup
 from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.learner.optimizers.not_finite import ends_run, raise_if_run_ends
 from gymnast.trainers.reporting.advice.advisor import Advisor
@@ -33,6 +35,7 @@ class Steps(Protocol):
 
     step: int
     steps: int
+    warmup: Warmup
     eval_rows: Sequence[Any] | None
     eval_every_steps: int
     accelerator: Accelerator
@@ -44,6 +47,10 @@ class Steps(Protocol):
 
     def train_step(self) -> None:
         """Take the next step, and add one to `step`."""
+        ...
+
+    def warmup_step(self) -> None:
+        """Take the next step of the warm-up."""
         ...
 
     def evaluate(self) -> dict[str, float]:
@@ -82,7 +89,7 @@ class RunLoop:
         self._trainer, self._stopping, self._saving = trainer, stopping, saving
         self._ending = Ending(state, trainer.folder, trainer.model, trainer.tokenizer)
         self.has_begun = False
-        self._evaluated = -1  # after which step the last evaluation was
+        self._evaluated = (-1, 0)  # after which steps, of the run and its warm-up, was the last one
 
     def begin(self, *, resume: bool) -> None:
         """Begin a run, continue it, or resume it.
@@ -97,7 +104,8 @@ class RunLoop:
             return
         counters = self.state.begin(resume=resume)
         trainer.step = counters["step"]
-        self._evaluated = counters["evaluated"]
+        trainer.warmup.begin(counters.get("warmup", 0), over=trainer.step > 0)
+        self._evaluated = (counters["evaluated"], counters.get("evaluated_warmup", 0))
         self._check_room()
         self.has_begun = True
         if resume and trainer.step >= trainer.steps:
@@ -116,6 +124,7 @@ class RunLoop:
         started, cpu_started = time.perf_counter(), time.process_time()
         summary: dict[str, Any] = {"train/seconds": 0.0, "train/cpu_seconds": 0.0}
         info = {"steps": trainer.steps, "start": trainer.step, "memory": memory}
+        info |= {"warmup_steps": trainer.warmup.steps, "warmup_start": trainer.warmup.done}
         trainer.tell("on_start", info)
         stopped_by = "steps"
         try:
@@ -135,6 +144,16 @@ class RunLoop:
         trainer.tell("on_end", summary)
         return summary
 
+    def tell_of_stop(self, stopped_by: str) -> None:
+        """Where the run was stopped before its last step, say how to continue it."""
+        trainer, warmup = self._trainer, self._trainer.warmup
+        if stopped_by == "steps" or not trainer.accelerator.is_main_process:
+            return
+        place = f"step {trainer.step} of {trainer.steps}"
+        if warmup.left:
+            place = f"step {warmup.done} of {warmup.steps} of the warm-up"
+        logger.warning("stopped by %s after %s; %s", stopped_by, place, self.kept())
+
     def kept(self) -> str:
         """What is saved of the run, and how to continue it, in one line."""
         return self._ending.kept(self.resumed_by)
@@ -147,11 +166,14 @@ class RunLoop:
         """
         trainer, saved = self._trainer, time.monotonic()
         self._evaluate_if_due(summary)
-        while trainer.step < trainer.steps:
+        while trainer.warmup.left or trainer.step < trainer.steps:
             before, cpu_before = time.perf_counter(), time.process_time()
-            trainer.train_step()
-            if trainer.accelerator.is_main_process:
-                trainer.advisor.tell(trainer.folder, trainer.observer)
+            if trainer.warmup.left:
+                trainer.warmup_step()
+            else:
+                trainer.train_step()
+                if trainer.accelerator.is_main_process:
+                    trainer.advisor.tell(trainer.folder, trainer.observer)
             summary["train/seconds"] += time.perf_counter() - before
             summary["train/cpu_seconds"] += time.process_time() - cpu_before
             since_s = self._agreed(time.monotonic() - saved)
@@ -173,19 +195,27 @@ class RunLoop:
         return answers[0][1]
 
     def _evaluate_if_due(self, summary: dict[str, Any]) -> None:
-        """Evaluate before the first step, after the last, and every n-th; also after resuming."""
+        """Evaluate before the first step, after the last, and every n-th; also after resuming.
+
+        And when the warm-up is over, so that what it did is seen.
+        """
         trainer, every = self._trainer, self._trainer.eval_every_steps
+        place = (trainer.step, trainer.warmup.done)
         due = trainer.step in (0, trainer.steps) or (every and trainer.step % every == 0)
-        if trainer.eval_rows and due and self._evaluated < trainer.step:
-            name = "after" if trainer.step else "before"
+        warming = trainer.warmup.left and trainer.warmup.done
+        if trainer.eval_rows and due and not warming and self._evaluated < place:
+            name = "after" if trainer.step else "after_warmup" if trainer.warmup.done else "before"
             summary[name] = trainer.evaluate()["eval/reward/mean"]
-            self._evaluated = trainer.step
+            self._evaluated = place
 
     def _checkpoint_is_due(self, since_s: float) -> bool:
         trainer, every = self._trainer, self._saving.checkpoint_every_steps
+        over = trainer.step == trainer.steps  # so that a longer run can continue from it
+        if trainer.step == 0:
+            over = not trainer.warmup.left  # so that no run has to warm up again
         return (
-            trainer.step == trainer.steps  # so that a longer run can continue from it
-            or bool(every and trainer.step % every == 0)
+            over
+            or bool(every and (trainer.step or trainer.warmup.done) % every == 0)
             or 0 < self._saving.checkpoint_every_s <= since_s
             or ends_run(self.state.optimizer)
         )
@@ -197,7 +227,10 @@ class RunLoop:
 
     @property
     def _counters(self) -> dict[str, int]:
-        return {"step": self._trainer.step, "evaluated": self._evaluated}
+        evaluated, evaluated_warmup = self._evaluated
+        done = self._trainer.warmup.done
+        own = {"warmup": done, "evaluated_warmup": evaluated_warmup}
+        return {"step": self._trainer.step, "evaluated": evaluated, **own}
 
     def _check_goes_on(self) -> None:
         trainer = self._trainer

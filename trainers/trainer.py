@@ -1,5 +1,6 @@
 """The trainer: rows, rollouts, advantages, one optimisation step, again.
 
+    demonstrations                                        (demonstrations/warmup.py)
     for step in 1..steps:
         rows     <- the next rows_per_step rows           (data/step_rows.py)
         groups   <- episodes of all processes             (rollouts/shared.py)
@@ -39,12 +40,12 @@ from gymnast.trainers.data.inputs import (
 from gymnast.trainers.data.rows import DatasetRows, RowSource, as_row_source
 from gymnast.trainers.data.settings import CurriculumSettings, DynamicSamplingSettings
 from gymnast.trainers.data.step_rows import step_rows
+from gymnast.trainers.demonstrations.warmup import make_warmup
 from gymnast.trainers.distributed.processes import launched, together
 from gymnast.trainers.distributed.sharding import wants_sharding
 from gymnast.trainers.distributed.zero_settings import wants_zero
-from gymnast.trainers.evaluation.evaluation import Evaluation, played_by
-from gymnast.trainers.evaluation.settings import EvaluationSettings
-from gymnast.trainers.evaluation.tags import By, tag_expressions
+from gymnast.trainers.evaluation.evaluation import make_evaluation, played_by
+from gymnast.trainers.evaluation.tags import By
 from gymnast.trainers.learner.credit import by_token
 from gymnast.trainers.learner.learner import Learner
 from gymnast.trainers.learner.memory.choice import kv_warning, memory_line
@@ -94,6 +95,8 @@ class Trainer:
             `gymnast.agents.make_agent` makes one; by default the engine in this process.
         algorithm: A name ("grpo", "rloo", ...), an advantage estimator, or what
             `gymnast.trainers.make_algorithm` returns.
+        warmup: Demonstrations to learn from first: `{"demonstrations": "solve", "steps": 20}`, the
+            keys of the section `warmup`. `demonstrations` may also be a list of trajectories.
         rewards: Reward functions besides the environment's own reward.
         sampling: How training episodes are sampled.
         eval_rows: Evaluation rows.
@@ -119,6 +122,7 @@ class Trainer:
         agent: PolicyAgent | Mapping[str, Any] | None = None,
         algorithm: str | Estimator | Algorithm = "grpo",
         group_size: int = 8,
+        warmup: Mapping[str, Any] | None = None,
         rewards: Sequence[Reward] = (),
         sampling: Sampling | None = None,
         steps: int = 100,
@@ -214,7 +218,11 @@ class Trainer:
             rewards=rewards,
             hints=learned.teacher is not None and learned.teacher.uses_hints,
         )
-        self._evaluation = self._make_evaluation(settings.evaluation, eval_environments or {})
+        played = replace(self._rollout_settings, sampling=self.eval_sampling)
+        others = played_by(self._rollouts, eval_environments or {}, tokenizer)
+        evaluated = (settings.evaluation, others, derive(self.seed, "evaluation"))
+        self._evaluation = make_evaluation(self._rollouts, played, *evaluated)
+        self._evaluation.check(self.eval_rows)
         source = as_row_source(rows, seed=self.seed)
         self._rows = step_rows(source, settings.rows, self.rows_per_step, self.seed)
         if settings.rows.dynamic_sampling is not None:
@@ -227,6 +235,7 @@ class Trainer:
             len(source) if isinstance(source, DatasetRows) else None,
             settings.learning.rate_of_adapters if has_adapters(model) else None,
         )
+        self.warmup = make_warmup(warmup, self, make_env, source, self._stopping)
         self.folder = None if path is None else RunFolder(path)
         written_to = path if self.accelerator.is_main_process else None
         self._kept = KeptRollouts(written_to, settings.kept, tokenizer, self.seed)
@@ -237,28 +246,6 @@ class Trainer:
             parts={"advisor": self.advisor} | self.learner.parts | self._rows.parts,
         )
         self.loop = RunLoop(self, state, self._stopping, settings.saving)
-
-    def _make_evaluation(
-        self,
-        settings: EvaluationSettings,
-        environments: Mapping[str, tuple[Any, Sequence[Row]]],
-    ) -> Evaluation:
-        evaluation = Evaluation(
-            self._rollouts,
-            replace(
-                self._rollout_settings,
-                group_size=settings.group_size,
-                sampling=self.eval_sampling,
-                seed=derive(self.seed, "evaluation"),
-                deadline_s=None,  # evaluations wait for all
-                hints=False,
-            ),
-            pass_reward=settings.pass_reward,
-            tags=tag_expressions(settings.by),
-            others=played_by(self._rollouts, environments, self.tokenizer),
-        )
-        evaluation.check(self.eval_rows)
-        return evaluation
 
     def train(self, *, resume: bool = False) -> dict[str, Any]:
         """Take all steps, evaluating before, between and after, and save what they came to.
@@ -309,16 +296,13 @@ class Trainer:
                 ahead = range(self.step + 1, self.steps + 1)
                 self._kept.expect(Expected(ahead, *played, self.eval_every_steps, longest))
             self.learner.gather()
-            self._rollouts.hand_over(self.model, self.step)
+            self._rollouts.hand_over(self.model, self.version)
             room, budget = self.learner.memory.room, getattr(self.agent, "kv_budget_bytes", None)
             if (warning := kv_warning(choice, room, budget)) and self.accelerator.is_main_process:
                 logger.warning(warning)
-            with tracking(self.accelerator, self._hyperparameters, self.step):
+            with tracking(self.accelerator, self._hyperparameters, self.version):
                 summary = self.loop.run(memory_line(choice, room, budget))
-        stopped_by = summary["stopped_by"]
-        if stopped_by != "steps" and self.accelerator.is_main_process:
-            place = f"step {self.step} of {self.steps}"
-            logger.warning("stopped by %s after %s; %s", stopped_by, place, self.loop.kept())
+        self.loop.tell_of_stop(summary["stopped_by"])
         self._stopping.pass_on()
         return summary
 
@@ -337,12 +321,13 @@ class Trainer:
         if not len(rows):
             raise ConfigError("evaluate: no rows; pass some, or give the trainer eval_rows")
         if not self.loop.has_begun:
-            self._rollouts.hand_over(self.model, self.step)
+            self._rollouts.hand_over(self.model, self.version)
         # Whether there is an evaluation changes nothing of what training draws, nor the reverse.
         with seeded_separately(self.seed, "evaluation", self.accelerator.process_index):
             found = self._evaluation.run(rows, f"evaluation after step {self.step}", alone=alone)
-        self._record(self.step, found.metrics)
-        self._kept.save_evaluation(self.step, found.rollouts, found.others)
+        warm = self.warmup.place(self.step)
+        self._record(found.metrics | warm)
+        self._kept.save_evaluation(self.step, found.rollouts, found.others, after_warmup=bool(warm))
         self.tell("on_evaluation", self.step, found.metrics, found.rollouts)
         return found.metrics
 
@@ -363,7 +348,8 @@ class Trainer:
         )
         collected = time.perf_counter()
         to_learn_from = rollouts.to_learn_from[: self.rows_per_step]
-        learned = self.learner.update(to_learn_from, self.step, done=self.step / self.steps)
+        done, beside = self.step / self.steps, self.warmup.beside(self.step)
+        learned = self.learner.update(to_learn_from, self.step, done=done, demonstrations=beside)
         of_rows = self._rows.played({group.row_index: group.rewards for group in rollouts})
         self.step += 1
         metrics = learned.metrics | rollouts.metrics | of_rows
@@ -376,10 +362,23 @@ class Trainer:
             "time/step_s": ended - started,
             "tokens/per_s": rollouts.metrics.get("tokens/sampled", 0.0) / (collected - started),
         }
-        self._record(self.step, metrics)
+        self._record(metrics)
         self._kept.save(self.step, rollouts, by_token(learned.groups, to_learn_from, rollouts))
         self.tell("on_step", self.step, metrics, rollouts)
-        self._rollouts.hand_over(self.model, self.step)
+        self._rollouts.hand_over(self.model, self.version)
+
+    def warmup_step(self) -> None:
+        """Take the next step of the warm-up: learn from demonstrations, record."""
+        metrics = self.warmup.take_step()
+        self.loop.state.mark()
+        self._record(metrics)
+        self.tell("on_warmup_step", self.warmup.done, metrics)
+        self._rollouts.hand_over(self.model, self.version)
+
+    @property
+    def version(self) -> int:
+        """Of the weights: how many steps they were trained for, those of the warm-up included."""
+        return self.step + self.warmup.done
 
     def _settings_of_step(self, step: int, rows: int) -> RolloutSettings:
         share = 0 if step == 1 else rows * self.group_size // 10
@@ -387,14 +386,15 @@ class Trainer:
         seed = derive(self.seed, "step", step)
         return replace(self._rollout_settings, seed=seed, max_failed_episodes=most)
 
-    def _record(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _record(self, metrics: Mapping[str, float]) -> None:
         if self.folder is not None and self.accelerator.is_main_process:
-            self.folder.add_metrics(as_json({"step": step, **metrics}))
-        self.accelerator.log(finite(metrics), step=step)
-        if (skipped := metrics.get("updates/skipped", 0)) and self.accelerator.is_main_process:
-            logger.warning(skip_message(self.learner.optimizer, step, skipped))
+            self.folder.add_metrics(as_json({"step": self.step, **metrics}))
+        self.accelerator.log(finite(metrics), step=self.version)
+        skipped = metrics.get("updates/skipped", metrics.get("warmup/updates/skipped", 0))
+        if skipped and self.accelerator.is_main_process:
+            logger.warning(skip_message(self.learner.optimizer, self.step, skipped))
 
     def tell(self, event: str, *details: Any) -> None:
-        """Tell the observer, in the main process."""
-        if self.observer is not None and self.accelerator.is_main_process:
+        """Tell the observer, in the main process; of what it knows no event of, nothing."""
+        if hasattr(self.observer, event) and self.accelerator.is_main_process:
             getattr(self.observer, event)(*details)

@@ -20,6 +20,7 @@ OBJECTS = {
     "agent",
     "algorithm",
     "rewards",
+    "warmup",
     "sampling",
     "eval_rows",
     "eval_sampling",

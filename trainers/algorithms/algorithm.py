@@ -65,6 +65,8 @@ class Algorithm:
             neither in the loss nor in its normaliser.
         epochs: How often a batch is gone through.
         minibatches: Into how many optimisation steps an epoch is divided, by groups.
+        demonstration_weight: What the mean negative log-likelihood of a demonstration's token
+            counts in the loss of each optimisation step.
     """
 
     estimator: Estimator
@@ -79,6 +81,7 @@ class Algorithm:
     masked_stop_reasons: frozenset[StopReason] = frozenset()
     epochs: int = 1
     minibatches: int = 1
+    demonstration_weight: float = 0.0
 
     @property
     def all_tokens_train(self) -> bool:
@@ -186,6 +189,7 @@ def make_algorithm(
     masked_stop_reasons: Sequence[StopReason] | None = None,
     epochs: int = 1,
     minibatches: int = 1,
+    demonstration_weight: float = 0.0,
     **options: Any,
 ) -> Algorithm:
     """Put an algorithm together.
@@ -206,6 +210,7 @@ def make_algorithm(
         masked_stop_reasons: By default those of the name.
         epochs: At least 1.
         minibatches: At least 1.
+        demonstration_weight: At least 0; needs the demonstrations of a `warmup`.
         **options: Of the estimator, the loss and the aggregation.
 
     Raises:
@@ -214,6 +219,7 @@ def make_algorithm(
         UserCodeError: A module of the user's raised while it was imported.
     """
     check_at_least(1, epochs=epochs, minibatches=minibatches)
+    check_at_least(0, demonstration_weight=demonstration_weight)
     importance = make_importance(importance_level, importance_cap, importance_bounds)
     preset = _preset(name)
     credit = ESTIMATORS.find(preset.estimator if estimator is None else estimator)
@@ -235,6 +241,7 @@ def make_algorithm(
         masked_stop_reasons=frozenset(masked),
         epochs=epochs,
         minibatches=minibatches,
+        demonstration_weight=demonstration_weight,
     )
 
 

@@ -6,6 +6,7 @@
     data:         {train: rows.jsonl, columns: {prompt: question.text, answer: answer}}
     algorithm:    {name: grpo, group_size: 8}
     rewards:      [{function: "my_rewards:brevity", weight: 0.5}]
+    warmup:       {demonstrations: solve, steps: 20}
     sampling:     {temperature: 1.0, max_new_tokens: 64}
     trainer:      {steps: 12, rows_per_step: 8, learning_rate: 1e-3}
     evaluation:   {rows: 128, every_steps: 4, group_size: 4, by: [operation]}
@@ -51,6 +52,7 @@ from gymnast.trainers.config.task_sections import (
 )
 from gymnast.trainers.data.input_paths import MODEL, TEMPLATE, TRACKERS, CodeName
 from gymnast.trainers.data.settings import RowSettings
+from gymnast.trainers.demonstrations.settings import WarmupSettings, check_weight
 from gymnast.trainers.evaluation.metrics import check_environment_name
 from gymnast.trainers.evaluation.tags import tag_expressions
 from gymnast.trainers.learner.settings import LearnerSettings
@@ -183,6 +185,9 @@ class AlgorithmParts(Settings):
     """How often a batch is gone through."""
     minibatches: Positive = 1
     """Into how many optimisation steps an epoch is divided."""
+    demonstration_weight: Annotated[Number, Field(ge=0)] = 0.0
+    """Each optimisation step learns from demonstrations too: this much times the mean negative
+    log-likelihood of their tokens is added to its loss. `warmup.demonstrations` names them."""
 
 
 class AlgorithmSection(GroupSettings, AlgorithmParts):
@@ -241,6 +246,10 @@ class SamplingSection(_Sampling):
         return Sampling(**self.model_dump())
 
 
+class WarmupSection(WarmupSettings):
+    """Demonstrations to learn from; see docs/demonstrations.md."""
+
+
 class TrainerSection(SavingSettings, RolloutLimits, LearnerSettings, RowSettings, StepSettings):
     """The optimisation; see `gymnast.trainers.Trainer`."""
 
@@ -264,6 +273,8 @@ class Sections(Settings):
     """What the policy learns by."""
     rewards: list[RewardSection] = Field(default_factory=list)
     """Reward functions besides the environment's own reward."""
+    warmup: WarmupSection | None = None
+    """Demonstrations, to learn from before the first rollout and beside RL."""
     sampling: SamplingSection = SamplingSection()
     """How training episodes are sampled."""
     trainer: TrainerSection = TrainerSection()
@@ -315,6 +326,12 @@ class RunConfig(RunSettings, Sections):
         self.trainer.most_rows(self.trainer.rows_per_step, "trainer.")
         if self.trainer.dynamic_sampling is not None:
             self.algorithm.make().check_compares_members("trainer.dynamic_sampling")
+        return self
+
+    @model_validator(mode="after")
+    def _has_demonstrations(self) -> "RunConfig":
+        weight = self.algorithm.demonstration_weight
+        check_weight(weight, has_demonstrations=self.warmup is not None)
         return self
 
     @model_validator(mode="after")

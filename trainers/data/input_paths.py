@@ -52,6 +52,10 @@ def _template_file(text: str) -> tuple[str, str]:
     return ("", text) if "{{" in text or "{%" in text else (text, "")
 
 
+def _demonstration_file(text: str) -> tuple[str, str]:
+    return ("", text) if text == "solve" else (text, "")
+
+
 def _is_path(text: str) -> bool:
     """Whether it is written as only paths are: `./x`, `/x`, `~/x`, `a/b/c`."""
     return text.startswith((".", "/", "~")) or text.count("/") > 1
@@ -68,6 +72,7 @@ TRACKERS = Input(_before_the_name, lambda _: True, key="*")
 TEMPLATE = Input(_template_file, lambda _: True)
 MODEL = Input(_whole, _is_path)
 ROWS = Input(_whole, _is_row_file)
+DEMONSTRATIONS = Input(_demonstration_file, lambda _: True)
 
 CodeName = Annotated[str, MinLen(1), CODE]  # "module:name" or "path/to/file.py:name"
 RowsName = Annotated[str, MinLen(1), ROWS]  # a file or a hub dataset

@@ -12,7 +12,8 @@ import gymnasium
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.evaluation.metrics import PREFIX, check_environment_name, measure_environment
-from gymnast.trainers.evaluation.tags import Row, check_tags
+from gymnast.trainers.evaluation.settings import EvaluationSettings
+from gymnast.trainers.evaluation.tags import Row, check_tags, tag_expressions
 from gymnast.trainers.rollouts.environments import MakeEnvironment, environment_factory
 from gymnast.trainers.rollouts.many_episodes import Rollouts
 from gymnast.trainers.rollouts.settings import RolloutSettings
@@ -113,6 +114,34 @@ class Evaluation:
             rows, rollouts, self.settings.group_size, self.pass_reward, self.tags
         )
         return rollouts, rollouts.metrics | measured
+
+
+def make_evaluation(
+    rollouts: SharedRollouts,
+    played: RolloutSettings,
+    settings: EvaluationSettings,
+    others: Mapping[str, tuple[SharedRollouts, Sequence[Row]]],
+    seed: int,
+) -> Evaluation:
+    """A run's evaluation.
+
+    Args:
+        rollouts: Plays rows in the run's own environment.
+        played: How the run plays rows, but sampled as in evaluations.
+        settings: Of evaluations.
+        others: For each further environment, what plays its rows, and the rows.
+        seed: Of every evaluation.
+    """
+    waits_for_all = replace(
+        played, group_size=settings.group_size, seed=seed, deadline_s=None, hints=False
+    )
+    return Evaluation(
+        rollouts,
+        waits_for_all,
+        pass_reward=settings.pass_reward,
+        tags=tag_expressions(settings.by),
+        others=others,
+    )
 
 
 def played_by(

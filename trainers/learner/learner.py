@@ -21,20 +21,16 @@ from gymnast.errors import ConfigError, UsageError
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.distributed.reached_weights import ReachedWeights
-from gymnast.trainers.distributed.sharding import shard, whole
+from gymnast.trainers.distributed.sharding import whole
 from gymnast.trainers.distributed.zero_settings import Zero
+from gymnast.trainers.learner.assembly import division, optimized
 from gymnast.trainers.learner.credit import Groups, has_spread
 from gymnast.trainers.learner.memory.available import Available, available
 from gymnast.trainers.learner.memory.choice import Choice, StepMemory, room_for
-from gymnast.trainers.learner.memory.estimate import Division, fixed_memory
+from gymnast.trainers.learner.memory.estimate import fixed_memory
 from gymnast.trainers.learner.memory.heap import free_exactly, give_back_freed_memory
 from gymnast.trainers.learner.model_checks import check_base, leaves_out
-from gymnast.trainers.learner.optimizers.by_name import named_optimizer
-from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
-from gymnast.trainers.learner.optimizers.optimizer import Optimizer
 from gymnast.trainers.learner.optimizers.schedules import named_schedule
-from gymnast.trainers.learner.optimizers.weight_kinds import adapter_weights, other_than_matrices
-from gymnast.trainers.learner.optimizers.zero import ZeroAdamW
 from gymnast.trainers.learner.outcomes import Outcomes
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.policy.recomputation import Activations
@@ -42,7 +38,7 @@ from gymnast.trainers.learner.policy.reference import Reference
 from gymnast.trainers.learner.policy.shares import largest_over_processes
 from gymnast.trainers.learner.settings import LearnerSettings
 from gymnast.trainers.learner.teaching import Teaching
-from gymnast.trainers.learner.update import Learned, UpdateSettings, update
+from gymnast.trainers.learner.update import Learned, UpdateSettings, imitate, update
 from gymnast.types import Trajectory
 from gymnast.visible import visible_logger
 
@@ -117,7 +113,7 @@ class Learner:
             fixed_memory(
                 model,
                 [weight for weight in trained.parameters() if weight.requires_grad],
-                _division(accelerator.num_processes, zero, sharded=sharded),
+                division(accelerator.num_processes, zero, sharded=sharded),
                 others=[] if teacher_model is None else [teacher_model],
                 copies=_copies(algorithm, model),
             ),
@@ -129,7 +125,7 @@ class Learner:
         if zero is not None or sharded:
             self.memory.measure()
         self._schedule = named_schedule(settings.schedule)
-        self.policy, self.optimizer = _optimized(
+        self.policy, self.optimizer = optimized(
             policy, trained, accelerator, settings, sharded=sharded, zero=zero
         )
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # of the model, of the copy
@@ -147,7 +143,7 @@ class Learner:
     def parts(self) -> dict[str, Outcomes | Reference]:
         """What changes from step to step beside the weights, by name; for `RunState`."""
         parts: dict[str, Outcomes | Reference] = {"outcomes": self.outcomes}
-        if self._refreshes_every and self._reference is not None:
+        if self._reference is not None:
             parts["reference"] = self._reference
         return parts
 
@@ -202,13 +198,21 @@ class Learner:
             del joined
             self._accelerator.free_memory()  # drops its own reference, and collects cycles
 
-    def update(self, groups: Groups, step: int, *, done: float = 0.0) -> Learned:
+    def update(
+        self,
+        groups: Groups,
+        step: int,
+        *,
+        done: float = 0.0,
+        demonstrations: Sequence[Trajectory] = (),
+    ) -> Learned:
         """Learn from a step's trajectories; a collective call.
 
         Args:
             groups: Of all processes.
             step: How many steps came before; seeds dropout, so that a resumed run draws the same.
             done: The share of the run's steps that came before, for the schedule.
+            demonstrations: Of all processes, to learn from beside them.
 
         Raises:
             NotEnoughMemory: An episode is too long for the memory there is.
@@ -224,14 +228,8 @@ class Learner:
             assert self._reference is not None
             self._reference.refresh()
         self.optimizer.scheduled = self._schedule(min(1.0, done))
-        if self.memory.room is not None:
-            lengths = [len(trajectory.ids) for group in groups for trajectory in group]
-            actions = sum(trajectory.action_tokens for group in groups for trajectory in group)
-            self._choose(max(lengths, default=0), sum(lengths), actions)
-        give_back_freed_memory(self._accelerator.device)  # what sampling took
-        with torch.random.fork_rng(devices=[]):
-            process = self._accelerator.process_index
-            torch.manual_seed(derive(self._seed, "update", step, process))
+        together = [t for group in groups for t in group] + [*demonstrations]
+        with self._learning_from(together, "update", step):
             learned = update(
                 self.policy,
                 self.optimizer,
@@ -240,6 +238,7 @@ class Learner:
                 self._accelerator,
                 self._reference,
                 self._teaching,
+                demonstrations,
             )
         self.gather()
         return replace(learned, metrics=learned.metrics | self.outcomes.metrics(groups))
@@ -248,6 +247,63 @@ class Learner:
         """Whether the estimator learns anything from a group; see `credit.has_spread`."""
         settings = self._settings
         return has_spread(group, settings.algorithm.estimator, settings.reward_weights)
+
+    def imitate(
+        self, demonstrations: Sequence[Trajectory], step: int, *, learning_rate: float | None = None
+    ) -> dict[str, float]:
+        """Take one optimisation step towards demonstrations; a collective call.
+
+        Args:
+            demonstrations: Of all processes.
+            step: How many such steps came before; seeds dropout.
+            learning_rate: Of all weights; None is what they have.
+
+        Returns:
+            `loss`, the mean negative log-likelihood of a token, in nats, at the temperature of
+            sampling, and the metrics of the step, named as those of an update.
+
+        Raises:
+            NotEnoughMemory: A demonstration is too long for the memory there is.
+        """
+        self.optimizer.scheduled, self.optimizer.one_rate = 1.0, learning_rate
+        try:
+            with self._learning_from(demonstrations, "imitate", step):
+                found = imitate(
+                    self.policy, self.optimizer, demonstrations, self._settings, self._accelerator
+                )
+        finally:
+            self.optimizer.one_rate = None
+        self.gather()
+        return found
+
+    def begin_anew(self) -> None:
+        """Go on from the weights as they are, as if they had been loaded; a collective call.
+
+        The optimizer forgets its moments and its steps, and the reference is the policy as it is.
+        """
+        self.optimizer.forget()
+        if self._reference is not None:
+            self._reference.refresh()
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """What is learned by."""
+        return self._settings.algorithm
+
+    @contextmanager
+    def _learning_from(
+        self, trajectories: Sequence[Trajectory], purpose: str, step: int
+    ) -> Iterator[None]:
+        """Within the block there is memory for these trajectories, and dropout is seeded."""
+        if self.memory.room is not None:
+            lengths = [len(trajectory.ids) for trajectory in trajectories]
+            actions = sum(trajectory.action_tokens for trajectory in trajectories)
+            self._choose(max(lengths, default=0), sum(lengths), actions)
+        give_back_freed_memory(self._accelerator.device)  # what sampling took
+        with torch.random.fork_rng(devices=[]):
+            process = self._accelerator.process_index
+            torch.manual_seed(derive(self._seed, purpose, step, process))
+            yield
 
     @torch.no_grad()
     def gather(self) -> None:
@@ -310,57 +366,3 @@ def _tell(model: Any, policy: Policy) -> None:
             "training on padded rows, in which each trajectory computes its prompt: %s",
             policy.not_packed,
         )
-
-
-def _optimized(
-    policy: Policy,
-    trained: Any,
-    accelerator: Accelerator,
-    settings: LearnerSettings,
-    *,
-    sharded: bool,
-    zero: Zero | None,
-) -> tuple[torch.nn.Module, Optimizer]:
-    """The policy to train with, divided where it is to be, and the optimizer of its weights."""
-    how: dict[str, Any] = {
-        "learning_rate": settings.learning_rate,
-        "weight_decay": settings.weight_decay,
-        "warmup_steps": settings.warmup_steps,
-        "named": named_optimizer(settings.optimizer),
-    }
-    if zero is not None:
-        how["rates"] = _own_rates(trained, settings.adapter_learning_rate)
-        how |= {"max_norm": settings.max_grad_norm, "device": accelerator.device}
-        optimizer = ZeroAdamW(policy, zero, **how)
-        return optimizer.policy, optimizer
-    divided = shard(policy, trained, accelerator) if sharded else policy
-    how["rates"] = _own_rates(trained, settings.adapter_learning_rate)  # of what are weights now
-    how["others"] = other_than_matrices(trained)
-    return divided, MasterOptimizer(trained.parameters(), **how)
-
-
-def _division(processes: int, zero: Zero | None, *, sharded: bool) -> Division:
-    """What the processes divide among themselves."""
-    if sharded:
-        return Division(processes, processes, processes)
-    if zero is None:
-        return Division(buckets=processes > 1)
-    weights, gradients, optimizer = (processes if zero.stage >= stage else 1 for stage in (3, 2, 1))
-    return Division(weights, gradients, optimizer)
-
-
-def _own_rates(model: Any, rate: float | None) -> dict[torch.nn.Parameter, float]:
-    """The learning rates of weights that have one of their own.
-
-    Raises:
-        ConfigError: They have, and there are none.
-    """
-    if rate is None:
-        return {}
-    adapters = adapter_weights(model)
-    if not any(weight.requires_grad for weight in adapters):
-        raise ConfigError(
-            f"adapter_learning_rate: is {rate:g}, and the model has no adapters that are trained; "
-            "set learning_rate, or add adapters (model.lora)"
-        )
-    return dict.fromkeys(adapters, rate)

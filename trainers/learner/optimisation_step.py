@@ -13,6 +13,7 @@ from accelerate import Accelerator
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.algorithms.kl import k3
 from gymnast.trainers.algorithms.losses import log_ratio
+from gymnast.trainers.learner.demonstrated import BY_LIKELIHOOD, Demonstrated
 from gymnast.trainers.learner.gradient_sums import run_passes
 from gymnast.trainers.learner.memory.heap import give_back_freed_memory
 from gymnast.trainers.learner.optimizers.not_finite import why_not_finite
@@ -36,6 +37,21 @@ class Taken:
 
     metrics: dict[str, float]
     logprobs: Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One micro-batch, and what its loss is.
+
+    Attributes:
+        scored: The micro-batch.
+        normaliser: What its sum of losses is divided by.
+        algorithm: Whose loss it is.
+    """
+
+    scored: Scored
+    normaliser: float
+    algorithm: Algorithm
 
 
 @dataclass(frozen=True)
@@ -88,25 +104,50 @@ def take_step(
     accelerator: Accelerator,
     *,
     max_grad_norm: float,
+    demonstrated: Demonstrated | None = None,
 ) -> Taken:
     """Take one optimisation step, or skip it; a collective call.
 
     Args:
         policy: A `Policy`, wrapped by accelerate where there are several processes.
         optimizer: Over its weights.
-        share: What is learned from; not empty.
+        share: What is learned from; empty only beside demonstrations.
         algorithm: What is learned by.
         accelerator: Of this process.
         max_grad_norm: Longer gradients are scaled down to this norm.
+        demonstrated: What is learned from beside it, in the same step.
     """
 
-    def backward(scored: Scored) -> _Pass:
-        return _backward(policy, scored, share.normaliser, algorithm, accelerator)
+    def backward(work: _Work) -> _Pass:
+        return _backward(policy, work.scored, work.normaliser, work.algorithm, accelerator)
 
+    work = [_Work(scored, share.normaliser, algorithm) for scored in share.batches]
+    if demonstrated is not None:
+        normaliser = demonstrated.share.normaliser / demonstrated.weight
+        work += [_Work(s, normaliser, BY_LIKELIHOOD) for s in demonstrated.share.batches]
     policy.train()  # dropout of adapters, where there is any
-    passes = run_passes(backward, share.batches, policy, optimizer, accelerator)
+    passes = run_passes(backward, work, policy, optimizer, accelerator)
     policy.eval()
     give_back_freed_memory(accelerator.device)
+    own, beside = passes[: len(share.batches)], passes[len(share.batches) :]
+    metrics = _measured(own, share.normaliser, accelerator) if own else {"loss": 0.0}
+    loss = metrics["loss"]
+    if demonstrated is not None:
+        summed = sum(each.sums[0].item() for each in beside)
+        (total,) = sum_over_processes(accelerator, [summed])
+        metrics["demonstrations/loss"] = total / demonstrated.share.normaliser
+        loss += demonstrated.weight * metrics["demonstrations/loss"]
+    metrics["grad_norm"] = length = optimizer.step_if_finite(loss, max_grad_norm)
+    finite = not why_not_finite(loss, length)  # both are those of all processes
+    metrics["grad_clipped"] = float(finite and length > max_grad_norm)
+    metrics["updates/taken"], metrics["updates/skipped"] = float(finite), float(not finite)
+    return Taken(_worth_telling(metrics, algorithm), [each.logprobs for each in own])
+
+
+def _measured(
+    passes: Sequence[_Pass], normaliser: float, accelerator: Accelerator
+) -> dict[str, float]:
+    """What the passes of a share found, over all processes."""
     sums = torch.stack([each.sums for each in passes]).sum(0)
     largest = torch.stack([each.largest for each in passes]).amax(0)
     totals = dict(zip(SUMS, sum_over_processes(accelerator, sums.tolist()), strict=True))
@@ -119,12 +160,8 @@ def take_step(
     extremes = largest_over_processes(accelerator, largest.tolist())
     metrics |= zip(LARGEST, extremes, strict=False)
     metrics |= zip(SMALLEST, [-value for value in extremes[len(LARGEST) :]], strict=True)
-    metrics["loss"] = loss = totals["loss"] / share.normaliser
-    metrics["grad_norm"] = length = optimizer.step_if_finite(loss, max_grad_norm)
-    finite = not why_not_finite(loss, length)  # both are those of all processes
-    metrics["grad_clipped"] = float(finite and length > max_grad_norm)
-    metrics["updates/taken"], metrics["updates/skipped"] = float(finite), float(not finite)
-    return Taken(_worth_telling(metrics, algorithm), [each.logprobs for each in passes])
+    metrics["loss"] = totals["loss"] / normaliser
+    return metrics
 
 
 def _backward(

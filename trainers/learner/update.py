@@ -33,6 +33,8 @@ besides the advantages' (`credit.py`):
     ratio/min, ratio/max        the extremes of the ratios that the loss is made of, of the policy
                                 and the one that sampled
     kl                          of the policy and the reference, a token; where there is a `Kl`
+    demonstrations/loss         the mean negative log-likelihood of a demonstration's token; with
+                                `demonstration_weight`, which `loss` does not contain
     entropy                     of a token's distribution
 
 with a teacher also what `teaching.py` lists; and, of the tokens computed in the first optimisation
@@ -57,6 +59,11 @@ from accelerate import Accelerator
 
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.learner.credit import Groups, advantage_metrics, with_advantages
+from gymnast.trainers.learner.demonstrated import (
+    BY_LIKELIHOOD,
+    Demonstrated,
+    share_of_demonstrations,
+)
 from gymnast.trainers.learner.kl_in_reward import KL_PART, penalised
 from gymnast.trainers.learner.optimisation_step import take_step
 from gymnast.trainers.learner.optimizers.not_finite import ends_run
@@ -71,6 +78,7 @@ from gymnast.trainers.learner.policy.shares import (
     with_old_logprobs,
 )
 from gymnast.trainers.learner.teaching import Teaching, taught, with_teacher
+from gymnast.types import Trajectory
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,7 @@ def update(
     accelerator: Accelerator,
     reference: Reference | None = None,
     teaching: Teaching | None = None,
+    demonstrations: Sequence[Trajectory] = (),
 ) -> Learned:
     """Learn from a batch; every process calls it.
 
@@ -122,6 +131,8 @@ def update(
         accelerator: Sums gradients and counts over processes.
         reference: What `algorithm.kl` compares the policy with.
         teaching: The teacher that `algorithm.teacher` describes.
+        demonstrations: Of all processes; each optimisation step learns from all of them too, with
+            `algorithm.demonstration_weight`.
     """
     algorithm = settings.algorithm
     policy.eval()
@@ -147,7 +158,13 @@ def update(
     shares = _minibatches(policy, kept, settings, accelerator, reference)
     if teaching is not None and teaching.teacher.is_exact:
         shares = [with_teacher(share, teaching) for share in shares]
-    steps = _steps(policy, optimizer, shares, settings, accelerator)
+    demonstrated = None
+    if demonstrations and algorithm.demonstration_weight:
+        share = share_of_demonstrations(
+            policy, demonstrations, accelerator, settings.tokens_per_microbatch
+        )
+        demonstrated = Demonstrated(share, algorithm.demonstration_weight)
+    steps = _steps(policy, optimizer, shares, settings, accelerator, demonstrated)
     masked = sum(map(len, credited)) - sum(map(len, kept))
     metrics = {
         "tokens/trained": sum(share.tokens for share in shares),
@@ -208,13 +225,14 @@ def _steps(
     shares: Sequence[Share],
     settings: UpdateSettings,
     accelerator: Accelerator,
+    demonstrated: Demonstrated | None,
 ) -> list[dict[str, float]]:
     """Take the optimisation steps of all epochs; returns the metrics of each."""
     left, steps = list(shares), list[dict[str, float]]()
     for number in list(range(len(shares))) * settings.algorithm.epochs:
         share = left[number]
-        if not share.batches:  # nothing is better than the rest, in any process
-            continue
+        if not share.batches and demonstrated is None:
+            continue  # nothing is better than the rest, in any process
         taken = take_step(
             policy,
             optimizer,
@@ -222,6 +240,7 @@ def _steps(
             settings.algorithm,
             accelerator,
             max_grad_norm=settings.max_grad_norm,
+            demonstrated=demonstrated,
         )
         if not steps:  # in the next epoch, these are the old ones
             left[number] = with_old_logprobs(share, taken.logprobs)
@@ -237,8 +256,51 @@ def _merged(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     if not steps:  # every advantage is zero: there is nothing to learn from this batch
         return dict.fromkeys(("loss", "grad_norm", *counts), 0.0)
     told = [step for step in steps if step["updates/taken"]] or steps
-    merged = {name: sum(step[name] for step in told) / len(told) for name in steps[0]}
+    measured = {name: [s[name] for s in told if name in s] for s in told for name in s}
+    merged = {name: sum(values) / len(values) for name, values in measured.items()}
     merged |= {name: sum(step[name] for step in steps) for name in counts}
-    merged["ratio/min"] = min(step["ratio/min"] for step in told)
-    merged["ratio/max"] = max(step["ratio/max"] for step in told)
-    return merged | {name: v for name, v in steps[0].items() if name.startswith("engine/")}
+    for name, extreme in (("ratio/min", min), ("ratio/max", max)):
+        merged |= {name: extreme(measured[name])} if name in measured else {}
+    first = next((step for step in steps if "clipped" in step), {})  # not of demonstrations alone
+    return merged | {name: v for name, v in first.items() if name.startswith("engine/")}
+
+
+def imitate(
+    policy: torch.nn.Module,
+    optimizer: Optimizer,
+    demonstrations: Sequence[Trajectory],
+    settings: UpdateSettings,
+    accelerator: Accelerator,
+) -> dict[str, float]:
+    """Take one optimisation step towards demonstrations alone; every process calls it.
+
+    Args:
+        policy: A `Policy`, wrapped by accelerate where there are several processes.
+        optimizer: Over the policy's weights.
+        demonstrations: Of all processes, the same in each.
+        settings: The algorithm in them is not asked.
+        accelerator: Sums gradients and counts over processes.
+
+    Returns:
+        Metrics of an update; `loss` is the mean negative log-likelihood of a token.
+    """
+    share = share_of_demonstrations(
+        policy, demonstrations, accelerator, settings.tokens_per_microbatch
+    )
+    taken = take_step(
+        policy,
+        optimizer,
+        Share([], 0.0, 0.0, []),
+        BY_LIKELIHOOD,
+        accelerator,
+        max_grad_norm=settings.max_grad_norm,
+        demonstrated=Demonstrated(share),
+    )
+    metrics = dict(taken.metrics)
+    metrics["loss"] = metrics.pop("demonstrations/loss")
+    return {
+        **metrics,
+        "tokens/trained": share.tokens,
+        "updates/skipped_total": float(optimizer.skipped),
+        **optimizer.learning_rates(),
+    }

@@ -44,7 +44,7 @@ class Ending:
         Raises:
             DiskFull: There is no room for one of them.
         """
-        if not counters["step"]:
+        if not (counters["step"] or counters["warmup"]):
             return
         try:
             self.state.save(counters)

@@ -101,7 +101,12 @@ class KeptRollouts:
                 self._expected = None
 
     def save_evaluation(
-        self, step: int, groups: Groups, others: Mapping[str, Groups] = MappingProxyType({})
+        self,
+        step: int,
+        groups: Groups,
+        others: Mapping[str, Groups] = MappingProxyType({}),
+        *,
+        after_warmup: bool = False,
     ) -> None:
         """Write an evaluation's rollouts, unless none are kept.
 
@@ -109,13 +114,15 @@ class KeptRollouts:
             step: After which it was.
             groups: Of the run's own environment.
             others: Of further environments, by their names.
+            after_warmup: Whether it was after a warm-up and before the first step.
 
         Raises:
             DiskFull: There is no room for them.
         """
-        self._write(f"eval_{step:05d}", groups, None)
+        name = f"eval_{step:05d}{'_warmup' if after_warmup else ''}"
+        self._write(name, groups, None)
         for environment, theirs in others.items():
-            self._write(f"eval_{step:05d}_{environment}", theirs, None)
+            self._write(f"{name}_{environment}", theirs, None)
 
     def _write(self, name: str, groups: Groups, advantages: Advantages | None) -> Path | None:
         if self._run is None:

@@ -93,16 +93,18 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
 
-    def drop_after(self, step: int) -> None:
+    def drop_after(self, step: int, warmup_steps: int = 0) -> None:
         """Remove the metrics, advice and rollouts that a resumed run is going to write again.
 
         Args:
             step: The last one that is kept; -1 keeps none, step 0 being the first evaluation.
+            warmup_steps: How many steps of the warm-up, whose lines have step 0, are kept.
         """
         for path in (self.path / METRICS, self.path / ADVICE):
             if path.exists():
                 text = path.read_text(encoding="utf-8", errors="replace")
-                kept = [line for line in text.splitlines() if _step_of(line) <= step]
+                place = (step, warmup_steps)
+                kept = [line for line in text.splitlines() if _place_of(line) <= place]
                 write_text(path, "".join(line + "\n" for line in kept))
         for rollouts in rollout_files(self.path):
             if rollouts.step > step:
@@ -165,12 +167,13 @@ def save_adapters(model: Any, folder: Path) -> None:
         model.save_pretrained(temporary)
 
 
-def _step_of(line: str) -> float:
-    """The step of a line of metrics; infinity for a line that a kill has torn."""
+def _place_of(line: str) -> tuple[float, float]:
+    """The step of a line of metrics and, at step 0, that of the warm-up; infinity if it is torn."""
     try:
-        return float(json.loads(line)["step"])
-    except (ValueError, LookupError, TypeError):
-        return math.inf
+        metrics = json.loads(line)
+        return float(metrics["step"]), float(metrics.get("warmup/step", 0))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return math.inf, math.inf
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """What a run needs to continue exactly: gathered from all processes, saved, and restored.
 
     optimizer     float32 master weights, moments, how many updates were taken and skipped
-    counters      whole numbers: `step`, and `evaluated`, the step of the last evaluation
+    counters      whole numbers: `step`, and `evaluated`, the step of the last evaluation; `warmup`,
+              the steps of the warm-up, and `evaluated_warmup`, likewise
     generators    Python's, NumPy's and torch's global generators, of each process
     parts         what else changes from step to step, by name (`Remembers`)
 
@@ -92,14 +93,15 @@ class RunState:
         step = self._on_main_process(partial(self._first_step, resume))
         if step is None:
             seed_generators(self.seed, "generators", self.accelerator.process_index)
-            counters = {"step": 0, "evaluated": -1}
+            counters = {"step": 0, "evaluated": -1, "warmup": 0, "evaluated_warmup": 0}
         else:
             # `together` sends results to all processes; this one stays here.
             states: list[dict[str, Any]] = []
             together(self.accelerator, lambda: states.append(self._restore(step)))
             counters = self._saved = states[0]
         if resume:
-            self._on_main_process(lambda: self._clear_after(step))
+            done = counters.get("warmup", 0)
+            self._on_main_process(lambda: self._clear_after(step, done))
         self.mark()
         return counters
 
@@ -192,9 +194,9 @@ class RunState:
     def _kept(self) -> int:
         return checkpoints_kept(self.optimizer, self.keep)
 
-    def _clear_after(self, step: int | None) -> None:
+    def _clear_after(self, step: int | None, warmup_steps: int) -> None:
         """Remove what will be written again, and what a killed process failed to remove."""
         assert self.folder is not None
-        self.folder.drop_after(-1 if step is None else step)
+        self.folder.drop_after(-1 if step is None else step, warmup_steps)
         if step is not None:
             self.folder.checkpoints.prune(step, keep=self._kept())

@@ -3,6 +3,7 @@
 rollouts/step_00001.parquet        those of a step
 rollouts/eval_00004.parquet        those of the evaluation after step 4
 rollouts/eval_00004_exam.parquet   in the further environment "exam"
+rollouts/eval_00000_warmup.parquet those of the evaluation after the warm-up
 rollouts/step_00001.jsonl          as earlier versions wrote them (`old_rollouts.py`)
 """
 

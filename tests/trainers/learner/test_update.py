@@ -334,7 +334,7 @@ def losses_by_hand(
     loss: str, now: torch.Tensor, sampled: torch.Tensor, advantage: torch.Tensor
 ) -> torch.Tensor:
     ratio = torch.exp(now - sampled)
-    if loss == "reinforce":
+    if loss in ("reinforce", "likelihood"):
         return -advantage * now
     if loss == "cispo":
         return -ratio.detach().clamp(max=5.0) * advantage * now

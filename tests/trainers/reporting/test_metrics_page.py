@@ -50,6 +50,9 @@ class Shop(Environment):
         text = episode.answer
         return {"length": len(text) / 100, "calls": float(len(episode.tool_calls))}
 
+    def solve(self, row: Any) -> Any:
+        yield "Well."
+
     def metrics(self, episode: Any) -> Any:
         return {"words": float(len(episode.answer.split()))}
 
@@ -84,6 +87,7 @@ def written(
         entropy_bonus=0.1,
         importance_cap=2.0,
         importance_bounds=[0.0, 9.0],
+        demonstration_weight=0.1,
     )
     lora = {"rank": 2, "extra": {"modules_to_save": ["norm"]}}
     trainer = Trainer(
@@ -92,6 +96,7 @@ def written(
         lambda: Shop(Renderer(tokenizer), sandbox="local"),
         [{"prompt": "Go."}],
         algorithm=algorithm,
+        warmup={"demonstrations": "solve", "steps": 1, "min_reward": 0.0},
         rewards=[Reward("brevity", lambda trajectory: -trajectory.action_tokens / 10)],
         group_size=4,
         rows_per_step=2,

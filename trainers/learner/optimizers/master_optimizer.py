@@ -8,6 +8,7 @@ AdamW, or another class like those of `torch.optim` (`by_name.py`). DeepSpeed do
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,9 +36,10 @@ class _Part:
     numbers: list[int]
     rates: list[float]
 
-    def set_rates(self, share: float) -> None:
-        """Set the learning rates of the coming step."""
-        for group, rate in zip(self.torch.param_groups, self.rates, strict=True):
+    def set_rates(self, share: float, one_rate: float | None) -> None:
+        """Set the learning rates of the coming step; `one_rate` is in place of its own."""
+        for group, own in zip(self.torch.param_groups, self.rates, strict=True):
+            rate = own if one_rate is None else one_rate
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(rate * share)
             else:
@@ -96,7 +98,8 @@ class MasterOptimizer(Optimizer):
         ]
         self.adds_in_float32 = any(m is not p for m, p in self._pairs())
         self._classes = named.classes
-        self._parts = self._make(named, weight_decay, others or {})
+        self._make_parts = partial(self._make, named, weight_decay, others or {})
+        self._parts = self._make_parts()
 
     def _make(
         self,
@@ -180,7 +183,7 @@ class MasterOptimizer(Optimizer):
         """Clip the gradients, whose norm this is, update, and round back into the model."""
         torch.nn.utils.clip_grads_with_norm_(self.master, max_norm, norm)
         for part in self._parts:
-            part.set_rates(self.next_share)
+            part.set_rates(self.next_share, self.one_rate)
             part.torch.step()
         self.count_taken()
         self.zero_grad()
@@ -192,6 +195,11 @@ class MasterOptimizer(Optimizer):
         """Drop the gradients; weights, moments and the learning rate stay as they are."""
         self.zero_grad()
         self.count_skipped(why)
+
+    def forget(self) -> None:
+        """Begin anew; see `Optimizer`."""
+        self._parts = self._make_parts()
+        self.forget_counts()
 
     def zero_grad(self) -> None:
         """Drop all gradients, sums included."""

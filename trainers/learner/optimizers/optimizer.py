@@ -32,6 +32,9 @@ class Optimizer(ABC):
                 self.weight.grad = None
                 return norm
 
+            def forget(self):
+                self.forget_counts()
+
             def state_dict(self):
                 return {"weight": self.weight.detach(), **self.counts()}
 
@@ -48,6 +51,8 @@ class Optimizer(ABC):
     Attributes:
         parameters: Those that are trained.
         scheduled: The schedule's share of the learning rates, in the steps to come.
+        one_rate: The learning rate of all weights at full strength in the steps to come, in place
+            of theirs; None is theirs.
         steps: How many were taken.
         skipped: How many were skipped.
         skipped_in_a_row: How many of them after the last that was taken.
@@ -76,6 +81,7 @@ class Optimizer(ABC):
         self.warmup_steps = warmup_steps
         self.rates = dict(rates or {})
         self.scheduled, self._last_share = 1.0, 0.0
+        self.one_rate: float | None = None
         self.steps = self.skipped = self.skipped_in_a_row = 0
         self.last_skip = ""
         self.adds_in_float32 = False
@@ -117,15 +123,31 @@ class Optimizer(ABC):
             CheckpointError: It is of another model, or of other trained weights.
         """
 
+    @abstractmethod
+    def forget(self) -> None:
+        """Begin anew on the weights as they are: no moments, no steps taken; a collective call.
+
+        How many steps were skipped is kept.
+        """
+
+    def forget_counts(self) -> None:
+        """The part of `forget` that is not tensors."""
+        self.steps = self.skipped_in_a_row = 0
+        self._last_share = 0.0
+
     @property
     def last_learning_rate(self) -> float:
         """Of the last step that was taken; 0 before the first."""
-        return self.learning_rate * self._last_share
+        return self._rate * self._last_share
 
     @property
     def next_learning_rate(self) -> float:
         """Of the next step that is taken."""
-        return self.learning_rate * self.next_share
+        return self._rate * self.next_share
+
+    @property
+    def _rate(self) -> float:
+        return self.learning_rate if self.one_rate is None else self.one_rate
 
     @property
     def next_share(self) -> float:
@@ -141,7 +163,8 @@ class Optimizer(ABC):
         `learning_rate`, and `learning_rate/adapters` where some weights have one of their own. If
         all have, it is the only one.
         """
-        own = {rate * self._last_share for rate in self.rates.values()}
+        rates = self.rates.values() if self.one_rate is None else ()
+        own = {rate * self._last_share for rate in rates}
         if not own:
             return {"learning_rate": self.last_learning_rate}
         if all(weight in self.rates for weight in self.parameters):

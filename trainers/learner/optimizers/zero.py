@@ -112,8 +112,8 @@ class ZeroAdamW(Optimizer):
         """
         assert max_norm == self._max_norm, "DeepSpeed was told another norm to clip at"
         self._hold = not math.isfinite(loss)
-        for group, rate in zip(self.adamw.param_groups, self._rates, strict=True):
-            group["lr"] = rate * self.next_share
+        for group, own in zip(self.adamw.param_groups, self._rates, strict=True):
+            group["lr"] = (own if self.one_rate is None else self.one_rate) * self.next_share
         self._engine.step()
         norm = float(self._engine.get_global_grad_norm())
         if why := why_not_finite(loss, norm):
@@ -121,6 +121,15 @@ class ZeroAdamW(Optimizer):
         else:
             self.count_taken()
         return norm
+
+    @torch.no_grad()
+    def forget(self) -> None:
+        """Begin anew; see `Optimizer`."""
+        for state in self.adamw.state.values():
+            for name in MOMENTS:
+                state[name].zero_()
+        self.forget_counts()
+        self._set_steps(0)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything `load_state_dict` needs to go on exactly; tensors are whole, on the CPU."""

@@ -1,0 +1,1 @@
+"""Demonstrations: episodes that somebody else played, as tokens to learn from."""
