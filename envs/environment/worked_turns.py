@@ -16,7 +16,7 @@ import numpy as np
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.rows import checked_row
 from gymnast.envs.environment.solution import solution_of
-from gymnast.errors import DataError, NoSolution, UserCodeError
+from gymnast.errors import DataError, NoSolution, TemplateError, UserCodeError
 from gymnast.types import Message
 from gymnast.visible import visible_logger
 
@@ -153,8 +153,23 @@ async def _solved(player: AnEnvironment, row: Any) -> WorkedEpisode:
     finally:
         await solution.close()
     _check_reward(player, kept, reward, info)
-    messages = player.messages
-    return WorkedEpisode(kept, tuple(messages[_leading(messages) :]))
+    messages = player.messages[_leading(player.messages) :]
+    return WorkedEpisode(kept, tuple(_followed(messages, player)))
+
+
+def _followed(messages: list[Message], player: AnEnvironment) -> list[Message]:
+    """An episode after which a user may speak.
+
+    Where roles have to alternate, a few chat templates allow no user after the result of a stop
+    tool; for these, a last word of the assistant follows it.
+    """
+    if player.renderer is None or messages[-1]["role"] != "tool":
+        return messages
+    try:
+        player.renderer.prompt([*messages, {"role": "user", "content": "Go."}], player.tools)
+    except TemplateError:
+        return [*messages, {"role": "assistant", "content": "Done."}]
+    return messages
 
 
 def _check_reward(player: AnEnvironment, row: Any, reward: float, info: Mapping[str, Any]) -> None:

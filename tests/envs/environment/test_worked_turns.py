@@ -355,3 +355,22 @@ def test_a_prompt_with_worked_turns_renders_and_grows_only_at_its_end(
     env.close()
     assert not terminated and not truncated and not info["errors"]
     assert "7" in renderer.tokenizer.decode(observation)
+
+
+STRICT = """\
+{%- for message in messages %}
+{%- if message.role == 'user' and loop.index0 and messages[loop.index0 - 1].role == 'tool' %}
+{{- raise_exception('Roles must alternate') }}
+{%- endif %}
+{%- endfor %}""" + (TEMPLATES / "xml.jinja").read_text()
+
+
+def test_where_no_user_may_follow_a_tool_a_stop_tool_is_followed_by_a_last_word() -> None:
+    rows = [{"prompt": f"Go {n}.", "fruits": [], "stops": True} for n in range(3)]
+    strict = Renderer(tiny_tokenizer(), chat_template=STRICT)
+    roles = [
+        [message["role"] for message in prompt_of(Said(renderer, rows, worked_turns=1), rows[0])]
+        for renderer in (renderer_of("xml"), strict)
+    ]
+    shown = ["user", "assistant", "tool"]
+    assert roles == [[*shown, "user"], [*shown, "assistant", "user"]]
