@@ -10,7 +10,7 @@ import typer
 
 from gymnast.commands.options import HANDED_OVER, refuse_options
 from gymnast.commands.output import say, waiting
-from gymnast.errors import ConfigError, DataError
+from gymnast.errors import ConfigError
 from gymnast.threads import run_blocking
 
 if TYPE_CHECKING:
@@ -158,12 +158,9 @@ def _why(each: "Demonstration", min_reward: float) -> str:
 def _keep_saved(run: str, min_reward: float, out: str) -> None:
     """Write the best of the rollouts that a run has saved."""
     from gymnast.trainers.saving.rollout_files import read_rollouts, write_saved
+    from gymnast.trainers.saving.saved_runs import load_rollouts
 
-    folder = Path(run)
-    files = [folder] if folder.is_file() else sorted(folder.glob("rollouts/step_*.parquet"))
-    if not files:
-        raise DataError(f"{run}: has no rollouts of steps (rollouts/step_*.parquet)")
-    saved = [each for file in files for each in read_rollouts(file)]
+    saved = read_rollouts(run) if Path(run).is_file() else load_rollouts(run)
     kept = [each for each in saved if _is_good(each.trajectory, min_reward)]
     if not kept:
         _nothing_kept(len(saved), min_reward, out)

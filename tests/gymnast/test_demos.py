@@ -140,7 +140,7 @@ WRONG = [
     ),
     ("gymnast/Arithmetic-v0 --from out", "--from takes the episodes of a run; leave ENV out"),
     ("--from out --rows 3", "--from takes the episodes of a run; leave --rows out"),
-    ("--from nowhere", "nowhere: "),
+    ("--from nowhere", "nowhere: there is no such folder"),
     ("--from run.yaml", "run.yaml: cannot be read"),
 ]
 

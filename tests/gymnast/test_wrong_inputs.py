@@ -456,6 +456,20 @@ ENVIRONMENTS = {
         "train run.yaml environment.max_turn=3",
         "environment: Arithmetic has no setting 'max_turn'. Did you mean 'max_turns'?",
     ),
+    "worked turns without solve": (
+        "train run.yaml environment.id=shop.py:Shop environment.worked_turns=2 "
+        "data.train=buy.jsonl",
+        "worked_turns=2: Shop has no `solve`, which says how an episode is solved. Write ",
+    ),
+    "worked turns of too few rows": (
+        "train run.yaml environment.min_operand=1 environment.max_operand=1 "
+        "environment.worked_turns=3 evaluation.rows=1",
+        "gymnast/Arithmetic-v0: Arithmetic: worked_turns is 3, but there are only 1 different ",
+    ),
+    "a negative number of worked turns": (
+        "train run.yaml environment.worked_turns=-1",
+        "Arithmetic: worked_turns must be a whole number >= 0, got -1.",
+    ),
     "a setting of another type": (
         "train run.yaml environment.max_operand=abc",
         "Arithmetic: max_operand must be a whole number, got 'abc'.",
