@@ -1,87 +1,100 @@
-"""The README's main job by several algorithms and seeds, and by TRL's `GRPOTrainer`.
+"""How fast models learn: toolsets that they cannot use at first, credit, sampling, algorithms.
 
-    python benchmarks/learning.py                        all runs, one after another, and the table
-    python benchmarks/learning.py --only grpo-0 trl-0    some; none with a result is run again
-    python benchmarks/learning.py --table                the table and the plot of these results
-    python benchmarks/learning.py --quick --only grpo-0  two small steps: does it run?
+    python benchmarks/learning.py                        all jobs, one after another, and the tables
+    python benchmarks/learning.py --resume               only those without a result
+    python benchmarks/learning.py --only shop-warmup-0 trl-0
+    python benchmarks/learning.py --table                the tables and plots of what is there
+    python benchmarks/learning.py --quick --only main-0  two small steps: does it run?
 
-A run is `ALGORITHM-SEED`. SmolLM2-135M, the same training rows in the same order, the same prompts
-token by token, hyperparameters and reward on both sides (`learning_trl.py` says how); evaluations
-before and after, both by Gymnast, are not timed. Each run has a process of its own and leaves
-RUN.json in `--output`. On two cores a run of Gymnast takes some minutes, one of TRL a good part of
-an hour.
+`learning_jobs.py` lists the jobs; what compares with TRL runs only by name. SmolLM2-135M. Each job
+has a process of its own and leaves NAME.json in `--output`; those of benchmarks/learning/ are what
+RESULTS.md shows. Evaluations are not timed. On two cores a job takes some minutes, TRL's a good
+part of an hour, and all of them without TRL some four hours.
 """
 
 import argparse
 import importlib.util
+import json
 import multiprocessing
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from learning_job import Curve, make_job
-from learning_report import save_plot, table
+from learning_curve import Curve
+from learning_job import make_job
+from learning_jobs import DEFAULT, JOBS, ROOT
+from learning_report import save_plots, tables
 from rollout import conditions
 
-ALGORITHMS = ("grpo", "rloo", "dr_grpo", "gspo", "trl")
-SEEDS = (0, 1, 2)
-RUNS = [f"{algorithm}-{seed}" for seed in SEEDS for algorithm in ALGORITHMS]
-QUICK = (
-    "trainer.steps=2",
-    "trainer.rows_per_step=2",
-    "algorithm.group_size=2",
-    "evaluation.rows=2",
-)
+RESULTS = Path(__file__).parent / "learning"
+QUICK = {
+    "trainer.steps": 2,
+    "trainer.rows_per_step": 2,
+    "algorithm.group_size": 2,
+    "evaluation.rows": 2,
+}
 
 
-def run(name: str, threads: int, quick: bool) -> Curve:
-    """Do one run in this process."""
+def run(name: str, threads: int, quick: bool = False) -> Curve:
+    """Do one job in this process."""
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")  # TRL's and Transformers' own
-    algorithm, seed = name.split("-")
-    side = importlib.import_module("learning_trl" if algorithm == "trl" else "learning_gymnast")
+    job = JOBS[name]
+    side = importlib.import_module(job.side)
     with tempfile.TemporaryDirectory() as folder:
-        job = make_job(
-            [
-                f"algorithm.name={'grpo' if algorithm == 'trl' else algorithm}",
-                f"seed={seed}",
-                f"output_dir={folder}/run",
-                "evaluation.every_steps=0",
-                *(QUICK if quick else ()),
-            ]
-        )
-        curve: Curve = side.run(job)
-        return curve
+        settings = {**job.settings, **(QUICK if quick else {}), "output_dir": f"{folder}/run"}
+        if job.write_rows is not None:
+            settings["data.train"] = f"{folder}/rows.jsonl"
+            job.write_rows(Path(settings["data.train"]))
+        if quick and settings.get("warmup", True) and "shop" in job.config.name:
+            settings |= {"warmup.steps": 1, "warmup.rows_per_step": 2}
+        overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+        curve: Curve = side.run(make_job(overrides, job.config))
+    return replace(curve, commit=commit(), conditions=conditions("cpu", threads))
+
+
+def commit() -> str:
+    """The commit that is checked out, "+" behind it where files that it tracks are changed."""
+
+    def git(*command: str) -> str:
+        done = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks")
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Do the runs that have no result yet, and print the table."""
+    """Do the jobs, and print the tables."""
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    options.add_argument("--only", nargs="+", choices=RUNS, default=RUNS, metavar="RUN")
+    options.add_argument("--only", nargs="+", choices=list(JOBS), default=DEFAULT, metavar="JOB")
+    options.add_argument("--resume", action="store_true", help="skip jobs that have a result")
     options.add_argument("--table", action="store_true", help="run nothing")
     options.add_argument("--quick", action="store_true", help="in small: does everything run?")
     options.add_argument("--threads", type=int, default=torch.get_num_threads())
-    options.add_argument("--output", type=Path, default=Path("runs/learning"))
+    options.add_argument("--output", type=Path, default=RESULTS)
     chosen = options.parse_args(arguments)
     print(conditions("cpu", chosen.threads))
     for name in [] if chosen.table else chosen.only:
         path = chosen.output / f"{name}.json"
-        if path.exists():
+        if chosen.resume and path.exists():
             continue
         print(f"\n{name}", flush=True)
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
             process.submit(run, name, chosen.threads, chosen.quick).result().save(path)
     curves = {
-        name: Curve.load(path) for name in RUNS if (path := chosen.output / f"{name}.json").exists()
+        name: Curve.load(path) for name in JOBS if (path := chosen.output / f"{name}.json").exists()
     }
-    print(f"\n{table(curves)}")
+    print(f"\n{tables(curves)}")
     if importlib.util.find_spec("matplotlib"):
-        save_plot(curves, chosen.output / "learning.png")
-        print(f"plot: {chosen.output / 'learning.png'}")
+        for path in save_plots(curves, chosen.output):
+            print(f"plot: {path}")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ from gymnast.agents import load_model
 from gymnast.envs import Environment
 from gymnast.envs.rendering.plain_protocol import rewrite
 from gymnast.types import Message
-from learning_job import Curve, Job, Row, Step, evaluation_of
+from learning_curve import Curve, Evaluation, Step
+from learning_job import Job, Row, evaluation_of
 from rollout_measure import cpu_seconds
 
 MAX_COMPLETION = 96
@@ -127,7 +128,12 @@ def run(job: Job) -> Curve:
     trainer.train()
     tokenizer.chat_template, tokenizer.response_template = plain, None
     merged = trainer.model.merge_and_unload().to(torch.bfloat16).requires_grad_()
-    return Curve(before, evaluation_of(job, merged, tokenizer), tuple(watch.steps))
+    after, last = evaluation_of(job, merged, tokenizer), watch.steps[-1]
+    evaluations = (
+        Evaluation(0, 0.0, 0.0, 0, before),
+        Evaluation(len(watch.steps), last.wall_s, last.cpu_s, 0, after),
+    )
+    return Curve(tuple(watch.steps), evaluations)
 
 
 class Watch(TrainerCallback):  # type: ignore[misc]

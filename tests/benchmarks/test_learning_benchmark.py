@@ -1,5 +1,6 @@
 """The learning benchmark scores TRL's episodes as Gymnast's, and reads curves as it says."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,20 +8,33 @@ from typing import Any
 import pytest
 
 import learning
+from gymnast.envs import make
 from gymnast.envs.builtin.arithmetic import Arithmetic
-from learning_job import Curve, Step
-from learning_report import table, targets
+from gymnast.trainers import load_config
+from gymnast.types import Span, StopReason, Trajectory
+from learning_curve import Curve, Evaluation, Step
+from learning_gymnast import Solutions, Watch
+from learning_jobs import DEFAULT, JOBS, ROOT
+from learning_report import PANELS, points, tables, targets
 from learning_trl import Rescore
+from tasks.half_hopeless import write_rows
 
 ROW = {"prompt": "What is 3 plus 4?", "a": 3, "b": 4, "operation": "add", "answer": 7}
 
 
-def curve(rewards: Sequence[float], step_s: float = 10.0) -> Curve:
-    steps = [Step(r, step_s * (n + 1), step_s * (n + 1) / 2) for n, r in enumerate(rewards)]
-    return Curve(0.25, 0.95, tuple(steps))
+def curve(rewards: Sequence[float | None], step_s: float = 10.0) -> Curve:
+    steps = [
+        Step(reward, step_s * n, step_s * n / 2, 100 * n) for n, reward in enumerate(rewards, 1)
+    ]
+    last = steps[-1]
+    evaluations = (
+        Evaluation(0, 0.0, 0.0, 0, 0.25, 0.125),
+        Evaluation(len(steps), last.wall_s, last.cpu_s, last.sampled_tokens, 0.95, 1.0, 0.975),
+    )
+    return Curve(tuple(steps), evaluations, "abc1234", "2 cores")
 
 
-def said(content: str, call: tuple[str, dict[str, int]] | None = None) -> dict[str, Any]:
+def said(content: str, call: tuple[str, dict[str, Any]] | None = None) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if call is not None:
         function = {"name": call[0], "arguments": call[1]}
@@ -49,14 +63,16 @@ def test_a_completion_of_trl_gets_the_environments_own_reward(
 
 def test_a_level_is_reached_by_the_mean_of_three_steps() -> None:
     found = curve([0.0, 1.0, 0.8, 0.8, 1.0, 0.9]).reached(0.9)
-    assert found == Step(0.9, 60.0, 30.0)
+    assert found == Step(0.9, 60.0, 30.0, 600)
+    assert curve([None, None, 0.9, 1.0]).reached(0.9) is None  # a warm-up has no rewards
+    assert curve([None, 0.8, 0.9, 1.0]).reached(0.9) == Step(1.0, 40.0, 20.0, 400)
     assert curve([1.0, 1.0]).reached(0.9) is None
     assert curve([1.0, 0.0, 1.0]).reached(0.9) is None
 
 
 def test_a_saved_curve_is_read_back(tmp_path: Path) -> None:
-    curve([0.1, 0.2]).save(tmp_path / "made" / "grpo-0.json")
-    assert Curve.load(tmp_path / "made" / "grpo-0.json") == curve([0.1, 0.2])
+    curve([None, 0.2]).save(tmp_path / "made" / "grpo-0.json")
+    assert Curve.load(tmp_path / "made" / "grpo-0.json") == curve([None, 0.2])
 
 
 def test_only_runs_of_one_seed_are_compared() -> None:
@@ -68,12 +84,107 @@ def test_only_runs_of_one_seed_are_compared() -> None:
     }
     measured = [target.measured for target in targets(curves)]
     assert measured == [pytest.approx(30 / 100), pytest.approx(15 / 50)]
-    assert "trl-1" in table(curves)
+    assert "| trl-1 |" in tables(curves)
+
+
+def test_a_table_says_when_held_out_rows_reached_the_level() -> None:
+    [line] = [
+        each for each in tables({"shop-worked-0": curve([0.5, 0.9])}).splitlines() if "-0" in each
+    ]
+    assert (
+        line
+        == "| shop-worked-0 | 0.250 | 0.950 | 0.125 | 1.000 | 20 | 10 | 200 | not |  | 20 | 10 |"
+    )
+
+
+def test_a_figure_draws_what_its_study_is_about() -> None:
+    found = curve([None, 0.5, 0.75])
+    [tokens] = PANELS["hopeless"]
+    assert points(found, tokens) == [(0.0, 0.25), (0.3, 0.975)]
+    assert points(found, PANELS["trail"][0]) == [(2.0, 0.5), (3.0, 0.75)]
+    assert points(found, PANELS["main"][0]) == [(20 / 60, 0.5), (30 / 60, 0.75)]
+    assert points(found, PANELS["shop"][1]) == [(0.0, 0.125), (30 / 60, 1.0)]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_job_is_a_config_that_holds(name: str) -> None:
+    job = JOBS[name]
+    assert job.study in PANELS
+    overrides = [f"{key}={json.dumps(value)}" for key, value in job.settings.items()]
+    load_config(job.config, overrides).algorithm.make()
+
+
+def test_trl_and_what_compares_with_it_run_by_name_only() -> None:
+    assert "trl-0" in JOBS and "grpo-0" in JOBS
+    assert not {"trl-0", "grpo-0"} & set(DEFAULT)
+
+
+def test_with_resume_only_jobs_without_a_result_are_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = curve([0.1])
+    kept.save(tmp_path / "main-0.json")
+    learning.main(["--resume", "--only", "main-0", "--output", str(tmp_path)])
+    assert Curve.load(tmp_path / "main-0.json") == kept
+    assert "| main-0 | 0.250 | 0.950 |" in capsys.readouterr().out
+
+
+def played(calls: Sequence[tuple[str, dict[str, Any]]]) -> Trajectory:
+    shown: list[Any] = [
+        said("", ("price", {"fruit": "plum"})),
+        {"role": "tool", "content": "9"},
+    ]  # worked
+    messages: list[Any] = [
+        *shown,
+        {"role": "user", "content": "?"},
+        *[said("", call) for call in calls],
+    ]
+    row: dict[str, Any] = {"prompt": "?", "fruit": "plum", "prices": {"plum": 12}, "answer": 12}
+    spans, rewards = [Span(0, 0)], [1.0]
+    return Trajectory(
+        [], [], [], 0, spans, rewards, StopReason.answered, True, False, messages, row=row
+    )
+
+
+def test_the_right_calls_are_those_of_the_rows_solution() -> None:
+    right, wrong = ("price", {"fruit": "plum"}), ("price", {"fruit": "fig"})
+    solutions = Solutions(shop())
+    assert solutions.share([played([right]), played([wrong, right]), played([wrong])]) == 2 / 3
+    assert solutions.share([played([])]) == 0.0
+
+
+def test_a_watch_tells_rows_with_a_reward_from_hopeless_ones() -> None:
+    watch = Watch(Solutions(shop()))
+    watch.on_start({})
+    watch.on_warmup_step(1, {})
+    watch.on_step(1, {"reward/mean": 0.5, "tokens/sampled": 70.0}, [])
+    hopeful = played([("price", {"fruit": "plum"})])
+    hopeless = Trajectory(
+        **{**vars(hopeful), "row": {**hopeful.row, "hopeless": True}, "turn_rewards": [0.0]}
+    )
+    watch.on_evaluation(1, {"eval/reward/mean": 0.5}, [[hopeful], [hopeless]])
+    [found] = watch.evaluations
+    assert (found.taken, found.sampled_tokens, found.reward) == (2, 70, 0.5)
+    assert (found.right_calls, found.hopeful) == (1.0, 1.0)
+    assert [step.reward for step in watch.steps] == [None, 0.5]
+
+
+def shop() -> Any:
+    return make(f"{ROOT / 'examples' / 'shop.py'}:Shop")
+
+
+def test_half_of_the_rows_of_a_shop_are_hopeless(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.jsonl", 10)
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["hopeless"] for row in rows] == [False, True] * 5
+    answers = [row["answer"] == row["prices"][row["fruit"]] for row in rows]
+    assert answers == [True, False] * 5
 
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_both_sides_run_in_small(tmp_path: Path) -> None:
-    learning.main(["--quick", "--only", "grpo-0", "trl-0", "--output", str(tmp_path)])
-    for name in ("grpo-0", "trl-0"):
-        assert len(Curve.load(tmp_path / f"{name}.json").steps) == 2
+@pytest.mark.parametrize("name", ["main-0", "shop-warmup-0", "hopeless-with-0", "trl-0"])
+def test_a_job_runs_in_small(name: str, tmp_path: Path) -> None:
+    learning.main(["--quick", "--only", name, "--output", str(tmp_path)])
+    rewards = [step.reward for step in Curve.load(tmp_path / f"{name}.json").steps]
+    assert len([reward for reward in rewards if reward is not None]) == 2

@@ -1,0 +1,153 @@
+"""The jobs of `learning.py`, by name: each is a config and what is changed in it.
+
+grpo-0, rloo-0, ..., trl-0      the job of the section on TRL, by several algorithms
+cispo-0, rejection-0, ...       the same, eight steps, by every other name of docs/algorithms.md
+main-0                          examples/arithmetic.yaml as it is
+shop-warmup-0, -worked, -distil examples/shop.yaml: what brings a model to call a tool at all
+warehouse-warmup-0, ...         the same for four tools that share a state
+trail-grpo-0, -turn_level, ...  four dependent calls and one reward, by how credit is given
+hopeless-without-0, -with       half of the rows give no reward: dynamic sampling
+code-0                          examples/code.yaml
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.half_hopeless import write_rows
+
+ROOT = Path(__file__).parent.parent
+ARITHMETIC = ROOT / "examples" / "arithmetic.yaml"
+SHOP = ROOT / "examples" / "shop.yaml"
+CODE = ROOT / "examples" / "code.yaml"
+TASKS = ROOT / "benchmarks" / "tasks"
+SEEDS = (0, 1, 2)
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class LearningJob:
+    """A job.
+
+    Attributes:
+        study: The table and the figure that it belongs to.
+        config: What is changed.
+        settings: The values that replace the config's, by dotted key.
+        side: The module that runs it.
+        write_rows: Writes the file of training rows, where the environment does not make them.
+    """
+
+    study: str
+    config: Path
+    settings: Settings
+    side: str = "learning_gymnast"
+    write_rows: Callable[[Path], None] | None = None
+
+
+# The hyperparameters that TRL's committed run had.
+AS_TRL = {
+    "trainer.learning_rate": 4e-4,
+    "trainer.steps": 15,
+    "trainer.rows_per_step": 8,
+    "evaluation.every_steps": 0,
+    "warmup": None,
+}
+COMPARED = ("grpo", "rloo", "dr_grpo", "gspo")
+# Those without a curve otherwise, with what they need.
+OTHERS: Mapping[str, Settings] = {
+    "cispo": {},
+    "dapo": {},
+    "reinforce_pp": {},
+    "reinforce_pp_baseline": {},
+    "reinforce_pp_tokens": {},
+    "gdpo": {},
+    "gdpo_tokens": {},
+    "turn_level": {},
+    "rejection": {},
+}
+
+# How a model comes to call a tool that it never calls.
+WAYS: Mapping[str, Settings] = {
+    "warmup": {"evaluation.every_steps": 2},
+    "worked": {"warmup": None, "environment.worked_turns": 2, "trainer.steps": 8},
+    "distil": {
+        "warmup": None,
+        "algorithm.teacher": {"model": "base", "estimator": "exact", "divergence": "forward_kl"},
+        "trainer.steps": 12,
+    },
+}
+WAREHOUSE = {
+    "environment": {
+        "id": f"{TASKS / 'warehouse.py'}:Warehouse",
+        "max_turns": 5,
+        "context_length": 2048,
+    },
+}
+WAREHOUSE_WAYS: Mapping[str, Settings] = {
+    "warmup": WAYS["warmup"],
+    "worked": {**WAYS["worked"], "environment.worked_turns": 4, "trainer.steps": 12},
+    "distil": WAYS["distil"],
+}
+
+TRAIL = {
+    "environment": {
+        "id": f"{TASKS / 'trail.py'}:Trail",
+        "max_turns": 6,
+        "context_length": 1024,
+    },
+    "warmup.steps": 3,  # so few that most episodes still fail
+    "trainer.steps": 12,
+    "evaluation": {"rows": 64, "every_steps": 4},
+}
+CREDIT: Mapping[str, Settings] = {
+    "grpo": {},
+    "turn_level": {"algorithm.name": "turn_level", "algorithm.gamma": 0.9},
+    "gigpo": {"algorithm.name": "gigpo", "algorithm.gamma": 0.9},
+}
+
+HOPELESS = {
+    "warmup": None,
+    "environment.worked_turns": 2,
+    "evaluation": {"rows": 128, "every_steps": 2},
+}
+DYNAMIC: Mapping[str, Settings] = {
+    "without": {"trainer.steps": 16},
+    "with": {"trainer.steps": 8, "trainer.dynamic_sampling": {"most_rows": 32}},
+}
+
+
+def _jobs() -> dict[str, LearningJob]:
+    """All jobs by name; the first seed of each study comes before the others."""
+    jobs: dict[str, LearningJob] = {}
+    for seed in SEEDS:
+        also = {"seed": seed}
+        shops = [("shop", {}, WAYS), ("warehouse", WAREHOUSE, WAREHOUSE_WAYS)]
+        for study, base, ways in shops:
+            for way, changed in ways.items():
+                settings = {**base, **changed, **also}
+                jobs[f"{study}-{way}-{seed}"] = LearningJob(study, SHOP, settings)
+        for name, changed in DYNAMIC.items():
+            settings = {**HOPELESS, **changed, **also}
+            jobs[f"hopeless-{name}-{seed}"] = LearningJob(
+                "hopeless", SHOP, settings, write_rows=write_rows
+            )
+        jobs[f"main-{seed}"] = LearningJob("main", ARITHMETIC, also)
+        for name in (*COMPARED, "trl"):
+            algorithm = "grpo" if name == "trl" else name
+            settings = {**AS_TRL, "algorithm.name": algorithm, **also}
+            side = "learning_trl" if name == "trl" else "learning_gymnast"
+            jobs[f"{name}-{seed}"] = LearningJob("algorithms", ARITHMETIC, settings, side)
+    for name, changed in CREDIT.items():
+        jobs[f"trail-{name}-0"] = LearningJob("trail", SHOP, {**TRAIL, **changed})
+    for name, changed in OTHERS.items():
+        settings = {**AS_TRL, "trainer.steps": 8, "algorithm.name": name, **changed}
+        jobs[f"{name}-0"] = LearningJob("eight steps", ARITHMETIC, settings)
+    jobs["code-0"] = LearningJob("code", CODE, {})
+    return jobs
+
+
+JOBS = _jobs()
+# What a whole run takes: TRL's curve stands, and the comparison with it.
+DEFAULT = [name for name, job in JOBS.items() if job.study != "algorithms"]
