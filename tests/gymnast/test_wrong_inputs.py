@@ -369,6 +369,10 @@ SETTINGS = {
         "train run.yaml algorithm.importance_level=sequence",
         "importance_level: is sequence, and nothing is weighted; set importance_cap or ",
     ),
+    "an algorithm of states in an environment that says none": (
+        "train run.yaml algorithm.name=gigpo",
+        "algorithm: gigpo compares turns that acted in equal states, and Arithmetic does not say ",
+    ),
     "a tracker that there is not": (
         "train run.yaml trackers=[tensorbord]",
         "trackers: ",

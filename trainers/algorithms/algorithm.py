@@ -61,6 +61,7 @@ class Algorithm:
         importance: How each token's loss is weighted by how much likelier the token was to the
             trainer than to the engine, or None.
         compares_members: Whether the estimator needs groups of two and more.
+        compares_states: Whether the estimator needs what turns act in.
         masked_stop_reasons: Episodes that ended so are in the advantages of their group, and
             neither in the loss nor in its normaliser.
         epochs: How often a batch is gone through.
@@ -78,6 +79,7 @@ class Algorithm:
     old_logprobs: OldLogprobs = "trainer"
     importance: Importance | None = None
     compares_members: bool = False
+    compares_states: bool = False
     masked_stop_reasons: frozenset[StopReason] = frozenset()
     epochs: int = 1
     minibatches: int = 1
@@ -238,6 +240,7 @@ def make_algorithm(
         old_logprobs=_old_logprobs(old_logprobs, importance, of_tokens),
         importance=importance,
         compares_members=credit.says("compares_members"),
+        compares_states=credit.says("compares_states"),
         masked_stop_reasons=frozenset(masked),
         epochs=epochs,
         minibatches=minibatches,

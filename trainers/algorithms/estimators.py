@@ -8,6 +8,7 @@ arguments are options of a config. Marks say what the numbers cannot:
     @by_turn, @by_token   what an `@estimator` gives; a batch with as many turns as action tokens
                           in each trajectory would not tell
     @compares_members     groups of one would teach it nothing; every `@per_group` kernel has it
+    @compares_states      it needs `RewardBatch.states`
 
     @per_group
     def best_of(rewards, *, margin: float = 0.0):
@@ -83,6 +84,12 @@ def estimator(function: F) -> F:
 def compares_members(function: F) -> F:
     """Mark an estimator that needs groups of two and more."""
     function.__dict__["compares_members"] = True
+    return function
+
+
+def compares_states(function: F) -> F:
+    """Mark an estimator that needs the states of turns."""
+    function.__dict__["compares_states"] = True
     return function
 
 

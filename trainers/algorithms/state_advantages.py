@@ -17,6 +17,7 @@ from gymnast.trainers.algorithms.estimators import (
     by_turn,
     centred,
     compares_members,
+    compares_states,
     discounted,
     estimator,
     in_groups,
@@ -31,6 +32,7 @@ _SCALED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"std": standardise
 @estimator
 @by_turn
 @compares_members
+@compares_states
 def gigpo(
     batch: RewardBatch,
     *,
@@ -76,6 +78,7 @@ def gigpo(
 @estimator
 @by_turn
 @compares_members
+@compares_states
 def state_baseline(
     batch: RewardBatch, *, gamma: Annotated[float, Field(ge=0, le=1)] = 1.0
 ) -> list[torch.Tensor]:

@@ -26,10 +26,16 @@ def find_environments(config: RunConfig) -> None:
 
     Raises:
         UnknownEnvironment: There is no such environment.
-        ConfigError: It takes no such setting.
+        ConfigError: It takes no such setting, or says no states to an algorithm that needs them.
         ToolDefinitionError: One of its tools cannot be described.
     """
-    find_environment(config.environment)
+    environment = find_environment(config.environment)
+    if config.algorithm.make().compares_states and not _says_states(environment):
+        raise ConfigError(
+            f"algorithm: {config.algorithm.estimator or config.algorithm.name} compares turns that "
+            f"acted in equal states, and {environment.__name__} does not say what its turns act "
+            "in; override its hook turn_state, or choose turn_level, which needs no states"
+        )
     for name, section in config.evaluation.environments.items():
         find_environment(section, name)
 
@@ -49,6 +55,12 @@ def find_environment(section: EnvironmentSection, name: str | None = None) -> ty
         raise UnknownEnvironment(f"{place_of(name)}: {error}") from error
     _check_settings(cls, section.settings, place_of(name))
     return cls
+
+
+def _says_states(environment: type[Environment]) -> bool:
+    """Whether a class may say what its turns act in: by the hook, or in infos of its own."""
+    names = ("turn_state", "reset", "areset", "step", "astep")
+    return any(getattr(environment, name) is not getattr(Environment, name) for name in names)
 
 
 def place_of(name: str | None) -> str:

@@ -42,8 +42,9 @@ def test_no_preset_clips_tokens_that_were_just_sampled(
     def load() -> Any:
         return load_model("tiny:", dtype=dtype, lora=lora, tokenizer=tokenizer)[0]
 
-    groups = just_sampled(load())
-    for name in names():
+    sampled = just_sampled(load())
+    groups = [[replace(t, states=range(len(t.turns))) for t in group] for group in sampled]
+    for name in sorted({*names()} - {"distillation"}):  # which learns from a teacher alone
         metrics = learned(load(), groups, make_algorithm(name))
         assert metrics["updates/taken"] == 1 and metrics["grad_norm"] > 0, name
         assert metrics["clipped"] == 0, name

@@ -17,7 +17,9 @@ from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.types import Span, Trajectory
 from sampled_groups import Groups, KeepsGradients, random_groups
 
-ALGORITHMS: dict[str, dict[str, Any]] = {name: {"name": name} for name in names()} | {
+TAUGHT = "distillation"  # which learns from a teacher alone
+NAMES = [name for name in names() if name != TAUGHT]
+ALGORITHMS: dict[str, dict[str, Any]] = {name: {"name": name} for name in NAMES} | {
     "kl in the loss": {"kl": Kl(0.1)},
     "kl in the reward": {"kl": Kl(0.1, "k1", "reward")},
     "entropy": {"entropy_bonus": 0.1},
@@ -57,13 +59,14 @@ def places(pattern: str) -> Groups:
     words = pattern.split()
     groups = random_groups(small(), [[float(n % 3) for n in range(len(w))] for w in words])
     turns = {"o": 2, "-": 0}
-    return [
+    played = [
         [
             t if kind == "x" else silent(t, turns=turns[kind])
             for kind, t in zip(word, group, strict=True)
         ]
         for word, group in zip(words, groups, strict=True)
     ]
+    return [[replace(t, states=range(len(t.turns))) for t in group] for group in played]
 
 
 def learned(algorithm: dict[str, Any], groups: Groups, tokens: int) -> tuple[Any, Any]:
