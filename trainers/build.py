@@ -18,7 +18,12 @@ from gymnast.trainers.config.environments import (
 )
 from gymnast.trainers.config.files import load_config, save_config
 from gymnast.trainers.config.resuming import check_output_folder, check_same_run
-from gymnast.trainers.config.sections import ModelSection, RunConfig, SamplingSection
+from gymnast.trainers.config.sections import (
+    AlgorithmSection,
+    ModelSection,
+    RunConfig,
+    SamplingSection,
+)
 from gymnast.trainers.config.task import RunTask, prepare_task
 from gymnast.trainers.config.warmup import check_demonstrations, prepare_warmup
 from gymnast.trainers.data.input_paths import absolute
@@ -167,6 +172,7 @@ def evaluation_config(path: str | Path, overrides: list[str]) -> RunConfig:
     sampled = config.evaluation.sampling(config.sampling.model_dump())
     update: dict[str, Any] = {
         "trackers": {},
+        "algorithm": AlgorithmSection(),  # without a teacher or a reference, which take memory
         "evaluation": config.evaluation.model_copy(update=sampled),
         "sampling": SamplingSection(),
     }

@@ -1,6 +1,7 @@
 """Whole runs with a teacher: what a small student takes over, what is refused, how it resumes."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -14,6 +15,8 @@ from gymnast.envs import Environment, Renderer
 from gymnast.errors import ConfigError, ModelError
 from gymnast.trainers import Kl, Teacher, Trainer, make_algorithm
 from gymnast.trainers.algorithms.distillation import EstimatorName
+from gymnast.trainers.build import build_trainer, evaluation_config
+from gymnast.trainers.config.files import load_config
 from gymnast.types import Sampling
 
 TOKENIZER = tiny_tokenizer()
@@ -190,9 +193,12 @@ def test_a_teacher_that_does_not_exist_is_said_before_the_run() -> None:
 # --- Runs
 
 
+def metrics_of(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
 def metrics(folder: Path, *names: str) -> list[list[float]]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [[line[name] for name in names] for line in lines]
+    return [[line[name] for name in names] for line in metrics_of(folder)]
 
 
 def weights(trainer: Trainer) -> torch.Tensor:
@@ -247,3 +253,28 @@ def test_evaluations_ask_for_no_hint() -> None:
     run = trainer(Teacher("policy"), environment=Counts, steps=1, eval_rows=ROWS)
     run.train()
     assert len(asked) == 4
+
+
+def test_a_yaml_names_a_teacher_beside_it_and_an_evaluation_does_without(tmp_path: Path) -> None:
+    tiny_model(seed=1).save_pretrained(tmp_path / "teacher")
+    TOKENIZER.save_pretrained(tmp_path / "teacher")
+    (tmp_path / "run.yaml").write_text(
+        """\
+model: {name: "tiny:"}
+environment: {id: gymnast/Arithmetic-v0, max_turns: 3}
+algorithm:
+  name: distillation
+  group_size: 1
+  teacher: {model: ./teacher, estimator: exact, dtype: float32}
+sampling: {max_new_tokens: 6}
+trainer: {steps: 1, rows_per_step: 2}
+evaluation: {rows: 2}
+"""
+    )
+    folder = tmp_path / "run"
+    config = load_config(tmp_path / "run.yaml", [f"output_dir={folder}"])
+    build_trainer(config).train()
+    (line,) = (line for line in metrics_of(folder) if "teacher/kl" in line)
+    assert line["teacher/kl"] > 0 and line["teacher/episodes"] == 1.0
+    shutil.rmtree(tmp_path / "teacher")
+    assert build_trainer(evaluation_config(folder, [])).evaluate()["eval/episodes/finished"] == 2

@@ -21,7 +21,7 @@ from accelerate import Accelerator
 
 from gymnast.agents import load_model
 from gymnast.agents.loading.tiny import tiny_model
-from gymnast.trainers import Algorithm, Kl, Trainer, make_algorithm
+from gymnast.trainers import Algorithm, Kl, Teacher, Trainer, make_algorithm
 from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.learner.policy.micro_batches import micro_batch
 from gymnast.trainers.learner.policy.shares import placeholder
@@ -86,7 +86,8 @@ def rich() -> Algorithm:
     """Everything that makes further passes through the policy or more steps of a batch."""
     return make_algorithm(
         "reinforce_pp",
-        kl=Kl(0.1, place="loss"),
+        kl=Kl(0.1, place="loss", refresh_every_steps=1),
+        teacher=Teacher(tiny_model(seed=1), weight=0.1, estimator="exact"),
         epochs=2,
         minibatches=2,
         importance_cap=2.0,

@@ -104,6 +104,16 @@ def test_weights_in_half_precision_have_masters() -> None:
     assert shared.weights == pytest.approx(1.5 * 2 * count, rel=0.01)
 
 
+def test_a_teacher_and_copies_of_the_model_are_weights() -> None:
+    model, teacher = tiny_model(), tiny_model().to(torch.bfloat16)
+    alone = fixed_memory(model, model.parameters(), Division())
+    both = fixed_memory(model, model.parameters(), Division(), copies=2, others=[teacher])
+    count = sum(weight.numel() for weight in model.parameters())
+    assert both.weights == pytest.approx(alone.weights * 3 + 2 * count, rel=0.01)
+    assert both.held - alone.held == both.weights - alone.weights
+    assert (both.optimizer, both.gradients) == (alone.optimizer, alone.gradients)
+
+
 def test_processes_of_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = available(torch.device("cpu"))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")

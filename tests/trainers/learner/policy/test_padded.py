@@ -1,6 +1,7 @@
 """Models that cannot be packed: padded rows give the gradients of the model's own forward."""
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +12,14 @@ from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
 
 from gymnast.errors import ModelError
+from gymnast.trainers.algorithms.distillation import Teacher
 from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.learner.kl_in_reward import penalised
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, micro_batch
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.policy.reference import Reference
+from gymnast.trainers.learner.policy.shares import Scored, Share
+from gymnast.trainers.learner.teaching import Teaching, taught, with_teacher
 from gymnast.types import Span, StopReason, Trajectory
 from model_families import FAMILIES, VOCABULARY, tiny
 from model_gradients import TOLERANCE, difference, distance, episodes, of_policy
@@ -118,6 +122,33 @@ def test_a_divergence_in_the_reward_reaches_its_own_trajectory() -> None:
         cost = -(reference.logprobs(alone)).sum().item()  # sampled at 0.0, says the trajectory
         assert after.ids == before.ids
         assert after.reward == pytest.approx(-0.1 * cost, rel=1e-4)
+
+
+@pytest.mark.parametrize("estimator", ["sampled", "exact"])
+def test_a_teacher_says_of_each_row_what_it_says_of_it_alone(estimator: Any) -> None:
+    """The teacher's own prompts differ in length, so it sorts rows in another order."""
+    model, teacher = tiny("lfm2"), Teacher("base", estimator=estimator)
+    teaching = Teaching.of(teacher, tiny("mamba2"), None, temperature=1.0)
+    groups = [
+        [replace(e, trajectory=replace(e.trajectory, teacher_prompt_ids=[3, 5, 7] * (1 + n)))]
+        for n, e in enumerate(episodes())
+    ]
+    policy, accelerator = Policy(model), Accelerator()
+
+    def said(groups: list[list[CreditedTrajectory]], tokens: int) -> torch.Tensor:
+        if estimator == "sampled":
+            found, _ = taught(groups, teaching, accelerator, tokens_per_microbatch=tokens)
+            return torch.cat([e.token_advantages for group in found for e in group])
+        batch = micro_batch([e for group in groups for e in group], CPU)
+        trajectories = [e.trajectory for group in groups for e in group]
+        share = Share([Scored(batch, torch.ones(0), trajectories=trajectories)], 1.0, 1.0, [])
+        states = with_teacher(share, teaching).batches[0].teacher
+        divergences: torch.Tensor = policy(batch, teacher=states)[2]
+        return divergences.detach()
+
+    alone = torch.cat([said([group], 2048) for group in groups])
+    for tokens in (1, 2048):
+        torch.testing.assert_close(said(groups, tokens), alone, rtol=1e-3, atol=1e-4)
 
 
 def trajectory(length: int, advantage: float) -> CreditedTrajectory:
