@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gymnast.agents import load_model
+from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import Kl, Reward, Teacher, Trainer, make_algorithm
@@ -77,7 +78,7 @@ def written(
     write_call: Callable[..., str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> set[str]:
-    """The names in the metrics.jsonl of a run with everything that has metrics."""
+    """The names in the metrics.jsonl of runs that have, together, everything with metrics."""
     folder = tmp_path_factory.mktemp("run")
     teacher = Teacher("base", estimator="exact")
     algorithm = make_algorithm(
@@ -101,8 +102,6 @@ def written(
         group_size=4,
         rows_per_step=2,
         steps=2,
-        dynamic_sampling={"most_rows": 3},
-        curriculum={},
         adapter_learning_rate=1e-4,
         sampling=Sampling(max_new_tokens=8),
         eval_rows=[{"prompt": "Say."}, {"prompt": "Tell."}],
@@ -113,7 +112,22 @@ def written(
     texts.append(write_call("weight"))
     first_calls_a_tool(trainer, [encode(f"{text}<|im_end|>") for text in texts])
     trainer.train()
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    chooses_rows = Trainer(
+        tiny_model(),
+        tokenizer,
+        lambda: Shop(Renderer(tokenizer), sandbox="local"),
+        [{"prompt": "Go."}],
+        group_size=2,
+        rows_per_step=1,
+        steps=1,
+        dynamic_sampling={"most_rows": 2},  # which does not go with a teacher
+        curriculum={},
+        sampling=Sampling(max_new_tokens=8),
+        output_dir=folder / "chooses_rows",
+    )
+    chooses_rows.train()
+    texts = [path.read_text() for path in folder.rglob("metrics.jsonl")]
+    lines = [line for text in texts for line in text.splitlines()]
     return {name for line in lines for name in json.loads(line)} - {"step"}
 
 
