@@ -88,7 +88,7 @@ class RunConsole:
 
     def on_advice(self, advice: Advice) -> None:
         """Write why the run does not learn."""
-        self._write(f"not learning, step {advice.step}: {advice}", style="yellow")
+        self._write(f"step {advice.step}, not learning: {advice}", style="yellow")
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
         """Write the evaluation's line, a table if it has parts, and a few of its episodes."""

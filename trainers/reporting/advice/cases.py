@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gymnast.trainers.base.observer import Advice
 from gymnast.trainers.reporting.advice.history import History, mean, rises
-from gymnast.trainers.reporting.advice.numbers import falls, optimisation
+from gymnast.trainers.reporting.advice.numbers import NEARLY, falls, optimisation
 from gymnast.trainers.reporting.advice.seen import SeenStep
 from gymnast.trainers.reporting.advice.words import PAGE, clipped, percent
 
@@ -53,7 +53,8 @@ def advise(history: History, facts: Facts) -> list[Advice]:
     """
     if not history.latest:
         return []
-    found = [said for case in CALLS if (said := case(history, facts))]
+    solved = mean("reward/mean", history.latest) >= NEARLY * facts.pass_reward
+    found = [] if solved else [said for case in CALLS if (said := case(history, facts))]
     if not found and (said := no_spread(history, facts)):  # what explains it says more
         found.append(said)
     found += optimisation(history, facts.max_grad_norm)
@@ -131,9 +132,14 @@ def no_spread(history: History, facts: Facts) -> tuple[str, str] | None:
     lowest = mean("advantage/groups_alike/lowest", steps)
     highest = mean("advantage/groups_alike/highest", steps)
     reward = mean("reward/mean", steps)
-    passes = reward >= facts.pass_reward
-    if highest == 1.0 and (lowest < 1.0 or passes):
+    if highest == 1.0 and reward >= facts.pass_reward:
         return "solved", f"{why}, the highest ({reward:.3f}): the task is solved; give harder rows"
+    if highest == 1.0 and lowest < 1.0:
+        return "nothing better", (
+            f"{why}, the highest seen ({reward:.3f}), and below evaluation.pass_reward "
+            f"({facts.pass_reward:g}): if there is more to be had, raise sampling.temperature or "
+            "algorithm.group_size, so that something better is tried"
+        )
     if lowest == 1.0:
         return "too hard", (
             f"{why}, the lowest ({reward:.3f}), so there is nothing to learn from: the task is too "

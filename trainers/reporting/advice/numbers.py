@@ -28,7 +28,7 @@ SOME = 3
 MUCH_LONGER = 10.0
 # A fall is more than so many standard errors, and than half the standard deviation of a reward.
 ERRORS, FALL = 3.0, 0.5
-# An episode this near to passing on average has nothing left to explore.
+# Where the mean reward is this near to passing, there is little left to explore.
 NEARLY = 0.9
 
 
@@ -47,13 +47,13 @@ def optimisation(history: History, max_grad_norm: float) -> list[tuple[str, str]
                 "model.dtype: float32",
             )
         )
-    if len(last) == A_FEW and (clipped := mean("clipped", last)) > MOST:
+    if (clipped := mean("clipped", last)) > MOST and not rises(history):
         found.append(
             (
                 "clipped tokens",
                 f"the loss clipped {percent(clipped)} of the tokens of the last {A_FEW} steps, "
-                "which taught nothing: lower trainer.learning_rate, algorithm.epochs or "
-                "algorithm.minibatches",
+                "which taught nothing, and the reward does not rise: lower "
+                "trainer.learning_rate, algorithm.epochs or algorithm.minibatches",
             )
         )
     norms = values("grad_norm", history.recent)

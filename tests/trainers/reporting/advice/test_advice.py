@@ -7,18 +7,26 @@ says is scripted, where that matters.
 import itertools
 import json
 import logging
+import math
+import re
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gymnast.agents import load_model
-from gymnast.envs import Environment, tool
-from gymnast.trainers import Trainer
+from gymnast.envs import Environment, call, tool
+from gymnast.trainers import Trainer, make_algorithm
+from gymnast.trainers.algorithms.losses import LOSSES, TokenLosses
 from gymnast.trainers.base.observer import Advice
+from gymnast.trainers.reporting.advice.cases import Facts, advise
+from gymnast.trainers.reporting.advice.history import History
+from gymnast.trainers.reporting.advice.seen import KEPT, SeenStep
 from gymnast.types import Completion, Sampling
 
 STEPS = 2
@@ -46,7 +54,8 @@ class Solved(Shop):
     """The same with a solution."""
 
     def solve(self, row: Any) -> Any:
-        return [{"role": "assistant", "content": "3"}]
+        yield call("price", fruit="apple", count=2)
+        yield "3"
 
 
 class Keeps:
@@ -125,6 +134,18 @@ def test_no_calls_says_how_to_show_some(heard: Callable[..., dict[str, str]]) ->
     assert "too hard" not in told, "what explains it says more"
     told = heard(f"I do not know.{END}", environment=Solved)
     assert "can be called: show worked turns (environment.worked_turns: 2) or" in told["no calls"]
+
+
+def test_worked_turns_that_are_shown_already_are_not_advised(
+    heard: Callable[..., dict[str, str]], renderer: Any
+) -> None:
+    def shows() -> Solved:
+        return Solved(renderer, rows=[{"prompt": "Do."}, {"prompt": "Try."}], worked_turns=1)
+
+    told = heard(f"I do not know.{END}", environment=shows)
+    assert told["no calls"].endswith(
+        "can be called: warm up (warmup: {demonstrations: solve, steps: 20})"
+    )
 
 
 def test_calls_that_cannot_be_read_are_shown_with_what_they_were_told(
@@ -230,8 +251,7 @@ class Talks(Environment):
 
 def test_a_run_that_may_learn_hears_nothing(heard: Callable[..., dict[str, str]]) -> None:
     settings = {"group_size": 4, "sampling": Sampling(max_new_tokens=12)}
-    assert heard(environment=Talks, steps=4, **settings) == {}
-    assert heard(environment=Digits, steps=4, **settings) == {}, "it needs no tool to learn"
+    assert heard(environment=Digits, steps=3, **settings) == {}, "it needs no tool to learn"
 
 
 class Digits(Talks):
@@ -241,6 +261,82 @@ class Digits(Talks):
     def digit(self) -> int:
         """Draw a digit."""
         return 5
+
+
+# --- The optimisation
+
+
+FEW: dict[str, Any] = {"group_size": 4, "sampling": Sampling(max_new_tokens=8)}
+
+
+def test_a_solved_task_that_limits_cut_hears_that_it_is_solved(
+    heard: Callable[..., dict[str, str]],
+) -> None:
+    told = heard(environment=Talks, steps=8, learning_rate=0.3, **FEW)
+    assert set(told) == {"solved"}
+
+
+def test_updates_that_are_skipped_are_told(heard: Callable[..., dict[str, str]]) -> None:
+    def broken(*given: Any, **options: Any) -> TokenLosses:
+        found = LOSSES["clipped"](*given, **options)
+        return replace(found, losses=found.losses * math.nan)
+
+    told = heard(environment=Talks, steps=4, algorithm=make_algorithm("grpo", loss=broken), **FEW)
+    assert told["skipped updates"].startswith("3 of the last 3 optimisation steps were skipped")
+
+
+def test_long_gradients_are_told_where_the_reward_does_not_rise(
+    heard: Callable[..., dict[str, str]],
+) -> None:
+    told = heard(environment=Talks, steps=10, max_grad_norm=1e-3, learning_rate=1e-9, **FEW)
+    assert "as trainer.max_grad_norm (0.001; the shortest was " in told["long gradients"]
+    assert "sampling.max_new_tokens (8) cut 100%" in told["cut off"]
+
+
+def test_a_reward_that_falls_is_told(heard: Callable[..., dict[str, str]]) -> None:
+    good, bad = [f"12{END}", f"1a{END}"], [f"ab{END}", f"a1{END}"]
+    told = heard(*good * 10, *bad * 10, environment=Talks, steps=10)
+    began, now = re.findall(r"0\.\d+", told["falling reward"])[:2]
+    assert (float(began), float(now)) == (0.75, 0.25)
+
+
+def steps(*metrics: dict[str, float]) -> History:
+    history = History()
+    for number, measured in enumerate(metrics, start=1):
+        history.add(SeenStep(number, measured, episodes=8))
+    return history
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "last", "reward", "cause"),
+    [
+        ("entropy", 1.0, 0.05, 0.4, "entropy collapsed"),
+        ("entropy", 1.0, 0.05, 0.95, None),  # nearly solved
+        ("entropy", 1.0, 0.2, 0.4, None),
+        ("entropy", 1.0, 3.5, 0.4, "entropy exploded"),
+        ("entropy", 0.1, 0.5, 0.4, None),
+        ("engine/kl", 0.001, 0.02, 0.4, "engine mismatch"),
+        ("engine/kl", 0.001, 0.005, 0.4, None),
+        ("engine/kl", 0.2, 0.2, 0.4, "engine mismatch"),
+        ("clipped", 0.6, 0.6, 0.4, "clipped tokens"),
+    ],
+)
+def test_the_bounds_of_numbers(
+    name: str, first: float, last: float, reward: float, cause: str | None
+) -> None:
+    plain = {"reward/mean": reward, "reward/std": 0.4, "advantage/episodes": 1.0}
+    told = [plain | {name: value} for value in [first] * 5 + [last] * 10]
+    found = advise(steps(*told), Facts(lambda: "", 1.0, 64))
+    assert [advice.cause for advice in found] == ([cause] if cause else [])
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(KEPT), st.floats(-10, 10)), max_size=14))
+def test_any_numbers_give_sentences_and_a_state_that_is_restored(
+    measured: list[dict[str, float]],
+) -> None:
+    history, facts = steps(*measured), Facts(lambda: "Shop", 1.0, 64)
+    again = History.from_dict(json.loads(json.dumps(history.to_dict())))
+    assert advise(history, facts) == advise(again, facts)
 
 
 # --- Who is told, and how often
@@ -305,7 +401,7 @@ def test_without_an_observer_that_takes_it_advice_is_logged(
     says(trainer, [encode(f"No.{END}")], [])
     with caplog.at_level(logging.WARNING):
         trainer.train()
-    said = [text for text in caplog.messages if text.startswith("not learning")]
+    said = [text for text in caplog.messages if ", not learning: " in text]
     assert len(said) == 1
-    assert said[0].startswith("not learning, step 2: no calls: no episode of the last 2 steps")
+    assert said[0].startswith("step 2, not learning: no calls: no episode of the last 2 steps")
     assert said[0].endswith("(docs/learning.md)")
