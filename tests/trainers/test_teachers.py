@@ -277,4 +277,5 @@ evaluation: {rows: 2}
     (line,) = (line for line in metrics_of(folder) if "teacher/kl" in line)
     assert line["teacher/kl"] > 0 and line["teacher/episodes"] == 1.0
     shutil.rmtree(tmp_path / "teacher")
-    assert build_trainer(evaluation_config(folder, [])).evaluate()["eval/episodes/finished"] == 2
+    alone = evaluation_config(folder, []).model_copy(update={"output_dir": None})
+    assert build_trainer(alone).evaluate()["eval/episodes/finished"] == 2
