@@ -258,8 +258,8 @@ class Trainer:
                 where the run was killed before its first one.
 
         Returns:
-            `before` and `after`, mean rewards of the first and last evaluation, where there were
-            any; `steps`, how many are done; `seconds`, `cpu_seconds`, and of them `train/seconds`
+            `before`, `after_warmup` and `after`, mean rewards of evaluations, where there were any;
+            `steps`, how many are done; `seconds`, `cpu_seconds`, and of them `train/seconds`
             and `train/cpu_seconds` in steps; `advice`, why it does not learn, where it
             does not; `folder`, a path or None; `stopped_by`: "steps", "Ctrl-C" or "SIGTERM".
 
@@ -328,7 +328,7 @@ class Trainer:
         warm = self.warmup.place(self.step)
         self._record(found.metrics | warm)
         self._kept.save_evaluation(self.step, found.rollouts, found.others, after_warmup=bool(warm))
-        self.tell("on_evaluation", self.step, found.metrics, found.rollouts)
+        self.tell("on_evaluation", self.step, found.metrics | warm, found.rollouts)
         return found.metrics
 
     def save(self, folder: str | Path) -> None:

@@ -91,6 +91,31 @@ ROWS = f"{SHOP} evaluation.rows=1 data.train="
 
 # What is wrong: (the command after `gymnast`, what is said)
 COMMANDS = {
+    "a warm-up by solve in an environment without one": (
+        f"train run.yaml {SHOP} data.train=buy.jsonl warmup.demonstrations=solve",
+        "warmup.demonstrations: solve: Shop has no `solve`, which says how an episode is solved.",
+    ),
+    "a file of demonstrations that is not there": (
+        "train run.yaml warmup.demonstrations=demos.parquet",
+        "warmup.demonstrations: demos.parquet: there is no such file. `gymnast demos` writes one",
+    ),
+    "demonstrations in a file of another kind": (
+        "train run.yaml warmup.demonstrations=short.csv",
+        "warmup.demonstrations: short.csv: must end in .jsonl or .parquet",
+    ),
+    "a file of rows in place of demonstrations": (
+        "train run.yaml warmup.demonstrations=buy.jsonl",
+        'buy.jsonl, line 1: must have "messages", a list in OpenAI\'s shape',
+    ),
+    "a warm-up without demonstrations": (
+        "train run.yaml warmup.steps=3",
+        "warmup.demonstrations: is required",
+    ),
+    "a weight of demonstrations that there are not": (
+        "train run.yaml algorithm.demonstration_weight=0.1",
+        "algorithm.demonstration_weight: is 0.1, and there are no demonstrations; set "
+        "warmup.demonstrations to a file or to solve",
+    ),
     "an option for a setting": (
         "train run.yaml --steps 3",
         "--steps: there is no such option; settings are written without dashes: trainer.steps=3",

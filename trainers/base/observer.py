@@ -38,6 +38,8 @@ class Observer(Protocol):
     with `eval/`. No name is always there, and a number may be NaN where a step was skipped.
     `docs/metrics.md` lists them all.
 
+    An observer that also has `on_warmup_step(step, metrics)` is told of each step of a warm-up.
+
     A complete small observer that keeps the mean rewards:
 
         class Rewards:
@@ -68,6 +70,7 @@ class Observer(Protocol):
 
         Args:
             trainer_info: `steps`, how many in all; `start`, how many a resumed run has done;
+                `warmup_steps` and `warmup_start`, those of the warm-up;
                 `memory`, what a step takes at most, in words.
         """
         ...

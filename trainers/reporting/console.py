@@ -44,7 +44,7 @@ class RunConsole:
         self._console = console or Console(highlight=False)
         self._progress: Progress | None = None
         self._bar: Any = None
-        self._steps = 0
+        self._steps = self._warmup_steps = 0
         self._step_s: list[float] = []
         self._evaluated = False
         self._last_groups: Groups = ()
@@ -52,6 +52,7 @@ class RunConsole:
     def on_start(self, trainer_info: Mapping[str, Any]) -> None:
         """Write what a step takes of memory, and show the bar, on a terminal."""
         self._steps = int(trainer_info["steps"])
+        self._warmup_steps = int(trainer_info.get("warmup_steps", 0))
         if memory := trainer_info.get("memory"):
             self._write(f"memory: {memory}")
         start = int(trainer_info.get("start", 0))
@@ -76,6 +77,10 @@ class RunConsole:
         """Move the bar by the share of episodes that ended."""
         self._move(step - 1 + done / max(1, total), step, f"{done}/{total} episodes")
 
+    def on_warmup_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the line of a step of the warm-up."""
+        self._write(warmup_line(step, self._warmup_steps, metrics))
+
     def on_step(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
         """Write the step's line."""
         self._last_groups = groups
@@ -96,6 +101,8 @@ class RunConsole:
         episodes = sum(len(group) for group in groups)
         alone = not self._steps  # there is no training around it
         when = "" if alone else f" after step {step}"
+        if "warmup/step" in metrics:
+            when = " after the warm-up"
         self._write(
             f"evaluation{when}: {headline(metrics)}  episodes {episodes}"
             + _missing(metrics, "eval/")
@@ -114,8 +121,10 @@ class RunConsole:
         if not self._evaluated:
             self._write_episodes(self._last_groups)
         if "before" in summary and "after" in summary:
+            warm = summary.get("after_warmup")
+            between = "" if warm is None else f"{shown_number(warm)} after the warm-up, "
             self._write(
-                f"evaluation reward: {shown_number(summary['before'])} before, "
+                f"evaluation reward: {shown_number(summary['before'])} before, {between}"
                 f"{shown_number(summary['after'])} after",
                 style="bold",
             )
@@ -215,6 +224,21 @@ def step_line(step: int, steps: int, metrics: Mapping[str, float]) -> str:
             why = "every episode ended in a way that masked_stop_reasons leaves out"
         parts.append(f"nothing learned: {why}")
     return "  ".join(parts) + _missing(metrics) + _broken_boxes(metrics) + _bugs(metrics)
+
+
+def warmup_line(step: int, steps: int, metrics: Mapping[str, float]) -> str:
+    """A step of the warm-up in one line of a terminal."""
+    parts = [f"warm-up {step}/{steps}"]
+    for name, label, form in (
+        ("warmup/loss", "loss", "{:.3f}"),
+        ("warmup/grad_norm", "grad", "{:.3g}"),
+        ("warmup/episodes", "demonstrations", "{:.0f}"),
+        ("warmup/tokens/trained", "tokens", "{:.0f}"),
+        ("time/step_s", "seconds", "{:.1f}"),
+    ):
+        if name in metrics:
+            parts.append(f"{label} {form.format(metrics[name])}")
+    return "  ".join(parts)
 
 
 def _broken_boxes(metrics: Mapping[str, float], area: str = "") -> str:

@@ -1,16 +1,31 @@
 """A warm-up learns from demonstrations before RL; what it does is seen, and kept."""
 
+import copy
 import json
+import math
+import os
+import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from accelerate import Accelerator
 
+from clocks import without_clocks
+from gymnast.agents import load_model
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment, Renderer, call, tool
-from gymnast.trainers import Trainer
+from gymnast.errors import ConfigError, DataError
+from gymnast.trainers import Kl, Trainer, make_algorithm
+from gymnast.trainers.demonstrations.files import read_demonstrations
 from gymnast.trainers.demonstrations.layout import trajectory_of
-from gymnast.types import Sampling, Trajectory
+from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.update import UpdateSettings, update
+from gymnast.trainers.saving.rollout_files import write_rollouts
+from gymnast.types import Sampling, Span, Trajectory
+from sampled_groups import KeepsGradients, forward_logprobs, random_groups
 
 ROWS = [{"prompt": word} for word in ("Go.", "Now.", "Then.")]
 
@@ -125,3 +140,228 @@ def test_the_rollouts_of_both_first_evaluations_are_kept(tokenizer: Any, tmp_pat
     make_trainer(tokenizer, eval_rows=ROWS[:1], output_dir=tmp_path / "run").train()
     names = {path.stem for path in (tmp_path / "run/rollouts").iterdir()}
     assert names == {"eval_00000", "eval_00000_warmup", "step_00001", "eval_00001"}
+
+
+# --- What it leaves behind
+
+
+def test_it_goes_on_where_it_was_stopped_bit_for_bit(tokenizer: Any, tmp_path: Path) -> None:
+    """Stopped amid the warm-up, after it, and amid RL; with a reference that has to be kept."""
+    settings: dict[str, Any] = {
+        "algorithm": make_algorithm("grpo", kl=Kl(0.1), demonstration_weight=0.5),
+        "eval_rows": ROWS[2:],
+        "steps": 2,
+        "deterministic": True,
+        "checkpoint_every_steps": 1,
+    }
+    whole = make_trainer(tokenizer, output_dir=tmp_path / "whole", **settings)
+    whole.train()
+    stopped = Stops(after=[2, 3, 4])
+    for _ in range(4):
+        parted = make_trainer(
+            tokenizer, output_dir=tmp_path / "parted", observer=stopped, **settings
+        )
+        stopped.trainer = parted
+        summary = parted.train(resume=stopped.count > 0)
+    assert summary["stopped_by"] == "steps" and stopped.after == []
+    assert all(map(torch.equal, weights(whole), weights(parted)))
+    written = [list(map(without_clocks, lines(tmp_path / name))) for name in ("whole", "parted")]
+    assert written[0] == written[1]
+
+
+class Stops(Sees):
+    """Asks the run to stop after some of its steps, those of the warm-up included."""
+
+    def __init__(self, after: list[int]) -> None:
+        super().__init__()
+        self.after, self.count = after, 0
+        self.trainer: Trainer | None = None
+
+    def on_warmup_step(self, step: int, metrics: Any) -> None:
+        self._count()
+
+    def on_step(self, step: int, metrics: Any, groups: Any) -> None:
+        self._count()
+
+    def _count(self) -> None:
+        self.count += 1
+        if self.after and self.count == self.after[0]:
+            del self.after[0]
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_rl_begins_with_a_fresh_optimizer_and_the_warm_model_as_its_reference(
+    tokenizer: Any,
+) -> None:
+    """As if the warm model had been saved, and loaded by another run."""
+    warm = make_trainer(tokenizer, algorithm=make_algorithm("grpo", kl=Kl(0.1)), steps=2)
+    seen: list[Any] = []
+    step = warm.train_step
+
+    def keeping() -> None:
+        if not seen:
+            seen.append(copy.deepcopy(warm.model))
+        step()
+
+    warm.train_step = keeping  # type: ignore[method-assign]
+    warm.train()
+    loaded = make_trainer(
+        tokenizer,
+        model=seen[0],
+        algorithm=make_algorithm("grpo", kl=Kl(0.1)),
+        steps=2,
+        warmup=None,
+    )
+    loaded.train()
+    assert all(map(torch.equal, weights(warm), weights(loaded)))
+
+
+def test_the_reference_of_adapters_is_the_warm_model_too(tokenizer: Any, tmp_path: Path) -> None:
+    model, _ = load_model("tiny:", lora={"rank": 4}, tokenizer=tokenizer)
+    trainer = make_trainer(
+        tokenizer,
+        model=model,
+        algorithm=make_algorithm("rejection", threshold=-1.0, kl=Kl(0.1)),
+        output_dir=tmp_path / "run",
+    )
+    trainer.train()
+    (line,) = [line for line in lines(tmp_path / "run") if "kl" in line]
+    assert line["kl"] == pytest.approx(0.0, abs=1e-6), "in the first step nothing has moved yet"
+
+
+# --- Beside RL
+
+
+def test_demonstrations_teach_beside_episodes_that_teach_nothing(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    trainer = make_trainer(
+        tokenizer,
+        warmup={"demonstrations": "solve", "steps": 0},
+        algorithm=make_algorithm("grpo", demonstration_weight=0.1),
+        steps=3,
+        output_dir=tmp_path / "run",
+    )
+    trainer.train()
+    found = lines(tmp_path / "run")
+    assert all(line["reward/mean"] == 0 and line["loss"] == 0 for line in found)
+    losses = [line["demonstrations/loss"] for line in found]
+    assert losses[0] > losses[1] > losses[2]
+
+
+def test_the_gradient_is_that_of_both_losses_in_one_step(
+    tokenizer: Any, renderer: Renderer
+) -> None:
+    """RL's gradient plus the weight times that of the mean negative log-likelihood."""
+    groups, shown = random_groups(tiny_model(), [[0.0, 1.0], [1.0, 0.5]]), demonstration(renderer)
+
+    def gradients(weight: float, groups: Any) -> list[torch.Tensor]:
+        model = tiny_model()
+        optimizer = KeepsGradients(model.parameters(), learning_rate=0.1)
+        settings = UpdateSettings(make_algorithm("rloo", demonstration_weight=weight), math.inf, 64)
+        given = (groups, settings, Accelerator())
+        update(Policy(model), optimizer, *given, demonstrations=[shown, shown])
+        return optimizer.gradients
+
+    model = tiny_model()
+    actions = torch.tensor(shown.action_mask, dtype=torch.bool)
+    nll = -forward_logprobs(model, shown.ids)[actions].mean()
+    alone = torch.autograd.grad(nll, list(model.parameters()))
+    both, rl = gradients(0.3, groups), gradients(0.0, groups)
+    for ours, first, second in zip(both, rl, alone, strict=True):
+        torch.testing.assert_close(ours, first + 0.3 * second, rtol=1e-4, atol=1e-6)
+
+
+# --- What is given
+
+
+def test_a_list_or_a_file_of_conversations_will_do(
+    tokenizer: Any, renderer: Renderer, tmp_path: Path
+) -> None:
+    file = tmp_path / "demos.jsonl"
+    messages = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": "in"}]
+    file.write_text(json.dumps({"messages": messages}) + "\n\n")
+    named = {"demonstrations": str(file), "steps": 2, "rows_per_step": 1}
+    listed = named | {"demonstrations": [demonstration(renderer)]}
+    trainers = [make_trainer(tokenizer, warmup=warmup) for warmup in (named, listed)]
+    for trainer in trainers:
+        trainer.train()
+    assert all(map(torch.equal, *map(weights, trainers)))
+
+
+def test_saved_episodes_of_the_same_tokenizer_keep_their_ids(
+    tokenizer: Any, renderer: Renderer, tmp_path: Path
+) -> None:
+    odd = demonstration(renderer, "answer")
+    letters = [number for letter in "answer" for number in tokenizer.encode(letter)]
+    ids = [*odd.ids[: odd.prompt_length], *letters, *renderer.stop_ids[:1]]
+    assert ids != odd.ids, "the same text, as another tokenization"
+    length = len(ids) - odd.prompt_length
+    odd = replace(
+        odd,
+        ids=ids,
+        action_mask=[0] * odd.prompt_length + [1] * length,
+        logprobs=[0.0] * len(ids),
+        turns=[Span(odd.prompt_length, len(ids))],
+        turn_rewards=[1.0],
+        no_reward=False,
+    )
+    worse = replace(odd, turn_rewards=[0.5])
+    held_out = replace(odd, row={"prompt": "held out"})
+    write_rollouts(tmp_path / "demos.parquet", [[odd, worse, held_out]], tokenizer=tokenizer)
+    (found,) = read_demonstrations(
+        tmp_path / "demos.parquet", renderer, min_reward=1.0, excluded=[{"prompt": "held out"}]
+    )
+    assert found.ids == ids
+    write_rollouts(tmp_path / "other.parquet", [[odd]])  # nobody says of which tokenizer
+    (found,) = read_demonstrations(tmp_path / "other.parquet", renderer, min_reward=1.0)
+    assert found.ids == demonstration(renderer, "answer").ids, "laid out anew"
+
+
+@pytest.mark.parametrize(
+    ("warmup", "message"),
+    [
+        ({"steps": 3}, "warmup.demonstrations: "),
+        ({"demonstrations": "solve", "steps": -1}, "warmup.steps: must be >= 0, got -1"),
+        ({"demonstrations": "solve", "stps": 1}, "warmup.stps: unknown key; did you mean steps?"),
+        ({"demonstrations": []}, "warmup.demonstrations: is empty"),
+        ({"demonstrations": ["solve"]}, "entry 0 must be a Trajectory with action tokens"),
+        ({"demonstrations": "nowhere.jsonl"}, "there is no such file. `gymnast demos` writes one"),
+        ({"demonstrations": "."}, "is a folder; name a file in it"),
+    ],
+)
+def test_what_does_not_hold_is_refused(warmup: Any, message: str, tokenizer: Any) -> None:
+    with pytest.raises((ConfigError, DataError)) as caught:
+        make_trainer(tokenizer, warmup=warmup)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_weight_without_demonstrations_is_refused(tokenizer: Any) -> None:
+    with pytest.raises(ConfigError, match=r"demonstration_weight: is 0.1, and there are no demo"):
+        make_trainer(
+            tokenizer, warmup=None, algorithm=make_algorithm("grpo", demonstration_weight=0.1)
+        )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 1: is no JSON"),
+        ("{}", 'line 1: must have "messages"'),
+        ('{"messages": [{"role": "user", "content": "Go."}]}', "the assistant says 0"),
+        ('{"messages": [], "tools": 3}', '"tools" must be a list of schemas'),
+        ('{"messages": [], "turns": "2"}', '"turns" must be a whole number'),
+    ],
+)
+def test_a_line_that_is_no_conversation_is_named(
+    line: str, message: str, tokenizer: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "demos.jsonl").write_text(line + "\n")
+    with pytest.raises(DataError) as caught:
+        make_trainer(tokenizer, warmup={"demonstrations": str(tmp_path / "demos.jsonl")})
+    assert message in str(caught.value)
+
+
+def test_a_solution_that_earns_too_little_ends_the_run_with_its_reward(tokenizer: Any) -> None:
+    with pytest.raises(DataError, match=r"the best reward is 0, and warmup.min_reward is 1"):
+        make_trainer(tokenizer, environment=Wrong).train()

@@ -62,6 +62,20 @@ def test_an_evaluation_says_how_many_calls_failed_by_bugs_in_tools() -> None:
     assert "calls that failed because of bugs in tools 3\n" in stream.getvalue()
 
 
+def test_a_warm_up_is_a_line_a_step_and_an_evaluation() -> None:
+    stream = io.StringIO()
+    console = RunConsole(Console(file=stream, width=200))
+    console.on_start({"steps": 3, "warmup_steps": 20})
+    learned = {"warmup/loss": 0.51234, "warmup/grad_norm": 1.5, "warmup/episodes": 8.0}
+    console.on_warmup_step(2, learned | {"warmup/tokens/trained": 240.0, "time/step_s": 0.25})
+    console.on_evaluation(0, {"eval/reward/mean": 0.5, "warmup/step": 20.0}, [[trajectory()]])
+    console.on_end({"before": 0.0, "after_warmup": 0.5, "after": 1.0})
+    text = stream.getvalue()
+    assert "warm-up 2/20  loss 0.512  grad 1.5  demonstrations 8  tokens 240  seconds 0.2\n" in text
+    assert "evaluation after the warm-up: reward 0.500" in text
+    assert "evaluation reward: 0.000 before, 0.500 after the warm-up, 1.000 after\n" in text
+
+
 def test_a_log_gets_one_line_a_step_and_nothing_that_moves() -> None:
     text = shown(terminal=False)
     lines = [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in text.splitlines()]
