@@ -2,6 +2,7 @@
 
 from gymnast.agents.backends import make_agent
 from gymnast.agents.base import Agent
+from gymnast.agents.chat import ChatAgent
 from gymnast.agents.loading.load import load_model
 from gymnast.agents.policy import PolicyAgent, PolicyWeights
 from gymnast.agents.scripted import ScriptedAgent
@@ -9,6 +10,7 @@ from gymnast.agents.transformers_agent import TransformersAgent
 
 __all__ = [
     "Agent",
+    "ChatAgent",
     "PolicyAgent",
     "PolicyWeights",
     "ScriptedAgent",

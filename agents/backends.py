@@ -11,7 +11,7 @@ from gymnast.lookup import Names, did_you_mean
 
 Backend = Callable[..., PolicyAgent]
 
-TRANSFORMERS = "transformers"
+TRANSFORMERS, CHAT = "transformers", "chat"
 AGENTS: Names[Backend] = Names(
     "agent", "gymnast.agents", {TRANSFORMERS: TransformersAgent}, wanted="class or function"
 )
@@ -98,6 +98,8 @@ def agent_for(
         )
     if kv_budget_bytes is not None:
         settings["kv_budget_bytes"] = kv_budget_bytes
+    if settings.get("backend") == CHAT:
+        find_backend(CHAT)  # which says why not
     if keep_experts and settings.get("backend", TRANSFORMERS) == TRANSFORMERS:
         settings["keep_experts"] = True
     agent = make_agent(model, tokenizer, concurrency=concurrency, **settings)
@@ -131,6 +133,11 @@ def find_backend(name: str, settings: Iterable[str] = ()) -> Backend:
         ConfigError: There is no such backend, or it has no such setting.
         UserCodeError: Its module raised while it was imported.
     """
+    if name == CHAT:
+        raise ConfigError(
+            "agent.backend: chat answers in messages, without token ids, so it can be evaluated "
+            "(gymnast eval) and not trained; leave agent out to train model.name"
+        )
     backend = AGENTS.find(name, "agent.backend")
     parameters = [*inspect.signature(backend).parameters.values()][2:]
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):

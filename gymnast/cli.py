@@ -150,6 +150,7 @@ def evaluate(
     with ExitStack() as kept:
         with waiting(f"loading {run}"):
             from gymnast.trainers.build import build_trainer, evaluation_config
+            from gymnast.trainers.endpoint import CHAT, evaluate_endpoint
             from gymnast.trainers.reporting.table import headline
             from gymnast.trainers.saving.run_folder import evaluation_folder
 
@@ -157,14 +158,19 @@ def evaluate(
             folder = kept.enter_context(evaluation_folder(config.output_dir or "."))
             console = _console(verbose=verbose, quiet=quiet)
             config = config.model_copy(update={"output_dir": folder})
-            trainer = build_trainer(config, observer=console)
+            chat = config.agent.backend == CHAT
+            trainer = None if chat else build_trainer(config, observer=console)
         with console.waiting("evaluating") if console is not None else nullcontext():
-            metrics = trainer.evaluate()
-    if trainer.accelerator.is_main_process:
+            if trainer is None:
+                metrics = evaluate_endpoint(config, observer=console)
+            else:
+                metrics = trainer.evaluate()
+    if trainer is None or trainer.accelerator.is_main_process:
         if quiet:
             say(headline(metrics))
         say(f"metrics and episodes are in {folder}")
-    trainer.accelerator.end_training()
+    if trainer is not None:
+        trainer.accelerator.end_training()
 
 
 @app.command()

@@ -14,6 +14,7 @@
     |-- UserCodeError             (RuntimeError)  the user's `setup`, `reward`, ... raised
     |   `-- NoSolution                            `solve` has no solution for a row
     |-- InfrastructureError       (RuntimeError)  a sandbox died, a server was lost
+    |   |-- EndpointError                         a chat endpoint does not answer as it should
     |   `-- SandboxError                          a box, or the backend that makes boxes
     |       |-- SandboxDead                       a box is closed, was killed, or does not answer
     |       `-- SandboxUnavailable                a backend cannot make boxes here
@@ -108,6 +109,10 @@ class NoSolution(UserCodeError):
 
 class InfrastructureError(GymnastError, RuntimeError):
     """What an episode runs on broke. The episode ends with `StopReason.error` and is retried."""
+
+
+class EndpointError(InfrastructureError):
+    """A chat endpoint cannot be reached, is too busy, or does not answer as it should."""
 
 
 class SandboxError(InfrastructureError):

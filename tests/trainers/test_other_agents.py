@@ -207,7 +207,10 @@ def test_a_resumed_run_hands_its_weights_over_before_the_first_sample(
         versions = [event.version for event in events if event.kind == "end"]
         assert versions == ([2, 3] if resume else [0, 1, 2])
     assert difference(tmp_path / "run", engines_run) < 1e-3
-    assert sampled(tmp_path / "run")["step_00003.jsonl"] == sampled(engines_run)["step_00003.jsonl"]
+    assert (
+        sampled(tmp_path / "run")["step_00003.parquet"]
+        == sampled(engines_run)["step_00003.parquet"]
+    )
 
 
 class Lost(TransformersAgent):

@@ -252,7 +252,8 @@ async def stream_groups(
         counts: Where to count.
         seed_indices: For each row, the row index that its seeds derive from; None: its own.
     """
-    rounds = Rounds(agent) if settings.deterministic else None
+    in_tokens = not hasattr(agent, "speaker")  # no endpoint repeats what it says
+    rounds = Rounds(agent) if settings.deterministic and in_tokens else None
     at_first = settings.rows_at_first(len(rows))  # and never more at once
     in_a_round = min(settings.concurrency, at_first * settings.group_size)
     environments = Environments(make_env, in_a_round if rounds else 1)

@@ -11,6 +11,8 @@
     tools/calls/<tool>          how many of them there were
     tools/failures/<tool>       how many of them failed, for their arguments or in the tool
     tools/calls, tools/errors, tools/errors/<kind>, tools/abandoned_threads
+    chat/requests, chat/retries, chat/prompt_tokens, chat/completion_tokens, chat/cost
+                                what a `ChatAgent` took
     sandbox/broken              1 if the policy broke its box, which means reward 0
     sandbox/unusable            1 if a hook that scores could not use what the policy left
     anything else               what the environment's `metrics` returned
@@ -18,7 +20,7 @@
 Everything measured by a clock begins with `time/`; the rest repeats when a run does. The wait
 before an episode begins is in no metric. `Rollouts.metrics` has the mean of each of these over
 episodes (the environment's own begin with `environment/`), but the sum of those that begin with
-`tools/`; besides
+`tools/` or `chat/`; besides
 
     reward/mean, reward/std, tokens/sampled, tokens/observed
     reward_parts/<name>         the mean of a part of the reward (`Trajectory.reward_parts`)
@@ -101,7 +103,7 @@ def summarise(trajectories: Sequence[Trajectory], counts: Counts) -> dict[str, f
     episodes = [_numbers(trajectory) for trajectory in trajectories]
     for name in sorted({name for numbers in episodes for name in numbers}):
         values = [numbers.get(name, 0.0) for numbers in episodes]
-        if name.startswith("tools/"):
+        if name.startswith(("tools/", "chat/")):
             metrics[name] = sum(values)
         else:
             area = "" if "/" in name else "environment/"  # the environment's own

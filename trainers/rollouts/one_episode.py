@@ -23,6 +23,7 @@ from gymnast.agents.base import Agent
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.seeds import derive
+from gymnast.trainers.conversations.play import play_messages
 from gymnast.trainers.data.inputs import check_sampling_kind
 from gymnast.trainers.rollouts.drivers import Driver, make_driver
 from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory, VersionSpan
@@ -221,6 +222,8 @@ async def drive(
     Raises:
         ConfigError: The environment gives no hints; and what `rollout` raises.
     """
+    if hasattr(agent, "speaker"):
+        return await _in_messages(driver.env, agent.speaker(sampling), row, seed)
     _check_renderer(driver.env.unwrapped)
     record, clock = _Record(), time.perf_counter
     started = before = clock()
@@ -253,6 +256,19 @@ async def drive(
     record.metrics["time/episode_s"] = clock() - started
     over = _Over(info, bool(terminated), bool(truncated))
     return _trajectory(record, len(prompt), over, driver.env.unwrapped, row, seed)
+
+
+async def _in_messages(
+    env: gymnasium.Env[Any, Any], speaker: Any, row: Mapping[str, Any] | None, seed: int | None
+) -> Trajectory:
+    """What an agent without token ids plays, a `gymnast.agents.ChatAgent` for instance."""
+    if not isinstance(env, Environment):
+        raise ConfigError(
+            f"environment: {env} takes token ids alone, and the agent answers in messages; give an "
+            "Environment without wrappers"
+        )
+    trajectory = await play_messages(env, speaker, row, seed=seed)
+    return replace(trajectory, metrics={**trajectory.metrics, **speaker.metrics()})
 
 
 def _check_renderer(env: gymnasium.Env[Any, Any]) -> None:

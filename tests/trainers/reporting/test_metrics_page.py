@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gymnast.agents import load_model
+from gymnast.agents import ChatAgent, load_model
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.sandboxes import SandboxSpec
@@ -128,7 +128,8 @@ def written(
     chooses_rows.train()
     texts = [path.read_text() for path in folder.rglob("metrics.jsonl")]
     lines = [line for text in texts for line in text.splitlines()]
-    return {name for line in lines for name in json.loads(line)} - {"step"}
+    of_endpoints = ChatAgent("m", api_key_env=None).speaker().metrics()
+    return {name for line in lines for name in json.loads(line)} - {"step"} | {*of_endpoints}
 
 
 def test_every_name_that_a_run_writes_is_on_the_page(written: set[str]) -> None:

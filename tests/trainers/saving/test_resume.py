@@ -140,7 +140,10 @@ def episodes(run: Path, *keys: str) -> dict[str, list[Any]]:
     """Something of every episode, by file."""
     keys = keys or ("group", "row", "seed", "ids", "logprobs", "turn_rewards")
     return {
-        path.name: [[record[key] for key in keys] for record in pq.read_table(path).to_pylist()]
+        path.name: [
+            [json.loads(record[key]) if key == "row" else record[key] for key in keys]
+            for record in pq.read_table(path).to_pylist()
+        ]
         for path in sorted((run / "rollouts").iterdir())
     }
 

@@ -1,0 +1,370 @@
+"""One client for endpoints that speak OpenAI's chat completions, for agents, judges and users.
+
+It tries again what may pass (a full or broken server, a timeout, a lost connection), keeps to a
+number of requests at once and a minute, and counts tokens and what they cost. A key is known by the
+name of its environment variable alone: it is read when a request is made, and is in no
+configuration, error, log or pickle.
+"""
+
+import asyncio
+import importlib.util
+import json
+import os
+import random
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+from gymnast.errors import ConfigError, EndpointError
+from gymnast.types import Message
+
+LONGEST_WAIT_S = 60.0
+SENT = ("role", "content", "tool_calls", "tool_call_id", "name")  # of each message
+PASSING = (408, 409, 429)  # and all from 500 on
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What requests took.
+
+    Attributes:
+        requests: How many were answered.
+        retries: How many were made again.
+        prompt_tokens: As the endpoint counts them.
+        completion_tokens: Likewise.
+        cost: In the currency of the prices.
+    """
+
+    requests: int = 0
+    retries: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        """The sum of both."""
+        return Usage(
+            *(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True))
+        )
+
+
+@dataclass(frozen=True)
+class ChatReply:
+    """An answer of an endpoint.
+
+    Attributes:
+        message: The assistant's, in OpenAI's shape; arguments of calls are text, as they came.
+        finish_reason: "stop", "length", "tool_calls", ...
+        usage: What it took.
+    """
+
+    message: Message
+    finish_reason: str
+    usage: Usage
+
+
+class ChatClient:
+    """Asks one model of an OpenAI-compatible endpoint.
+
+        client = ChatClient("gpt-5-mini", prompt_price=0.25, completion_price=2.0)
+        reply = await client.complete([{"role": "user", "content": "Hi"}])
+
+    It may be used on several event loops, one after another, and can be pickled.
+
+    Args:
+        model: The model's name at the endpoint.
+        base_url: Of the endpoint, "http://localhost:8000/v1" for instance; by default OpenAI's, or
+            what the environment variable OPENAI_BASE_URL says.
+        api_key_env: The name of the environment variable that holds the key; None where the
+            endpoint asks for none.
+        timeout_s: How long one request may take.
+        attempts: How often a request is made, at most.
+        max_concurrent: Requests under way at once.
+        requests_per_minute: At most so many begin in a minute, evenly spaced; None: any number.
+        prompt_price: What a million prompt tokens cost.
+        completion_price: What a million completion tokens cost.
+
+    Raises:
+        ConfigError: A value does not hold, or the package `openai` is not installed.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key_env: str | None = "OPENAI_API_KEY",
+        timeout_s: float = 120.0,
+        attempts: int = 5,
+        max_concurrent: int = 16,
+        requests_per_minute: float | None = None,
+        prompt_price: float = 0.0,
+        completion_price: float = 0.0,
+    ) -> None:
+        if importlib.util.find_spec("openai") is None:
+            raise ConfigError("chat: the package openai is missing; pip install 'gymnast[chat]'")
+        if not isinstance(model, str) or not model:
+            raise ConfigError(f"model: must be the name of a model, got {model!r:.100}")
+        _check_url(base_url)
+        _check_key_name(api_key_env)
+        _check_above(0, timeout_s=timeout_s, attempts=attempts, max_concurrent=max_concurrent)
+        if requests_per_minute is not None:
+            _check_above(0, requests_per_minute=requests_per_minute)
+        _check_above(None, prompt_price=prompt_price, completion_price=completion_price)
+        self.model, self.base_url, self.api_key_env = model, base_url, api_key_env
+        self.timeout_s, self.attempts = timeout_s, int(attempts)
+        self.max_concurrent = int(max_concurrent)
+        self.requests_per_minute = requests_per_minute
+        self.prompt_price, self.completion_price = prompt_price, completion_price
+        self.usage = Usage()
+        self._begin()
+
+    async def complete(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        parameters: Mapping[str, Any] | None = None,
+    ) -> ChatReply:
+        """Ask for the next message of a conversation.
+
+        Args:
+            messages: In OpenAI's shape.
+            tools: Schemas of the tools that may be called.
+            parameters: Further fields of the request: `temperature`, `max_tokens`, ...; those that
+                are None are left out.
+
+        Raises:
+            ConfigError: The key is missing or wrong, or the endpoint has no such model.
+            EndpointError: The endpoint cannot be reached or does not answer as it should, also
+                after `attempts` attempts.
+        """
+        request: dict[str, Any] = {"model": self.model, "messages": list(map(_as_sent, messages))}
+        if tools:
+            request["tools"] = list(tools)
+        request |= {name: value for name, value in (parameters or {}).items() if value is not None}
+        client, free = self._of_this_loop()
+        problem = _Problem("")
+        for attempt in range(self.attempts):
+            if attempt:
+                await asyncio.sleep(problem.wait_s(attempt))
+            async with free:
+                await self._turn()
+                answer = await self._ask(client, request)
+            if not isinstance(answer, _Problem):
+                reply = self._reply(answer, retries=attempt)
+                self.usage += reply.usage
+                return reply
+            problem = answer
+            if not problem.passing:
+                break
+        tried = f" ({attempt + 1} attempts)" if attempt else ""
+        raise EndpointError(f"{self}: {problem.text}{tried}")
+
+    def __str__(self) -> str:
+        """The model and the host, without what a URL may hold besides."""
+        return f"{self.model} at {_host(self.base_url or os.environ.get('OPENAI_BASE_URL'))}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What belongs to an event loop, and with it the key, is left out."""
+        return {k: v for k, v in vars(self).items() if k not in ("_loops", "_next_at")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._loops: WeakKeyDictionary[Any, tuple[Any, asyncio.Semaphore]] = WeakKeyDictionary()
+        self._next_at = 0.0
+
+    def _of_this_loop(self) -> tuple[Any, asyncio.Semaphore]:
+        """The client of the running event loop, and what limits its requests."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._loops:
+            import openai
+
+            client = openai.AsyncOpenAI(
+                api_key=self.key() or "none",
+                base_url=self.base_url,
+                timeout=self.timeout_s,
+                max_retries=0,  # counted and limited here
+                # No connection outlives its request: nobody says when a loop is about to end.
+                default_headers={"Connection": "close"},
+            )
+            self._loops[loop] = client, asyncio.Semaphore(self.max_concurrent)
+        return self._loops[loop]
+
+    def key(self) -> str | None:
+        """The key, out of its environment variable; None where the endpoint asks for none.
+
+        Raises:
+            ConfigError: The variable is not set.
+        """
+        if self.api_key_env is None:
+            return None
+        key = os.environ.get(self.api_key_env)
+        if not key:
+            raise ConfigError(
+                f"api_key_env: the environment variable {self.api_key_env} is not set; set it, or "
+                "name another one; null says that the endpoint asks for no key"
+            )
+        return key
+
+    async def _turn(self) -> None:
+        """Wait until another request may begin."""
+        if self.requests_per_minute is None:
+            return
+        now = time.monotonic()
+        begins = max(now, self._next_at)
+        self._next_at = begins + 60 / self.requests_per_minute
+        await asyncio.sleep(begins - now)
+
+    async def _ask(self, client: Any, request: Mapping[str, Any]) -> "Any | _Problem":
+        """Make one request; returns the completion, or what went wrong."""
+        import openai
+
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                completion = await client.chat.completions.create(**request)
+        except (TimeoutError, openai.APITimeoutError):
+            return _Problem(f"no answer within {self.timeout_s:g} s", passing=True)
+        except openai.APIConnectionError as error:
+            cause = error.__cause__ or error
+            text = f"cannot be reached ({type(cause).__name__}: {cause})"
+            return _Problem(self._without_key(text), passing=True)
+        except openai.APIStatusError as error:
+            return self._refused(error)
+        except (openai.OpenAIError, ValueError) as error:  # an answer that cannot be read
+            return _Problem(self._without_key(f"answered {error!r:.200}"), passing=True)
+        choices = getattr(completion, "choices", None)
+        if not choices or choices[0].message is None:
+            return _Problem("answered without a message", passing=True)
+        return completion
+
+    def _refused(self, error: Any) -> "_Problem":
+        """What a status says.
+
+        Raises:
+            ConfigError: The key is wrong, or there is no such model: no request will pass.
+        """
+        status = error.status_code
+        if status in (401, 403):
+            which = (
+                "asks for a key; name its environment variable with api_key_env"
+                if self.api_key_env is None
+                else f"refuses the key in {self.api_key_env}; correct the variable, or name another"
+            )
+            raise ConfigError(f"api_key_env: {self} {which} (status {status})") from None
+        text = self._without_key(str(error.message))
+        if status == 404:
+            raise ConfigError(f"model: {self} is not there: {text:.200}") from None
+        spent = error.code == "insufficient_quota"
+        return _Problem(
+            f"status {status}: {text:.300}",
+            passing=(status in PASSING or status >= 500) and not spent,
+            retry_after=error.response.headers.get("retry-after"),
+        )
+
+    def _without_key(self, text: str) -> str:
+        key = os.environ.get(self.api_key_env) if self.api_key_env else None
+        return text.replace(key, "<key>") if key else text
+
+    def _reply(self, completion: Any, retries: int) -> ChatReply:
+        choice, used = completion.choices[0], completion.usage
+        message: Message = {"role": "assistant", "content": choice.message.content or ""}
+        calls = [call.model_dump(exclude_none=True) for call in choice.message.tool_calls or ()]
+        if calls:
+            message["tool_calls"] = [call for call in calls if "function" in call]
+        thought = getattr(choice.message, "reasoning_content", None)
+        if isinstance(thought, str):
+            message["reasoning_content"] = thought
+        prompt = getattr(used, "prompt_tokens", None) or 0
+        written = getattr(used, "completion_tokens", None) or 0
+        cost = (prompt * self.prompt_price + written * self.completion_price) / 1e6
+        return ChatReply(
+            message, choice.finish_reason or "", Usage(1, retries, prompt, written, cost)
+        )
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """Why a request was not answered.
+
+    Attributes:
+        text: In words.
+        passing: Whether it may be answered later.
+        retry_after: The header of this name: seconds, or a date.
+    """
+
+    text: str
+    passing: bool = False
+    retry_after: str | None = None
+
+    def wait_s(self, attempt: int) -> float:
+        """How long to wait before an attempt: what the endpoint asks for, or longer each time."""
+        backoff = min(0.5 * 2 ** (attempt - 1), LONGEST_WAIT_S) * random.uniform(0.75, 1.25)
+        if self.retry_after is None:
+            return backoff
+        try:
+            asked = float(self.retry_after)
+        except ValueError:
+            try:
+                asked = parsedate_to_datetime(self.retry_after).timestamp() - time.time()
+            except ValueError:
+                return backoff
+        return min(max(asked, 0.0), LONGEST_WAIT_S)
+
+
+def _as_sent(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message as endpoints take it: no further keys, and arguments of calls as text."""
+    sent = {name: message[name] for name in SENT if message.get(name) is not None}
+    sent.setdefault("content", "")
+    if "tool_calls" in sent:
+        sent["tool_calls"] = [_call_as_sent(call) for call in sent["tool_calls"]]
+        if not sent["tool_calls"]:
+            del sent["tool_calls"]
+    return sent
+
+
+def _call_as_sent(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = dict(call["function"])
+    if not isinstance(function.get("arguments"), str):
+        function["arguments"] = json.dumps(function.get("arguments") or {}, default=str)
+    return {"type": "function", **call, "function": function}
+
+
+def _host(url: str | None) -> str:
+    if not url:
+        return "OpenAI"
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
+
+
+def _check_url(url: Any) -> None:
+    if url is not None and not re.match(r"https?://[^/\s]", str(url)):
+        raise ConfigError(
+            f"base_url: must begin with http:// or https://, got {url!r:.100}; for example "
+            "http://localhost:8000/v1"
+        )
+
+
+def _check_key_name(name: Any) -> None:
+    """The name of a variable; what is none may be the key itself, and is not shown."""
+    if name is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(name)):
+        raise ConfigError(
+            "api_key_env: must be the name of an environment variable, such as OPENAI_API_KEY, and "
+            "never the key itself"
+        )
+
+
+def _check_above(least: float | None, **values: Any) -> None:
+    """Each must be a number above `least`; without it, at least 0."""
+    for name, value in values.items():
+        rule = "a number >= 0" if least is None else f"a number > {least:g}"
+        whole = not isinstance(value, bool) and isinstance(value, int | float)
+        if not whole or not (value >= 0 if least is None else value > least):
+            raise ConfigError(f"{name}: must be {rule}, got {value!r:.100}")
