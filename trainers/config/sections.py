@@ -273,12 +273,12 @@ class Sections(Settings):
     """What the policy learns by."""
     rewards: list[RewardSection] = Field(default_factory=list)
     """Reward functions besides the environment's own reward."""
-    warmup: WarmupSection | None = None
-    """Demonstrations, to learn from before the first rollout and beside RL."""
     sampling: SamplingSection = SamplingSection()
     """How training episodes are sampled."""
     trainer: TrainerSection = TrainerSection()
     """The optimisation."""
+    warmup: WarmupSection | None = None
+    """Demonstrations, to learn from before the first rollout and beside RL."""
     rollouts: RolloutsSection = RolloutsSection()
     """Which rollouts are kept on the disk."""
     evaluation: EvaluationSection = EvaluationSection()

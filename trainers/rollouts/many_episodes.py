@@ -77,6 +77,7 @@ def stream(
     deadline_s: float | None = None,
     deterministic: bool = False,
     rewards: Sequence[Reward] = (),
+    hints: bool = False,
     dynamic_sampling: DynamicSampling | None = None,
     counts: Counts | None = None,
     row_indices: Sequence[int] | None = None,
@@ -104,6 +105,7 @@ def stream(
         deadline_s: Seconds after which unfinished episodes are cancelled; None waits for all.
         deterministic: Sample in rounds, so that equal arguments give equal trajectories.
         rewards: Reward functions besides the environment's own reward.
+        hints: Whether the environment is asked for what only a teacher sees.
         dynamic_sampling: How many groups with spread are wanted; then only as many rows are played
             as it takes, in their order.
         counts: Where to count what was retried, left out, skipped and finished.
@@ -126,6 +128,7 @@ def stream(
         deadline_s=deadline_s,
         deterministic=deterministic,
         rewards=rewards,
+        hints=hints,
         dynamic_sampling=dynamic_sampling,
     )
     counts = Counts() if counts is None else counts
@@ -145,6 +148,7 @@ async def collect(
     deadline_s: float | None = None,
     deterministic: bool = False,
     rewards: Sequence[Reward] = (),
+    hints: bool = False,
     dynamic_sampling: DynamicSampling | None = None,
     counts: Counts | None = None,
     row_indices: Sequence[int] | None = None,
@@ -167,6 +171,7 @@ async def collect(
         deadline_s=deadline_s,
         deterministic=deterministic,
         rewards=rewards,
+        hints=hints,
         dynamic_sampling=dynamic_sampling,
     )
     counts = Counts() if counts is None else counts

@@ -22,7 +22,8 @@ from gymnast.trainers.config.sections import RunConfig
         (
             "sampling",
             "learning_rate",
-            "sampling.learning_rate: unknown key; did you mean trainer.learning_rate?",
+            "sampling.learning_rate: unknown key; did you mean trainer.learning_rate or "
+            "warmup.learning_rate?",
         ),
         ("trainer", "zzz", "trainer.zzz: unknown key; the keys are steps, rows_per_step"),
     ],
