@@ -292,9 +292,9 @@ class Trainer:
             self.loop.begin(resume=resume)
             if self.folder is not None and self.accelerator.is_main_process:
                 write_python_config(self.folder.path, self._given | {"eval_rows": self.eval_rows})
-                played = (episodes, self._evaluation.episodes(self.eval_rows))
+                per = (self._rows.most * self.group_size, self._evaluation.episodes(self.eval_rows))
                 ahead = range(self.step + 1, self.steps + 1)
-                self._kept.expect(Expected(ahead, *played, self.eval_every_steps, longest))
+                self._kept.expect(Expected(ahead, *per, self.eval_every_steps, longest))
             self.learner.gather()
             self._rollouts.hand_over(self.model, self.version)
             room, budget = self.learner.memory.room, getattr(self.agent, "kv_budget_bytes", None)
