@@ -109,7 +109,7 @@ ROOMS = {
         "trainers.reporting trainers.reporting.advice trainers.rollouts trainers.saving"
     ),
     "commands": (
-        "envs envs.environment sandboxes.backends trainers.base trainers.config "
+        "agents envs envs.environment sandboxes.backends trainers.base trainers.config "
         "trainers.conversations trainers.data trainers.saving"
     ),
 }  # fmt: skip

@@ -14,11 +14,13 @@ from gymnast.errors import ConfigError
 from gymnast.threads import run_blocking
 
 if TYPE_CHECKING:
-    from gymnast.trainers.conversations.many import Demonstration
+    from gymnast.agents.chat import ChatAgent
+    from gymnast.trainers.conversations.many import Demonstration, Play
     from gymnast.types import Trajectory
 
 ROWS = 64
 OPTIONS = ["--rows", "--data", "--seed", "--from", "--min-reward", "--out"]
+OPTIONS += ["--chat", "--base-url", "--api-key-env"]
 
 demos = typer.Typer()
 
@@ -56,6 +58,16 @@ def write_demos(
             "rollouts) instead of playing.",
         ),
     ] = None,
+    chat: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Let a model of an endpoint play, in place of solve."),
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="Of --chat's endpoint; by default OpenAI's.")
+    ] = None,
+    api_key_env: Annotated[
+        str, typer.Option(help="Which environment variable holds the key of --chat's endpoint.")
+    ] = "OPENAI_API_KEY",
     min_reward: Annotated[
         float, typer.Option(help="Keep the episodes whose reward is at least this.")
     ] = 1.0,
@@ -68,7 +80,7 @@ def write_demos(
     if not out.endswith(".parquet"):
         raise ConfigError(f"--out: must end in .parquet, got {out!r}")
     if run is not None:
-        own = {"ENV": environment, "--rows": rows, "--data": data, "--seed": seed}
+        own = {"ENV": environment, "--rows": rows, "--data": data, "--seed": seed, "--chat": chat}
         for name in [name for name, value in own.items() if value is not None]:
             raise ConfigError(f"--from takes the episodes of a run; leave {name} out")
         _keep_saved(run, min_reward, out)
@@ -76,7 +88,13 @@ def write_demos(
     if environment is None:
         raise ConfigError("ENV: name an environment (`gymnast envs` lists some), or --from RUN")
     with waiting(f"playing {environment}"):
-        played = _played(environment, settings or [], rows, data, seed or 0)
+        endpoint = {"base_url": base_url, "api_key_env": api_key_env}
+        agent = None if chat is None else _chat_agent({"model": chat, **endpoint})
+        played = _played(environment, settings or [], rows, data, seed or 0, agent)
+    if agent is not None:
+        used = agent.usage
+        tokens = f"{used.prompt_tokens} prompt and {used.completion_tokens} completion tokens"
+        say(f"{chat}: {used.requests} requests, {tokens}")
     _report(played, min_reward)
     kept = [[each.trajectory] for each in played if each.trajectory and each.kept(min_reward)]
     if not kept:
@@ -88,9 +106,14 @@ def write_demos(
 
 
 def _played(
-    environment: str, settings: Sequence[str], count: int | None, data: str | None, seed: int
+    environment: str,
+    settings: Sequence[str],
+    count: int | None,
+    data: str | None,
+    seed: int,
+    agent: "ChatAgent | None",
 ) -> "list[Demonstration]":
-    """Play the environment's `solve` on rows of its own or of a file."""
+    """Play the environment's `solve`, or an agent, on rows of its own or of a file."""
     from gymnast.envs import make
     from gymnast.envs.environment.solution import require_solve
     from gymnast.envs.registry import find
@@ -99,10 +122,12 @@ def _played(
     from gymnast.trainers.config.worked_rows import has_rows
     from gymnast.trainers.config.yaml_reader import with_overrides
     from gymnast.trainers.conversations.many import play_many
+    from gymnast.trainers.conversations.play import play_solution
     from gymnast.trainers.data.row_files import load_rows
     from gymnast.trainers.data.rows import sample_distinct
 
-    require_solve(find(environment), "demos")
+    if agent is None:
+        require_solve(find(environment), "demos")
     given: dict[str, Any] = with_overrides({}, list(settings))
     if data is not None:
         given["rows"] = load_rows(data)
@@ -121,7 +146,29 @@ def _played(
             f"{environment}: makes no rows of its own (it has no sample_row), and an episode "
             "begins from one; name some with --data rows.jsonl"
         )
-    return run_blocking(play_many(make_env, chosen, seed=seed))
+    play = play_solution if agent is None else _play_by(agent)
+    return run_blocking(play_many(make_env, chosen, play, seed=seed))
+
+
+def _chat_agent(settings: "dict[str, Any]") -> "ChatAgent":
+    from gymnast.agents.chat import make_chat_agent
+
+    try:
+        return make_chat_agent(settings)
+    except ConfigError as error:
+        message = str(error).removeprefix("agent.")
+        name, colon, rest = message.partition(":")
+        option = {"model": "--chat"}.get(name, "--" + name.replace("_", "-"))
+        raise ConfigError(f"{option}{colon}{rest}") from None
+
+
+def _play_by(agent: "ChatAgent") -> "Play":
+    from gymnast.trainers.conversations.play import play_messages
+
+    async def play(env: Any, row: Any, *, seed: int) -> "Trajectory":
+        return await play_messages(env, agent.speaker(), row, seed=seed)
+
+    return play
 
 
 def _report(played: "Sequence[Demonstration]", min_reward: float) -> None:

@@ -13,6 +13,7 @@ from gymnast.agents import ChatAgent
 from gymnast.envs import Environment, tool
 from gymnast.errors import ConfigError, InfrastructureError
 from gymnast.trainers import Trainer, collect, load_rollouts, rollout
+from gymnast.trainers.saving.rollout_files import read_rollouts
 from gymnast.types import Sampling, Span, StopReason, Trajectory
 
 ROWS = [{"prompt": "What is 6 times 7?", "answer": 42}] * 3
@@ -215,3 +216,29 @@ def test_an_endpoint_that_is_dead_is_no_traceback(endpoint: Endpoint, gymnast: C
     ended = gymnast("eval", "run.yaml", dead)
     assert ended.code == 1 and "Traceback" not in ended.errors
     assert "cannot be reached" in ended.errors
+
+
+# --- Demonstrations
+
+
+def demos(endpoint: Endpoint, gymnast: CommandLine, *options: str) -> Any:
+    named = ("--base-url", endpoint.url, "--api-key-env", "TEST_KEY", "--rows", "2")
+    return gymnast("demos", "gymnast/Arithmetic-v0", "--chat", "m", *named, *options)
+
+
+def test_the_episodes_that_pass_become_demonstrations(
+    endpoint: Endpoint, gymnast: CommandLine
+) -> None:
+    endpoint.answers(says("I do not know."))
+    ended = demos(endpoint, gymnast)
+    assert ended.code == 1 and "none of 2 episodes has a reward of at least 1" in ended.errors
+    ended = demos(endpoint, gymnast, "--min-reward", "0")
+    assert ended.code == 0 and "m: 2 requests, 20 prompt and 10 completion tokens" in ended.output
+    (first, _) = read_rollouts("demos.parquet")
+    assert first.trajectory.messages[-1]["content"] == "I do not know."
+    endpoint.answers(refuses(401))
+    ended = demos(endpoint, gymnast)
+    assert ended.code == 2 and "refuses the key in TEST_KEY" in ended.errors
+    ended = demos(endpoint, gymnast, "--api-key-env", KEY)
+    assert ended.code == 2 and KEY not in ended.errors
+    assert ended.errors.startswith("error: --api-key-env: must be the name of an environment")
