@@ -28,7 +28,7 @@ import torch
 
 from learning_curve import Curve
 from learning_job import make_job
-from learning_jobs import DEFAULT, JOBS, ROOT
+from learning_jobs import DEFAULT, JOBS, ROOT, Settings
 from learning_report import save_plots, tables
 from rollout import conditions
 
@@ -49,14 +49,15 @@ def run(name: str, threads: int, quick: bool = False) -> Curve:
     side = importlib.import_module(job.side)
     with tempfile.TemporaryDirectory() as folder:
         settings = {**job.settings, **(QUICK if quick else {}), "output_dir": f"{folder}/run"}
-        if job.write_rows is not None:
-            settings["data.train"] = f"{folder}/rows.jsonl"
-            job.write_rows(Path(settings["data.train"]))
-        if quick and settings.get("warmup", True) and "shop" in job.config.name:
+        if quick and make_job(given(settings), job.config).config.warmup is not None:
             settings |= {"warmup.steps": 1, "warmup.rows_per_step": 2}
-        overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-        curve: Curve = side.run(make_job(overrides, job.config))
+        curve: Curve = side.run(make_job(given(settings), job.config))
     return replace(curve, commit=commit(), conditions=conditions("cpu", threads))
+
+
+def given(settings: Settings) -> list[str]:
+    """Settings as the command line takes them."""
+    return [f"{key}={json.dumps(value)}" for key, value in settings.items()]
 
 
 def commit() -> str:

@@ -10,12 +10,10 @@ hopeless-without-0, -with       half of the rows give no reward: dynamic samplin
 code-0                          examples/code.yaml
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from tasks.half_hopeless import write_rows
 
 ROOT = Path(__file__).parent.parent
 ARITHMETIC = ROOT / "examples" / "arithmetic.yaml"
@@ -36,14 +34,12 @@ class LearningJob:
         config: What is changed.
         settings: The values that replace the config's, by dotted key.
         side: The module that runs it.
-        write_rows: Writes the file of training rows, where the environment does not make them.
     """
 
     study: str
     config: Path
     settings: Settings
     side: str = "learning_gymnast"
-    write_rows: Callable[[Path], None] | None = None
 
 
 # The hyperparameters that TRL's committed run had.
@@ -52,7 +48,6 @@ AS_TRL = {
     "trainer.steps": 15,
     "trainer.rows_per_step": 8,
     "evaluation.every_steps": 0,
-    "warmup": None,
 }
 COMPARED = ("grpo", "rloo", "dr_grpo", "gspo")
 # Those without a curve otherwise, with what they need.
@@ -64,7 +59,6 @@ OTHERS: Mapping[str, Settings] = {
     "reinforce_pp_tokens": {},
     "gdpo": {},
     "gdpo_tokens": {},
-    "turn_level": {},
     "rejection": {},
 }
 
@@ -77,6 +71,12 @@ WAYS: Mapping[str, Settings] = {
         "algorithm.teacher": {"model": "base", "estimator": "exact", "divergence": "forward_kl"},
         "trainer.steps": 12,
     },
+}
+ALONE = {
+    **WAYS["distil"],
+    "algorithm.name": "distillation",
+    "trainer.steps": 8,
+    "evaluation.every_steps": 0,
 }
 WAREHOUSE = {
     "environment": {
@@ -99,18 +99,18 @@ TRAIL = {
     },
     "warmup.steps": 3,  # so few that most episodes still fail
     "trainer.steps": 12,
-    "evaluation": {"rows": 64, "every_steps": 4},
+    "evaluation": {"rows": 64, "every_steps": 4, "temperature": 1.0},
 }
 CREDIT: Mapping[str, Settings] = {
     "grpo": {},
     "turn_level": {"algorithm.name": "turn_level", "algorithm.gamma": 0.9},
     "gigpo": {"algorithm.name": "gigpo", "algorithm.gamma": 0.9},
+    "state_baseline": {"algorithm.name": "state_baseline", "algorithm.gamma": 0.9},
 }
 
 HOPELESS = {
-    "warmup": None,
-    "environment.worked_turns": 2,
-    "evaluation": {"rows": 128, "every_steps": 2},
+    "environment.id": f"{TASKS / 'hopeless.py'}:HalfHopeless",
+    "evaluation": {"rows": 128, "every_steps": 2, "temperature": 1.0},
 }
 DYNAMIC: Mapping[str, Settings] = {
     "without": {"trainer.steps": 16},
@@ -130,9 +130,7 @@ def _jobs() -> dict[str, LearningJob]:
                 jobs[f"{study}-{way}-{seed}"] = LearningJob(study, SHOP, settings)
         for name, changed in DYNAMIC.items():
             settings = {**HOPELESS, **changed, **also}
-            jobs[f"hopeless-{name}-{seed}"] = LearningJob(
-                "hopeless", SHOP, settings, write_rows=write_rows
-            )
+            jobs[f"hopeless-{name}-{seed}"] = LearningJob("hopeless", ARITHMETIC, settings)
         jobs[f"main-{seed}"] = LearningJob("main", ARITHMETIC, also)
         for name in (*COMPARED, "trl"):
             algorithm = "grpo" if name == "trl" else name
@@ -144,6 +142,7 @@ def _jobs() -> dict[str, LearningJob]:
     for name, changed in OTHERS.items():
         settings = {**AS_TRL, "trainer.steps": 8, "algorithm.name": name, **changed}
         jobs[f"{name}-0"] = LearningJob("eight steps", ARITHMETIC, settings)
+    jobs["distillation-0"] = LearningJob("eight steps", SHOP, ALONE)
     jobs["code-0"] = LearningJob("code", CODE, {})
     return jobs
 

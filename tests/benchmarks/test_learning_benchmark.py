@@ -1,6 +1,6 @@
 """The learning benchmark scores TRL's episodes as Gymnast's, and reads curves as it says."""
 
-import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from learning_gymnast import Solutions, Watch
 from learning_jobs import DEFAULT, JOBS, ROOT
 from learning_report import PANELS, points, tables, targets
 from learning_trl import Rescore
-from tasks.half_hopeless import write_rows
 
 ROW = {"prompt": "What is 3 plus 4?", "a": 3, "b": 4, "operation": "add", "answer": 7}
 
@@ -110,8 +109,14 @@ def test_a_figure_draws_what_its_study_is_about() -> None:
 def test_every_job_is_a_config_that_holds(name: str) -> None:
     job = JOBS[name]
     assert job.study in PANELS
-    overrides = [f"{key}={json.dumps(value)}" for key, value in job.settings.items()]
-    load_config(job.config, overrides).algorithm.make()
+    load_config(job.config, learning.given(job.settings)).algorithm.make()
+
+
+def test_every_algorithm_of_the_page_has_a_curve() -> None:
+    table = (ROOT / "docs" / "algorithms.md").read_text().partition("## Names")[2]
+    named = re.findall(r"^\| `(\w+)` \|", table.partition("###")[0], re.MULTILINE)
+    configs = [load_config(job.config, learning.given(job.settings)) for job in JOBS.values()]
+    assert set(named) <= {config.algorithm.name for config in configs}
 
 
 def test_trl_and_what_compares_with_it_run_by_name_only() -> None:
@@ -171,14 +176,6 @@ def test_a_watch_tells_rows_with_a_reward_from_hopeless_ones() -> None:
 
 def shop() -> Any:
     return make(f"{ROOT / 'examples' / 'shop.py'}:Shop")
-
-
-def test_half_of_the_rows_of_a_shop_are_hopeless(tmp_path: Path) -> None:
-    write_rows(tmp_path / "rows.jsonl", 10)
-    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
-    assert [row["hopeless"] for row in rows] == [False, True] * 5
-    answers = [row["answer"] == row["prices"][row["fruit"]] for row in rows]
-    assert answers == [True, False] * 5
 
 
 @pytest.mark.slow
