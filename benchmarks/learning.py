@@ -45,14 +45,14 @@ def run(name: str, threads: int, quick: bool = False) -> Curve:
     """Do one job in this process."""
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")  # TRL's and Transformers' own
-    job = JOBS[name]
+    measured, job = commit(), JOBS[name]
     side = importlib.import_module(job.side)
     with tempfile.TemporaryDirectory() as folder:
         settings = {**job.settings, **(QUICK if quick else {}), "output_dir": f"{folder}/run"}
         if quick and make_job(given(settings), job.config).config.warmup is not None:
             settings |= {"warmup.steps": 1, "warmup.rows_per_step": 2}
         curve: Curve = side.run(make_job(given(settings), job.config))
-    return replace(curve, commit=commit(), conditions=conditions("cpu", threads))
+    return replace(curve, commit=measured, conditions=conditions("cpu", threads))
 
 
 def given(settings: Settings) -> list[str]:

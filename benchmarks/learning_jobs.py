@@ -64,12 +64,23 @@ OTHERS: Mapping[str, Settings] = {
 
 # How a model comes to call a tool that it never calls.
 WAYS: Mapping[str, Settings] = {
-    "warmup": {"evaluation.every_steps": 2},
-    "worked": {"warmup": None, "environment.worked_turns": 2, "trainer.steps": 8},
-    "distil": {
+    "warmup": {},
+    "worked": {
         "warmup": None,
+        "environment.worked_turns": 2,
+        "trainer.steps": 8,
+        "trainer.learning_rate": 1e-3,
+        "evaluation.every_steps": 4,
+    },
+    "distil": {  # added to the reward; cooler, so that the policy stays where the teacher is sure
+        "warmup": None,
+        "algorithm.group_size": 4,
         "algorithm.teacher": {"model": "base", "estimator": "exact", "divergence": "forward_kl"},
+        "sampling.temperature": 0.7,
         "trainer.steps": 12,
+        "trainer.learning_rate": 2e-3,
+        "evaluation.every_steps": 4,
+        "evaluation.temperature": 0.7,
     },
 }
 ALONE = {
@@ -99,6 +110,7 @@ TRAIL = {
     },
     "warmup.steps": 3,  # so few that most episodes still fail
     "trainer.steps": 12,
+    "trainer.learning_rate": 5e-4,
     "evaluation": {"rows": 64, "every_steps": 4, "temperature": 1.0},
 }
 CREDIT: Mapping[str, Settings] = {
