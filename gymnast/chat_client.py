@@ -112,13 +112,13 @@ class ChatClient:
             raise ConfigError(f"model: must be the name of a model, got {model!r:.100}")
         _check_url(base_url)
         _check_key_name(api_key_env)
-        _check_above(0, timeout_s=timeout_s, attempts=attempts, max_concurrent=max_concurrent)
+        _check_above(0, timeout_s=timeout_s)
+        _check_counts(attempts=attempts, max_concurrent=max_concurrent)
         if requests_per_minute is not None:
             _check_above(0, requests_per_minute=requests_per_minute)
         _check_above(None, prompt_price=prompt_price, completion_price=completion_price)
         self.model, self.base_url, self.api_key_env = model, base_url, api_key_env
-        self.timeout_s, self.attempts = timeout_s, int(attempts)
-        self.max_concurrent = int(max_concurrent)
+        self.timeout_s, self.attempts, self.max_concurrent = timeout_s, attempts, max_concurrent
         self.requests_per_minute = requests_per_minute
         self.prompt_price, self.completion_price = prompt_price, completion_price
         self.usage = Usage()
@@ -239,7 +239,7 @@ class ChatClient:
         except openai.APIStatusError as error:
             return self._refused(error)
         except (openai.OpenAIError, ValueError) as error:  # an answer that cannot be read
-            return _Problem(self._without_key(f"answered {error!r:.200}"), passing=True)
+            return _Problem(f"answered {self._without_key(repr(error)):.200}", passing=True)
         choices = getattr(completion, "choices", None)
         if not choices or choices[0].message is None:
             return _Problem("answered without a message", passing=True)
@@ -345,6 +345,11 @@ def _host(url: str | None) -> str:
 
 
 def _check_url(url: Any) -> None:
+    if "@" in str(url).split("//", 1)[-1].partition("/")[0]:  # not shown: a password may be in it
+        raise ConfigError(
+            "base_url: must have neither a name nor a password before the host; put the key into "
+            "an environment variable, and name it with api_key_env"
+        )
     if url is not None and not re.match(r"https?://[^/\s]", str(url)):
         raise ConfigError(
             f"base_url: must begin with http:// or https://, got {url!r:.100}; for example "
@@ -359,6 +364,12 @@ def _check_key_name(name: Any) -> None:
             "api_key_env: must be the name of an environment variable, such as OPENAI_API_KEY, and "
             "never the key itself"
         )
+
+
+def _check_counts(**values: Any) -> None:
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name}: must be a whole number >= 1, got {value!r:.100}")
 
 
 def _check_above(least: float | None, **values: Any) -> None:
