@@ -3,7 +3,7 @@
 from typing import Any
 
 from gymnast.envs.environment.solution import require_solve
-from gymnast.errors import InfrastructureError, NoSolution
+from gymnast.errors import InfrastructureError, NoSolution, PromptTooLong
 from gymnast.threads import run_blocking
 from gymnast.trainers.config.environments import find_environment
 from gymnast.trainers.config.sections import RunConfig
@@ -54,7 +54,7 @@ def _try_a_solution(task: RunTask) -> None:
     env = task.make_env()
     try:
         run_blocking(play_solution(env, task.training_rows.row(0), seed=0))
-    except (NoSolution, InfrastructureError):
+    except (NoSolution, InfrastructureError, PromptTooLong):
         pass  # of this row, or now
     finally:
         env.close()

@@ -8,7 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from gymnast.envs import Environment
 from gymnast.errors import DataError, InfrastructureError, UserCodeError
@@ -18,6 +18,7 @@ from gymnast.types import Trajectory
 
 Row = Mapping[str, Any]
 Play = Callable[..., Awaitable[Trajectory]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -63,18 +64,46 @@ async def play_many(
     Raises:
         ConfigError: The environment cannot be played so: it has no `solve`, say.
     """
-    done: dict[int, Demonstration] = {}
+
+    async def demonstrate(env: Environment, index: int, row: Row) -> Demonstration:
+        return await _one(play, env, row, derive(seed, "demonstration", index))
+
+    return await for_each_row(make_env, rows, demonstrate, concurrency=concurrency)
+
+
+async def for_each_row(
+    make_env: Callable[[], Environment],
+    rows: Sequence[Row],
+    work: Callable[[Environment, int, Row], Awaitable[T]],
+    *,
+    concurrency: int,
+) -> list[T]:
+    """Do some work with each row in an environment, several at once.
+
+    Args:
+        make_env: Makes an environment; it is called at most `concurrency` times.
+        rows: The rows.
+        work: Gets an environment that nothing else uses meanwhile, the row's place and the row.
+        concurrency: How many are worked with at once; fewer where there are fewer boxes.
+
+    Returns:
+        What `work` returned for each row, in the order of the rows. The first exception in it
+        ends the others, and is raised.
+    """
+    if not rows:
+        return []
+    done: dict[int, T] = {}
     waiting = iter(enumerate(rows))
 
-    async def work(env: Environment) -> None:
+    async def work_on(env: Environment) -> None:
         for index, row in waiting:
-            done[index] = await _one(play, env, row, derive(seed, "demonstration", index))
+            done[index] = await work(env, index, row)
 
-    first = make_env()
-    at_once = min(concurrency, len(rows), first.max_boxes or concurrency)
-    envs = [first, *(make_env() for _ in range(at_once - 1))]
+    envs = [make_env()]
     try:
-        await _together([work(env) for env in envs])
+        at_once = min(concurrency, len(rows), envs[0].max_boxes or concurrency)
+        envs += [make_env() for _ in range(at_once - 1)]
+        await _together([work_on(env) for env in envs])
     finally:
         for env in envs:
             await env.aclose()

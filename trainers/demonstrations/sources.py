@@ -4,8 +4,7 @@ A source has an endless sequence of them. Which ones a step gets depends on the 
 were taken before, so that a resumed run goes on with those that the killed one would have had.
 """
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,18 +12,32 @@ import numpy as np
 from accelerate import Accelerator
 
 from gymnast.envs import Environment
-from gymnast.errors import ConfigError, DataError, InfrastructureError, NoSolution
+from gymnast.errors import (
+    ConfigError,
+    DataError,
+    InfrastructureError,
+    NoSolution,
+    PromptTooLong,
+)
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.base.stopping import Stopped, Stopping
+from gymnast.trainers.conversations.many import for_each_row
 from gymnast.trainers.conversations.play import play_solution
 from gymnast.trainers.data.rows import Row, RowSource
 from gymnast.trainers.demonstrations.layout import with_tokens
 from gymnast.trainers.demonstrations.settings import SOLVE
 from gymnast.trainers.distributed.processes import together
 from gymnast.types import Trajectory
+from gymnast.visible import visible_line, visible_logger
+
+logger = visible_logger(__name__)
 
 _AT_ONCE = 16  # solutions that are played in a process
 _PLAYED = list[tuple[int, Trajectory]]
+
+
+class NoDemonstration(DataError):
+    """There is nothing to learn from among the demonstrations that were asked for."""
 
 
 class Demonstrations(Protocol):
@@ -85,7 +98,7 @@ class SolvedRows:
         """The solutions of the rows at these positions; see `Demonstrations`.
 
         Raises:
-            DataError: None of the rows has a solution that is good enough.
+            NoDemonstration: None of the rows has a solution that is good enough.
             ConfigError: The environment has no `solve`.
             UserCodeError: A solution is wrong.
             Stopped: The run is to stop, in any of the processes.
@@ -98,7 +111,7 @@ class SolvedRows:
             raise Stopped
         solved = sorted((one for share in shares for one in share), key=lambda one: one[0])
         if not solved:
-            raise DataError(
+            raise NoDemonstration(
                 f"warmup.demonstrations: `solve` has no solution for any of {count} training rows "
                 "that fits into environment.context_length"
             )
@@ -107,46 +120,46 @@ class SolvedRows:
 
     def _play_share(self, rows: Sequence[tuple[int, Row]]) -> _PLAYED | None:
         """Play every n-th row, n being the number of processes; None if the run is to stop."""
-        process, processes = self.accelerator.process_index, self.accelerator.num_processes
+        own = rows[self.accelerator.process_index :: self.accelerator.num_processes]
+
+        async def solve(env: Environment, index: int, row: Row) -> Trajectory | None:
+            return await self._solve(env, own[index][0], row)
+
+        own_rows = [row for _, row in own]
+        playing = for_each_row(self._environment, own_rows, solve, concurrency=_AT_ONCE)
         try:
-            return self.stopping.run(self._play(rows[process::processes]))
+            played = self.stopping.run(playing)
         except Stopped:
             return None
+        pairs = zip(own, played, strict=True)
+        return [(position, solution) for (position, _), solution in pairs if solution is not None]
 
-    async def _play(self, rows: Sequence[tuple[int, Row]]) -> _PLAYED:
-        played: _PLAYED = []
-        left = iter(rows)
-        workers = [
-            asyncio.ensure_future(self._play_some(left, played))
-            for _ in range(min(_AT_ONCE, len(rows)))
-        ]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
-        return played
-
-    async def _play_some(self, rows: Iterator[tuple[int, Row]], played: _PLAYED) -> None:
+    def _environment(self) -> Environment:
         env = self.make_env()
         try:
-            check_environment(env)
-            for position, row in rows:
-                if (solution := await self._solve(env, position, row)) is not None:
-                    played.append((position, solution))
-        finally:
+            return check_environment(env)
+        except ConfigError:
             env.close()
+            raise
 
     async def _solve(self, env: Environment, position: int, row: Row) -> Trajectory | None:
-        """The solution of a row, in tokens; None where there is none, or it is too long."""
+        """The solution of a row, in tokens; None where there is none, or it is too long.
+
+        What the infrastructure breaks is played once more, and then left out, as other episodes.
+        """
         seed = derive(self.seed, "demonstration", position)
         try:
             try:
                 spoken = await play_solution(env, row, seed=seed)
             except InfrastructureError:  # once more
                 spoken = await play_solution(env, row, seed=seed)
-        except NoSolution:
+        except (NoSolution, PromptTooLong):
+            return None
+        except InfrastructureError as error:
+            logger.warning(
+                "warmup.demonstrations: a solution broke twice and is left out: %s",
+                visible_line(str(error)),
+            )
             return None
         assert env.renderer is not None
         solution = with_tokens(spoken, env.renderer)
@@ -154,8 +167,8 @@ class SolvedRows:
         return solution if longest is None or len(solution.ids) <= longest else None
 
 
-def check_environment(env: Any) -> None:
-    """Check that solutions can be played in an environment.
+def check_environment(env: Any) -> Environment:
+    """Check that solutions can be played in an environment; returns it.
 
     Raises:
         ConfigError: It is none of Gymnast's, or has no renderer.
@@ -170,6 +183,7 @@ def check_environment(env: Any) -> None:
             f"warmup.demonstrations: {type(env).__name__} has no renderer, so a solution has no "
             "tokens; make it with one"
         )
+    return env
 
 
 def fitting(
@@ -183,7 +197,7 @@ def fitting(
         longest: How many tokens it reads; None: any number.
 
     Raises:
-        DataError: There are none.
+        NoDemonstration: There are none.
     """
     kept = [t for t in trajectories if longest is None or len(t.ids) <= longest]
     if not kept:
@@ -191,7 +205,7 @@ def fitting(
         why = "it is empty"
         if shortest is not None:
             why = f"the shortest has {shortest} tokens, and environment.context_length is {longest}"
-        raise DataError(f"{source}: has no demonstration to learn from: {why}")
+        raise NoDemonstration(f"{source}: has no demonstration to learn from: {why}")
     return kept
 
 
@@ -204,13 +218,13 @@ def passing(trajectories: Sequence[Trajectory], source: str, min_reward: float) 
         min_reward: The lowest reward that is.
 
     Raises:
-        DataError: There are trajectories, and none of them passes.
+        NoDemonstration: There are trajectories, and none of them passes.
     """
     kept = [trajectory for trajectory in trajectories if _is_good(trajectory, min_reward)]
     if trajectories and not kept:
         best = max((t.reward for t in trajectories if not t.no_reward), default=None)
         found = "no episode has a reward" if best is None else f"the best reward is {best:g}"
-        raise DataError(
+        raise NoDemonstration(
             f"{source}: has no demonstration to learn from: {found}, and warmup.min_reward is "
             f"{min_reward:g}; lower it, or name other demonstrations"
         )

@@ -30,6 +30,7 @@ from gymnast.trainers.demonstrations.settings import SOLVE, WarmupSettings, chec
 from gymnast.trainers.demonstrations.sources import (
     Demonstrations,
     ListedDemonstrations,
+    NoDemonstration,
     SolvedRows,
     check_environment,
     fitting,
@@ -118,13 +119,24 @@ class Warmup:
     def beside(self, step: int) -> list[Trajectory]:
         """The demonstrations that a step of RL learns from too: one for each of its rows.
 
+        They are few, so that there may be none for some step; only the first of a run has to have
+        one.
+
         Args:
             step: How many steps of RL came before.
+
+        Raises:
+            NoDemonstration: There is none for the very first rows of a run.
         """
         if self._source is None or not self._learner.algorithm.demonstration_weight:
             return []
         before = self.steps * self._a_step + step * self._beside
-        return self._source.take(before, self._beside)
+        try:
+            return self._source.take(before, self._beside)
+        except NoDemonstration:
+            if not before:
+                raise
+            return []
 
 
 def make_warmup(

@@ -7,7 +7,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -17,10 +17,13 @@ from clocks import without_clocks
 from gymnast.agents import load_model
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment, Renderer, call, tool
-from gymnast.errors import ConfigError, DataError
+from gymnast.errors import ConfigError, DataError, InfrastructureError
 from gymnast.trainers import Kl, Trainer, make_algorithm
+from gymnast.trainers.base.stopping import Stopping
+from gymnast.trainers.data.rows import Row, RowSource
 from gymnast.trainers.demonstrations.files import read_demonstrations
 from gymnast.trainers.demonstrations.layout import trajectory_of
+from gymnast.trainers.demonstrations.sources import SolvedRows
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.trainers.saving.rollout_files import write_rollouts
@@ -247,6 +250,70 @@ def test_demonstrations_teach_beside_episodes_that_teach_nothing(
     assert all(line["reward/mean"] == 0 and line["loss"] == 0 for line in found)
     losses = [line["demonstrations/loss"] for line in found]
     assert losses[0] > losses[1] > losses[2]
+
+
+class Sometimes(Door):
+    """Has a solution for one of the rows."""
+
+    def solve(self, row: Any) -> Any:
+        return None if row["prompt"] == "Stay." else super().solve(row)
+
+
+def test_a_step_of_rl_whose_rows_have_no_demonstration_learns_without(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    trainer = make_trainer(
+        tokenizer,
+        environment=Sometimes,
+        rows=Listed([{"prompt": word} for word in ("Go.", "Stay.", "Now.")]),
+        warmup={"demonstrations": "solve", "steps": 0},
+        algorithm=make_algorithm("grpo", demonstration_weight=0.1),
+        rows_per_step=1,
+        steps=3,
+        output_dir=tmp_path / "run",
+    )
+    assert trainer.train()["steps"] == 3
+    found = lines(tmp_path / "run")
+    assert ["demonstrations/loss" in line for line in found] == [True, False, True]
+
+
+class Listed(RowSource):
+    """Rows in the order of a list."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        self._rows = rows
+
+    def row(self, position: int) -> Row:
+        return self._rows[position % len(self._rows)]
+
+
+class Breaks(Door):
+    """Whose tool's machine is always broken in one row, and once in another."""
+
+    broken: ClassVar[list[str]] = []
+
+    def setup(self, row: Any) -> None:
+        word = row["prompt"]
+        if word == "Now." or (word == "Then." and word not in self.broken):
+            self.broken.append(word)
+            raise InfrastructureError(f"no machine for {word}")
+
+
+def test_solutions_that_cannot_be_played_now_or_are_too_long_are_left_out(
+    tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    Breaks.broken.clear()
+    source = SolvedRows(
+        Accelerator(),
+        lambda: Breaks(Renderer(tokenizer), context_length=600),
+        Listed([*ROWS, {"prompt": "Go on. " * 200}]),
+        seed=0,
+        min_reward=1.0,
+        stopping=Stopping(),
+    )
+    assert [found.row["prompt"] for found in source.take(0, 4)] == ["Go.", "Then."]
+    assert sorted(Breaks.broken) == ["Now.", "Now.", "Then."]
+    assert "a solution broke twice and is left out: no machine for Now." in caplog.text
 
 
 def test_the_gradient_is_that_of_both_losses_in_one_step(
