@@ -6,6 +6,7 @@ once its messages are tokens (`Renderer.encode`).
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gymnast.envs import Environment, Outcome
@@ -47,7 +48,8 @@ async def play_messages(
         UserCodeError: A hook of the environment raised.
     """
     started = time.perf_counter()
-    await env.areset(seed=seed, options=None if row is None else {"row": row})
+    _, info = await env.areset(seed=seed, options=None if row is None else {"row": row})
+    states = [info["state"]] if "state" in info else []
     outcomes: list[Outcome] = []
     while not outcomes or not (outcomes[-1].terminated or outcomes[-1].truncated):
         message = await speaker(env.messages, env.tools)
@@ -56,8 +58,9 @@ async def play_messages(
                 f"the speaker must return an assistant message, a dict, got {message!r:.100}"
             )
         outcomes.append(await env.act(message))
+        states += [outcomes[-1].info["state"]] if "state" in outcomes[-1].info else []
     seconds = time.perf_counter() - started
-    return _trajectory(env, outcomes, seed, seconds)
+    return replace(_trajectory(env, outcomes, seed, seconds), states=states)
 
 
 async def play_solution(

@@ -241,6 +241,15 @@ def test_a_speaker_sees_the_conversation_and_the_tools() -> None:
     assert trajectory.messages[-1] == {"role": "assistant", "content": "45"}
 
 
+def test_the_states_of_turns_are_kept_as_in_a_rollout() -> None:
+    class Walk(AsList):
+        def turn_state(self) -> Any:
+            return len(self.episode.turns)
+
+    assert list(solved(Walk()).states) == [0, 1, 2]
+    assert list(solved(AsList()).states) == []
+
+
 def test_what_a_speaker_says_wrong_is_told_to_it_as_to_a_policy() -> None:
     async def speaker(messages: list[Message], tools: list[Any]) -> Any:
         return call("price", fruit="kiwi")
