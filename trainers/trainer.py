@@ -235,7 +235,7 @@ class Trainer:
             len(source) if isinstance(source, DatasetRows) else None,
             settings.learning.rate_of_adapters if has_adapters(model) else None,
         )
-        self.warmup = make_warmup(warmup, self, make_env, source, self._stopping)
+        self.warmup = make_warmup(warmup, self, make_env, source, self._stopping, others.values())
         self.folder = None if path is None else RunFolder(path)
         written_to = path if self.accelerator.is_main_process else None
         self._kept = KeptRollouts(written_to, settings.kept, tokenizer, self.seed)

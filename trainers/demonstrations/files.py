@@ -16,7 +16,8 @@ from typing import Any
 from gymnast.envs import Renderer
 from gymnast.errors import DataError, GymnastError, first_line
 from gymnast.trainers.data.input_paths import shown_path
-from gymnast.trainers.data.rows import Row, canonical
+from gymnast.trainers.data.rows import Row
+from gymnast.trainers.demonstrations.held_out import HeldOut
 from gymnast.trainers.demonstrations.layout import trajectory_of, with_tokens
 from gymnast.trainers.demonstrations.sources import passing
 from gymnast.trainers.records.token_text import fingerprint
@@ -55,31 +56,38 @@ def read_demonstrations(
         path: The file.
         renderer: Of the policy that is to learn.
         min_reward: Saved episodes with a lower reward are left out; a conversation has none.
-        excluded: Evaluation rows: saved episodes of these are left out.
+        excluded: Evaluation rows: what is of these is left out (`held_out.py`).
 
     Raises:
         DataError: It is no file of demonstrations, or none of them passes.
         TemplateError: The chat template cannot say one of the messages.
     """
     check_file(path)
-    place, file = shown_path(path), Path(path).expanduser()
+    place, file, held_out = shown_path(path), Path(path).expanduser(), HeldOut(excluded)
     if file.suffix.lower() == JSONL:
-        return [
+        lines = enumerate(file.read_text(encoding="utf-8").split("\n"), start=1)
+        found = [
             _of_line(line, renderer, f"{place}, line {number}")
-            for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
+            for number, line in lines
             if line.strip()
         ]
-    own, held_out = fingerprint(renderer.tokenizer), {canonical(row) for row in excluded}
-    saved = read_rollouts(file)
-    kept = [each for each in saved if canonical(each.trajectory.row) not in held_out]
-    if len(kept) < len(saved):
-        logger.warning(
-            "%s: %d of %d demonstrations are of evaluation rows, and left out",
-            *(place, len(saved) - len(kept), len(saved)),
-        )
+        own = [trajectory for trajectory in found if not held_out.asks(trajectory.messages)]
+        _tell_left_out(place, len(found), len(own))
+        return own
+    known, saved = fingerprint(renderer.tokenizer), read_rollouts(file)
+    kept = [each for each in saved if not held_out.has(each.trajectory.row)]
+    _tell_left_out(place, len(saved), len(kept))
     passed = {id(t) for t in passing([each.trajectory for each in kept], place, min_reward)}
     good = [each for each in kept if id(each.trajectory) in passed]
-    return [_in_tokens(each, renderer, own, place) for each in good]
+    return [_in_tokens(each, renderer, known, place) for each in good]
+
+
+def _tell_left_out(place: str, found: int, kept: int) -> None:
+    if kept < found:
+        logger.warning(
+            "%s: %d of %d demonstrations are of evaluation rows, and left out",
+            *(place, found - kept, found),
+        )
 
 
 def _in_tokens(saved: SavedTrajectory, renderer: Renderer, own: str, place: str) -> Trajectory:

@@ -16,7 +16,7 @@ the policy as it is then, so that RL is not held back to the model that could no
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from accelerate import Accelerator
@@ -145,6 +145,7 @@ def make_warmup(
     make_env: Callable[[], Any],
     rows: RowSource,
     stopping: Stopping,
+    others: Iterable[tuple[Any, Sequence[Row]]] = (),
 ) -> Warmup:
     """The warm-up that a trainer's keyword asks for.
 
@@ -155,6 +156,8 @@ def make_warmup(
         make_env: Makes an environment.
         rows: The training rows.
         stopping: Whether the run is to stop.
+        others: Further environments that are evaluated, each with its rows: no file's demonstration
+            may be of these, nor of the trainer's own evaluation rows.
 
     Raises:
         ConfigError: A setting does not hold, or there is a weight and no demonstrations.
@@ -174,7 +177,11 @@ def make_warmup(
         source = SolvedRows(trainer.accelerator, make_env, rows, trainer.seed, least, stopping)
     else:
         if listed is None:
-            listed = read_for(settings, make_env, trainer.eval_rows or ())
+            held_out = [
+                *(trainer.eval_rows or ()),
+                *(row for _, theirs in others for row in theirs),
+            ]
+            listed = read_for(settings, make_env, held_out)
         source = ListedDemonstrations(checked(listed), seed=trainer.seed)
     return Warmup(settings, source, trainer)
 

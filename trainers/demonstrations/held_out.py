@@ -1,0 +1,65 @@
+"""Which demonstrations are of evaluation rows, which are never learned from.
+
+A saved episode has its row. A conversation in a .jsonl has none: it is of a row if the assistant
+answers the row's `prompt` in it. A prompt that several of the evaluation rows share tells nothing.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gymnast.envs.environment.rows import own_messages, prompt_of
+from gymnast.envs.records.messages import text_of
+from gymnast.errors import DataError
+from gymnast.trainers.data.rows import Row, canonical
+from gymnast.trainers.records.json_text import from_json, to_json
+
+Asked = tuple[tuple[Any, str], ...]
+
+
+class HeldOut:
+    """Evaluation rows.
+
+    Args:
+        rows: All of them, those of further environments too.
+    """
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        different = {_as_written(row): row for row in rows}
+        self._rows = different.keys()
+        prompts = Counter(asked for row in different.values() if (asked := _prompt(row)))
+        self._prompts = {asked for asked, count in prompts.items() if count == 1}
+        self._lengths = {len(asked) for asked in self._prompts}
+
+    def has(self, row: Row) -> bool:
+        """Whether a row, as it was or as a file has it, is one of them."""
+        return _as_written(row) in self._rows
+
+    def asks(self, messages: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the assistant answers one of them in a conversation."""
+        said = _said(messages)
+        return any(
+            said[end - length : end] in self._prompts
+            for end, message in enumerate(messages)
+            if message.get("role") == "assistant"
+            for length in self._lengths
+            if length <= end
+        )
+
+
+def _as_written(row: Row) -> str:
+    """A row as text: what JSON has no form for is what a file of rollouts has in its place."""
+    return canonical(from_json(to_json(dict(row))))
+
+
+def _prompt(row: Row) -> Asked:
+    """The messages of a row's prompt, without the system's; () where `setup` makes them."""
+    try:
+        messages = prompt_of(row)
+    except DataError:
+        return ()
+    return _said(messages[len(messages) - own_messages(messages) :])
+
+
+def _said(messages: Sequence[Mapping[str, Any]]) -> Asked:
+    return tuple((message.get("role"), text_of(message)) for message in messages)
