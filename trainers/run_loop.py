@@ -105,6 +105,7 @@ class RunLoop:
         counters = self.state.begin(resume=resume)
         trainer.step = counters["step"]
         trainer.warmup.begin(counters.get("warmup", 0), over=trainer.step > 0)
+        self.state.mark()  # the optimizer may have begun anew
         self._evaluated = (counters["evaluated"], counters.get("evaluated_warmup", 0))
         self._check_room()
         self.has_begun = True

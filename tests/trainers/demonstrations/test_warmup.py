@@ -173,6 +173,29 @@ def test_it_goes_on_where_it_was_stopped_bit_for_bit(tokenizer: Any, tmp_path: P
     assert written[0] == written[1]
 
 
+def test_a_run_that_goes_on_with_a_shorter_warm_up_can_be_stopped_before_its_first_step(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    class StopsAtAnEvaluation(Sees):
+        def on_evaluation(self, step: int, metrics: Any, groups: Any) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def go_on(observer: Any, steps: int, *, resume: bool) -> str:
+        trainer = make_trainer(
+            tokenizer,
+            warmup={"demonstrations": "solve", "steps": steps, "rows_per_step": 2},
+            eval_rows=ROWS[2:],
+            output_dir=tmp_path / "run",
+            observer=observer,
+        )
+        stopped_by: str = trainer.train(resume=resume)["stopped_by"]
+        return stopped_by
+
+    assert go_on(Stops(after=[2]), 3, resume=False) == "Ctrl-C"
+    assert go_on(StopsAtAnEvaluation(), 1, resume=True) == "Ctrl-C"
+    assert go_on(None, 1, resume=True) == "steps"
+
+
 class Stops(Sees):
     """Asks the run to stop after some of its steps, those of the warm-up included."""
 
