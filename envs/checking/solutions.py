@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gymnast.envs.checking.report import Solved
 from gymnast.envs.environment.environment import Environment
-from gymnast.envs.environment.solution import solution_of
+from gymnast.envs.environment.solution import solve_episode
 from gymnast.errors import NoSolution
 from gymnast.threads import run_blocking
 
@@ -41,16 +41,9 @@ def check_solutions(env: Environment, rewards: Sequence[float]) -> tuple[Solved,
 async def _played(env: Environment, seed: int) -> Solved | None:
     """Play one episode; None where its row has no solution."""
     await env.areset(seed=seed)
-    solution = solution_of(env)
-    reward, over = 0.0, False
     try:
-        while not over:
-            outcome = await env.act(await solution.next())
-            reward += outcome.reward
-            over = outcome.terminated or outcome.truncated
-        await solution.finish()
+        outcomes = await solve_episode(env)
     except NoSolution:
         return None
-    finally:
-        await solution.close()
-    return Solved(reward, solution.said, str(outcome.info["stop_reason"]))
+    reward = sum(outcome.reward for outcome in outcomes)
+    return Solved(reward, len(outcomes), str(outcomes[-1].info["stop_reason"]))

@@ -1,9 +1,7 @@
 """What the hook `solve` says in an episode, whatever its form: one message after the other.
 
-    solution = solution_of(env)                    # after `areset`
-    while not over:
-        outcome = await env.act(await solution.next())
-    await solution.finish()
+    await env.areset(options={"row": row})
+    outcomes = await solve_episode(env)
 
 `trainers/conversations` makes trajectories of it, `worked_turns.py` the examples in prompts.
 """
@@ -19,7 +17,7 @@ from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.state import EpisodeState
 from gymnast.envs.environment.user_code import Blame
 from gymnast.envs.records.assistant import assistant_message, with_call_ids
-from gymnast.envs.records.episode import CallRecord
+from gymnast.envs.records.episode import CallRecord, Outcome
 from gymnast.errors import ConfigError, InfrastructureError, NoSolution
 from gymnast.threads import EpisodeThread
 from gymnast.types import Message
@@ -55,16 +53,29 @@ def require_solve(environment: Hooks | type[Hooks], wanted_by: str) -> None:
     )
 
 
-def solution_of(environment: Hooks) -> "Solution":
-    """The solution of the episode that is running in an environment.
+async def solve_episode(environment: Any) -> list[Outcome]:
+    """Play the episode that is running in an environment as its `solve` says, to its end.
+
+    Returns:
+        What came of each message.
 
     Raises:
         ConfigError: The environment's class has no `solve`.
+        NoSolution: It has no solution for this row.
+        UserCodeError: The solution is wrong: it raised, a call in it failed, or the episode ended
+            before it did, or did not end with it.
+        InfrastructureError: Something that the episode runs on broke.
     """
     require_solve(environment, "playing a solution")
-    running: Any = environment._episode_runner
-    solution: Solution = running.solution()
-    return solution
+    solution: Solution = environment._episode_runner.solution()
+    outcomes: list[Outcome] = []
+    try:
+        while not outcomes or not (outcomes[-1].terminated or outcomes[-1].truncated):
+            outcomes.append(await environment.act(await solution.next()))
+        await solution.finish()
+    finally:
+        await solution.close()
+    return outcomes
 
 
 class Solution:

@@ -15,7 +15,7 @@ import numpy as np
 
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.rows import checked_row
-from gymnast.envs.environment.solution import solution_of
+from gymnast.envs.environment.solution import solve_episode
 from gymnast.errors import DataError, NoSolution, TemplateError, UserCodeError
 from gymnast.types import Message
 from gymnast.visible import visible_logger
@@ -142,17 +142,9 @@ async def _solved(player: AnEnvironment, row: Any) -> WorkedEpisode:
     """Play one row's solution."""
     kept = checked_row(row, type(player).__name__)
     await player.areset(seed=SEED, options={"row": row})
-    solution = solution_of(player)
-    reward, over, info = 0.0, False, {}
-    try:
-        while not over:
-            outcome = await player.act(await solution.next())
-            reward += outcome.reward
-            over, info = outcome.terminated or outcome.truncated, outcome.info
-        await solution.finish()
-    finally:
-        await solution.close()
-    _check_reward(player, kept, reward, info)
+    outcomes = await solve_episode(player)
+    reward = sum(outcome.reward for outcome in outcomes)
+    _check_reward(player, kept, reward, outcomes[-1].info)
     messages = player.messages[_leading(player.messages) :]
     return WorkedEpisode(kept, tuple(_followed(messages, player)))
 

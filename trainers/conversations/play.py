@@ -7,10 +7,11 @@ once its messages are tokens (`Renderer.encode`).
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gymnast.envs import Environment, Outcome
-from gymnast.envs.environment.solution import solution_of
+from gymnast.envs.environment.solution import solve_episode
 from gymnast.errors import ConfigError
 from gymnast.types import Message, Span, StopReason, Trajectory
 
@@ -47,20 +48,19 @@ async def play_messages(
         PromptTooLong: The environment has a renderer, and the prompt leaves no room to act.
         UserCodeError: A hook of the environment raised.
     """
-    started = time.perf_counter()
-    _, info = await env.areset(seed=seed, options=None if row is None else {"row": row})
-    states = [info["state"]] if "state" in info else []
-    outcomes: list[Outcome] = []
-    while not outcomes or not (outcomes[-1].terminated or outcomes[-1].truncated):
-        message = await speaker(env.messages, env.tools)
-        if not isinstance(message, Mapping):
-            raise ConfigError(
-                f"the speaker must return an assistant message, a dict, got {message!r:.100}"
-            )
-        outcomes.append(await env.act(message))
-        states += [outcomes[-1].info["state"]] if "state" in outcomes[-1].info else []
-    seconds = time.perf_counter() - started
-    return replace(_trajectory(env, outcomes, seed, seconds), states=states)
+
+    async def converse() -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        while not outcomes or not (outcomes[-1].terminated or outcomes[-1].truncated):
+            message = await speaker(env.messages, env.tools)
+            if not isinstance(message, Mapping):
+                raise ConfigError(
+                    f"the speaker must return an assistant message, a dict, got {message!r:.100}"
+                )
+            outcomes.append(await env.act(message))
+        return outcomes
+
+    return await _play(env, row, seed, converse)
 
 
 async def play_solution(
@@ -83,21 +83,23 @@ async def play_solution(
             before it did, or did not end with it.
         InfrastructureError: Something that the episode runs on broke.
     """
-    solution = None
+    return await _play(env, row, seed, partial(solve_episode, env))
 
-    async def say_next(messages: list[Message], tools: Sequence[Any]) -> Message:
-        nonlocal solution
-        solution = solution or solution_of(env)
-        return await solution.next()
 
-    try:
-        trajectory = await play_messages(env, say_next, row, seed=seed)
-        assert solution is not None, "an episode has a turn"
-        await solution.finish()
-        return trajectory
-    finally:
-        if solution is not None:
-            await solution.close()
+async def _play(
+    env: Environment,
+    row: Mapping[str, Any] | None,
+    seed: int | None,
+    act: Callable[[], Awaitable[list[Outcome]]],
+) -> Trajectory:
+    """Begin an episode, have `act` take its turns, and keep it."""
+    started = time.perf_counter()
+    _, info = await env.areset(seed=seed, options=None if row is None else {"row": row})
+    outcomes = await act()
+    seconds = time.perf_counter() - started
+    trajectory = _trajectory(env, outcomes, seed, seconds)
+    infos = [info, *(outcome.info for outcome in outcomes)]
+    return replace(trajectory, states=[each["state"] for each in infos if "state" in each])
 
 
 def _trajectory(
