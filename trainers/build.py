@@ -173,6 +173,7 @@ def evaluation_config(path: str | Path, overrides: list[str]) -> RunConfig:
     update: dict[str, Any] = {
         "trackers": {},
         "algorithm": AlgorithmSection(),  # without a teacher or a reference, which take memory
+        "warmup": None,  # whose demonstrations may be gone
         "evaluation": config.evaluation.model_copy(update=sampled),
         "sampling": SamplingSection(),
     }

@@ -60,6 +60,7 @@ def write_python_config(folder: Path, given: Mapping[str, Any]) -> None:
         *_add_environment(settings, given["environment"]),
         *_add_agent(settings, given["agent"]),
         *_add_algorithm(settings, given),
+        *_add_warmup(settings, given["warmup"]),
     ]
     settings = located(settings, RunConfig, Path.cwd())  # where Python looks for them
     missing += _add_rows(settings, folder, given)
@@ -113,6 +114,14 @@ def _add_algorithm(settings: dict[str, Any], given: Mapping[str, Any]) -> list[s
     if given["eval_environments"]:
         missing.append(f"evaluation.environments: {', '.join(given['eval_environments'])}")
     return missing
+
+
+def _add_warmup(settings: dict[str, Any], warmup: Mapping[str, Any] | None) -> list[str]:
+    if warmup is not None and not isinstance(warmup["demonstrations"], str):
+        return ["warmup: its demonstrations are a list in Python"]
+    if warmup is not None:
+        settings["warmup"] = dict(warmup)
+    return []
 
 
 def _add_rows(settings: dict[str, Any], folder: Path, given: Mapping[str, Any]) -> list[str]:

@@ -1,5 +1,6 @@
 """A run that Python began says what it was, and can be evaluated from its folder."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from gymnast.envs import Environment, Renderer
 from gymnast.errors import ConfigError
 from gymnast.trainers import Trainer
 from gymnast.trainers.build import build_trainer, evaluation_config
+from gymnast.trainers.config.files import load_config
+from gymnast.trainers.demonstrations.layout import trajectory_of
 from gymnast.types import Sampling
 
 ROWS = [{"prompt": f"Write {n} letters.", "n": n} for n in range(5)]
@@ -60,14 +63,42 @@ def test_a_run_of_what_has_a_name_is_evaluated_from_its_folder(
     trainer = train(
         f"{__file__}:Letters", eval_group_size=2, eval_by=["n"], algorithm="rloo", seed=5
     )
+    written = load_config(tmp_path / "run" / "config.yaml", ["model.name=tiny:"])
+    assert written.algorithm.name == "rloo", "which no evaluation needs"
     config = evaluation_config(tmp_path / "run", [])
-    assert config.algorithm.name == "rloo" and config.trainer.steps == 1 and config.seed == 5
+    assert config.trainer.steps == 1 and config.seed == 5
     assert config.evaluation.group_size == 2 and config.evaluation.by == ("n",)
     again = build_trainer(config.model_copy(update={"output_dir": None}))
     assert sorted(row["n"] for row in again.eval_rows or ()) == [0, 1]
     theirs, ours = again.evaluate(), trainer.evaluate()
     for name in ("eval/reward/mean", "eval/tokens/sampled", "eval/rows", "eval/episodes/finished"):
         assert theirs[name] == pytest.approx(ours[name]), "greedy, of the same weights and rows"
+
+
+def test_the_demonstrations_of_a_run_are_named_and_no_evaluation_needs_them(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": "abc"}]
+    (tmp_path / "demos.jsonl").write_text(json.dumps({"messages": said}))
+    warmup = {"demonstrations": "demos.jsonl", "steps": 1, "rows_per_step": 1}
+    train(f"{__file__}:Letters", warmup=warmup)
+    written = load_config(tmp_path / "run" / "config.yaml", ["model.name=tiny:"]).warmup
+    assert written is not None and written.model_dump(exclude_unset=True) == warmup | {
+        "demonstrations": str(tmp_path / "demos.jsonl")
+    }
+    (tmp_path / "demos.jsonl").unlink()
+    config = evaluation_config(tmp_path / "run", [])
+    build_trainer(config.model_copy(update={"output_dir": None})).evaluate()
+
+
+def test_demonstrations_that_only_python_has_are_named(
+    train: Train, renderer: Renderer, tmp_path: Path
+) -> None:
+    said = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": "abc"}]
+    listed = [trajectory_of(said, (), renderer)]
+    train(f"{__file__}:Letters", warmup={"demonstrations": listed, "steps": 0})
+    assert "warmup: its demonstrations are a list in Python" in head(tmp_path / "run")
 
 
 def test_what_only_python_has_is_named_and_can_be_given(
