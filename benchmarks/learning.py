@@ -61,14 +61,15 @@ def given(settings: Settings) -> list[str]:
 
 
 def commit() -> str:
-    """The commit that is checked out, "+" behind it where files that it tracks are changed."""
+    """The last commit that changed code, "+" behind it where code has changed since."""
+    code = ["--", ".", ":!benchmarks/learning", ":!docs", ":!*.md"]
 
     def git(*command: str) -> str:
-        done = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(["git", *command, *code], cwd=ROOT, capture_output=True, text=True)
         return done.stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks")
-    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return git("log", "-1", "--format=%h") + ("+" if changed else "")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -42,13 +42,20 @@ class LearningJob:
     side: str = "learning_gymnast"
 
 
-# The hyperparameters that TRL's committed run had.
-AS_TRL = {
-    "trainer.learning_rate": 4e-4,
-    "trainer.steps": 15,
-    "trainer.rows_per_step": 8,
+MAIN = {
+    "warmup": {
+        "demonstrations": "solve",
+        "steps": 4,
+        "rows_per_step": 16,
+        "learning_rate": 1e-3,
+    },
+    "trainer.steps": 4,
+    "trainer.learning_rate": 2e-4,
+    "evaluation.rows": 64,
     "evaluation.every_steps": 0,
 }
+# As TRL's committed run.
+AS_TRL = {"evaluation.every_steps": 0}
 COMPARED = ("grpo", "rloo", "dr_grpo", "gspo")
 # Those without a curve otherwise, with what they need.
 OTHERS: Mapping[str, Settings] = {
@@ -143,7 +150,7 @@ def _jobs() -> dict[str, LearningJob]:
         for name, changed in DYNAMIC.items():
             settings = {**HOPELESS, **changed, **also}
             jobs[f"hopeless-{name}-{seed}"] = LearningJob("hopeless", ARITHMETIC, settings)
-        jobs[f"main-{seed}"] = LearningJob("main", ARITHMETIC, also)
+        jobs[f"main-{seed}"] = LearningJob("main", ARITHMETIC, {**MAIN, **also})
         for name in (*COMPARED, "trl"):
             algorithm = "grpo" if name == "trl" else name
             settings = {**AS_TRL, "algorithm.name": algorithm, **also}
