@@ -87,6 +87,8 @@ def write_demos(
         return
     if environment is None:
         raise ConfigError("ENV: name an environment (`gymnast envs` lists some), or --from RUN")
+    if base_url is not None and chat is None:
+        raise ConfigError("--base-url: is that of --chat's endpoint; name its model with --chat")
     with waiting(f"playing {environment}"):
         endpoint = {"base_url": base_url, "api_key_env": api_key_env}
         agent = None if chat is None else _chat_agent({"model": chat, **endpoint})

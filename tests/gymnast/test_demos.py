@@ -140,6 +140,7 @@ WRONG = [
     ),
     ("gymnast/Arithmetic-v0 --from out", "--from takes the episodes of a run; leave ENV out"),
     ("--from out --rows 3", "--from takes the episodes of a run; leave --rows out"),
+    ("store.py:Store --base-url http://a/v1", "--base-url: is that of --chat's endpoint; name"),
     ("--from nowhere", "nowhere: there is no such folder"),
     ("--from run.yaml", "run.yaml: cannot be read"),
 ]
