@@ -78,4 +78,6 @@ def gymnast(
     shop_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[CommandLine]:
     yield CommandLine(monkeypatch, capsys)
-    logging.getLogger("gymnast").handlers.clear()  # a process of its own would end here
+    logger = logging.getLogger("gymnast")  # a process of its own would end here
+    logger.handlers.clear()
+    logger.setLevel(logging.NOTSET)

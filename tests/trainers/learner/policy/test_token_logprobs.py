@@ -91,5 +91,6 @@ def test_entropies_are_those_of_the_distributions_and_change_nothing(
     gradients = [torch.autograd.grad(each.sin().sum(), hidden)[0] for each in (logprobs, alone)]
     assert torch.equal(*gradients)
     expected = torch.distributions.Categorical(logits=hidden @ weight.t()).entropy()
-    torch.testing.assert_close(entropies, expected.detach(), rtol=1e-4, atol=1e-4)
-    assert (entropies > -1e-4).all()
+    atol = max(1e-4, 1e-6 * size)  # float32 holds logits of this size to so many digits
+    torch.testing.assert_close(entropies, expected.detach(), rtol=1e-4, atol=atol)
+    assert (entropies > -atol).all()
