@@ -98,6 +98,7 @@ def _check_reset(env: Environment) -> TokenIds:
     _check_equal(first, _begun(env, None), "two resets with the same seed")
     row = {"row": dict(env.row)}
     _check_equal(_begun(env, row), _begun(env, row), "two resets with the same row and seed")
+    _begun(env, {**row, "hint": True})  # what `hint` returns has to make a prompt
     prompt: TokenIds = ids
     return prompt
 

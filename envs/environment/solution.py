@@ -113,10 +113,10 @@ class Solution:
         self._check_calls()
         said = await self._advance()
         if said is _OVER:
-            last = f"after {self.said} messages" if self.said else "without a message"
+            last = f"after message {self.said}" if self.said else "without a message"
             raise self._blame.error(
-                f"it ended {last}, and the episode goes on. Its last message must be one that ends "
-                "the episode: an answer without a call, or a call of a stop tool"
+                f"ended {last}, but the episode goes on. Its last message must end the episode: an "
+                "answer without a call, or a call of a stop tool"
             )
         self.said += 1
         try:
@@ -140,8 +140,8 @@ class Solution:
         more = await self._advance()
         if more is not _OVER:
             raise self._blame.error(
-                f"the episode ended ({state.stop_reason}) with message {self.said}, and there is "
-                f"another one: {more!r:.200}"
+                f"the episode ended ({state.stop_reason}) with message {self.said}, but solve "
+                f"goes on with {more!r:.200}"
             )
 
     async def close(self) -> None:
@@ -180,7 +180,7 @@ class Solution:
             if inspect.isawaitable(given):
                 given = await given
         if given is None:
-            error = self._blame.error("it returned None: it has no solution for this row")
+            error = self._blame.error("returned None: there is no solution for this row")
             raise NoSolution("solve", row, str(error))
         if inspect.isasyncgen(given):
             return given

@@ -104,9 +104,9 @@ async def _play(env: AnEnvironment) -> list[WorkedEpisode]:
     episodes = [*first, *kept_back][:wanted]
     if len(episodes) < env.worked_turns:
         raise DataError(
-            f"{type(env).__name__}: worked_turns is {env.worked_turns}, but there are only "
-            f"{len(episodes)} different rows that solve has a solution for. Lower worked_turns, or "
-            "pass worked_rows=[...]."
+            f"{type(env).__name__}: worked_turns is {env.worked_turns}, but the number of "
+            f"different rows with a solution is {len(episodes)}. Lower worked_turns, or pass "
+            "worked_rows=[...]."
         )
     return _numbered(episodes)
 

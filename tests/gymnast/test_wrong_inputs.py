@@ -493,7 +493,7 @@ ENVIRONMENTS = {
     "worked turns of too few rows": (
         "train run.yaml environment.min_operand=1 environment.max_operand=1 "
         "environment.worked_turns=3 evaluation.rows=1",
-        "gymnast/Arithmetic-v0: Arithmetic: worked_turns is 3, but there are only 1 different ",
+        "gymnast/Arithmetic-v0: Arithmetic: worked_turns is 3, but the number of ",
     ),
     "a negative number of worked turns": (
         "train run.yaml environment.worked_turns=-1",

@@ -174,8 +174,7 @@ class AlgorithmParts(Settings):
     """Weight tokens by how much likelier they were to the trainer than to the engine, at most
     this."""
     importance_bounds: list[Number] | None = None
-    """Leave tokens out that are by less than the first or more than the second of these two numbers
-    likelier to the trainer than to the engine."""
+    """Leave out tokens whose ratio p_trainer / p_engine is not within these two numbers."""
     importance_level: Level = "token"
     """Whether `importance_cap` and `importance_bounds` take the ratio of each "token", the product
     of those of its "sequence", or their geometric mean ("sequence_mean")."""

@@ -106,7 +106,7 @@ def _of_line(line: str, renderer: Renderer, place: str) -> Trajectory:
     try:
         record = json.loads(line)
     except ValueError as error:
-        raise DataError(f"{place}: is no JSON ({first_line(error)})") from error
+        raise DataError(f"{place}: is not JSON ({first_line(error)})") from error
     messages = record.get("messages") if isinstance(record, Mapping) else None
     if not isinstance(messages, list) or not all(isinstance(m, Mapping) for m in messages):
         raise DataError(

@@ -48,9 +48,9 @@ def trajectory_of(
     spoken = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
     count = len(spoken) if turns is None else turns
     if not 0 < count <= len(spoken):
-        wanted = "one to learn from" if turns is None else f"{turns} of them to learn from"
+        wanted = "at least one" if turns is None else f"at least {turns}"
         raise DataError(
-            f"messages: the assistant says {len(spoken)}, and there must be {wanted}; "
+            f"messages: must hold {wanted} of the assistant, got {len(spoken)}; "
             f"the roles are {', '.join(str(m.get('role')) for m in messages) or 'none'}"
         )
     begins = [*spoken[-count:], len(messages)]

@@ -183,14 +183,14 @@ def _read(path: Path) -> tuple[dict[bytes, bytes], list[dict[str, Any]]]:
         raise DataError(f"{path}: there is no such file") from None
     except (OSError, pa.ArrowException) as error:
         raise DataError(
-            f"{path}: cannot be read ({first_line(error)}); it is torn or no Parquet file. Remove "
-            "it, or copy it again"
+            f"{path}: cannot be read ({first_line(error)}); it is torn, or not a Parquet file. "
+            "Remove it, or copy it again"
         ) from error
 
 
 def _check_version(path: Path, version: bytes | None) -> None:
     if version is None or not version.isdigit():
-        raise DataError(f"{path}: is a Parquet file, but none of Gymnast's rollouts")
+        raise DataError(f"{path}: is a Parquet file, but not one of Gymnast's rollouts")
     if int(version) > FORMAT_VERSION:
         raise DataError(
             f"{path}: has format_version {int(version)}, and this version of Gymnast reads up to "

@@ -149,7 +149,9 @@ def test_settings_out_of_range_are_errors() -> None:
         Arithmetic(worked_turns=-1)
     with pytest.raises(ConfigError, match=r"max_operand must be at least min_operand, got"):
         Arithmetic(min_operand=5, max_operand=4)
-    with pytest.raises(DataError, match=r"worked_turns is 3, but there are only 2 different rows"):
+    with pytest.raises(
+        DataError, match=r"worked_turns is 3, but the number of different rows with a solution is 2"
+    ):
         Arithmetic(min_operand=5, max_operand=5, worked_turns=3).reset()
 
 

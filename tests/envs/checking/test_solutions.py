@@ -1,4 +1,4 @@
-"""check_env plays `solve`, and says where it solves nothing."""
+"""check_env plays `solve`, says where it solves nothing, and asks for a `hint`."""
 
 from typing import Any
 
@@ -103,3 +103,12 @@ def test_the_built_in_environments_solve_their_rows(name: str, renderer: Rendere
         env.close()
     assert report.solved is not None
     assert [each.reward for each in report.solved] == [1.0] * 3
+
+
+def test_a_hint_is_asked_for(renderer: Renderer) -> None:
+    class Loud(Lamp):
+        def hint(self, row: Any) -> Any:
+            return "Switch it on."
+
+    with pytest.raises(UserCodeError, match=r"Loud\.hint: returned 'Switch it on\.'; it must"):
+        check_env(Loud(renderer))

@@ -284,7 +284,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     (
         lambda: Shop(worked_turns=3, rows=ROWS[:2]).reset(),
         DataError,
-        "worked_turns is 3, but there are only 2 different rows",
+        "worked_turns is 3, but the number of different rows with a solution is 2",
     ),
 ]
 

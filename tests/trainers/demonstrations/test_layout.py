@@ -135,9 +135,17 @@ def test_a_worked_turn_in_the_prompt_is_not_the_policys(renderer: Renderer) -> N
 @pytest.mark.parametrize(
     ("messages", "turns", "message"),
     [
-        ([{"role": "user", "content": "Go."}], None, "the assistant says 0, and there must be one"),
+        (
+            [{"role": "user", "content": "Go."}],
+            None,
+            "must hold at least one of the assistant, got 0",
+        ),
         ([], None, "the roles are none"),
-        ([{"role": "assistant", "content": "7"}], 2, "the assistant says 1, and there must be 2"),
+        (
+            [{"role": "assistant", "content": "7"}],
+            2,
+            "must hold at least 2 of the assistant, got 1",
+        ),
     ],
 )
 def test_a_conversation_without_the_policys_messages_is_refused(

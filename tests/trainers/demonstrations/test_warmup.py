@@ -488,9 +488,12 @@ def test_a_weight_without_demonstrations_is_refused(tokenizer: Any) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 1: is no JSON"),
+        ("{", "line 1: is not JSON"),
         ("{}", 'line 1: must have "messages"'),
-        ('{"messages": [{"role": "user", "content": "Go."}]}', "the assistant says 0"),
+        (
+            '{"messages": [{"role": "user", "content": "Go."}]}',
+            "must hold at least one of the assistant, got 0",
+        ),
         ('{"messages": [], "tools": 3}', '"tools" must be a list of schemas'),
         ('{"messages": [], "turns": "2"}', '"turns" must be a whole number'),
     ],

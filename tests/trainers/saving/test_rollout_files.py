@@ -190,7 +190,7 @@ def test_a_newer_format_is_refused(path: Path) -> None:
 @pytest.mark.parametrize("metadata", [{}, {"format_version": "new"}])
 def test_another_parquet_file_is_refused(metadata: dict[str, str], path: Path) -> None:
     with_metadata(path, metadata)
-    with pytest.raises(DataError, match="is a Parquet file, but none of Gymnast's rollouts"):
+    with pytest.raises(DataError, match="is a Parquet file, but not one of Gymnast's rollouts"):
         read_rollouts(path)
 
 
