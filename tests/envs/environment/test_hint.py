@@ -49,9 +49,9 @@ class Silent(Shop):
 def read(env: Environment, renderer: Renderer, options: dict[str, Any] | None = None) -> Any:
     """The texts of the policy's prompt and of the teacher's, None where the info has none."""
     ids, info = env.reset(options={"row": ROW, "hint": True} | (options or {}))
-    teachers = info.get("teacher_prompt_ids")
+    of_teacher = info.get("teacher_prompt_ids")
     decode = renderer.tokenizer.decode
-    return decode(ids), None if teachers is None else decode(teachers)
+    return decode(ids), None if of_teacher is None else decode(of_teacher)
 
 
 @pytest.mark.parametrize("kind", [Shop, Waits])
@@ -59,10 +59,10 @@ def test_the_hint_stands_between_the_system_message_and_the_prompts_own(
     kind: type[Shop], renderer: Renderer
 ) -> None:
     env = kind(renderer, system_prompt="You are a clerk.")
-    policys, teachers = read(env, renderer)
-    assert SHOWN["content"] not in policys and teachers.count(SHOWN["content"]) == 1
-    before, hint, after = teachers.partition(f"<|im_start|>user\n{SHOWN['content']}<|im_end|>\n")
-    assert hint and before + after == policys
+    of_policy, of_teacher = read(env, renderer)
+    assert SHOWN["content"] not in of_policy and of_teacher.count(SHOWN["content"]) == 1
+    before, hint, after = of_teacher.partition(f"<|im_start|>user\n{SHOWN['content']}<|im_end|>\n")
+    assert hint and before + after == of_policy
     assert "You are a clerk." in before and '"price"' in before  # the same tools
     assert after.startswith("<|im_start|>user\nWhat does a pen cost?")
 
@@ -115,9 +115,9 @@ def test_a_hint_in_several_messages_may_be_a_worked_call(
         def hint(self, row: Any) -> Any:
             return worked
 
-    policys, teachers = read(Works(renderer), renderer)
-    assert "Five." in teachers and "<tool_response>\n5" in teachers
-    assert teachers.endswith(policys[policys.index("<|im_start|>user\nWhat does a pen") :])
+    of_policy, of_teacher = read(Works(renderer), renderer)
+    assert "Five." in of_teacher and "<tool_response>\n5" in of_teacher
+    assert of_teacher.endswith(of_policy[of_policy.index("<|im_start|>user\nWhat does a pen") :])
 
 
 def test_the_hint_stands_after_worked_turns(renderer: Renderer) -> None:
@@ -132,9 +132,9 @@ def test_the_hint_stands_after_worked_turns(renderer: Renderer) -> None:
 
     other = {"prompt": "What does a cup cost?", "secret": ""}
     env = Solved(renderer, rows=[other], worked_turns=1, system_prompt="You are a clerk.")
-    policys, teachers = read(env, renderer)
-    before, hint, after = teachers.partition(f"<|im_start|>user\n{SHOWN['content']}<|im_end|>\n")
-    assert hint and before + after == policys
+    of_policy, of_teacher = read(env, renderer)
+    before, hint, after = of_teacher.partition(f"<|im_start|>user\n{SHOWN['content']}<|im_end|>\n")
+    assert hint and before + after == of_policy
     assert "Three." in before and "a cup" in before
     assert after.startswith("<|im_start|>user\nWhat does a pen cost?")
 
@@ -149,9 +149,9 @@ def test_where_roles_must_take_turns_a_hint_and_the_question_are_one_message(
     tokenizer: Any,
 ) -> None:
     renderer = Renderer(tokenizer, chat_template=TURNS + CHAT_TEMPLATE)
-    policys, teachers = read(Shop(renderer), renderer)
+    of_policy, of_teacher = read(Shop(renderer), renderer)
     joined = f"<|im_start|>user\n{SHOWN['content']}\n\n{ROW['prompt']}<|im_end|>"
-    assert joined in teachers and SHOWN["content"] not in policys
+    assert joined in of_teacher and SHOWN["content"] not in of_policy
 
 
 @pytest.mark.parametrize("wrong", ["Look.", [3], {"role": "user"}, []])
