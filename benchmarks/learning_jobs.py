@@ -84,8 +84,9 @@ WAYS: Mapping[str, Settings] = {
         "algorithm.group_size": 4,
         "algorithm.teacher": {"model": "base", "estimator": "exact", "divergence": "forward_kl"},
         "sampling.temperature": 0.7,
-        "trainer.steps": 12,
+        "trainer.steps": 16,
         "trainer.learning_rate": 2e-3,
+        "trainer.schedule": "linear",
         "evaluation.every_steps": 4,
         "evaluation.temperature": 0.7,
     },
@@ -105,7 +106,12 @@ WAREHOUSE = {
 }
 WAREHOUSE_WAYS: Mapping[str, Settings] = {
     "warmup": WAYS["warmup"],
-    "worked": {**WAYS["worked"], "environment.worked_turns": 4, "trainer.steps": 12},
+    "worked": {
+        **WAYS["worked"],
+        "environment.worked_turns": 4,
+        "trainer.steps": 12,
+        "trainer.rows_per_step": 4,
+    },
     "distil": WAYS["distil"],
 }
 
@@ -127,13 +133,23 @@ CREDIT: Mapping[str, Settings] = {
     "state_baseline": {"algorithm.name": "state_baseline", "algorithm.gamma": 0.9},
 }
 
+# With more than one seed.
+SEVERAL_SEEDS = {
+    *(("shop", way) for way in WAYS),
+    ("warehouse", "warmup"),
+    ("trail", "grpo"),
+    ("trail", "gigpo"),
+}
+
 HOPELESS = {
     "environment.id": f"{TASKS / 'hopeless.py'}:HalfHopeless",
-    "evaluation": {"rows": 128, "every_steps": 2, "temperature": 1.0},
+    "trainer.steps": 16,
+    "evaluation": {"rows": 128, "every_steps": 4, "temperature": 1.0},
 }
+# Eight rows of which four can be learned from, and four rows that are replaced until they can.
 DYNAMIC: Mapping[str, Settings] = {
-    "without": {"trainer.steps": 16},
-    "with": {"trainer.steps": 8, "trainer.dynamic_sampling": {"most_rows": 32}},
+    "without": {},
+    "with": {"trainer.rows_per_step": 4, "trainer.dynamic_sampling": {"most_rows": 16}},
 }
 
 
@@ -142,11 +158,16 @@ def _jobs() -> dict[str, LearningJob]:
     jobs: dict[str, LearningJob] = {}
     for seed in SEEDS:
         also = {"seed": seed}
-        shops = [("shop", {}, WAYS), ("warehouse", WAREHOUSE, WAREHOUSE_WAYS)]
+        shops: list[tuple[str, Settings, Mapping[str, Settings]]] = [
+            ("shop", {}, WAYS),
+            ("warehouse", WAREHOUSE, WAREHOUSE_WAYS),
+            ("trail", TRAIL, CREDIT),
+        ]
         for study, base, ways in shops:
             for way, changed in ways.items():
-                settings = {**base, **changed, **also}
-                jobs[f"{study}-{way}-{seed}"] = LearningJob(study, SHOP, settings)
+                if seed == 0 or (study, way) in SEVERAL_SEEDS:
+                    settings = {**base, **changed, **also}
+                    jobs[f"{study}-{way}-{seed}"] = LearningJob(study, SHOP, settings)
         for name, changed in DYNAMIC.items():
             settings = {**HOPELESS, **changed, **also}
             jobs[f"hopeless-{name}-{seed}"] = LearningJob("hopeless", ARITHMETIC, settings)
@@ -156,8 +177,6 @@ def _jobs() -> dict[str, LearningJob]:
             settings = {**AS_TRL, "algorithm.name": algorithm, **also}
             side = "learning_trl" if name == "trl" else "learning_gymnast"
             jobs[f"{name}-{seed}"] = LearningJob("algorithms", ARITHMETIC, settings, side)
-    for name, changed in CREDIT.items():
-        jobs[f"trail-{name}-0"] = LearningJob("trail", SHOP, {**TRAIL, **changed})
     for name, changed in OTHERS.items():
         settings = {**AS_TRL, "trainer.steps": 8, "algorithm.name": name, **changed}
         jobs[f"{name}-0"] = LearningJob("eight steps", ARITHMETIC, settings)
