@@ -1,15 +1,19 @@
 """An agent behind an endpoint: it answers in messages, and can be evaluated but not trained."""
 
 import inspect
+import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from gymnast.chat_client import ChatClient, Usage
+from gymnast.chat_client import ChatClient
+from gymnast.chat_protocol import Usage
 from gymnast.errors import ConfigError
 from gymnast.lookup import did_you_mean
 from gymnast.types import Completion, Message, Sampling
+
+SET_HERE = ("model", "messages", "tools", "stream")  # fields of a request
 
 
 class ChatAgent:
@@ -38,7 +42,7 @@ class ChatAgent:
         self, model: str, *, parameters: Mapping[str, Any] | None = None, **client: Any
     ) -> None:
         self.client = ChatClient(model, **client)
-        self.parameters = dict(parameters or {})
+        self.parameters = _checked(parameters)
 
     @property
     def usage(self) -> Usage:
@@ -122,6 +126,31 @@ def _fields(sampling: Sampling | None) -> dict[str, Any]:
     return fields | ({"top_p": sampling.top_p} if sampling.top_p < 1 else {})
 
 
+def _checked(parameters: Any) -> dict[str, Any]:
+    """Further fields of requests, as a setting gives them.
+
+    Raises:
+        ConfigError: They are no mapping, cannot be sent, or one of them is not theirs to set.
+    """
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, Mapping):
+        raise ConfigError(
+            f"parameters: must be a mapping of further fields of the requests, such as "
+            f"{{reasoning_effort: low}}, got {parameters!r:.100}"
+        )
+    for name in parameters:
+        if name in SET_HERE:
+            raise ConfigError(f"parameters.{name}: is not to be set here; leave it out")
+    try:
+        json.dumps(dict(parameters), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"parameters: must be what JSON can hold, got {parameters!r:.100} ({error})"
+        ) from error
+    return dict(parameters)
+
+
 def make_chat_agent(settings: Mapping[str, Any]) -> ChatAgent:
     """The agent that `agent: {backend: chat, ...}` of a YAML names.
 
@@ -143,4 +172,5 @@ def make_chat_agent(settings: Mapping[str, Any]) -> ChatAgent:
         agent.client.key()  # whether it is there
         return agent
     except ConfigError as error:
-        raise ConfigError(f"agent.{error}") from None
+        of_a_setting = str(error).partition(":")[0].partition(".")[0] in known
+        raise ConfigError(f"agent.{error}" if of_a_setting else str(error)) from None

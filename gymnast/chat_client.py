@@ -3,69 +3,35 @@
 It tries again what may pass (a full or broken server, a timeout, a lost connection), keeps to a
 number of requests at once and a minute, and counts tokens and what they cost. A key is known by the
 name of its environment variable alone: it is read when a request is made, and is in no
-configuration, error, log or pickle.
+configuration, error, log or pickle. What requests and answers look like is in `chat_protocol.py`.
 """
 
 import asyncio
 import importlib.util
-import json
+import math
 import os
-import random
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+from gymnast.chat_protocol import (
+    PASSING,
+    ChatReply,
+    Problem,
+    Usage,
+    as_sent,
+    check_url,
+    host_of,
+    never_taken,
+    read_message,
+    refused_fields,
+    without_fields,
+)
 from gymnast.errors import ConfigError, EndpointError
-from gymnast.types import Message
 
-LONGEST_WAIT_S = 60.0
-SENT = ("role", "content", "tool_calls", "tool_call_id", "name")  # of each message
-PASSING = (408, 409, 429)  # and all from 500 on
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What requests took.
-
-    Attributes:
-        requests: How many were answered.
-        retries: How many were made again.
-        prompt_tokens: As the endpoint counts them.
-        completion_tokens: Likewise.
-        cost: In the currency of the prices.
-    """
-
-    requests: int = 0
-    retries: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost: float = 0.0
-
-    def __add__(self, other: "Usage") -> "Usage":
-        """The sum of both."""
-        return Usage(
-            *(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True))
-        )
-
-
-@dataclass(frozen=True)
-class ChatReply:
-    """An answer of an endpoint.
-
-    Attributes:
-        message: The assistant's, in OpenAI's shape; arguments of calls are text, as they came.
-        finish_reason: "stop", "length", "tool_calls", ...
-        usage: What it took.
-    """
-
-    message: Message
-    finish_reason: str
-    usage: Usage
+OPENAI_URL = "OPENAI_BASE_URL"  # the environment variable
 
 
 class ChatClient:
@@ -110,7 +76,9 @@ class ChatClient:
             raise ConfigError("chat: the package openai is missing; pip install 'gymnast[chat]'")
         if not isinstance(model, str) or not model:
             raise ConfigError(f"model: must be the name of a model, got {model!r:.100}")
-        _check_url(base_url)
+        check_url("base_url", base_url)
+        if base_url is None:
+            check_url(OPENAI_URL, os.environ.get(OPENAI_URL) or None)
         _check_key_name(api_key_env)
         _check_above(0, timeout_s=timeout_s)
         _check_counts(attempts=attempts, max_concurrent=max_concurrent)
@@ -135,27 +103,28 @@ class ChatClient:
         Args:
             messages: In OpenAI's shape.
             tools: Schemas of the tools that may be called.
-            parameters: Further fields of the request: `temperature`, `max_tokens`, ...; those that
-                are None are left out.
+            parameters: Further fields of the request, those of OpenAI and of the endpoint's own:
+                `temperature`, `max_tokens`, `top_k`, ...; those that are None are left out.
 
         Raises:
-            ConfigError: The key is missing or wrong, or the endpoint has no such model.
+            ConfigError: The key is missing or wrong, the endpoint has no such model, or its model
+                takes no such field.
             EndpointError: The endpoint cannot be reached or does not answer as it should, also
                 after `attempts` attempts.
         """
-        request: dict[str, Any] = {"model": self.model, "messages": list(map(_as_sent, messages))}
+        request: dict[str, Any] = {"model": self.model, "messages": list(map(as_sent, messages))}
         if tools:
             request["tools"] = list(tools)
-        request |= {name: value for name, value in (parameters or {}).items() if value is not None}
+        fields = {name: value for name, value in (parameters or {}).items() if value is not None}
         client, free = self._of_this_loop()
-        problem = _Problem("")
+        problem = Problem("")
         for attempt in range(self.attempts):
             if attempt:
                 await asyncio.sleep(problem.wait_s(attempt))
             async with free:
                 await self._turn()
-                answer = await self._ask(client, request)
-            if not isinstance(answer, _Problem):
+                answer = await self._ask(client, request, fields)
+            if not isinstance(answer, Problem):
                 reply = self._reply(answer, retries=attempt)
                 self.usage += reply.usage
                 return reply
@@ -167,7 +136,7 @@ class ChatClient:
 
     def __str__(self) -> str:
         """The model and the host, without what a URL may hold besides."""
-        return f"{self.model} at {_host(self.base_url or os.environ.get('OPENAI_BASE_URL'))}"
+        return f"{self.model} at {host_of(self.base_url or os.environ.get(OPENAI_URL))}"
 
     def __getstate__(self) -> dict[str, Any]:
         """What belongs to an event loop, and with it the key, is left out."""
@@ -223,33 +192,38 @@ class ChatClient:
         self._next_at = begins + 60 / self.requests_per_minute
         await asyncio.sleep(begins - now)
 
-    async def _ask(self, client: Any, request: Mapping[str, Any]) -> "Any | _Problem":
+    async def _ask(
+        self, client: Any, request: Mapping[str, Any], fields: Mapping[str, Any]
+    ) -> Any | Problem:
         """Make one request; returns the completion, or what went wrong."""
         import openai
 
         try:
             async with asyncio.timeout(self.timeout_s):
-                completion = await client.chat.completions.create(**request)
+                completion = await client.chat.completions.create(
+                    **request, extra_body=fields or None
+                )
         except (TimeoutError, openai.APITimeoutError):
-            return _Problem(f"no answer within {self.timeout_s:g} s", passing=True)
+            return Problem(f"no answer within {self.timeout_s:g} s", passing=True)
         except openai.APIConnectionError as error:
             cause = error.__cause__ or error
             text = f"cannot be reached ({type(cause).__name__}: {cause})"
-            return _Problem(self._without_key(text), passing=True)
+            return Problem(self._without_key(text), passing=True)
         except openai.APIStatusError as error:
-            return self._refused(error)
+            return self._refused(error, fields)
         except (openai.OpenAIError, ValueError) as error:  # an answer that cannot be read
-            return _Problem(f"answered {self._without_key(repr(error)):.200}", passing=True)
+            return Problem(f"answered {self._without_key(repr(error)):.200}", passing=True)
         choices = getattr(completion, "choices", None)
         if not choices or choices[0].message is None:
-            return _Problem("answered without a message", passing=True)
+            return Problem("answered without a message", passing=True)
         return completion
 
-    def _refused(self, error: Any) -> "_Problem":
+    def _refused(self, error: Any, fields: Mapping[str, Any]) -> Problem:
         """What a status says.
 
         Raises:
-            ConfigError: The key is wrong, or there is no such model: no request will pass.
+            ConfigError: The key is wrong, there is no such model, or it never takes a field that
+                was sent: no request will pass.
         """
         status = error.status_code
         if status in (401, 403):
@@ -262,9 +236,17 @@ class ChatClient:
         text = self._without_key(str(error.message))
         if status == 404:
             raise ConfigError(f"model: {self} is not there: {text:.200}") from None
+        said = f"status {status}: {text:.300}"
+        if named := refused_fields(status, text, fields):
+            way_out = f"{without_fields(named, fields)} leaves what is null out of the requests"
+            if never_taken(text):
+                raise ConfigError(
+                    f"parameters: {self} does not take {', '.join(named)} ({said}); {way_out}"
+                ) from None
+            said += f"; {way_out}"
         spent = error.code == "insufficient_quota"
-        return _Problem(
-            f"status {status}: {text:.300}",
+        return Problem(
+            said,
             passing=(status in PASSING or status >= 500) and not spent,
             retry_after=error.response.headers.get("retry-after"),
         )
@@ -274,87 +256,13 @@ class ChatClient:
         return text.replace(key, "<key>") if key else text
 
     def _reply(self, completion: Any, retries: int) -> ChatReply:
-        choice, used = completion.choices[0], completion.usage
-        message: Message = {"role": "assistant", "content": choice.message.content or ""}
-        calls = [call.model_dump(exclude_none=True) for call in choice.message.tool_calls or ()]
-        if calls:
-            message["tool_calls"] = [call for call in calls if "function" in call]
-        thought = getattr(choice.message, "reasoning_content", None)
-        if isinstance(thought, str):
-            message["reasoning_content"] = thought
+        used = completion.usage
         prompt = getattr(used, "prompt_tokens", None) or 0
         written = getattr(used, "completion_tokens", None) or 0
         cost = (prompt * self.prompt_price + written * self.completion_price) / 1e6
-        return ChatReply(
-            message, choice.finish_reason or "", Usage(1, retries, prompt, written, cost)
-        )
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """Why a request was not answered.
-
-    Attributes:
-        text: In words.
-        passing: Whether it may be answered later.
-        retry_after: The header of this name: seconds, or a date.
-    """
-
-    text: str
-    passing: bool = False
-    retry_after: str | None = None
-
-    def wait_s(self, attempt: int) -> float:
-        """How long to wait before an attempt: what the endpoint asks for, or longer each time."""
-        backoff = min(0.5 * 2 ** (attempt - 1), LONGEST_WAIT_S) * random.uniform(0.75, 1.25)
-        if self.retry_after is None:
-            return backoff
-        try:
-            asked = float(self.retry_after)
-        except ValueError:
-            try:
-                asked = parsedate_to_datetime(self.retry_after).timestamp() - time.time()
-            except ValueError:
-                return backoff
-        return min(max(asked, 0.0), LONGEST_WAIT_S)
-
-
-def _as_sent(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message as endpoints take it: no further keys, and arguments of calls as text."""
-    sent = {name: message[name] for name in SENT if message.get(name) is not None}
-    sent.setdefault("content", "")
-    if "tool_calls" in sent:
-        sent["tool_calls"] = [_call_as_sent(call) for call in sent["tool_calls"]]
-        if not sent["tool_calls"]:
-            del sent["tool_calls"]
-    return sent
-
-
-def _call_as_sent(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = dict(call["function"])
-    if not isinstance(function.get("arguments"), str):
-        function["arguments"] = json.dumps(function.get("arguments") or {}, default=str)
-    return {"type": "function", **call, "function": function}
-
-
-def _host(url: str | None) -> str:
-    if not url:
-        return "OpenAI"
-    parts = urlsplit(url)
-    return f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
-
-
-def _check_url(url: Any) -> None:
-    if "@" in str(url).split("//", 1)[-1].partition("/")[0]:  # not shown: a password may be in it
-        raise ConfigError(
-            "base_url: must have neither a name nor a password before the host; put the key into "
-            "an environment variable, and name it with api_key_env"
-        )
-    if url is not None and not re.match(r"https?://[^/\s]", str(url)):
-        raise ConfigError(
-            f"base_url: must begin with http:// or https://, got {url!r:.100}; for example "
-            "http://localhost:8000/v1"
-        )
+        usage = Usage(1, retries, prompt, written, cost)
+        reason = completion.choices[0].finish_reason or ""
+        return ChatReply(read_message(completion), reason, usage)
 
 
 def _check_key_name(name: Any) -> None:
@@ -376,6 +284,9 @@ def _check_above(least: float | None, **values: Any) -> None:
     """Each must be a number above `least`; without it, at least 0."""
     for name, value in values.items():
         rule = "a number >= 0" if least is None else f"a number > {least:g}"
-        whole = not isinstance(value, bool) and isinstance(value, int | float)
-        if not whole or not (value >= 0 if least is None else value > least):
+        number = not isinstance(value, bool) and isinstance(value, int | float)
+        in_range = (
+            number and math.isfinite(value) and (value >= 0 if least is None else value > least)
+        )
+        if not in_range:
             raise ConfigError(f"{name}: must be {rule}, got {value!r:.100}")

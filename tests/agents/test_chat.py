@@ -187,7 +187,15 @@ def test_an_endpoint_is_evaluated(endpoint: Endpoint, gymnast: CommandLine) -> N
         ("eval", {"api_key_env": "NO_SUCH_KEY"}, "variable NO_SUCH_KEY is not set"),
         ("eval", {"modle": "x"}, "agent.modle: chat has no such setting"),
         ("eval", {"base_url": "here"}, "agent.base_url: must begin with http:// or https://"),
+        (
+            "eval",
+            {"base_url": "http://h:x"},
+            "agent.base_url: must have a host and, if it has a po",
+        ),
         ("eval", {"model": ""}, "agent.model: must be the name of a model"),
+        ("eval", {"parameters": [1]}, "agent.parameters: must be a mapping of further fields of"),
+        ("eval", {"parameters": "low"}, "agent.parameters: must be a mapping of further fields"),
+        ("eval", {"parameters": {"stream": True}}, "agent.parameters.stream: is not to be set"),
     ],
 )
 def test_a_wrong_input_is_one_line(

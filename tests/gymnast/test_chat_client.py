@@ -3,6 +3,7 @@
 import asyncio
 import email.utils
 import logging
+import math
 import pickle
 import time
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from chat_fixtures import HANGS, KEY, Answer, Endpoint, refuses, says
-from gymnast.chat_client import ChatClient, ChatReply, Usage
+from gymnast.chat_client import ChatClient
+from gymnast.chat_protocol import ChatReply, Usage
 from gymnast.errors import ConfigError, EndpointError
 
 TALK = [{"role": "user", "content": "Hi"}]
@@ -72,6 +74,14 @@ def test_what_is_sent_is_what_endpoints_take(endpoint: Endpoint) -> None:
 def test_an_endpoint_that_counts_no_tokens_is_no_error(endpoint: Endpoint) -> None:
     endpoint.answers(says("Hello.", usage=None))
     assert ask(client(endpoint)).usage == Usage(requests=1)
+
+
+def test_fields_that_openai_does_not_know_are_sent_too(endpoint: Endpoint) -> None:
+    own = {"top_k": 20, "chat_template_kwargs": {"enable_thinking": False}, "min_p": None}
+    ask(client(endpoint), TALK, [], own)
+    (sent,) = endpoint.requests
+    assert (sent["top_k"], sent["chat_template_kwargs"]) == (20, {"enable_thinking": False})
+    assert "min_p" not in sent
 
 
 # --- What may pass
@@ -145,6 +155,47 @@ def test_a_model_that_is_not_there_ends_at_once(endpoint: Endpoint) -> None:
         ask(client(endpoint))
 
 
+RENAMED = (
+    "Unsupported parameter: 'max_tokens' is not supported with this model. Use "
+    "'max_completion_tokens' instead."
+)
+FIXED = (
+    "Unsupported value: 'temperature' does not support 0.5 with this model. Only the default (1) "
+    "value is supported."
+)
+EXTRA = '[{"type": "extra_forbidden", "loc": ["body", "top_k"]}]'
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "way_out"),
+    [
+        (400, RENAMED, "parameters: {max_tokens: null, max_completion_tokens: 64} leaves"),
+        (400, FIXED, "parameters: {temperature: null} leaves"),
+        (422, EXTRA, "parameters: {top_k: null} leaves"),
+    ],
+)
+def test_a_field_that_a_model_never_takes_ends_at_once_and_has_a_way_out(
+    status: int, text: str, way_out: str, endpoint: Endpoint
+) -> None:
+    endpoint.answers(refuses(status, text))
+    sent = {"max_tokens": 64, "temperature": 0.5, "top_k": 3}
+    with pytest.raises(ConfigError, match=r"^parameters: tiny-model at .* does not take") as caught:
+        ask(client(endpoint), TALK, [], sent)
+    assert way_out in str(caught.value) and len(endpoint.requests) == 1
+
+
+def test_a_limit_that_is_too_high_for_one_request_breaks_that_one(endpoint: Endpoint) -> None:
+    endpoint.answers(refuses(400, "max_tokens must be at least 1, got -7: the prompt is too long"))
+    with pytest.raises(EndpointError, match=r"got -7.*; parameters: \{max_tokens: null, max_com"):
+        ask(client(endpoint), TALK, [], {"max_tokens": 64})
+
+
+def test_both_names_of_the_limit_are_one_too_many(endpoint: Endpoint) -> None:
+    endpoint.answers(refuses(400, "max_tokens and max_completion_tokens: not supported together"))
+    with pytest.raises(ConfigError, match=r"; parameters: \{max_tokens: null\} leaves"):
+        ask(client(endpoint), TALK, [], {"max_tokens": 64, "max_completion_tokens": 64})
+
+
 def test_a_key_that_is_not_set_is_named_before_anything_is_sent(endpoint: Endpoint) -> None:
     with pytest.raises(ConfigError, match="the environment variable NO_SUCH_KEY is not set"):
         ask(client(endpoint, api_key_env="NO_SUCH_KEY"))
@@ -156,12 +207,21 @@ def test_an_endpoint_without_a_key_gets_none(endpoint: Endpoint) -> None:
     assert endpoint.keys == ["Bearer none"]
 
 
+ADDRESS = "must have a host and, if it has a port, a number from 1 to 65535 after the colon"
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
         ({"api_key_env": KEY}, "api_key_env: must be the name of an environment variable"),
         ({"base_url": "localhost:8000"}, "base_url: must begin with http:// or https://"),
+        ({"base_url": "http://host:99999/v1"}, f"base_url: {ADDRESS}, got 'http://host:99999/v1'"),
+        ({"base_url": "http://host:abc/v1"}, f"base_url: {ADDRESS}, got 'http://host:abc/v1'; for"),
+        ({"base_url": "http://host:0/v1"}, f"base_url: {ADDRESS}, got 'http://host:0/v1'; for ex"),
+        ({"base_url": "http://[::1/v1"}, f"base_url: {ADDRESS}, got 'http://[::1/v1'; for example"),
+        ({"base_url": "http://:80/v1"}, f"base_url: {ADDRESS}, got 'http://:80/v1'; for example h"),
         ({"timeout_s": 0}, "timeout_s: must be a number > 0, got 0"),
+        ({"timeout_s": math.inf}, "timeout_s: must be a number > 0, got inf"),
         ({"base_url": f"http://user:{KEY}@host/v1"}, "base_url: must have neither a name nor a"),
         ({"base_url": f"user:{KEY}@host/v1"}, "base_url: must have neither a name nor a"),
         ({"max_concurrent": True}, "max_concurrent: must be a whole number >= 1, got True"),
@@ -175,6 +235,14 @@ def test_a_wrong_setting_is_named_and_a_key_never_shown(wrong: dict[str, Any], s
     with pytest.raises(ConfigError) as caught:
         ChatClient("m", **wrong)
     assert str(caught.value).startswith(said) and KEY not in str(caught.value)
+
+
+def test_a_wrong_url_of_the_environment_is_named_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://host:abc")
+    with pytest.raises(ConfigError, match=f"^OPENAI_BASE_URL: {ADDRESS}, got 'http://host:abc'"):
+        ChatClient("m")
 
 
 # --- Keys

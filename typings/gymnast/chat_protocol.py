@@ -1,0 +1,1 @@
+../../gymnast/chat_protocol.py
