@@ -28,6 +28,7 @@ _HOME = {
     "register": "gymnast.envs",
     "tool": "gymnast.envs",
     "Agent": "gymnast.agents",
+    "ChatAgent": "gymnast.agents",
     "PolicyAgent": "gymnast.agents",
     "ScriptedAgent": "gymnast.agents",
     "TransformersAgent": "gymnast.agents",

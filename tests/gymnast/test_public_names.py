@@ -14,7 +14,8 @@ PROMISED = {
     "gymnast.types": "Message ToolCall Completion Sampling Trajectory StopReason",
     "gymnast.errors": "GymnastError",
     "gymnast.envs": "Environment tool Renderer make register check_env",
-    "gymnast.agents": "Agent PolicyAgent TransformersAgent ScriptedAgent load_model make_agent",
+    "gymnast.agents": "Agent PolicyAgent TransformersAgent ScriptedAgent ChatAgent load_model "
+    "make_agent",
     "gymnast.sandboxes": "Sandbox SandboxSpec ExecResult DockerSandbox LocalSandbox open_sandbox",
     "gymnast.trainers": "rollout collect stream Trainer load_config advantages losses",
 }
@@ -24,6 +25,11 @@ PROMISED = {
 def test_promised_names_are_there(module: str) -> None:
     for name in PROMISED[module].split():
         assert hasattr(import_module(module), name), name
+
+
+def test_the_face_offers_every_kind_of_agent() -> None:
+    agents = {name for name in import_module("gymnast.agents").__all__ if name.endswith("Agent")}
+    assert agents <= {*gymnast.__all__}
 
 
 def test_the_face_offers_names_of_its_packages_when_asked() -> None:
