@@ -1,0 +1,74 @@
+"""Files of demonstrations: conversations and saved episodes, read for a policy."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymnast.envs import Renderer
+from gymnast.errors import DataError
+from gymnast.trainers.demonstrations.files import read_demonstrations
+from gymnast.trainers.saving.rollout_files import write_rollouts
+from gymnast.types import Span
+from warmup_runs import demonstration, make_trainer
+
+
+def test_only_a_new_line_ends_a_line(renderer: Renderer, tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "Go.\u2028Now."}, {"role": "assistant", "content": "in"}]
+    text = json.dumps({"messages": said}, ensure_ascii=False) + "\r\n"
+    (tmp_path / "demos.jsonl").write_bytes(text.encode())
+    (found,) = read_demonstrations(tmp_path / "demos.jsonl", renderer, min_reward=1.0)
+    assert found.messages[0]["content"] == "Go.\u2028Now."
+
+
+def test_saved_episodes_of_the_same_tokenizer_keep_their_ids(
+    tokenizer: Any, renderer: Renderer, tmp_path: Path
+) -> None:
+    odd = demonstration(renderer, "answer")
+    letters = [number for letter in "answer" for number in tokenizer.encode(letter)]
+    ids = [*odd.ids[: odd.prompt_length], *letters, *renderer.stop_ids[:1]]
+    assert ids != odd.ids, "the same text, as another tokenization"
+    length = len(ids) - odd.prompt_length
+    odd = replace(
+        odd,
+        ids=ids,
+        action_mask=[0] * odd.prompt_length + [1] * length,
+        logprobs=[0.0] * len(ids),
+        turns=[Span(odd.prompt_length, len(ids))],
+        turn_rewards=[1.0],
+        no_reward=False,
+    )
+    worse = replace(odd, turn_rewards=[0.5])
+    held_out = replace(odd, row={"prompt": "held out"})
+    write_rollouts(tmp_path / "demos.parquet", [[odd, worse, held_out]], tokenizer=tokenizer)
+    (found,) = read_demonstrations(
+        tmp_path / "demos.parquet", renderer, min_reward=1.0, excluded=[{"prompt": "held out"}]
+    )
+    assert found.ids == ids
+    write_rollouts(tmp_path / "other.parquet", [[odd]])  # nobody says of which tokenizer
+    (found,) = read_demonstrations(tmp_path / "other.parquet", renderer, min_reward=1.0)
+    assert found.ids == demonstration(renderer, "answer").ids, "laid out anew"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 1: is not JSON"),
+        ("{}", 'line 1: must have "messages"'),
+        (
+            '{"messages": [{"role": "user", "content": "Go."}]}',
+            "must hold at least one of the assistant, got 0",
+        ),
+        ('{"messages": [], "tools": 3}', '"tools" must be a list of schemas'),
+        ('{"messages": [], "turns": "2"}', '"turns" must be a whole number'),
+    ],
+)
+def test_a_line_that_is_no_conversation_is_named(
+    line: str, message: str, tokenizer: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "demos.jsonl").write_text(line + "\n")
+    with pytest.raises(DataError) as caught:
+        make_trainer(tokenizer, warmup={"demonstrations": str(tmp_path / "demos.jsonl")})
+    assert message in str(caught.value)

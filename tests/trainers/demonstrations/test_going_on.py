@@ -1,0 +1,122 @@
+"""What a warm-up leaves behind: RL begins as on a loaded model, and a stopped one goes on."""
+
+import copy
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clocks import without_clocks
+from gymnast.agents import load_model
+from gymnast.trainers import Kl, Trainer, make_algorithm
+from warmup_runs import ROWS, Sees, lines, make_trainer, weights
+
+
+def test_it_goes_on_where_it_was_stopped_bit_for_bit(tokenizer: Any, tmp_path: Path) -> None:
+    """Stopped amid the warm-up, after it, and amid RL; with a reference that has to be kept."""
+    settings: dict[str, Any] = {
+        "algorithm": make_algorithm("grpo", kl=Kl(0.1), demonstration_weight=0.5),
+        "eval_rows": ROWS[2:],
+        "steps": 2,
+        "deterministic": True,
+        "checkpoint_every_steps": 1,
+    }
+    whole = make_trainer(tokenizer, output_dir=tmp_path / "whole", **settings)
+    whole.train()
+    stopped = Stops(after=[2, 3, 4])
+    for _ in range(4):
+        parted = make_trainer(
+            tokenizer, output_dir=tmp_path / "parted", observer=stopped, **settings
+        )
+        stopped.trainer = parted
+        summary = parted.train(resume=stopped.count > 0)
+    assert summary["stopped_by"] == "steps" and stopped.after == []
+    assert all(map(torch.equal, weights(whole), weights(parted)))
+    written = [list(map(without_clocks, lines(tmp_path / name))) for name in ("whole", "parted")]
+    assert written[0] == written[1]
+
+
+def test_a_run_that_goes_on_with_a_shorter_warm_up_can_be_stopped_before_its_first_step(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    class StopsAtAnEvaluation(Sees):
+        def on_evaluation(self, step: int, metrics: Any, groups: Any) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def go_on(observer: Any, steps: int, *, resume: bool) -> str:
+        trainer = make_trainer(
+            tokenizer,
+            warmup={"demonstrations": "solve", "steps": steps, "rows_per_step": 2},
+            eval_rows=ROWS[2:],
+            output_dir=tmp_path / "run",
+            observer=observer,
+        )
+        stopped_by: str = trainer.train(resume=resume)["stopped_by"]
+        return stopped_by
+
+    assert go_on(Stops(after=[2]), 3, resume=False) == "Ctrl-C"
+    assert go_on(StopsAtAnEvaluation(), 1, resume=True) == "Ctrl-C"
+    assert go_on(None, 1, resume=True) == "steps"
+
+
+class Stops(Sees):
+    """Asks the run to stop after some of its steps, those of the warm-up included."""
+
+    def __init__(self, after: list[int]) -> None:
+        super().__init__()
+        self.after, self.count = after, 0
+        self.trainer: Trainer | None = None
+
+    def on_warmup_step(self, step: int, metrics: Any) -> None:
+        self._count()
+
+    def on_step(self, step: int, metrics: Any, groups: Any) -> None:
+        self._count()
+
+    def _count(self) -> None:
+        self.count += 1
+        if self.after and self.count == self.after[0]:
+            del self.after[0]
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_rl_begins_with_a_fresh_optimizer_and_the_warm_model_as_its_reference(
+    tokenizer: Any,
+) -> None:
+    """As if the warm model had been saved, and loaded by another run."""
+    warm = make_trainer(tokenizer, algorithm=make_algorithm("grpo", kl=Kl(0.1)), steps=2)
+    seen: list[Any] = []
+    step = warm.train_step
+
+    def keeping() -> None:
+        if not seen:
+            seen.append(copy.deepcopy(warm.model))
+        step()
+
+    warm.train_step = keeping  # type: ignore[method-assign]
+    warm.train()
+    loaded = make_trainer(
+        tokenizer,
+        model=seen[0],
+        algorithm=make_algorithm("grpo", kl=Kl(0.1)),
+        steps=2,
+        warmup=None,
+    )
+    loaded.train()
+    assert all(map(torch.equal, weights(warm), weights(loaded)))
+
+
+def test_the_reference_of_adapters_is_the_warm_model_too(tokenizer: Any, tmp_path: Path) -> None:
+    model, _ = load_model("tiny:", lora={"rank": 4}, tokenizer=tokenizer)
+    trainer = make_trainer(
+        tokenizer,
+        model=model,
+        algorithm=make_algorithm("rejection", threshold=-1.0, kl=Kl(0.1)),
+        output_dir=tmp_path / "run",
+    )
+    trainer.train()
+    (line,) = [line for line in lines(tmp_path / "run") if "kl" in line]
+    assert line["kl"] == pytest.approx(0.0, abs=1e-6), "in the first step nothing has moved yet"
