@@ -96,8 +96,8 @@ ROOMS = {
         "envs trainers.base trainers.evaluation trainers.learner trainers.reporting"
     ),
     "trainers.config": (
-        "envs envs.environment trainers.algorithms trainers.base trainers.conversations "
-        "trainers.data trainers.demonstrations "
+        "envs envs.environment envs.tools trainers.algorithms trainers.base "
+        "trainers.conversations trainers.data trainers.demonstrations "
         "trainers.evaluation trainers.learner trainers.reporting trainers.rollouts trainers.saving"
     ),
     "trainers": (

@@ -1,6 +1,6 @@
 """The box of an episode, who is to blame when it breaks, and what the policy is told of a result.
 
-`environment/episode_runner.py` takes and closes it.
+`episode_boxes.py` opens and closes it.
 """
 
 import threading

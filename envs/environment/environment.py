@@ -2,9 +2,9 @@
 
     step(action ids) = read -> act(assistant message) -> answer
 
-Two parts do the work: `TokenContext` (`context.py`) holds the ids, reads actions and appends
-results; `EpisodeRunner` (`episode_runner.py`) runs the episode in messages and knows no ids. What a
-subclass overrides, and what it finds on `self`, is in `hooks.py`.
+`turn.py` says what one turn does. Two parts do the work: `TokenContext` (`context.py`) holds the
+ids, reads actions and appends results; `EpisodeRunner` (`episode_runner.py`) runs the episode in
+messages and knows no ids. What a subclass overrides, and what it finds on `self`, is in `hooks.py`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
@@ -13,7 +13,9 @@ from typing import Any, ClassVar, Self
 import gymnasium
 import numpy as np
 
+from gymnast.envs.boxes.episode_boxes import EpisodeBoxes
 from gymnast.envs.boxes.settings import box_settings
+from gymnast.envs.environment import turn
 from gymnast.envs.environment.construction import (
     RemembersConstruction,
     check_settings,
@@ -23,14 +25,11 @@ from gymnast.envs.environment.construction import (
 from gymnast.envs.environment.context import (
     UNLIMITED,
     TokenContext,
-    paid_by_token,
     prompt_ids,
 )
-from gymnast.envs.environment.episode_boxes import EpisodeBoxes
 from gymnast.envs.environment.episode_runner import EpisodeRunner
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.spaces import TokenIds, TokenSpace
-from gymnast.envs.environment.state import first_reason
 from gymnast.envs.environment.worked_turns import worked_turns as messages_of_worked_turns
 from gymnast.envs.records.episode import Episode, Info, Outcome
 from gymnast.envs.records.messages import conversation
@@ -129,7 +128,9 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
         check_settings(self)
         owner = type(self).__name__
         boxes = EpisodeBoxes(owner, box_settings(owner, self.sandbox_spec, sandbox))
-        self._episode_runner = EpisodeRunner(self, self._class_tools, stop_tools, boxes)
+        self._episode_runner = EpisodeRunner(
+            self, self._class_tools, stop_tools, boxes, self._encode
+        )
         self._token_context: TokenContext | None = None
         self.action_space = TokenSpace.of(renderer)
         self.observation_space = TokenSpace.of(renderer)
@@ -258,23 +259,17 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
         require_construction(self)
         runner = self._episode_runner
         runner.require_episode()
-        renderer, context = require_renderer(self), self._token_context
+        require_renderer(self)
+        context = self._token_context
         assert context is not None
         ids = _token_ids(action)
         try:
-            with runner.state.timings.measure("parse"):
-                message = context.read(ids)
-            cut = not ids or ids[-1] not in renderer.stop_ids
-            raw = renderer.decode(ids)
-            taken = await runner.take_turn(message, self._encode, raw=raw, cut=cut)
-            with runner.state.timings.measure("render"):
-                observation, reason = context.answer(taken.turn.results, taken.holding)
-            reward, terminated, truncated, info = await runner.end_turn(taken, reason)
+            observation, (reward, terminated, truncated, info) = await turn.step(
+                runner, context, ids
+            )
         except BaseException:
             await runner.abort()
             raise
-        if paid := info.get("text_rewards"):
-            info["token_rewards"] = paid_by_token(renderer.decode, ids, paid)
         info |= self._token_info()
         return np.array(observation, dtype=np.int64), reward, terminated, truncated, info
 
@@ -307,14 +302,12 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
         runner = self._episode_runner
         runner.require_episode()
         try:
-            taken = await runner.take_turn(message, self._encode)
-            reason = first_reason(taken.holding)
-            reward, terminated, truncated, info = await runner.end_turn(taken, reason)
+            outcome = await turn.act(runner, message)
         except BaseException:
             await runner.abort()
             raise
-        info |= self._token_info()
-        return Outcome(list(taken.turn.results), reward, terminated, truncated, info)
+        outcome.info.update(self._token_info())
+        return outcome
 
     async def _hinted_prompt(self) -> Info:
         """What `info` says about the prompt of a teacher; nothing where there is no such hook."""

@@ -152,7 +152,8 @@ class Hooks:
         Raises:
             Exception: The policy is told of it, as of an exception in any tool.
         """
-        return await self._episode_runner.call_tool(name, arguments)
+        runner = self._episode_runner
+        return await runner.tools.call(name, arguments, runner.state.tools)
 
     def reward(self, episode: Episode) -> Any:
         """Score a finished episode.

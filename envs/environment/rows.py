@@ -1,16 +1,14 @@
-"""What an episode begins with: a row, its tools, and the messages of its prompt."""
+"""What an episode begins with: a row, and the messages of its prompt."""
 
 import copy
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
 import numpy as np
 
 from gymnast.envs.records.messages import encodable, read_messages
-from gymnast.envs.tools.definition import Tool, no_such_tool, with_stop_tools
-from gymnast.envs.tools.json_schema import tools_by_name
-from gymnast.errors import DataError, ToolDefinitionError
+from gymnast.errors import DataError
 from gymnast.types import Message
 
 SYSTEM_ROLES = ("system", "developer")
@@ -44,56 +42,6 @@ def checked_row(row: Any, owner: str) -> dict[str, Any]:
             "sample_row, from rows or from reset's options."
         )
     return copy.deepcopy(dict(row))
-
-
-def episode_tools(
-    given: Any,
-    row: Mapping[str, Any],
-    stop_tools: Iterable[str],
-    methods: Collection[str] | None,
-    owner: str,
-) -> dict[str, Tool]:
-    """The tools of an episode whose class has its own `tools_for`.
-
-    Args:
-        given: What `tools_for` returned.
-        row: The episode's row, whose `tools` may select some.
-        stop_tools: Names of the tools that end the episode.
-        methods: Names of the tools that are methods of the class; None if it has its own
-            `call_tool`, which runs any tool.
-        owner: The class, for messages.
-
-    Raises:
-        ToolDefinitionError: An entry cannot be a tool, or nothing runs its calls.
-        ConfigError: `stop_tools` names an unknown tool.
-        DataError: The row names an unknown tool.
-    """
-    tools = with_stop_tools(tools_by_name(given, f"{owner}.tools_for"), stop_tools)
-    for name, tool in tools.items():
-        if methods is not None and tool.function is None and name not in methods:
-            raise ToolDefinitionError(
-                f"{owner}.tools_for returned a description of {name!r}, but nothing runs its "
-                "calls. Override call_tool(name, arguments), or return a function."
-            )
-    return offered_tools(row, tools)
-
-
-def offered_tools(row: Mapping[str, Any], tools: Mapping[str, Tool]) -> dict[str, Tool]:
-    """The tools that a row's `tools` names, in the environment's order; by default, all.
-
-    Raises:
-        DataError: It is not a list of names, or names an unknown tool.
-    """
-    names = row.get("tools")
-    if names is None:
-        return dict(tools)
-    listed = isinstance(names, Sequence) and not isinstance(names, str)
-    if not listed or not all(isinstance(name, str) for name in names):
-        raise DataError(f"the row's 'tools' is {names!r:.200}; it must be a list of tool names.")
-    for name in names:
-        if name not in tools:
-            raise DataError(f"the row's 'tools' names {name!r}. {no_such_tool(name, tools)}")
-    return {name: tool for name, tool in tools.items() if name in names}
 
 
 def prompt_of(row: Mapping[str, Any]) -> list[Message]:

@@ -1,7 +1,7 @@
 """The state of one running episode, and the reasons for it to end.
 
-`episode_runner.py` makes a fresh one for each episode and changes it turn by turn, so nothing of an
-earlier episode can leak into the next. Limits on tokens are in `context.py`.
+`episode_runner.py` makes a fresh one for each episode and `turn.py` changes it turn by turn, so
+nothing of an earlier episode can leak into the next. Limits on tokens are in `context.py`.
 """
 
 import time
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gymnast.envs.boxes.box import BROKEN
-from gymnast.envs.environment.episode_boxes import EpisodeBoxes
+from gymnast.envs.boxes.episode_boxes import EpisodeBoxes
 from gymnast.envs.records.episode import Episode, Timings, Turn, episode_metrics
 from gymnast.envs.tools.definition import Tool
 from gymnast.errors import InfrastructureError, SandboxBroken

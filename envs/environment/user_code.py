@@ -197,44 +197,43 @@ class HookCalls:
     """Calls the hooks of one environment on its thread, or on the event loop.
 
     Attributes:
-        state: Of the episode, whose row errors carry.
-
-    Args:
         hooks: The environment.
+        state: Of the episode, whose row errors carry.
     """
 
     state: EpisodeState
 
     def __init__(self, hooks: Hooks) -> None:
-        self._hooks = hooks
+        self.hooks = hooks
         self._owner = type(hooks).__name__
         self._thread = EpisodeThread(f"gymnast-{self._owner}")
 
-    async def _hook(self, name: str, *arguments: Any) -> Any:
+    async def hook(self, name: str, *arguments: Any) -> Any:
         """Call a hook on its thread or loop; a default one, which does little, directly."""
-        hook = getattr(self._hooks, name)
-        if self._is_default(name):
-            return hook(*arguments)
-        return await call_hook(hook, *arguments, thread=self._thread, blame=self._blame(name))
+        function = getattr(self.hooks, name)
+        if self.is_default(name):
+            return function(*arguments)
+        return await call_hook(function, *arguments, thread=self._thread, blame=self.blame(name))
 
-    async def _scoring_hook(self, name: str, unusable: Any, *scored: Turn | Episode) -> Any:
+    async def scoring_hook(self, name: str, unusable: Any, *scored: Turn | Episode) -> Any:
         """Call a scoring hook; return `unusable` if it failed on what the policy left."""
         try:
-            return await self._hook(name, *scored)
+            return await self.hook(name, *scored)
         except UserCodeError as error:
             if not caused_by_policy(error):
                 raise
             self.state.unusable = True
-            bugs.warn_of_unusable(type(self._hooks), error)
+            bugs.warn_of_unusable(type(self.hooks), error)
             return unusable
 
     def _prepare(self, box: Sandbox) -> None:
-        with self._blame("prepare_sandbox").of_what_raises():
-            self._hooks.prepare_sandbox(box)
+        with self.blame("prepare_sandbox").of_what_raises():
+            self.hooks.prepare_sandbox(box)
 
-    def _is_default(self, hook: str) -> bool:
+    def is_default(self, hook: str) -> bool:
         """Whether no subclass overrides a hook."""
-        return getattr(getattr(self._hooks, hook), "__func__", None) is vars(Hooks)[hook]
+        return getattr(getattr(self.hooks, hook), "__func__", None) is vars(Hooks)[hook]
 
-    def _blame(self, hook: str) -> Blame:
+    def blame(self, hook: str) -> Blame:
+        """Whose code runs in a hook of this episode."""
         return Blame(self._owner, hook, self.state.row or None)

@@ -15,7 +15,8 @@ import numpy as np
 
 from gymnast.envs import Environment
 from gymnast.envs.environment.hooks import Hooks
-from gymnast.envs.environment.rows import offered_tools, prompt_of
+from gymnast.envs.environment.rows import prompt_of
+from gymnast.envs.tools.episode_tools import offered_tools
 from gymnast.errors import ConfigError, DataError, GymnastError, PromptTooLong, UserCodeError
 from gymnast.threads import run_blocking
 from gymnast.trainers.config.environments import MakeEnvironment, place_of

@@ -25,7 +25,8 @@ def test_the_message_level_imports_nothing_that_knows_tokens(path: Path) -> None
     for module in imported(path):
         assert not module.startswith("gymnast.envs.rendering"), module
         assert module not in {
-            f"gymnast.envs.environment.{name}" for name in ("context", "spaces", "environment")
+            f"gymnast.envs.environment.{name}"
+            for name in ("context", "spaces", "turn", "environment")
         }
 
 

@@ -1,7 +1,6 @@
 """The open boxes of an environment: the one of the current episode, and further ones beside it.
 
-`envs/boxes/settings.py` says where boxes come from, and `envs/boxes/box.py` who is to blame when
-one breaks.
+`settings.py` says where boxes come from, and `box.py` who is to blame when one breaks.
 """
 
 import asyncio

@@ -1,0 +1,153 @@
+"""The tools of an environment's episodes: which are offered, and what runs their calls."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from functools import partial
+from typing import Any
+
+from gymnast.envs.tools.definition import Tool, no_such_tool, with_stop_tools
+from gymnast.envs.tools.json_schema import tools_by_name
+from gymnast.envs.tools.running import CallRunner, call_user_code
+from gymnast.errors import DataError, ToolDefinitionError
+from gymnast.threads import EpisodeThread
+
+
+def offered_tools(row: Mapping[str, Any], tools: Mapping[str, Tool]) -> dict[str, Tool]:
+    """The tools that a row's `tools` names, in the environment's order; by default, all.
+
+    Raises:
+        DataError: It is not a list of names, or names an unknown tool.
+    """
+    names = row.get("tools")
+    if names is None:
+        return dict(tools)
+    listed = isinstance(names, Sequence) and not isinstance(names, str)
+    if not listed or not all(isinstance(name, str) for name in names):
+        raise DataError(f"the row's 'tools' is {names!r:.200}; it must be a list of tool names.")
+    for name in names:
+        if name not in tools:
+            raise DataError(f"the row's 'tools' names {name!r}. {no_such_tool(name, tools)}")
+    return {name: tool for name, tool in tools.items() if name in names}
+
+
+class EpisodeTools:
+    """The tools of the episodes of one environment, one after another.
+
+    Attributes:
+        of_class: The tools that the class has, by name, before an episode chooses.
+        chosen: Whether the class chooses the tools of each episode by its own `tools_for`.
+
+    Args:
+        environment: Its methods run the calls of the tools of its class.
+        methods: These tools, by name.
+        stop_tools: Names of the tools that end an episode.
+        chosen: As above.
+        own_call_tool: Returns whether the environment runs calls by its own `call_tool`.
+        thread: Runs what is not `async`.
+    """
+
+    def __init__(
+        self,
+        environment: Any,
+        methods: Mapping[str, Tool],
+        stop_tools: Iterable[str],
+        *,
+        chosen: bool,
+        own_call_tool: Callable[[], bool],
+        thread: EpisodeThread,
+    ) -> None:
+        self.chosen = chosen
+        self._stop_tools = stop_tools if isinstance(stop_tools, str) else tuple(stop_tools)
+        self.of_class = methods if chosen else with_stop_tools(methods, self._stop_tools)
+        self._environment = environment
+        self._owner = type(environment).__name__
+        self._methods = methods
+        self._own_call_tool = own_call_tool
+        self._thread = thread
+
+    def at_first(self, row: Mapping[str, Any]) -> Mapping[str, Tool]:
+        """The tools with which an episode begins, before `tools_for` has chosen any.
+
+        Raises:
+            DataError: The row names an unknown tool.
+            ToolDefinitionError: An attribute of the environment hides a tool, which is looked up
+                by name.
+        """
+        offered = self.of_class if self.chosen else offered_tools(row, self.of_class)
+        hidden = [name for name in self._methods if name in vars(self._environment)]
+        if hidden:
+            raise ToolDefinitionError(
+                f"{self._owner}: tool {hidden[0]!r} is hidden by the attribute "
+                f"self.{hidden[0]}. Rename one of them."
+            )
+        return offered
+
+    def choose(self, given: Any, row: Mapping[str, Any]) -> dict[str, Tool]:
+        """The tools of an episode whose class has its own `tools_for`.
+
+        Args:
+            given: What `tools_for` returned.
+            row: The episode's row, whose `tools` may select some.
+
+        Raises:
+            ToolDefinitionError: An entry cannot be a tool, or nothing runs its calls.
+            ConfigError: A name of the stop tools is that of no tool.
+            DataError: The row names an unknown tool.
+        """
+        tools = with_stop_tools(tools_by_name(given, f"{self._owner}.tools_for"), self._stop_tools)
+        for name, tool in tools.items():
+            described = tool.function is None and name not in self._methods
+            if described and not self._own_call_tool():
+                raise ToolDefinitionError(
+                    f"{self._owner}.tools_for returned a description of {name!r}, but nothing runs "
+                    "its calls. Override call_tool(name, arguments), or return a function."
+                )
+        return offered_tools(row, tools)
+
+    async def call(self, name: str, arguments: dict[str, Any], offered: Mapping[str, Tool]) -> Any:
+        """Run a call by the function or method of its tool.
+
+        Args:
+            name: The tool's.
+            arguments: The call's.
+            offered: The tools of the episode, by name.
+        """
+        function = self._function(name, offered)
+        if function is None:
+            raise NotImplementedError(f"tool {name!r} has no function; override call_tool")
+        return await call_user_code(self._thread, partial(function, **arguments))
+
+    def runner(
+        self,
+        offered: Mapping[str, Tool],
+        deadline: float | None,
+        encode: Callable[[str], Sized],
+    ) -> CallRunner:
+        """What runs the calls of an action.
+
+        Args:
+            offered: The tools of the episode, by name.
+            deadline: When the episode's time is up, on `time.monotonic`; None: never.
+            encode: Tokenizes a text, to measure results.
+        """
+        own = self._own_call_tool()
+        return CallRunner(
+            tools=offered,
+            call_tool=self._environment.call_tool if own else partial(self.call, offered=offered),
+            thread=self._thread,
+            code_of=partial(self._code_of, offered=offered),
+            deadline=deadline,
+            encode=encode,
+        )
+
+    def _function(self, name: str, offered: Mapping[str, Tool]) -> Callable[..., Any] | None:
+        """The function or method behind a tool; None where it is only described."""
+        tool = offered.get(name)
+        if tool is not None and tool.function is not None:
+            return tool.function
+        return getattr(self._environment, name) if name in self._methods else None
+
+    def _code_of(self, name: str, offered: Mapping[str, Tool]) -> list[Callable[..., Any]]:
+        """The author's functions that run a tool's calls."""
+        hook = [self._environment.call_tool] if self._own_call_tool() else []
+        function = self._function(name, offered)
+        return hook if function is None else [*hook, function]
