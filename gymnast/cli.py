@@ -165,7 +165,7 @@ def evaluate(
                 metrics = evaluate_endpoint(config, observer=console)
             else:
                 metrics = trainer.evaluate()
-    if trainer is None or trainer.accelerator.is_main_process:
+    if folder is not None:  # in the first of several processes
         if quiet:
             say(headline(metrics))
         say(f"metrics and episodes are in {folder}")

@@ -1,11 +1,14 @@
 """An evaluation of a model behind an endpoint: no model is loaded, and nothing is trained.
 
-The tokenizer of the config's `model` only shows how long prompts are; `Trainer.evaluate` is the
-evaluation of a policy that has token ids.
+Of several processes each plays its share of the rows, and the first one writes. The tokenizer of
+the config's `model` only shows how long prompts are; `Trainer.evaluate` is the evaluation of a
+policy that has token ids.
 """
 
 from pathlib import Path
 from typing import Any, cast
+
+from accelerate import Accelerator
 
 from gymnast.agents import PolicyAgent
 from gymnast.agents.chat import make_chat_agent
@@ -36,11 +39,13 @@ def evaluate_endpoint(config: RunConfig, *, observer: Observer | None = None) ->
     """Evaluate what `agent: {backend: chat, ...}` names on a run's evaluation rows.
 
     Args:
-        config: As `evaluation_config` returns it, with the folder for metrics and episodes.
-        observer: Is told of the evaluation.
+        config: As `evaluation_config` returns it. Its `output_dir` is the folder for metrics and
+            episodes; None in all processes but the first.
+        observer: Is told of the evaluation, in the first process.
 
     Returns:
-        The metrics, named `eval/...`; `eval/chat/cost` and the like are sums over all episodes.
+        The metrics, named `eval/...`, the same in all processes; `eval/chat/cost` and the like are
+        sums over all episodes.
 
     Raises:
         UsageError: Something does not hold, or the endpoint refuses the key.
@@ -49,8 +54,9 @@ def evaluate_endpoint(config: RunConfig, *, observer: Observer | None = None) ->
     agent = make_chat_agent(config.agent.model_extra or {})
     find_environments(config)
     rewards = load_rewards([reward.named for reward in config.rewards])
-    folder = RunFolder(config.output_dir or ".")
-    save_config(config, folder.path / CONFIG_FILE)
+    folder = None if config.output_dir is None else RunFolder(config.output_dir)
+    if folder is not None:
+        save_config(config, folder.path / CONFIG_FILE)
     template = chat_template_text(config.model)
     tokenizer = load_tokenizer(config.model.name, chat_template=template)
     task = prepare_task(config, tokenizer, ANY_LENGTH)
@@ -61,21 +67,28 @@ def evaluate_endpoint(config: RunConfig, *, observer: Observer | None = None) ->
         seed=derive(config.seed, "evaluation"),
         rewards=rewards,
     )
-    found = _evaluation(config, task, settings, agent).run(task.evaluation_rows, "evaluation")
-    _keep(config, folder.path, found)
-    folder.add_metrics(as_json({"step": 0, **found.metrics}))
-    if observer is not None:
+    accelerator = launched()
+    evaluation = _evaluation(config, task, settings, agent, accelerator)
+    found = evaluation.run(task.evaluation_rows, "evaluation")
+    if folder is not None:
+        _keep(config, folder.path, found)
+        folder.add_metrics(as_json({"step": 0, **found.metrics}))
+    if observer is not None and accelerator.is_main_process:
         observer.on_evaluation(0, found.metrics, found.rollouts)
+    accelerator.end_training()
     return found.metrics
 
 
 def _evaluation(
-    config: RunConfig, task: RunTask, settings: RolloutSettings, agent: Any
+    config: RunConfig,
+    task: RunTask,
+    settings: RolloutSettings,
+    agent: Any,
+    accelerator: Accelerator,
 ) -> Evaluation:
     def playing(make_env: Any) -> SharedRollouts:
         return SharedRollouts(accelerator, cast(PolicyAgent, agent), make_env, Stopping())
 
-    accelerator = launched([])
     return Evaluation(
         playing(task.make_env),
         settings,
