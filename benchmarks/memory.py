@@ -100,8 +100,6 @@ def make_learner(model: Any, case: dict[str, Any]) -> Learner:
         settings,
         reward_weights={},
         temperature=1.0,
-        sharded=False,
-        zero=None,
         seed=0,
     )
 

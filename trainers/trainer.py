@@ -12,7 +12,6 @@ Which algorithm it is, is an advantage estimator and the loss; nothing here depe
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -26,38 +25,28 @@ from gymnast.trainers.algorithms.advantages import Estimator
 from gymnast.trainers.algorithms.algorithm import Algorithm, as_algorithm
 from gymnast.trainers.base.generators import seeded_separately
 from gymnast.trainers.base.observer import Observer
-from gymnast.trainers.base.seeds import derive
-from gymnast.trainers.base.settings import check_sampling, documented, unusual
+from gymnast.trainers.base.settings import check_sampling, documented
 from gymnast.trainers.base.stopping import Stopping
 from gymnast.trainers.config.python_config import write_python_config
-from gymnast.trainers.data.input_paths import absolute
-from gymnast.trainers.data.inputs import (
-    as_rows,
-    check_model_and_tokenizer,
-    check_rows_kind,
-    check_sampling_kind,
-)
-from gymnast.trainers.data.rows import DatasetRows, RowSource, as_row_source
+from gymnast.trainers.data.inputs import as_rows, check_inputs
+from gymnast.trainers.data.rows import RowSource, as_row_source
 from gymnast.trainers.data.settings import CurriculumSettings, DynamicSamplingSettings
 from gymnast.trainers.data.step_rows import step_rows
 from gymnast.trainers.demonstrations.warmup import make_warmup
+from gymnast.trainers.distributed.divided import asked_to_divide
 from gymnast.trainers.distributed.processes import launched, together
-from gymnast.trainers.distributed.sharding import wants_sharding
-from gymnast.trainers.distributed.zero_settings import wants_zero
-from gymnast.trainers.evaluation.evaluation import make_evaluation, played_by
+from gymnast.trainers.evaluation.evaluation import make_evaluation
 from gymnast.trainers.evaluation.tags import By
 from gymnast.trainers.learner.credit import by_token
 from gymnast.trainers.learner.learner import Learner
 from gymnast.trainers.learner.memory.choice import kv_warning, memory_line
 from gymnast.trainers.learner.model_checks import check_dtypes
 from gymnast.trainers.learner.optimizers.not_finite import skip_message
-from gymnast.trainers.learner.optimizers.weight_kinds import has_adapters
 from gymnast.trainers.reporting.advice.advisor import Advisor
 from gymnast.trainers.reporting.console import RunConsole
 from gymnast.trainers.reporting.trackers import Named, as_json, finite, make_trackers, tracking
 from gymnast.trainers.rollouts.environments import MakeEnvironment, environment_factory
 from gymnast.trainers.rollouts.rewards import Reward
-from gymnast.trainers.rollouts.settings import DynamicSampling, RolloutSettings
 from gymnast.trainers.rollouts.shared import SharedRollouts
 from gymnast.trainers.run_loop import RunLoop
 from gymnast.trainers.saving.kept_rollouts import Expected, KeptRollouts
@@ -163,18 +152,14 @@ class Trainer:
         trackers: Named = (),
         hyperparameters: Mapping[str, Any] | None = None,
     ) -> None:
+        # What is asked for
         self._given = {name: value for name, value in locals().items() if name != "self"}
-        check_model_and_tokenizer(model, tokenizer)
-        check_rows_kind(rows)
-        check_sampling_kind(sampling)
-        check_sampling_kind(eval_sampling, "eval_sampling")
+        check_inputs(model, tokenizer, rows, sampling, eval_sampling)
         settings = TrainerSettings.collect(self._given)
         self.model, self.tokenizer, self.step = model, tokenizer, 0
         self.longest_episode = 0  # in tokens; 0 where the environment does not say
         self.steps, self.rows_per_step = settings.steps.steps, settings.steps.rows_per_step
         self.group_size, self.seed = settings.group.group_size, settings.run.seed
-        self.concurrency = settings.rollouts.concurrency
-        self.max_failed_episodes = settings.rollouts.max_failed_episodes
         self.eval_every_steps = settings.evaluation.every_steps
         self.eval_group_size = settings.evaluation.group_size
         self.sampling = sampling or Sampling()
@@ -183,69 +168,58 @@ class Trainer:
         self.eval_rows = None if eval_rows is None else as_rows(eval_rows, "eval_rows")
         self.observer = RunConsole() if observer == "console" else observer
         self._stopping, self._hyperparameters = Stopping(), hyperparameters or {}
+        self._settings = settings
         learned = as_algorithm(algorithm)
-        learned.check_group_size(self.group_size)
-        path = settings.run.output_dir
-        if path is not None:  # made absolute now: the user's code may change the working folder
-            path = str(absolute(path, Path.cwd()))
-        sharded, zero = wants_sharding(), wants_zero()
+        settings.check_algorithm(learned)
+        path = settings.folder
+
+        # Who learns, and who samples
+        divided = asked_to_divide()
         self.accelerator = launched(make_trackers(trackers, path))
         model.to(self.accelerator.device)
         self.learner = Learner(
-            model,
-            self.accelerator,
-            learned,
-            settings.learning,
+            *(model, self.accelerator, learned, settings.learning),
             reward_weights={reward.name: reward.weight for reward in rewards},
             temperature=self.sampling.temperature,
-            sharded=sharded,
-            zero=zero,
+            divided=divided,
             seed=self.seed,
             teacher_model=teacher_model(learned.teacher, tokenizer, environment),
         )
         self.agent = agent_for(
-            *(model, tokenizer, agent, self.concurrency, settings.rollouts.kv_budget_bytes),
+            *(model, tokenizer, agent, settings.rollouts.concurrency),
+            kv_budget_bytes=settings.rollouts.kv_budget_bytes,
             keep_experts=settings.learning.replay_routing,
         )
+
+        # What is played
         make_env = environment_factory(environment, tokenizer, self.agent.context_length)
         self._rollouts = SharedRollouts(self.accelerator, self.agent, make_env, self._stopping)
-        self._rollout_settings = RolloutSettings(
-            group_size=self.group_size,
-            sampling=self.sampling,
-            concurrency=self.concurrency,
-            deadline_s=settings.rollouts.rollout_deadline_s,
-            deterministic=settings.run.deterministic,
-            rewards=rewards,
-            hints=learned.teacher is not None and learned.teacher.uses_hints,
+        self._played = settings.of_steps(
+            self.sampling, rewards, hints=learned.uses_hints, has_spread=self.learner.has_spread
         )
-        played = replace(self._rollout_settings, sampling=self.eval_sampling)
-        others = played_by(self._rollouts, eval_environments or {}, tokenizer)
-        evaluated = (settings.evaluation, others, derive(self.seed, "evaluation"))
-        self._evaluation = make_evaluation(self._rollouts, played, *evaluated)
+        self._evaluation = make_evaluation(
+            *(self._rollouts, settings.evaluation, eval_environments or {}, tokenizer),
+            played=settings.of_evaluations(self.eval_sampling, rewards),
+        )
         self._evaluation.check(self.eval_rows)
+        others = self._evaluation.others.values()
         source = as_row_source(rows, seed=self.seed)
         self._rows = step_rows(source, settings.rows, self.rows_per_step, self.seed)
-        if settings.rows.dynamic_sampling is not None:
-            learned.check_compares_members("dynamic_sampling")
-            wanted = DynamicSampling(self.rows_per_step, self.learner.has_spread)
-            self._rollout_settings = replace(self._rollout_settings, dynamic_sampling=wanted)
-        self._unusual = unusual(
-            settings.learning.learning_rate,
-            self.rows_per_step,
-            len(source) if isinstance(source, DatasetRows) else None,
-            settings.learning.rate_of_adapters if has_adapters(model) else None,
-        )
-        self.warmup = make_warmup(warmup, self, make_env, source, self._stopping, others.values())
+        self._unusual = settings.unusual(source, model)
+        self.warmup = make_warmup(warmup, self, make_env, source, self._stopping, others)
+
+        # What is kept
         self.folder = None if path is None else RunFolder(path)
         written_to = path if self.accelerator.is_main_process else None
         self._kept = KeptRollouts(written_to, settings.kept, tokenizer, self.seed)
         self.advisor = Advisor(make_env, self.sampling, settings.learning, settings.evaluation)
-        state = RunState(
-            *(self.accelerator, self.learner.optimizer, self.folder, self.seed),
-            keep=settings.saving.keep_checkpoints,
-            parts={"advisor": self.advisor} | self.learner.parts | self._rows.parts,
-        )
+        state = self._make_state(settings.saving.keep_checkpoints)
         self.loop = RunLoop(self, state, self._stopping, settings.saving)
+
+    def _make_state(self, keep: int) -> RunState:
+        parts = {"advisor": self.advisor} | self.learner.parts | self._rows.parts
+        run = (self.accelerator, self.learner.optimizer, self.folder, self.seed)
+        return RunState(*run, keep=keep, parts=parts)
 
     def train(self, *, resume: bool = False) -> dict[str, Any]:
         """Take all steps, evaluating before, between and after, and save what they came to.
@@ -292,9 +266,7 @@ class Trainer:
             self.loop.begin(resume=resume)
             if self.folder is not None and self.accelerator.is_main_process:
                 write_python_config(self.folder.path, self._given | {"eval_rows": self.eval_rows})
-                per = (self._rows.most * self.group_size, self._evaluation.episodes(self.eval_rows))
-                ahead = range(self.step + 1, self.steps + 1)
-                self._kept.expect(Expected(ahead, *per, self.eval_every_steps, longest))
+                self._kept.expect(self._expected(longest))
             self.learner.gather()
             self._rollouts.hand_over(self.model, self.version)
             room, budget = self.learner.memory.room, getattr(self.agent, "kv_budget_bytes", None)
@@ -342,7 +314,7 @@ class Trainer:
         rows, number = self._rows.offer(self.step), self.step + 1
         rollouts = self._rollouts.collect(
             rows,
-            self._settings_of_step(number, len(rows)),
+            self._settings.of_step(self._played, number, len(rows)),
             f"step {number}",
             on_progress=lambda done, total: self.tell("on_rollouts", number, done, total),
         )
@@ -380,11 +352,14 @@ class Trainer:
         """Of the weights: how many steps they were trained for, those of the warm-up included."""
         return self.step + self.warmup.done
 
-    def _settings_of_step(self, step: int, rows: int) -> RolloutSettings:
-        share = 0 if step == 1 else rows * self.group_size // 10
-        most = share if self.max_failed_episodes is None else self.max_failed_episodes
-        seed = derive(self.seed, "step", step)
-        return replace(self._rollout_settings, seed=seed, max_failed_episodes=most)
+    def _expected(self, longest: int) -> Expected:
+        return Expected(
+            steps=range(self.step + 1, self.steps + 1),
+            step_episodes=self._rows.most * self.group_size,
+            evaluation_episodes=self._evaluation.episodes(self.eval_rows),
+            evaluated_every=self.eval_every_steps,
+            longest=longest,
+        )
 
     def _record(self, metrics: Mapping[str, float]) -> None:
         if self.folder is not None and self.accelerator.is_main_process:

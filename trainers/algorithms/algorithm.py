@@ -96,6 +96,11 @@ class Algorithm:
         """Whether the divergence from a teacher is in the loss."""
         return self.teacher is not None and self.teacher.is_exact
 
+    @property
+    def uses_hints(self) -> bool:
+        """Whether a teacher reads hints that the policy does not see."""
+        return self.teacher is not None and self.teacher.uses_hints
+
     def kl_in(self, place: str) -> Kl | None:
         """The penalty, where it is in this place."""
         return self.kl if self.kl is not None and self.kl.place == place else None

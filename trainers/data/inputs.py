@@ -17,6 +17,20 @@ from gymnast.types import Sampling
 _LOAD = "model, tokenizer = load_model({name!r}, dtype='bfloat16')"
 
 
+def check_inputs(model: Any, tokenizer: Any, rows: Any, sampling: Any, eval_sampling: Any) -> None:
+    """What `Trainer` is given, each under the name of its argument.
+
+    Raises:
+        ModelError: The model or the tokenizer is something else.
+        DataError: The rows are.
+        ConfigError: The sampling of training or of evaluation is.
+    """
+    check_model_and_tokenizer(model, tokenizer)
+    check_rows_kind(rows)
+    check_sampling_kind(sampling)
+    check_sampling_kind(eval_sampling, "eval_sampling")
+
+
 def check_model_and_tokenizer(model: Any, tokenizer: Any) -> None:
     """A model of torch's and a tokenizer with a chat template.
 

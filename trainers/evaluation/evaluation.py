@@ -118,48 +118,33 @@ class Evaluation:
 
 def make_evaluation(
     rollouts: SharedRollouts,
-    played: RolloutSettings,
     settings: EvaluationSettings,
-    others: Mapping[str, tuple[SharedRollouts, Sequence[Row]]],
-    seed: int,
+    environments: Mapping[str, tuple[Any, Sequence[Row]]],
+    tokenizer: Any,
+    *,
+    played: RolloutSettings,
 ) -> Evaluation:
     """A run's evaluation.
 
     Args:
-        rollouts: Plays rows in the run's own environment.
-        played: How the run plays rows, but sampled as in evaluations.
-        settings: Of evaluations.
-        others: For each further environment, what plays its rows, and the rows.
-        seed: Of every evaluation.
-    """
-    waits_for_all = replace(
-        played, group_size=settings.group_size, seed=seed, deadline_s=None, hints=False
-    )
-    return Evaluation(
-        rollouts,
-        waits_for_all,
-        pass_reward=settings.pass_reward,
-        tags=tag_expressions(settings.by),
-        others=others,
-    )
-
-
-def played_by(
-    rollouts: SharedRollouts, environments: Mapping[str, tuple[Any, Sequence[Row]]], tokenizer: Any
-) -> dict[str, tuple[SharedRollouts, Sequence[Row]]]:
-    """For each further environment, what plays its rows, and the rows.
-
-    Args:
         rollouts: Plays rows in the run's own environment; all else is the same in further ones.
-        environments: By name, each a `EvaluationEnvironment` or such a pair.
-        tokenizer: For the renderer.
+        settings: Of evaluations.
+        environments: Further ones by name, each an `EvaluationEnvironment` or such a pair.
+        tokenizer: For their renderers.
+        played: How rows are played.
 
     Raises:
         UnknownEnvironment: There is no such environment.
         ConfigError: It does not make environments.
     """
     length = rollouts.agent.context_length
-    return {
-        name: (replace(rollouts, make_env=environment_factory(named, tokenizer, length)), rows)
-        for name, (named, rows) in environments.items()
-    }
+    return Evaluation(
+        rollouts,
+        played,
+        pass_reward=settings.pass_reward,
+        tags=tag_expressions(settings.by),
+        others={
+            name: (replace(rollouts, make_env=environment_factory(named, tokenizer, length)), rows)
+            for name, (named, rows) in environments.items()
+        },
+    )

@@ -6,8 +6,8 @@ import torch
 from accelerate import Accelerator
 
 from gymnast.errors import ConfigError
+from gymnast.trainers.distributed.divided import Divided
 from gymnast.trainers.distributed.sharding import shard
-from gymnast.trainers.distributed.zero_settings import Zero
 from gymnast.trainers.learner.memory.estimate import Division
 from gymnast.trainers.learner.optimizers.by_name import named_optimizer
 from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
@@ -23,9 +23,7 @@ def optimized(
     trained: Any,
     accelerator: Accelerator,
     settings: LearnerSettings,
-    *,
-    sharded: bool,
-    zero: Zero | None,
+    divided: Divided,
 ) -> tuple[torch.nn.Module, Optimizer]:
     """The policy to train with, divided where it is to be, and the optimizer of its weights."""
     how: dict[str, Any] = {
@@ -34,24 +32,25 @@ def optimized(
         "warmup_steps": settings.warmup_steps,
         "named": named_optimizer(settings.optimizer),
     }
-    if zero is not None:
+    if divided.zero is not None:
         how["rates"] = _own_rates(trained, settings.adapter_learning_rate)
         how |= {"max_norm": settings.max_grad_norm, "device": accelerator.device}
-        optimizer = ZeroAdamW(policy, zero, **how)
+        optimizer = ZeroAdamW(policy, divided.zero, **how)
         return optimizer.policy, optimizer
-    divided = shard(policy, trained, accelerator) if sharded else policy
+    module = shard(policy, trained, accelerator) if divided.sharded else policy
     how["rates"] = _own_rates(trained, settings.adapter_learning_rate)  # of what are weights now
     how["others"] = other_than_matrices(trained)
-    return divided, MasterOptimizer(trained.parameters(), **how)
+    return module, MasterOptimizer(trained.parameters(), **how)
 
 
-def division(processes: int, zero: Zero | None, *, sharded: bool) -> Division:
-    """What the processes divide among themselves."""
-    if sharded:
+def division(processes: int, divided: Divided) -> Division:
+    """Among how many processes each part is divided."""
+    if divided.sharded:
         return Division(processes, processes, processes)
-    if zero is None:
+    if divided.zero is None:
         return Division(buckets=processes > 1)
-    weights, gradients, optimizer = (processes if zero.stage >= stage else 1 for stage in (3, 2, 1))
+    stage = divided.zero.stage
+    weights, gradients, optimizer = (processes if stage >= least else 1 for least in (3, 2, 1))
     return Division(weights, gradients, optimizer)
 
 

@@ -20,9 +20,9 @@ from accelerate import Accelerator
 from gymnast.errors import ConfigError, UsageError
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.base.seeds import derive
+from gymnast.trainers.distributed.divided import NOTHING, Divided
 from gymnast.trainers.distributed.reached_weights import ReachedWeights
 from gymnast.trainers.distributed.sharding import whole
-from gymnast.trainers.distributed.zero_settings import Zero
 from gymnast.trainers.learner.assembly import division, optimized
 from gymnast.trainers.learner.credit import Groups, has_spread
 from gymnast.trainers.learner.memory.available import Available, available
@@ -56,8 +56,7 @@ class Learner:
         settings: The optimizer's, and those of a batch.
         reward_weights: Of the parts of the reward, by name.
         temperature: At which the actions are sampled.
-        sharded: Whether several processes divide the weights among themselves (FSDP2).
-        zero: What several processes share out with DeepSpeed.
+        divided: What several processes divide among themselves.
         seed: Of dropout.
         teacher_model: That of `algorithm.teacher`, where it is another one.
 
@@ -81,9 +80,8 @@ class Learner:
         *,
         reward_weights: Mapping[str, float],
         temperature: float,
-        sharded: bool,
-        zero: Zero | None,
         seed: int,
+        divided: Divided = NOTHING,
         teacher_model: Any = None,
     ) -> None:
         self._accelerator, self._seed = accelerator, seed
@@ -97,10 +95,9 @@ class Learner:
             algorithm, model, teacher_model, temperature
         )
         several = accelerator.num_processes > 1
-        zero, sharded = (zero, sharded) if several else (None, False)
-        self._sums_gradients = several and zero is None and not sharded
-        divided = sharded or (zero is not None and zero.stage == 3)
-        trained = copy.deepcopy(model) if divided else model
+        divided = divided if several else NOTHING
+        self._sums_gradients = several and not divided.anything
+        trained = copy.deepcopy(model) if divided.weights else model
         asked = _asked(settings.activations, accelerator.device)
         policy = Policy(
             trained,
@@ -113,7 +110,7 @@ class Learner:
             fixed_memory(
                 model,
                 [weight for weight in trained.parameters() if weight.requires_grad],
-                division(accelerator.num_processes, zero, sharded=sharded),
+                division(accelerator.num_processes, divided),
                 others=[] if teacher_model is None else [teacher_model],
                 copies=_copies(algorithm, model),
             ),
@@ -122,12 +119,10 @@ class Learner:
         )
         if accelerator.is_main_process:
             _tell(model, policy)
-        if zero is not None or sharded:
+        if divided.anything:
             self.memory.measure()
         self._schedule = named_schedule(settings.schedule)
-        self.policy, self.optimizer = optimized(
-            policy, trained, accelerator, settings, sharded=sharded, zero=zero
-        )
+        self.policy, self.optimizer = optimized(policy, trained, accelerator, settings, divided)
         self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # of the model, of the copy
         if trained is not model:
             self._follow(model, trained)

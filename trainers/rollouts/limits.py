@@ -17,3 +17,14 @@ class RolloutLimits(Settings):
     max_failed_episodes: Count | None = None
     """In how many episodes of a step the user's code may raise; by default 0 in the first step and
     a tenth of the step's episodes after it."""
+
+    def most_failed(self, step: int, episodes: int) -> int:
+        """In how many episodes of a step the user's code may raise.
+
+        Args:
+            step: Its number; the first is 1.
+            episodes: How many it has.
+        """
+        if self.max_failed_episodes is not None:
+            return self.max_failed_episodes
+        return 0 if step == 1 else episodes // 10
