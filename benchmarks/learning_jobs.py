@@ -79,14 +79,20 @@ WAYS: Mapping[str, Settings] = {
         "trainer.learning_rate": 1e-3,
         "evaluation.every_steps": 4,
     },
-    "distil": {  # added to the reward; cooler, so that the policy stays where the teacher is sure
+    # Added to the reward, with so low a weight that the reward decides once there is any; cooler,
+    # so that the policy stays where the teacher is sure.
+    "distil": {
         "warmup": None,
         "algorithm.group_size": 4,
-        "algorithm.teacher": {"model": "base", "estimator": "exact", "divergence": "forward_kl"},
+        "algorithm.teacher": {
+            "model": "base",
+            "estimator": "exact",
+            "divergence": "forward_kl",
+            "weight": 0.3,
+        },
         "sampling.temperature": 0.7,
         "trainer.steps": 16,
         "trainer.learning_rate": 2e-3,
-        "trainer.schedule": "linear",
         "evaluation.every_steps": 4,
         "evaluation.temperature": 0.7,
     },
@@ -123,8 +129,9 @@ TRAIL = {
     },
     "warmup.steps": 3,  # so few that most episodes still fail
     "trainer.steps": 12,
+    "trainer.rows_per_step": 4,
     "trainer.learning_rate": 5e-4,
-    "evaluation": {"rows": 64, "every_steps": 4, "temperature": 1.0},
+    "evaluation": {"rows": 64, "every_steps": 6, "temperature": 1.0},
 }
 CREDIT: Mapping[str, Settings] = {
     "grpo": {},
