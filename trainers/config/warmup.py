@@ -34,7 +34,6 @@ def prepare_warmup(config: RunConfig, task: RunTask) -> dict[str, Any] | None:
 
     Raises:
         DataError: The file holds nothing to learn from.
-        TemplateError: The chat template cannot say a message.
         UserCodeError: A solution is wrong.
     """
     section = config.warmup

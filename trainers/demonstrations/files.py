@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.envs import Renderer
-from gymnast.errors import DataError, GymnastError, first_line
+from gymnast.errors import DataError, GymnastError, UsageError, first_line
 from gymnast.trainers.data.input_paths import shown_path
 from gymnast.trainers.data.rows import Row
-from gymnast.trainers.demonstrations.held_out import HeldOut
+from gymnast.trainers.demonstrations.held_out import without_held_out
 from gymnast.trainers.demonstrations.layout import trajectory_of, with_tokens
 from gymnast.trainers.demonstrations.sources import passing
 from gymnast.trainers.records.token_text import fingerprint
 from gymnast.trainers.saving.rollout_files import SavedTrajectory, read_rollouts
 from gymnast.types import Trajectory
-from gymnast.visible import visible_logger
+from gymnast.visible import visible_line, visible_logger
 
 JSONL, PARQUET = ".jsonl", ".parquet"
 
@@ -59,11 +59,10 @@ def read_demonstrations(
         excluded: Evaluation rows: what is of these is left out (`held_out.py`).
 
     Raises:
-        DataError: It is no file of demonstrations, or none of them passes.
-        TemplateError: The chat template cannot say one of the messages.
+        DataError: It is no file of demonstrations, or there is none in it to learn from.
     """
     check_file(path)
-    place, file, held_out = shown_path(path), Path(path).expanduser(), HeldOut(excluded)
+    place, file = shown_path(path), Path(path).expanduser()
     if file.suffix.lower() == JSONL:
         lines = enumerate(file.read_text(encoding="utf-8").split("\n"), start=1)
         found = [
@@ -71,33 +70,43 @@ def read_demonstrations(
             for number, line in lines
             if line.strip()
         ]
-        own = [trajectory for trajectory in found if not held_out.asks(trajectory.messages)]
-        _tell_left_out(place, len(found), len(own))
-        return own
-    known, saved = fingerprint(renderer.tokenizer), read_rollouts(file)
-    kept = [each for each in saved if not held_out.has(each.trajectory.row)]
-    _tell_left_out(place, len(saved), len(kept))
-    passed = {id(t) for t in passing([each.trajectory for each in kept], place, min_reward)}
-    good = [each for each in kept if id(each.trajectory) in passed]
-    return [_in_tokens(each, renderer, known, place) for each in good]
+        return without_held_out(found, excluded, place)
+    saved = {id(each.trajectory): each for each in read_rollouts(file)}
+    kept = without_held_out([each.trajectory for each in saved.values()], excluded, place)
+    good = passing(kept, place, min_reward)
+    return _all_in_tokens([saved[id(trajectory)] for trajectory in good], renderer, place)
 
 
-def _tell_left_out(place: str, found: int, kept: int) -> None:
-    if kept < found:
+def _all_in_tokens(
+    saved: Sequence[SavedTrajectory], renderer: Renderer, place: str
+) -> list[Trajectory]:
+    """Saved episodes in the policy's tokens; those that have none are told, and left out."""
+    own, problems, found = fingerprint(renderer.tokenizer), list[UsageError](), list[Trajectory]()
+    for each in saved:
+        try:
+            found.append(_in_tokens(each, renderer, own))
+        except UsageError as error:
+            problems.append(error)
+    if problems and not found:
+        raise DataError(
+            f"{place}: has no demonstration to learn from: none of {len(problems)} episodes can be "
+            f"said with the policy's chat template; the first one: {problems[0]}"
+        ) from problems[0]
+    if problems:
         logger.warning(
-            "%s: %d of %d demonstrations are of evaluation rows, and left out",
-            *(place, found - kept, found),
+            "%s: %d of %d demonstrations cannot be said with the policy's chat template, and are "
+            "left out; the first one: %s",
+            *(place, len(problems), len(saved), visible_line(str(problems[0]))),
         )
+    return found
 
 
-def _in_tokens(saved: SavedTrajectory, renderer: Renderer, own: str, place: str) -> Trajectory:
+def _in_tokens(saved: SavedTrajectory, renderer: Renderer, own: str) -> Trajectory:
     trajectory = saved.trajectory
     if trajectory.ids and saved.tokenizer == own:
         return trajectory
     if not trajectory.messages:
-        raise DataError(
-            f"{place}: an episode has no messages, and its tokens are of another tokenizer"
-        )
+        raise DataError("an episode has no messages, and its tokens are of another tokenizer")
     return with_tokens(trajectory, renderer)
 
 

@@ -1,7 +1,7 @@
 """Which demonstrations are of evaluation rows, which are never learned from.
 
-A saved episode has its row. A conversation in a .jsonl has none: it is of a row if the assistant
-answers the row's `prompt` in it. A prompt that several of the evaluation rows share tells nothing.
+A saved episode has its row. A conversation has none: it is of a row if the assistant answers the
+row's `prompt` in it. A prompt that several of the evaluation rows share tells nothing.
 """
 
 from collections import Counter
@@ -13,8 +13,40 @@ from gymnast.envs.records.messages import text_of
 from gymnast.errors import DataError
 from gymnast.trainers.data.rows import Row, canonical
 from gymnast.trainers.records.json_text import from_json, to_json
+from gymnast.types import Trajectory
+from gymnast.visible import visible_logger
 
 Asked = tuple[tuple[Any, str], ...]
+
+logger = visible_logger(__name__)
+
+
+def without_held_out(
+    trajectories: Sequence[Trajectory], rows: Iterable[Row], source: str
+) -> list[Trajectory]:
+    """The demonstrations of a list that are of no evaluation row; tells how many are.
+
+    Args:
+        trajectories: The list.
+        rows: Evaluation rows.
+        source: Where the list is from, for messages.
+
+    Raises:
+        DataError: There are demonstrations, and all are of evaluation rows.
+    """
+    held_out = HeldOut(rows)
+    kept = [trajectory for trajectory in trajectories if not held_out.is_played_in(trajectory)]
+    if trajectories and not kept:
+        raise DataError(
+            f"{source}: has no demonstration to learn from: its {len(trajectories)} are all of "
+            "evaluation rows; name others, or evaluate on other rows"
+        )
+    if len(kept) < len(trajectories):
+        logger.warning(
+            "%s: %d of %d demonstrations are of evaluation rows, and left out",
+            *(source, len(trajectories) - len(kept), len(trajectories)),
+        )
+    return kept
 
 
 class HeldOut:
@@ -30,6 +62,12 @@ class HeldOut:
         prompts = Counter(asked for row in different.values() if (asked := _prompt(row)))
         self._prompts = {asked for asked, count in prompts.items() if count == 1}
         self._lengths = {len(asked) for asked in self._prompts}
+
+    def is_played_in(self, trajectory: Trajectory) -> bool:
+        """Whether an episode is of one of them."""
+        if trajectory.row:
+            return self.has(trajectory.row)
+        return self.asks(trajectory.messages)
 
     def has(self, row: Row) -> bool:
         """Whether a row, as it was or as a file has it, is one of them."""

@@ -5,7 +5,7 @@ were taken before, so that a resumed run goes on with those that the killed one 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,8 +23,9 @@ from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.conversations.many import for_each_row
 from gymnast.trainers.conversations.play import play_solution
-from gymnast.trainers.data.rows import Row, RowSource
+from gymnast.trainers.data.rows import DatasetRows, Row, RowSource
 from gymnast.trainers.demonstrations.layout import with_tokens
+from gymnast.trainers.demonstrations.left_out import LeftOut, NoneOfRow, Why
 from gymnast.trainers.demonstrations.settings import SOLVE
 from gymnast.trainers.distributed.processes import together
 from gymnast.types import Trajectory
@@ -33,15 +34,21 @@ from gymnast.visible import visible_line, visible_logger
 logger = visible_logger(__name__)
 
 _AT_ONCE = 16  # solutions that are played in a process
-_PLAYED = list[tuple[int, Trajectory]]
-
-
-class NoDemonstration(DataError):
-    """There is nothing to learn from among the demonstrations that were asked for."""
+_OF_ROW = Trajectory | NoneOfRow
+_PLAYED = list[tuple[int, _OF_ROW]]
 
 
 class Demonstrations(Protocol):
     """An endless sequence of demonstrations."""
+
+    @property
+    def left_out(self) -> LeftOut:
+        """The rows taken so far that gave none."""
+        ...
+
+    def all_before(self, position: int) -> bool:
+        """Whether those before a position are all there are, which come again after it."""
+        ...
 
     def take(self, first: int, count: int) -> list[Trajectory]:
         """Some of them, the same in every process; a collective call.
@@ -63,6 +70,11 @@ class ListedDemonstrations:
 
     def __init__(self, trajectories: Sequence[Trajectory], *, seed: int) -> None:
         self._trajectories, self._seed = trajectories, seed
+        self.left_out = LeftOut()
+
+    def all_before(self, position: int) -> bool:
+        """Whether those before a position are all there are; see `Demonstrations`."""
+        return position >= len(self._trajectories)
 
     def take(self, first: int, count: int) -> list[Trajectory]:
         """Some of them; see `Demonstrations`."""
@@ -85,6 +97,7 @@ class SolvedRows:
         seed: Of the environments.
         min_reward: Solutions with a lower reward are left out.
         stopping: Whether the run is to stop: then what is being played is given up.
+        left_out: The rows taken so far that gave no demonstration.
     """
 
     accelerator: Accelerator
@@ -93,12 +106,18 @@ class SolvedRows:
     seed: int
     min_reward: float
     stopping: Stopping
+    left_out: LeftOut = field(default_factory=LeftOut)
+
+    def all_before(self, position: int) -> bool:
+        """Whether the rows before a position are all there are; see `Demonstrations`."""
+        return isinstance(self.rows, DatasetRows) and position >= len(self.rows)
 
     def take(self, first: int, count: int) -> list[Trajectory]:
         """The solutions of the rows at these positions; see `Demonstrations`.
 
+        Of the first ones among which there is none, the user is told.
+
         Raises:
-            NoDemonstration: None of the rows has a solution that is good enough.
             ConfigError: The environment has no `solve`.
             UserCodeError: A solution is wrong.
             Stopped: The run is to stop, in any of the processes.
@@ -109,20 +128,37 @@ class SolvedRows:
         shares = [share for share in played if share is not None]
         if len(shares) < len(played):
             raise Stopped
-        solved = sorted((one for share in shares for one in share), key=lambda one: one[0])
-        if not solved:
-            raise NoDemonstration(
-                f"warmup.demonstrations: `solve` has no solution for any of {count} training rows "
-                "that fits into environment.context_length"
+        of_rows = sorted((one for share in shares for one in share), key=lambda one: one[0])
+        kept, left_out = self._divided([of_row for _, of_row in of_rows])
+        self.left_out.update(left_out)
+        if not kept and not self.left_out.told and self.accelerator.is_main_process:
+            self.left_out.told = True
+            logger.warning(
+                "warmup.demonstrations: `solve` gave none for the %d training rows of a step, "
+                "which learns from none: %s. Of further such steps nothing is told",
+                *(count, left_out.describe()),
             )
-        solutions = [solution for _, solution in solved]
-        return passing(solutions, "warmup.demonstrations: `solve`", self.min_reward)
+        return kept
+
+    def _divided(self, of_rows: Sequence[_OF_ROW]) -> tuple[list[Trajectory], LeftOut]:
+        """What is learned from, and the rows that gave nothing."""
+        left_out = LeftOut()
+        solved = [each for each in of_rows if isinstance(each, Trajectory)]
+        kept = [each for each in solved if is_good(each, self.min_reward)]
+        for each in of_rows:
+            if isinstance(each, NoneOfRow):
+                left_out.add(each)
+        best = _best(solved)
+        earned = "none has a reward" if best is None else f"the best is {best:g}"
+        for _ in range(len(solved) - len(kept)):
+            left_out.add(NoneOfRow(Why.poor, f"({self.min_reward:g}; {earned})"))
+        return kept, left_out
 
     def _play_share(self, rows: Sequence[tuple[int, Row]]) -> _PLAYED | None:
         """Play every n-th row, n being the number of processes; None if the run is to stop."""
         own = rows[self.accelerator.process_index :: self.accelerator.num_processes]
 
-        async def solve(env: Environment, index: int, row: Row) -> Trajectory | None:
+        async def solve(env: Environment, index: int, row: Row) -> _OF_ROW:
             return await self._solve(env, own[index][0], row)
 
         own_rows = [row for _, row in own]
@@ -131,8 +167,7 @@ class SolvedRows:
             played = self.stopping.run(playing)
         except Stopped:
             return None
-        pairs = zip(own, played, strict=True)
-        return [(position, solution) for (position, _), solution in pairs if solution is not None]
+        return [(position, of_row) for (position, _), of_row in zip(own, played, strict=True)]
 
     def _environment(self) -> Environment:
         env = self.make_env()
@@ -142,29 +177,32 @@ class SolvedRows:
             env.close()
             raise
 
-    async def _solve(self, env: Environment, position: int, row: Row) -> Trajectory | None:
-        """The solution of a row, in tokens; None where there is none, or it is too long.
+    async def _solve(self, env: Environment, position: int, row: Row) -> _OF_ROW:
+        """The solution of a row, in tokens; or why there is none.
 
         What the infrastructure breaks is played once more, and then left out, as other episodes.
         """
+        longest = env.context_length
+        too_long = NoneOfRow(Why.too_long, f"({longest} tokens)")
         seed = derive(self.seed, "demonstration", position)
         try:
             try:
                 spoken = await play_solution(env, row, seed=seed)
             except InfrastructureError:  # once more
                 spoken = await play_solution(env, row, seed=seed)
-        except (NoSolution, PromptTooLong):
-            return None
+        except NoSolution:
+            return NoneOfRow(Why.unsolved)
+        except PromptTooLong:
+            return too_long
         except InfrastructureError as error:
             logger.warning(
                 "warmup.demonstrations: a solution broke twice and is left out: %s",
                 visible_line(str(error)),
             )
-            return None
+            return NoneOfRow(Why.broken)
         assert env.renderer is not None
         solution = with_tokens(spoken, env.renderer)
-        longest = env.context_length
-        return solution if longest is None or len(solution.ids) <= longest else None
+        return solution if longest is None or len(solution.ids) <= longest else too_long
 
 
 def check_environment(env: Any) -> Environment:
@@ -197,7 +235,7 @@ def fitting(
         longest: How many tokens it reads; None: any number.
 
     Raises:
-        NoDemonstration: There are none.
+        DataError: There are none.
     """
     kept = [t for t in trajectories if longest is None or len(t.ids) <= longest]
     if not kept:
@@ -205,7 +243,7 @@ def fitting(
         why = "it is empty"
         if shortest is not None:
             why = f"the shortest has {shortest} tokens, and environment.context_length is {longest}"
-        raise NoDemonstration(f"{source}: has no demonstration to learn from: {why}")
+        raise DataError(f"{source}: has no demonstration to learn from: {why}")
     return kept
 
 
@@ -218,19 +256,24 @@ def passing(trajectories: Sequence[Trajectory], source: str, min_reward: float) 
         min_reward: The lowest reward that is.
 
     Raises:
-        NoDemonstration: There are trajectories, and none of them passes.
+        DataError: There are trajectories, and none of them passes.
     """
-    kept = [trajectory for trajectory in trajectories if _is_good(trajectory, min_reward)]
+    kept = [trajectory for trajectory in trajectories if is_good(trajectory, min_reward)]
     if trajectories and not kept:
-        best = max((t.reward for t in trajectories if not t.no_reward), default=None)
+        best = _best(trajectories)
         found = "no episode has a reward" if best is None else f"the best reward is {best:g}"
-        raise NoDemonstration(
+        raise DataError(
             f"{source}: has no demonstration to learn from: {found}, and warmup.min_reward is "
             f"{min_reward:g}; lower it, or name other demonstrations"
         )
     return kept
 
 
-def _is_good(trajectory: Trajectory, min_reward: float) -> bool:
+def is_good(trajectory: Trajectory, min_reward: float) -> bool:
+    """Whether a trajectory has a reward, this one at least, and something to learn."""
     played = not trajectory.no_reward and trajectory.reward >= min_reward
     return played and trajectory.action_tokens > 0
+
+
+def _best(trajectories: Sequence[Trajectory]) -> float | None:
+    return max((t.reward for t in trajectories if not t.no_reward), default=None)

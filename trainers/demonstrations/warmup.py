@@ -4,7 +4,8 @@
 
     warmup/step           how many of these steps are done; their lines have `step` 0
     warmup/loss           the mean negative log-likelihood of a demonstration's token, in nats
-    warmup/episodes       how many demonstrations the step learned from
+    warmup/episodes       how many demonstrations the step learned from; where none of its rows has
+                          one, 0, and no loss and no gradient are told
     warmup/reward         their mean reward, where they were played
     warmup/grad_norm, warmup/grad_clipped, warmup/learning_rate, warmup/tokens/trained,
     warmup/updates/taken, warmup/updates/skipped, warmup/updates/skipped_total
@@ -21,22 +22,25 @@ from typing import Any, Protocol
 
 from accelerate import Accelerator
 
-from gymnast.errors import ConfigError
+from gymnast.errors import ConfigError, DataError
 from gymnast.trainers.base.stopping import Stopping
 from gymnast.trainers.data.input_paths import shown_path
 from gymnast.trainers.data.rows import Row, RowSource
 from gymnast.trainers.demonstrations.files import read_demonstrations
+from gymnast.trainers.demonstrations.held_out import without_held_out
 from gymnast.trainers.demonstrations.settings import SOLVE, WarmupSettings, check_weight
 from gymnast.trainers.demonstrations.sources import (
     Demonstrations,
     ListedDemonstrations,
-    NoDemonstration,
     SolvedRows,
     check_environment,
     fitting,
 )
 from gymnast.trainers.learner.learner import Learner
 from gymnast.types import Trajectory
+from gymnast.visible import visible_logger
+
+logger = visible_logger(__name__)
 
 
 class Trained(Protocol):
@@ -91,12 +95,20 @@ class Warmup:
         return max(0, self.steps - self.done)
 
     def take_step(self) -> dict[str, float]:
-        """Take the next step; returns its metrics, as they are named above."""
+        """Take the next step; returns its metrics, as they are named above.
+
+        Raises:
+            DataError: No step so far had any, and this was the last one, or all rows there
+                are were among theirs.
+        """
         assert self._source is not None
         started = time.perf_counter()
         learned = self._source.take(self.done * self._a_step, self._a_step)
         played = time.perf_counter()
-        found = self._learner.imitate(learned, self.done, learning_rate=self._rate)
+        self._check_learns(learned)
+        found = self._learned_nothing()
+        if learned:
+            found = self._learner.imitate(learned, self.done, learning_rate=self._rate)
         self.done += 1
         if not self.left:
             self._learner.begin_anew()
@@ -112,6 +124,26 @@ class Warmup:
             "time/step_s": ended - started,
         }
 
+    def _check_learns(self, learned: Sequence[Trajectory]) -> None:
+        """Check, where a step has no demonstrations, that others do."""
+        assert self._source is not None
+        optimizer, after = self._learner.optimizer, self.done + 1
+        if learned or optimizer.steps or optimizer.skipped:
+            return
+        if after == self.steps or self._source.all_before(after * self._a_step):
+            left_out = self._source.left_out
+            raise DataError(
+                f"warmup.demonstrations: `solve` gave none for any of {left_out.counts.total()} "
+                f"training rows: {left_out.describe()}; {left_out.ways_out()}; or name a file of "
+                "demonstrations"
+            )
+
+    def _learned_nothing(self) -> dict[str, float]:
+        """The metrics of a step without demonstrations."""
+        counts = ("tokens/trained", "updates/taken", "updates/skipped")
+        skipped = float(self._learner.optimizer.skipped)
+        return dict.fromkeys(counts, 0.0) | {"updates/skipped_total": skipped}
+
     def place(self, step: int) -> dict[str, float]:
         """`warmup/step` of an evaluation that is after a warm-up and before RL's first step."""
         return {"warmup/step": float(self.done)} if self.done and not step else {}
@@ -119,24 +151,14 @@ class Warmup:
     def beside(self, step: int) -> list[Trajectory]:
         """The demonstrations that a step of RL learns from too: one for each of its rows.
 
-        They are few, so that there may be none for some step; only the first of a run has to have
-        one.
+        They are few, so that there may be none for some step.
 
         Args:
             step: How many steps of RL came before.
-
-        Raises:
-            NoDemonstration: There is none for the very first rows of a run.
         """
         if self._source is None or not self._learner.algorithm.demonstration_weight:
             return []
-        before = self.steps * self._a_step + step * self._beside
-        try:
-            return self._source.take(before, self._beside)
-        except NoDemonstration:
-            if not before:
-                raise
-            return []
+        return self._source.take(self.steps * self._a_step + step * self._beside, self._beside)
 
 
 def make_warmup(
@@ -156,8 +178,8 @@ def make_warmup(
         make_env: Makes an environment.
         rows: The training rows.
         stopping: Whether the run is to stop.
-        others: Further environments that are evaluated, each with its rows: no file's demonstration
-            may be of these, nor of the trainer's own evaluation rows.
+        others: Further environments that are evaluated, each with its rows: no demonstration of a
+            file or a list may be of these, nor of the trainer's own evaluation rows.
 
     Raises:
         ConfigError: A setting does not hold, or there is a weight and no demonstrations.
@@ -171,18 +193,21 @@ def make_warmup(
     if isinstance(named, Sequence) and not isinstance(named, str):
         listed, named = named, "a list"
     settings = WarmupSettings.named({**given, "demonstrations": named})
+    if not (settings.steps or weight) and trainer.accelerator.is_main_process:
+        logger.warning(
+            "warmup.steps: is 0, and so is algorithm.demonstration_weight, so nothing learns from "
+            "the demonstrations; set one of them, or leave warmup out"
+        )
     source: Demonstrations
     if listed is None and settings.demonstrations == SOLVE:
         least = settings.min_reward
         source = SolvedRows(trainer.accelerator, make_env, rows, trainer.seed, least, stopping)
     else:
+        held_out = [*(trainer.eval_rows or ()), *(row for _, theirs in others for row in theirs)]
         if listed is None:
-            held_out = [
-                *(trainer.eval_rows or ()),
-                *(row for _, theirs in others for row in theirs),
-            ]
             listed = read_for(settings, make_env, held_out)
-        source = ListedDemonstrations(checked(listed), seed=trainer.seed)
+        listed = without_held_out(checked(listed), held_out, "warmup.demonstrations")
+        source = ListedDemonstrations(listed, seed=trainer.seed)
     return Warmup(settings, source, trainer)
 
 

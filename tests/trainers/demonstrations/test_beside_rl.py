@@ -34,7 +34,7 @@ def test_demonstrations_teach_beside_episodes_that_teach_nothing(
 
 
 class Sometimes(Door):
-    """Has a solution for one of the rows."""
+    """Has no solution for one of the rows."""
 
     def solve(self, row: Any) -> Any:
         return None if row["prompt"] == "Stay." else super().solve(row)
@@ -46,7 +46,7 @@ def test_a_step_of_rl_whose_rows_have_no_demonstration_learns_without(
     trainer = make_trainer(
         tokenizer,
         environment=Sometimes,
-        rows=Listed([{"prompt": word} for word in ("Go.", "Stay.", "Now.")]),
+        rows=Listed([{"prompt": word} for word in ("Stay.", "Go.", "Stay.", "Now.")]),
         warmup={"demonstrations": "solve", "steps": 0},
         algorithm=make_algorithm("grpo", demonstration_weight=0.1),
         rows_per_step=1,
@@ -55,7 +55,7 @@ def test_a_step_of_rl_whose_rows_have_no_demonstration_learns_without(
     )
     assert trainer.train()["steps"] == 3
     found = lines(tmp_path / "run")
-    assert ["demonstrations/loss" in line for line in found] == [True, False, True]
+    assert ["demonstrations/loss" in line for line in found] == [False, True, False]
 
 
 def test_the_gradient_is_that_of_both_losses_in_one_step(

@@ -72,3 +72,24 @@ def test_a_line_that_is_no_conversation_is_named(
     with pytest.raises(DataError) as caught:
         make_trainer(tokenizer, warmup={"demonstrations": str(tmp_path / "demos.jsonl")})
     assert message in str(caught.value)
+
+
+def test_a_saved_call_that_cannot_be_read_leaves_its_episode_out_and_no_other(
+    renderer: Renderer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = replace(demonstration(renderer), turn_rewards=[1.0], no_reward=False)
+    function = {"name": "open", "arguments": '{"door": '}
+    unreadable: Any = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "call00000", "type": "function", "function": function}],
+    }
+    bad = replace(good, messages=[good.messages[0], unreadable])
+    write_rollouts(tmp_path / "demos.parquet", [[good, bad, good]])  # of no known tokenizer
+    found = read_demonstrations(tmp_path / "demos.parquet", renderer, min_reward=1.0)
+    assert [each.ids for each in found] == [good.ids, good.ids]
+    assert "1 of 3 demonstrations cannot be said with the policy's chat template" in caplog.text
+    assert "could not be read" in caplog.text
+    write_rollouts(tmp_path / "demos.parquet", [[bad]])
+    with pytest.raises(DataError, match=r"none of 1 episodes can be said .* could not be read"):
+        read_demonstrations(tmp_path / "demos.parquet", renderer, min_reward=1.0)

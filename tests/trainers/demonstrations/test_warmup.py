@@ -1,6 +1,7 @@
 """A warm-up learns from demonstrations before RL, and what it does is seen."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from gymnast.envs import Renderer
 from gymnast.errors import ConfigError, DataError
 from gymnast.trainers import make_algorithm
 from gymnast.types import Sampling
-from warmup_runs import ROWS, Door, Sees, demonstration, lines, make_trainer, weights
+from warmup_runs import ROWS, Door, Listed, Sees, demonstration, lines, make_trainer, weights
 
 
 def test_a_model_that_knows_nothing_learns_to_use_a_tool(tokenizer: Any, tmp_path: Path) -> None:
@@ -50,16 +51,65 @@ def test_the_rollouts_of_both_first_evaluations_are_kept(tokenizer: Any, tmp_pat
     assert names == {"eval_00000", "eval_00000_warmup", "step_00001", "eval_00001"}
 
 
-class Wrong(Door):
-    """Whose solution does not do what is asked."""
+class Various(Door):
+    """Of whose rows some have no solution, and some one that does not do what is asked."""
 
     def solve(self, row: Any) -> Any:
-        yield "in"
+        if row["prompt"] == "Stay.":
+            return None
+        return ["in"] if row["prompt"] == "Guess." else super().solve(row)
 
 
-def test_a_solution_that_earns_too_little_ends_the_run_with_its_reward(tokenizer: Any) -> None:
-    with pytest.raises(DataError, match=r"the best reward is 0, and warmup.min_reward is 1"):
-        make_trainer(tokenizer, environment=Wrong).train()
+def various(*words: str) -> Any:
+    return Listed([{"prompt": word} for word in words])
+
+
+def test_a_step_whose_rows_give_nothing_is_counted_and_told_of_once(
+    tokenizer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_trainer(
+        tokenizer,
+        environment=Various,
+        rows=various("Stay.", "Go.", "Guess."),
+        warmup={"demonstrations": "solve", "steps": 3, "rows_per_step": 1},
+        output_dir=tmp_path / "run",
+    ).train()
+    found = [line for line in lines(tmp_path / "run") if "warmup/step" in line]
+    assert [line["warmup/step"] for line in found] == [1, 2, 3]
+    assert [line["warmup/episodes"] for line in found] == [0, 1, 0]
+    assert [line["warmup/updates/taken"] for line in found] == [0, 1, 0]
+    assert ["warmup/loss" in line for line in found] == [False, True, False]
+    (told,) = [text for text in caplog.messages if "gave none" in text]
+    assert "the 1 training rows of a step" in told and "(`solve` returned None)" in told
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (
+            various("Stay."),
+            "any of 4 training rows: 4 without a solution (`solve` returned None); train on rows "
+            "that `solve` solves; or name a file",
+        ),
+        (
+            [{"prompt": "Go on. " * 2000}],
+            "any of 2 training rows: 2 longer than environment.context_length (2048 tokens); raise",
+        ),
+        (
+            various("Guess.", "Stay."),
+            "2 without a solution (`solve` returned None), 2 with a reward below warmup.min_reward "
+            "(1; the best is 0); train on rows that `solve` solves; lower warmup.min_reward, or",
+        ),
+    ],
+)
+def test_a_warm_up_without_any_demonstration_ends_with_the_reasons(
+    rows: Any, why: str, tokenizer: Any
+) -> None:
+    """At its end or, of a list, when all rows were tried."""
+    warmup = {"demonstrations": "solve", "steps": 2, "rows_per_step": 2}
+    with pytest.raises(DataError) as caught:
+        make_trainer(tokenizer, environment=Various, rows=rows, warmup=warmup).train()
+    assert why in str(caught.value)
 
 
 def test_a_list_or_a_file_of_conversations_will_do(
@@ -80,6 +130,7 @@ def test_a_list_or_a_file_of_conversations_will_do(
     ("warmup", "message"),
     [
         ({"steps": 3}, "warmup.demonstrations: "),
+        ({"demonstrations": "solve", "min_reward": math.nan}, "warmup.min_reward: "),
         ({"demonstrations": "solve", "steps": -1}, "warmup.steps: must be >= 0, got -1"),
         ({"demonstrations": "solve", "stps": 1}, "warmup.stps: unknown key; did you mean steps?"),
         ({"demonstrations": []}, "warmup.demonstrations: is empty"),
@@ -99,3 +150,15 @@ def test_a_weight_without_demonstrations_is_refused(tokenizer: Any) -> None:
         make_trainer(
             tokenizer, warmup=None, algorithm=make_algorithm("grpo", demonstration_weight=0.1)
         )
+
+
+def test_demonstrations_that_nothing_learns_from_are_told(
+    tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_trainer(tokenizer, warmup={"demonstrations": "solve", "steps": 0})
+    assert "warmup.steps: is 0, and so is algorithm.demonstration_weight" in caplog.text
+    caplog.clear()
+    beside = make_algorithm("grpo", demonstration_weight=0.1)
+    make_trainer(tokenizer, warmup={"demonstrations": "solve", "steps": 0}, algorithm=beside)
+    make_trainer(tokenizer)
+    assert "warmup.steps" not in caplog.text
