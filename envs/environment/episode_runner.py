@@ -239,7 +239,8 @@ class EpisodeRunner(HookCalls):
 
     def solution(self) -> Solution:
         """What `solve` says in the episode that has begun."""
-        return Solution(self.hooks.solve, self.state, self._thread, self.blame("solve"))
+        hooks, blame = self.hooks, self.blame("solve")
+        return Solution(hooks.solve, self.state, self._thread, blame, hooks.solve_timeout_s)
 
     # ---- cleaning up ----
 

@@ -51,6 +51,7 @@ class Hooks:
     episode_timeout_s: float | None
     system_prompt: str | None
     sandbox_spec: ClassVar[SandboxSpec | None] = None
+    solve_timeout_s: ClassVar[float | None] = 60.0  # for each message of `solve`; None: no limit
     _class_tools: ClassVar[Mapping[str, Tool]] = {}
     _episode_runner: "EpisodeRunner"
 
@@ -232,6 +233,7 @@ class Hooks:
             A list of messages, if no result is needed; or a generator, sync or async, that yields
             them; or None if this row has no solution. `async def` may return a list as well. The
             last message ends the episode: it is an answer without a call, or calls a stop tool.
+            Each message may take `solve_timeout_s` seconds, a class attribute.
         """
         return None
 

@@ -6,6 +6,7 @@
 `trainers/conversations` makes trajectories of it, `worked_turns.py` the examples in prompts.
 """
 
+import asyncio
 import inspect
 import itertools
 from collections.abc import AsyncGenerator
@@ -88,15 +89,23 @@ class Solution:
         state: The episode, after its beginning.
         thread: The episode's.
         blame: Of the hook.
+        timeout_s: How long each message may take, in seconds; None: as long as it takes.
 
     Attributes:
         said: How many messages it has given.
     """
 
-    def __init__(self, hook: Any, state: EpisodeState, thread: EpisodeThread, blame: Blame) -> None:
+    def __init__(
+        self,
+        hook: Any,
+        state: EpisodeState,
+        thread: EpisodeThread,
+        blame: Blame,
+        timeout_s: float | None,
+    ) -> None:
         self.said = 0
         self._hook, self._state = hook, state
-        self._thread, self._blame = thread, blame
+        self._thread, self._blame, self._timeout_s = thread, blame, timeout_s
         self._steps: AsyncGenerator[Any, Any] | None = None
         self._ids = (f"call{number:05}" for number in itertools.count())
 
@@ -162,13 +171,22 @@ class Solution:
         """What the hook says next, or `_OVER`."""
         with self._blame.of_what_raises():
             try:
-                if self._steps is None:
-                    self._steps = await self._begin()
-                    return await anext(self._steps)
-                answers = [dict(message) for message in self._state.turns[-1].results]
-                return await self._steps.asend(answers)
+                async with asyncio.timeout(self._timeout_s) as limit:
+                    if self._steps is None:
+                        self._steps = await self._begin()
+                        return await anext(self._steps)
+                    answers = [dict(message) for message in self._state.turns[-1].results]
+                    return await self._steps.asend(answers)
             except StopAsyncIteration:
                 return _OVER
+            except TimeoutError:
+                if not limit.expired():  # the hook's own
+                    raise
+        where = f"after message {self.said}" if self.said else "before its first message"
+        raise self._blame.error(
+            f"took longer than {self._timeout_s:g} s {where}; it must not wait, or its class sets "
+            "solve_timeout_s, in seconds (None: no limit)"
+        )
 
     async def _begin(self) -> AsyncGenerator[Any, Any]:
         """Call the hook; bring what it returns into one form."""
@@ -204,7 +222,8 @@ class Solution:
             while (said := await self._thread.run(partial(advance, answers))) is not _OVER:
                 answers = yield said
         finally:
-            await self._thread.run(generator.close)
+            if not generator.gi_running:  # it does where its thread was abandoned
+                await self._thread.run(generator.close)
 
 
 async def _listed(messages: "list[Any] | tuple[Any, ...]") -> AsyncGenerator[Any, Any]:

@@ -1,6 +1,7 @@
 """Episodes in messages: what a speaker says, and what `solve` says in each of its forms."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -202,6 +203,63 @@ def test_a_generator_is_ended_when_its_episode_fails() -> None:
     with pytest.raises(UserCodeError):
         solved(Wrong())
     assert ended == [True]
+
+
+WAIT_S = 3.0  # longer than `solve_timeout_s` below, and not too long for a thread left behind
+
+
+class HangsLate(AsGenerator):
+    def solve(self, row: Mapping[str, Any]) -> Any:
+        yield call("price", fruit="plum")
+        if row.get("hang"):
+            time.sleep(WAIT_S)
+        yield "It costs 45."
+
+
+class HangsAtOnce(Shop):
+    def solve(self, row: Mapping[str, Any]) -> Any:
+        if row.get("hang"):
+            time.sleep(WAIT_S)
+        return [call("price", fruit="plum"), "It costs 45."]
+
+
+class HangsAsync(Shop):
+    async def solve(self, row: Mapping[str, Any]) -> Any:
+        yield call("price", fruit="plum")
+        if row.get("hang"):
+            await asyncio.sleep(WAIT_S)
+        yield "It costs 45."
+
+
+@pytest.mark.parametrize(
+    ("form", "where"),
+    [
+        (HangsLate, "after message 1"),
+        (HangsAtOnce, "before its first message"),
+        (HangsAsync, "after message 1"),
+    ],
+)
+def test_a_solution_that_waits_is_given_up_and_the_next_one_is_played(
+    form: type[Shop], where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(form, "solve_timeout_s", 0.2)
+    env, hanging = form(), ROW | {"hang": True}
+    for row in (ROW, hanging, ROW):
+        if row is not hanging:
+            assert asyncio.run(play_solution(env, row)).reward == 0.5
+            continue
+        with pytest.raises(UserCodeError, match=f"solve: took longer than 0.2 s {where}; it must"):
+            asyncio.run(play_solution(env, row))
+    env.close()
+
+
+def test_a_timeout_within_a_solution_is_its_own() -> None:
+    class Impatient(Shop):
+        def solve(self, row: Mapping[str, Any]) -> Any:
+            raise TimeoutError("the price list does not answer")
+
+    with pytest.raises(UserCodeError, match="solve: TimeoutError: the price list does not answer"):
+        solved(Impatient())
 
 
 def test_a_row_may_have_no_solution() -> None:
