@@ -9,9 +9,12 @@ from gymnast.types import Trajectory
 Groups = Sequence[Sequence[Trajectory]]
 
 
+SOLVED = "solved"  # the cause of a run that has learned all that its rows teach
+
+
 @dataclass(frozen=True)
 class Advice:
-    """Why a run does not learn, and what to do.
+    """Why a run does not learn, or that it has nothing left to learn, and what to do.
 
     Attributes:
         step: The step after which it holds.
@@ -27,6 +30,11 @@ class Advice:
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.text} ({self.page})"
+
+    @property
+    def heading(self) -> str:
+        """What a line with the advice begins with."""
+        return "nothing left to learn" if self.cause == SOLVED else "not learning"
 
 
 class Observer(Protocol):

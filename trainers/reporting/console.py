@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gymnast.envs.boxes.box import BROKEN
-from gymnast.trainers.base.observer import Advice, Groups
+from gymnast.trainers.base.observer import SOLVED, Advice, Groups
 from gymnast.trainers.reporting.shown_episodes import ShownEpisode, pick_episodes
 from gymnast.trainers.reporting.table import (
     aligned,
@@ -92,8 +92,8 @@ class RunConsole:
         self._write(line if self._console.is_terminal else f"{line}  left {left}")
 
     def on_advice(self, advice: Advice) -> None:
-        """Write why the run does not learn."""
-        self._write(f"step {advice.step}, not learning: {advice}", style="yellow")
+        """Write why the run does not learn, or that it has nothing left to learn."""
+        self._write(f"step {advice.step}, {advice.heading}: {advice}", style="yellow")
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
         """Write the evaluation's line, a table if it has parts, and a few of its episodes."""
@@ -133,8 +133,10 @@ class RunConsole:
         self._write(f"trained for {duration(train_s)} ({train_cpu_s:.0f} CPU seconds)")
         if standing := summary.get("advice"):
             causes = ", ".join(advice.cause for advice in standing)
-            page = standing[0].page
-            self._write(f"not learning at the end: {causes} (see above and {page})", style="yellow")
+            # Where another cause holds as well, the run has that to mend.
+            told = next((advice for advice in standing if advice.cause != SOLVED), standing[0])
+            line = f"{told.heading} at the end: {causes} (see above and {told.page})"
+            self._write(line, style="yellow")
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:

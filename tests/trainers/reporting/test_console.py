@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from gymnast.trainers.base.observer import Advice
 from gymnast.trainers.reporting.console import RunConsole, duration, episode_table, step_line
 from gymnast.trainers.reporting.shown_episodes import as_shown, pick_episodes
 from gymnast.types import Message, Span, StopReason, Trajectory
@@ -60,6 +61,28 @@ def test_an_evaluation_says_how_many_calls_failed_by_bugs_in_tools() -> None:
     metrics = {"eval/reward/mean": 0.5, "eval/tools/errors/bug": 3.0}
     console.on_evaluation(0, metrics, [[trajectory()]])
     assert "calls that failed because of bugs in tools 3\n" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("causes", "heading"),
+    [
+        (["solved"], "nothing left to learn"),
+        (["too hard"], "not learning"),
+        (["solved", "engine mismatch"], "not learning"),
+    ],
+)
+def test_a_run_that_solved_its_rows_has_nothing_left_to_learn(
+    causes: list[str], heading: str
+) -> None:
+    stream = io.StringIO()
+    console = RunConsole(Console(file=stream, width=200))
+    advice = [Advice(4, cause, "Do this", "docs/learning.md") for cause in causes]
+    console.on_advice(advice[0])
+    console.on_end({"advice": advice})
+    own = "nothing left to learn" if causes[0] == "solved" else "not learning"
+    text = stream.getvalue()
+    assert f"step 4, {own}: {causes[0]}: Do this (docs/learning.md)\n" in text
+    assert f"{heading} at the end: {', '.join(causes)} (see above and docs/learning.md)\n" in text
 
 
 def test_a_warm_up_is_a_line_a_step_and_an_evaluation() -> None:

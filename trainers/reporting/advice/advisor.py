@@ -109,7 +109,7 @@ class Advisor:
             if on_advice is not None:
                 on_advice(advice)
             else:
-                logger.warning("step %d, not learning: %s", advice.step, advice)
+                logger.warning("step %d, %s: %s", advice.step, advice.heading, advice)
 
     def state_dict(self) -> dict[str, Any]:
         """What the run has seen and heard."""

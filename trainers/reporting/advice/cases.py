@@ -9,7 +9,7 @@ rising. `numbers.py` has the cases that are about the optimisation.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gymnast.trainers.base.observer import Advice
+from gymnast.trainers.base.observer import SOLVED, Advice
 from gymnast.trainers.reporting.advice.history import History, mean, rises
 from gymnast.trainers.reporting.advice.numbers import NEARLY, falls, optimisation
 from gymnast.trainers.reporting.advice.seen import SeenStep
@@ -133,7 +133,7 @@ def no_spread(history: History, facts: Facts) -> tuple[str, str] | None:
     highest = mean("advantage/groups_alike/highest", steps)
     reward = mean("reward/mean", steps)
     if highest == 1.0 and reward >= facts.pass_reward:
-        return "solved", f"{why}, the highest ({reward:.3f}): the task is solved; give harder rows"
+        return SOLVED, f"{why}, the highest ({reward:.3f}): the task is solved; give harder rows"
     if highest == 1.0 and lowest < 1.0:
         return "nothing better", (
             f"{why}, the highest seen ({reward:.3f}), and below evaluation.pass_reward "
