@@ -386,6 +386,10 @@ SETTINGS = {
         "train run.yaml 'rewards=[{function: overlong, limit: 8}]'",
         "rewards.0.buffer: is required",
     ),
+    "a punishment that begins before the first token": (
+        "train run.yaml 'rewards=[{function: overlong, limit: 8, buffer: 9}]'",
+        "rewards.0.buffer: must be <= 8, the limit, got 9: the punishment grows over the last ",
+    ),
     "bounds of importance that no ratio of 1 is within": (
         "train run.yaml algorithm.importance_bounds=[2,3]",
         "importance_bounds: must be two numbers [low, high] with 0 <= low < 1 < high, got [2.0, 3",

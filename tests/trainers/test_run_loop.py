@@ -208,3 +208,19 @@ def test_an_error_says_what_is_kept_and_how_to_go_on(make: Make, tmp_path: Path)
         "train(resume=True) of a Trainer made like this one"
     ]
     assert make().train(resume=True)["steps"] == 3
+
+
+def test_a_start_that_failed_leaves_nothing_in_the_way_of_the_next(
+    make: Make, tmp_path: Path
+) -> None:
+    class Typo(SmallLetters):
+        def reward(self, episode: Any) -> float:
+            raise KeyError("anwser")
+
+    with pytest.raises(Exception, match="anwser") as caught:
+        make(environment=Typo).train()
+    run = tmp_path / "run"
+    assert caught.value.__notes__ == [
+        f"nothing of it is kept in {run}: start it again as it was started"
+    ]
+    assert make(steps=1).train()["steps"] == 1

@@ -61,11 +61,16 @@ def overlong(trajectory: Trajectory, *, limit: Positive, buffer: Positive) -> fl
     Raises:
         ConfigError: The buffer is longer than the limit.
     """
+    _check_overlong("overlong", limit, buffer)
+    return max(-1.0, min(0.0, (limit - buffer - trajectory.action_tokens) / buffer))
+
+
+def _check_overlong(section: str, limit: int, buffer: int) -> None:
     if buffer > limit:
         raise ConfigError(
-            f"rewards: the buffer of overlong must be <= its limit, {limit}, got {buffer}"
+            f"{section}.buffer: must be <= {limit}, the limit, got {buffer}: the punishment grows "
+            "over the last `buffer` tokens before it"
         )
-    return max(-1.0, min(0.0, (limit - buffer - trajectory.action_tokens) / buffer))
 
 
 REWARDS: Names[Callable[..., Any]] = Names("reward", "gymnast.rewards", {"overlong": overlong})
@@ -114,7 +119,8 @@ def _with_options(
     """A function with its options bound.
 
     Raises:
-        ConfigError: It has no such option, one has another kind of value, or one is missing.
+        ConfigError: It has no such option, one has another kind of value, one is missing, or two
+            do not go together.
     """
     fields = options_of(function)
     if unknown := [name for name in options if name not in fields]:
@@ -122,7 +128,10 @@ def _with_options(
         raise ConfigError("\n".join(unknown_key(section, name, known) for name in unknown))
     if not fields:
         return function
-    return partial(function, **checked_options(fields, options, section))
+    checked = checked_options(fields, options, section)
+    if function is overlong:
+        _check_overlong(section, **checked)
+    return partial(function, **checked)
 
 
 async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Trajectory | None:

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gymnast.errors import DiskFull
-from gymnast.trainers.saving.run_folder import ADAPTERS, MODEL, RunFolder, save_adapters, save_model
+from gymnast.trainers.saving.run_folder import (
+    ADAPTERS,
+    MODEL,
+    RunFolder,
+    holds_results,
+    save_adapters,
+    save_model,
+)
 from gymnast.trainers.saving.run_state import RunState
 from gymnast.visible import visible
 
@@ -78,6 +85,8 @@ class Ending:
         if self.folder is None:
             return "the run has no output_dir, so nothing is saved"
         step = self.folder.checkpoints.newest(by_content=False)
+        if step is None and not holds_results(self.folder.path):
+            return f"nothing of it is kept in {self.folder.path}: start it again as it was started"
         if step is None:
             return f"there is no checkpoint in {self.folder.path}; to start again: {continued_by}"
         kept = [f"checkpoints/{self.folder.checkpoints.path(step).name}"]

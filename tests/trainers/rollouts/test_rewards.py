@@ -17,7 +17,7 @@ from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment, Renderer
 from gymnast.errors import ConfigError, InfrastructureError, TooManyFailures, UserCodeError
 from gymnast.trainers import Reward, Rollouts, Trainer, collect
-from gymnast.trainers.rollouts.rewards import add_rewards, load_rewards
+from gymnast.trainers.rollouts.rewards import add_rewards, load_rewards, overlong
 from gymnast.types import Sampling, Span, StopReason, Trajectory
 
 
@@ -363,12 +363,13 @@ def test_overlong_needs_a_limit_and_a_buffer_within_it() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"limit": 10}, "rewards.0.buffer: is required"),
         ({"limit": 10, "buffer": 0}, "rewards.0.buffer: must be >= 1, got 0"),
-        ({"limit": 10, "buffer": 11}, "the buffer of overlong must be <= its limit, 10, got 11"),
+        ({"limit": 10, "buffer": 11}, "rewards.0.buffer: must be <= 10, the limit, got 11: "),
     ]
     for options, message in wrong:
         with pytest.raises(ConfigError, match=message):
-            (reward,) = load_rewards([("overlong", 1.0, options)])
-            scored(trajectory(1.0), reward)
+            load_rewards([("overlong", 1.0, options)])
+    with pytest.raises(ConfigError, match=r"^overlong.buffer: must be <= 10, the limit, got 11: "):
+        overlong(trajectory(1.0), limit=10, buffer=11)
 
 
 def test_a_trainer_learns_from_reward_functions_alone(tokenizer: Any) -> None:
