@@ -245,16 +245,8 @@ class SamplingSection(_Sampling):
         return Sampling(**self.model_dump())
 
 
-class WarmupSection(WarmupSettings):
-    """Demonstrations to learn from; see docs/demonstrations.md."""
-
-
 class TrainerSection(SavingSettings, RolloutLimits, LearnerSettings, RowSettings, StepSettings):
     """The optimisation; see `gymnast.trainers.Trainer`."""
-
-
-class RolloutsSection(RolloutKeeping):
-    """Which rollouts are kept."""
 
 
 class Sections(Settings):
@@ -276,9 +268,9 @@ class Sections(Settings):
     """How training episodes are sampled."""
     trainer: TrainerSection = TrainerSection()
     """The optimisation."""
-    warmup: WarmupSection | None = None
+    warmup: WarmupSettings | None = None
     """Demonstrations, to learn from before the first rollout and beside RL."""
-    rollouts: RolloutsSection = RolloutsSection()
+    rollouts: RolloutKeeping = RolloutKeeping()
     """Which rollouts are kept on the disk."""
     evaluation: EvaluationSection = EvaluationSection()
     """The evaluations, on rows that are not trained on."""

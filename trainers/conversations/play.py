@@ -8,12 +8,36 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from gymnast.envs import Environment, Outcome
 from gymnast.envs.environment.solution import solve_episode
 from gymnast.errors import ConfigError
-from gymnast.types import Message, Span, StopReason, Trajectory
+from gymnast.types import Message, Sampling, Span, StopReason, Trajectory
+
+
+class EpisodeSpeaker(Protocol):
+    """Says the assistant messages of one episode, as a `Speaker`, and counts what they take."""
+
+    async def __call__(
+        self, messages: list[Message], tools: list[dict[str, Any]]
+    ) -> Mapping[str, Any]:
+        """The next assistant message."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """What the episode took, under the names of `Trajectory.metrics`."""
+        ...
+
+
+@runtime_checkable
+class SpeakingAgent(Protocol):
+    """An agent that answers in messages and has no token ids: `gymnast.agents.ChatAgent`, say."""
+
+    def speaker(self, sampling: Sampling | None = None) -> EpisodeSpeaker:
+        """Who says the messages of one episode."""
+        ...
+
 
 Speaker = Callable[[list[Message], list[dict[str, Any]]], Awaitable[Mapping[str, Any]]]
 

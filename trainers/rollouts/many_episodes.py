@@ -18,6 +18,7 @@ from typing import Any
 
 from gymnast.agents.base import Agent
 from gymnast.threads import in_background
+from gymnast.trainers.conversations.play import SpeakingAgent
 from gymnast.trainers.data.inputs import check_rows_kind
 from gymnast.trainers.rollouts.environments import Environments, MakeEnvironment
 from gymnast.trainers.rollouts.episodes import Episodes
@@ -257,7 +258,7 @@ async def stream_groups(
         counts: Where to count.
         seed_indices: For each row, the row index that its seeds derive from; None: its own.
     """
-    in_tokens = not hasattr(agent, "speaker")  # no endpoint repeats what it says
+    in_tokens = not isinstance(agent, SpeakingAgent)  # no endpoint repeats what it says
     rounds = Rounds(agent) if settings.deterministic and in_tokens else None
     at_first = settings.rows_at_first(len(rows))  # and never more at once
     in_a_round = min(settings.concurrency, at_first * settings.group_size)

@@ -23,7 +23,7 @@ from gymnast.agents.base import Agent
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.seeds import derive
-from gymnast.trainers.conversations.play import play_messages
+from gymnast.trainers.conversations.play import EpisodeSpeaker, SpeakingAgent, play_messages
 from gymnast.trainers.data.inputs import check_sampling_kind
 from gymnast.trainers.rollouts.drivers import Driver, make_driver
 from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory, VersionSpan
@@ -222,7 +222,7 @@ async def drive(
     Raises:
         ConfigError: The environment gives no hints; and what `rollout` raises.
     """
-    if hasattr(agent, "speaker"):
+    if isinstance(agent, SpeakingAgent):
         return await _in_messages(driver.env, agent.speaker(sampling), row, seed)
     _check_renderer(driver.env.unwrapped)
     record, clock = _Record(), time.perf_counter
@@ -259,9 +259,12 @@ async def drive(
 
 
 async def _in_messages(
-    env: gymnasium.Env[Any, Any], speaker: Any, row: Mapping[str, Any] | None, seed: int | None
+    env: gymnasium.Env[Any, Any],
+    speaker: EpisodeSpeaker,
+    row: Mapping[str, Any] | None,
+    seed: int | None,
 ) -> Trajectory:
-    """What an agent without token ids plays, a `gymnast.agents.ChatAgent` for instance."""
+    """What an agent without token ids plays."""
     if not isinstance(env, Environment):
         raise ConfigError(
             f"environment: {env} takes token ids alone, and the agent answers in messages; give an "
