@@ -16,6 +16,7 @@ from gymnast.envs import Environment, Outcome, Renderer
 
 # Not a conftest.py of its own: mypy takes no two.
 pytest_plugins = [
+    "asked_once",
     "chat_fixtures",
     "code_fixtures",
     "command_fixtures",

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
+from command_fixtures import CommandLine
+
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "examples/accelerate").glob("*.yaml"))
 SMALL = ["trainer.steps=2", "trainer.checkpoint_every_steps=0", "sampling.max_new_tokens=8"]
@@ -71,10 +73,10 @@ def test_every_config_is_one_of_accelerates_and_says_how_it_is_started(path: Pat
     ],
 )
 def test_a_run_started_with_accelerate_is_the_run_of_one_process(
-    tmp_path: Path, config: str
+    gymnast: CommandLine, tmp_path: Path, config: str
 ) -> None:
-    task = ["examples/tiny.yaml", *SMALL]
-    run("gymnast.cli", "train", *task, f"output_dir={tmp_path / 'one'}")
+    task = [str(ROOT / "examples/tiny.yaml"), *SMALL]
+    assert gymnast("train", *task, f"output_dir={tmp_path / 'one'}").code == 0
     launch = ["accelerate.commands.launch", "--config_file", f"examples/accelerate/{config}.yaml"]
     said = run(*launch, "-m", "gymnast.cli", "train", *task, f"output_dir={tmp_path / 'two'}")
     assert said.count("the trained model in") == 1  # one of the two says so

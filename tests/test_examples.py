@@ -10,12 +10,13 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from command_fixtures import CommandLine
 from gymnast.trainers import load_rollouts
 
 ROOT = Path(__file__).parent.parent
 
 
-def gymnast(*arguments: str) -> str:
+def in_a_process(*arguments: str) -> str:
     program = "from gymnast.cli import main; main()"
     ended = subprocess.run(
         [sys.executable, "-c", program, *arguments], cwd=ROOT, capture_output=True, text=True
@@ -29,9 +30,9 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_tiny_example_goes_the_whole_way(tmp_path: Path) -> None:
+def test_the_tiny_example_goes_the_whole_way(gymnast: CommandLine, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    said = gymnast("train", "examples/tiny.yaml", f"output_dir={run}")
+    said = in_a_process("train", "examples/tiny.yaml", f"output_dir={run}")
     assert "evaluation reward:" in said
     metrics = lines(run / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [0, 1, 2, 2, 3, 3]
@@ -42,9 +43,9 @@ def test_the_tiny_example_goes_the_whole_way(tmp_path: Path) -> None:
     assert (run / "config.yaml").exists()
 
     more = gymnast("train", str(run / "config.yaml"), "trainer.steps=4", "--resume")
-    assert "step 4/4" in more
+    assert more.code == 0 and "step 4/4" in more.output
     assert lines(run / "metrics.jsonl")[-1]["step"] == 4
-    assert "evaluation: reward" in gymnast("eval", str(run))
+    assert "evaluation: reward" in gymnast("eval", str(run)).output
     assert "eval/reward/mean" in lines(run / "evaluations/001/metrics.jsonl")[0]
 
     model = AutoModelForCausalLM.from_pretrained(run / "model")

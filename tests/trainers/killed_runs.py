@@ -8,9 +8,10 @@ for an error; `operation`: before which operation on files). Importing torch tak
 done once; the fork that plays the job is killed by a real signal.
 """
 
-import importlib
+import importlib.util
 import json
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -20,12 +21,14 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
+import asked_once
 from gymnast.envs import Environment, tool
 from gymnast.trainers import build as run
 from gymnast.trainers import losses
@@ -251,17 +254,29 @@ def play(job: Mapping[str, Any]) -> None:
     trainer.train(resume=job["resume"])
 
 
+ANSWERS: asked_once.Answers = {}
+
+
 def fork(job: Mapping[str, Any]) -> int:
-    """Play a job in a fork; returns its exit status, that of a signal being negative."""
+    """Play a job in a fork; returns its exit status, that of a signal being negative.
+
+    What a fork that ends by itself has found out about its model, later ones know.
+    """
+    answers = Path(f"{job['log']}.answers")
     child = os.fork()
     if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        status = os.waitpid(child, 0)[1]
+        if answers.exists():
+            ANSWERS.update(pickle.loads(answers.read_bytes()))
+            answers.unlink()
+        return os.waitstatus_to_exitcode(status)
     code = 1
     try:
         log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
         save_checkpoints(job) if "checkpoints" in job else play(job)
+        answers.write_bytes(pickle.dumps(ANSWERS))
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -278,9 +293,13 @@ def serve() -> None:
         "gymnast.cli",
         "gymnast.agents.loading.tiny",
         "transformers.models.qwen3.modeling_qwen3",
+        "pandas",
+        *filter(importlib.util.find_spec, ["deepspeed"]),  # by accelerate, where it is installed
     ):
-        importlib.import_module(lazy)  # once, not in every fork
+        with redirect_stdout(sys.stderr):  # DeepSpeed says something
+            importlib.import_module(lazy)  # once, not in every fork
     torch.set_num_threads(1)
+    asked_once.ask_once(ANSWERS)
     for line in sys.stdin:
         print(fork(json.loads(line)), flush=True)
 

@@ -72,7 +72,9 @@ def just_sampled(model: Any, *, tokens: int = 24) -> Groups:
     async def sample() -> Groups:
         agent = TransformersAgent(model)
         prompts = [list(range(20 + n, 60 + n)) for n in range(2)]
-        return [[await answer(agent, prompt, member) for member in range(4)] for prompt in prompts]
+        asked = (answer(agent, prompt, member) for prompt in prompts for member in range(4))
+        answers = await asyncio.gather(*asked)
+        return [list(answers[:4]), list(answers[4:])]
 
     async def answer(agent: Any, prompt: list[int], member: int) -> Trajectory:
         sampling = Sampling(max_new_tokens=tokens, seed=member)

@@ -194,15 +194,17 @@ def test_an_agent_that_returns_no_completion_is_refused() -> None:
 
 
 def test_a_resumed_run_hands_its_weights_over_before_the_first_sample(
-    engines_run: Path, tmp_path: Path
+    engines_run: Path, server: Server, tmp_path: Path
 ) -> None:
+    make_trainer(agent=ProcessAgent(None, address=server.address), eval_rows=None).train()
     for steps, resume in ((2, False), (3, True)):
-        agent = ProcessAgent(None)  # whose server has other weights
+        agent = ProcessAgent(None, address=server.address)  # whose server has other weights
+        begun = len(agent.events())
         trainer = make_trainer(
             agent=agent, steps=steps, output_dir=tmp_path / "run", eval_every_steps=1
         )
         trainer.train(resume=resume)
-        events = agent.events()
+        events = agent.events()[begun:]
         assert [event.kind for event in events[:3]] == ["begin", "end", "sample"]
         versions = [event.version for event in events if event.kind == "end"]
         assert versions == ([2, 3] if resume else [0, 1, 2])

@@ -30,6 +30,7 @@ from accelerate.tracking import GeneralTracker
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+import asked_once
 from gymnast.agents import load_model
 from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.envs import Environment
@@ -323,7 +324,11 @@ def skipped_in_one(folder: Path) -> Found:
 def diverged_in_one(folder: Path) -> Found:
     output_dir = folder / "diverged_in_one"
     found = error_of(
-        algorithm=broken_in_one(lambda step: True), steps=12, rows_per_step=2, output_dir=output_dir
+        algorithm=broken_in_one(lambda step: True),
+        steps=12,
+        rows_per_step=2,
+        group_size=2,
+        output_dir=output_dir,
     )
     Accelerator(cpu=True).wait_for_everyone()  # the main process has saved the checkpoint
     return found | {"saved": sorted(path.name for path in output_dir.glob("checkpoints/*"))}
@@ -545,6 +550,7 @@ SCENARIOS = [
 def run_scenarios(scenarios: Sequence[Callable[[Path], Found]], folder: Path) -> None:
     """Run them in the order given, and write what this process found."""
     found = {}
+    asked_once.ask_once({})
     for scenario in scenarios:
         started = time.perf_counter()
         found[scenario.__name__] = scenario(folder)

@@ -255,7 +255,7 @@ def test_parse_never_raises() -> None:
 
 def test_step_never_raises_and_masks_stay_aligned() -> None:
     renderers = {name: renderer_of(name) for name in TEMPLATES}
-    check_figures(asyncio.run(play_many(renderers, 800, seed=1)))
+    check_figures(asyncio.run(play_many(renderers, 400, seed=1)))
 
 
 @pytest.mark.network

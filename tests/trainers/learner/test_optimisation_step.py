@@ -1,5 +1,6 @@
 """What a step's ratios compare with, and the memory that a step gives back."""
 
+import copy
 import ctypes
 import math
 from collections.abc import Mapping
@@ -39,17 +40,15 @@ def learned(
 def test_no_preset_clips_tokens_that_were_just_sampled(
     dtype: str, lora: Any, tokenizer: Any
 ) -> None:
-    def load() -> Any:
-        return load_model("tiny:", dtype=dtype, lora=lora, tokenizer=tokenizer)[0]
-
-    sampled = just_sampled(load())
+    model = load_model("tiny:", dtype=dtype, lora=lora, tokenizer=tokenizer)[0]
+    sampled = just_sampled(copy.deepcopy(model))
     groups = [[replace(t, states=range(len(t.turns))) for t in group] for group in sampled]
     for name in sorted({*names()} - {"distillation"}):  # which learns from a teacher alone
-        metrics = learned(load(), groups, make_algorithm(name))
+        metrics = learned(copy.deepcopy(model), groups, make_algorithm(name))
         assert metrics["updates/taken"] == 1 and metrics["grad_norm"] > 0, name
         assert metrics["clipped"] == 0, name
     # What the engine rounds otherwise is told beside it, and would fill GSPO's narrow clip.
-    against_engine = learned(load(), groups, make_algorithm("gspo", old_logprobs="engine"))
+    against_engine = learned(model, groups, make_algorithm("gspo", old_logprobs="engine"))
     for told in (against_engine, metrics):
         assert (told["engine/logprob_difference"] > 1e-3) == (dtype == "bfloat16")
     assert (against_engine["clipped"] > 0) == (dtype == "bfloat16")

@@ -366,10 +366,12 @@ def test_a_configs_trackers_reach_the_run_and_know_its_settings(tmp_path: Path) 
 # --- Values
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
-NESTED = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+NESTED = st.recursive(
+    LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5
+)
 
 
-@given(st.dictionaries(st.text(), NESTED))
+@given(st.dictionaries(st.text(), NESTED, max_size=4))
 def test_flattened_settings_are_what_every_tracker_takes(settings: Mapping[str, Any]) -> None:
     for name, value in flattened(settings).items():
         assert isinstance(name, str) and isinstance(value, bool | int | float | str)
