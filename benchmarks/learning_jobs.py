@@ -1,8 +1,8 @@
 """The jobs of `learning.py`, by name: each is a config and what is changed in it.
 
 grpo-0, rloo-0, ..., trl-0      the job of the section on TRL, by several algorithms
-cispo-0, rejection-0, ...       the same, eight steps, by every other name of docs/algorithms.md
-main-0                          examples/arithmetic.yaml as it is
+cispo-0, rejection-0, ...       eight smaller steps of it, by every other name of docs/algorithms.md
+main-0, main-1, main-2          examples/arithmetic.yaml after a warm-up of four steps
 shop-warmup-0, -worked, -distil examples/shop.yaml: what brings a model to call a tool at all
 warehouse-warmup-0, ...         the same for four tools that share a state
 trail-grpo-0, -turn_level, ...  four dependent calls and one reward, by how credit is given
@@ -57,6 +57,11 @@ MAIN = {
 # As TRL's committed run.
 AS_TRL = {"evaluation.every_steps": 0}
 COMPARED = ("grpo", "rloo", "dr_grpo", "gspo")
+EIGHT_STEPS: Settings = {
+    "trainer.steps": 8,
+    "trainer.rows_per_step": 4,
+    "evaluation": {"rows": 64, "every_steps": 0, "temperature": 1.0},
+}
 # Those without a curve otherwise, with what they need.
 OTHERS: Mapping[str, Settings] = {
     "cispo": {},
@@ -185,7 +190,7 @@ def _jobs() -> dict[str, LearningJob]:
             side = "learning_trl" if name == "trl" else "learning_gymnast"
             jobs[f"{name}-{seed}"] = LearningJob("algorithms", ARITHMETIC, settings, side)
     for name, changed in OTHERS.items():
-        settings = {**AS_TRL, "trainer.steps": 8, "algorithm.name": name, **changed}
+        settings = {**EIGHT_STEPS, "algorithm.name": name, **changed}
         jobs[f"{name}-0"] = LearningJob("eight steps", ARITHMETIC, settings)
     jobs["distillation-0"] = LearningJob("eight steps", SHOP, ALONE)
     jobs["code-0"] = LearningJob("code", CODE, {})
