@@ -9,6 +9,7 @@ from gymnast.agents.backends import find_backend
 from gymnast.agents.loading.adapters import check_lora
 from gymnast.agents.loading.load import load_model, load_tokenizer, model_context_length
 from gymnast.errors import ConfigError
+from gymnast.trainers.base.config_errors import in_section
 from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.settings import RunSettings, check_sampling
 from gymnast.trainers.config.environments import (
@@ -23,6 +24,7 @@ from gymnast.trainers.config.sections import (
     ModelSection,
     RunConfig,
     SamplingSection,
+    TrainerSection,
 )
 from gymnast.trainers.config.task import RunTask, prepare_task
 from gymnast.trainers.config.warmup import check_demonstrations, prepare_warmup
@@ -70,23 +72,25 @@ def build_trainer(
     task = prepare_task(config, tokenizer, model_context_length(config.model.name))
     warmup = prepare_warmup(config, task)
     lora = config.model.lora
-    model, _ = load_model(
-        config.model.name,
-        dtype=config.model.dtype,
-        float32_head=config.model.float32_head,
-        lora=lora.model_dump() if lora is not None else None,
-        tokenizer=tokenizer,
-        seed=config.seed,
-    )
-    trainer = Trainer(
-        model,
-        tokenizer,
-        task.make_env,
-        task.training_rows,
-        **trainer_settings(config, task),
-        warmup=warmup,
-        observer=observer,
-    )
+    with in_section("model", ModelSection.model_fields):
+        model, _ = load_model(
+            config.model.name,
+            dtype=config.model.dtype,
+            float32_head=config.model.float32_head,
+            lora=lora.model_dump() if lora is not None else None,
+            tokenizer=tokenizer,
+            seed=config.seed,
+        )
+    with in_section("trainer", TrainerSection.model_fields):
+        trainer = Trainer(
+            model,
+            tokenizer,
+            task.make_env,
+            task.training_rows,
+            **trainer_settings(config, task),
+            warmup=warmup,
+            observer=observer,
+        )
     trainer.longest_episode = int(config.environment.settings.get("context_length", 0))
     if resume and config.output_dir is not None and trainer.accelerator.is_main_process:
         save_config(config, Path(config.output_dir) / CONFIG_FILE)
@@ -97,7 +101,8 @@ def _check_adapters(config: RunConfig) -> None:
     """Check their settings, and that there are any where they have a learning rate."""
     rate, lora = config.trainer.adapter_learning_rate, config.model.lora
     if lora is not None:
-        check_lora(lora.model_dump())
+        with in_section("model", ModelSection.model_fields):
+            check_lora(lora.model_dump())
     elif rate is not None:
         raise ConfigError(
             f"trainer.adapter_learning_rate: is {rate:g}, and there are no adapters; set "

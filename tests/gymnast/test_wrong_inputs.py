@@ -292,7 +292,7 @@ SETTINGS = {
     ),
     "an option of peft of another type": (
         "train run.yaml model.lora='{extra: {use_dora: maybe}}'",
-        "lora.extra.use_dora: must be true or false, got 'maybe'",
+        "model.lora.extra.use_dora: must be true or false, got 'maybe'",
     ),
     "a schedule that nobody has": (
         "train run.yaml trainer.schedule=cosin",
@@ -300,7 +300,7 @@ SETTINGS = {
     ),
     "an option that peft does not have": (
         "train run.yaml model.lora='{extra: {use_rslor: true}}'",
-        "lora.extra.use_rslor: peft's LoraConfig has no such option. Did you mean 'use_rslora'?",
+        "model.lora.extra.use_rslor: peft's LoraConfig has no such option. Did you mean 'use_rslor",
     ),
     "a number that is none": (
         "train run.yaml trainer.learning_rate=.nan",
@@ -392,11 +392,11 @@ SETTINGS = {
     ),
     "bounds of importance that no ratio of 1 is within": (
         "train run.yaml algorithm.importance_bounds=[2,3]",
-        "importance_bounds: must be two numbers [low, high] with 0 <= low < 1 < high, got [2.0, 3",
+        "algorithm.importance_bounds: must be two numbers [low, high] with 0 <= low < 1 < high, ",
     ),
     "a level of weights that there are not": (
         "train run.yaml algorithm.importance_level=sequence",
-        "importance_level: is sequence, and nothing is weighted; set importance_cap or ",
+        "algorithm.importance_level: is sequence, and nothing is weighted; set importance_cap or ",
     ),
     "an algorithm of states in an environment that says none": (
         "train run.yaml algorithm.name=gigpo",

@@ -13,7 +13,7 @@ from transformers import Mamba2Config, Mamba2ForCausalLM
 
 from gymnast.agents.loading.load import load_tokenizer
 from gymnast.envs import Environment
-from gymnast.errors import ConfigError
+from gymnast.errors import ConfigError, ModelError
 from gymnast.trainers.build import build_trainer, evaluation_config
 from gymnast.trainers.config.files import load_config, parse_config
 from gymnast.types import Sampling
@@ -96,6 +96,25 @@ def test_the_config_is_kept_in_the_runs_folder(tmp_path: Path) -> None:
 def test_a_config_that_does_not_hold_never_reaches_a_model() -> None:
     with pytest.raises(ConfigError, match=r"trainer.steps: must be >= 1"):
         build(trainer={"steps": 0})
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        (
+            {"model": {"lora": {"extra": {"r": 8}}}},
+            "model.lora.extra.r: leave it out, and set model.lora.rank",
+        ),
+        ({"model": {"lora": {"target": ["qproj"]}}}, "model.lora.target: "),
+        ({"trainer": {"activations": "offload"}}, "trainer.activations: must be auto, keep or"),
+    ],
+)
+def test_what_is_found_while_the_model_is_made_is_named_as_in_the_yaml(
+    sections: dict[str, Any], said: str
+) -> None:
+    with pytest.raises((ConfigError, ModelError)) as caught:
+        build(**sections)
+    assert str(caught.value).startswith(said)
 
 
 # Evaluation

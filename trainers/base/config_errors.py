@@ -1,10 +1,17 @@
-"""Pydantic's validation errors as sentences, one line each: the dotted key, the rule, the value."""
+"""Errors about a config in sentences, one line each: the dotted key, the rule, the value.
 
-from collections.abc import Mapping, Sequence
+Pydantic's validation errors become such (`sentences`); those of functions that are called with the
+keys of a section get its name (`in_section`).
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from gymnast.errors import ConfigError, GymnastError, ModelError
 from gymnast.trainers.base.key_hints import unknown_key
 
 # The error type of a name that means nothing; the message, its context's `why`, is a whole one.
@@ -29,6 +36,25 @@ _RULES = {
     "literal_error": "must be one of {expected}",
     "enum": "must be one of {expected}",
 }
+
+
+@contextmanager
+def in_section(section: str, keys: Iterable[str]) -> Iterator[None]:
+    """Within the block, what an error says of a key of a section it says of the dotted key.
+
+    Args:
+        section: Its dotted name.
+        keys: Of the section; functions that a run calls with them know them without the section.
+    """
+    # A key that begins a line (`lora: ...`), or one of a section within (`set lora.rank`).
+    named = rf"(?:^(?=(?:{'|'.join(keys)})[.:])|(?<![\w.])(?=(?:{'|'.join(keys)})\.[a-z]))"
+    try:
+        yield
+    except GymnastError as error:
+        dotted = re.sub(named, f"{section}.", str(error), flags=re.MULTILINE)
+        if dotted == str(error) or type(error) not in (ConfigError, ModelError):
+            raise
+        raise type(error)(dotted) from error
 
 
 def sentences(error: ValidationError, model: type[BaseModel]) -> list[str]:

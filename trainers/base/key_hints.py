@@ -1,8 +1,8 @@
 """Hints for an unknown key of a run's YAML: the key that was probably meant.
 
 The key is compared with other frameworks' names for the same setting, then with the keys of its
-section, then with those of the other sections. The caller passes the latter, as they come from
-rooms above this one.
+section and their words, then with the keys of the other sections. The caller passes the latter, as
+they come from rooms above this one.
 """
 
 from collections.abc import Sequence
@@ -131,6 +131,8 @@ def unknown_key(
         hint = meant_elsewhere(str(key), run_keys)
     elif near := nearest(key, known):
         hint = f"did you mean {near}?"
+    elif longer := [name for name in known if f"_{key}_" in f"_{name}_"]:
+        hint = f"did you mean {' or '.join(longer[:2])}?"
     else:
         hint = meant_elsewhere(str(key), run_keys) or f"the keys are {', '.join(known)}"
     return f"{dotted}: unknown key; {hint}"

@@ -31,7 +31,7 @@ from gymnast.trainers.algorithms.algorithm import Algorithm, UnknownOptions, mak
 from gymnast.trainers.algorithms.distillation import Teacher
 from gymnast.trainers.algorithms.importance import Level
 from gymnast.trainers.algorithms.kl import Kl
-from gymnast.trainers.base.config_errors import dotted_keys
+from gymnast.trainers.base.config_errors import dotted_keys, in_section
 from gymnast.trainers.base.key_hints import unknown_key
 from gymnast.trainers.base.settings import (
     Count,
@@ -205,7 +205,8 @@ class AlgorithmSection(GroupSettings, AlgorithmParts):
         kl = Kl(**self.kl.model_dump()) if self.kl is not None else None
         teacher = Teacher(**self.teacher.model_dump()) if self.teacher is not None else None
         try:
-            algorithm = make_algorithm(kl=kl, teacher=teacher, **settings)
+            with in_section("algorithm", AlgorithmParts.model_fields):
+                algorithm = make_algorithm(kl=kl, teacher=teacher, **settings)
         except UnknownOptions as error:  # perhaps keys of another section
             lines = [
                 unknown_key("algorithm", name, error.known, run_keys()) for name in error.names

@@ -205,6 +205,11 @@ MISTAKES = {
     "algorithm.gamma=1": "algorithm.gamma: unknown key; the keys are clip_low, clip_high, ",
     "algorithm.clip_low=2": "algorithm.clip_low: must be <= 1, got 2",
     "algorithm.clip_low=wide": "algorithm.clip_low: must be a number, got 'wide'",
+    "algorithm.importance_bounds=[2, 3]": "algorithm.importance_bounds: must be two numbers [low",
+    "algorithm.importance_level=sequence": "algorithm.importance_level: is sequence, and nothing",
+    "algorithm={importance_cap: 2, old_logprobs: engine}": "algorithm.old_logprobs: must be train",
+    "trainer.dynamic_sampling={most_rows: 9, rows: 9}": "trainer.dynamic_sampling.rows: unknown "
+    "key; did you mean most_rows?",
     "algorithm.epochs=0": "algorithm.epochs: must be >= 1, got 0",
     "algorithm.kl={}": "algorithm.kl.coefficient: is required",
     "algorithm.kl.estimator=k4": "algorithm.kl.coefficient: is required",
