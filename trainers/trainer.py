@@ -321,7 +321,9 @@ class Trainer:
         collected = time.perf_counter()
         to_learn_from = rollouts.to_learn_from[: self.rows_per_step]
         done, beside = self.step / self.steps, self.warmup.beside(self.step)
-        learned = self.learner.update(to_learn_from, self.step, done=done, demonstrations=beside)
+        learned = self.learner.update(
+            to_learn_from, self.step, done=done, demonstrations=beside, played=rollouts
+        )
         of_rows = self._rows.played({group.row_index: group.rewards for group in rollouts})
         self.step += 1
         metrics = learned.metrics | rollouts.metrics | of_rows
@@ -359,6 +361,7 @@ class Trainer:
             evaluation_episodes=self._evaluation.episodes(self.eval_rows),
             evaluated_every=self.eval_every_steps,
             longest=longest,
+            after_warmup=self.warmup.left > 0,
         )
 
     def _record(self, metrics: Mapping[str, float]) -> None:

@@ -28,6 +28,13 @@ class HalfHopeless(Environment):
         return 0.0 if self.row["hopeless"] else zlib.crc32(episode.answer.encode()) % 997 / 997
 
 
+class Fined(HalfHopeless):
+    """The rows that never pay cost something."""
+
+    def reward(self, episode: Any) -> float:
+        return -1.0 if self.row["hopeless"] else super().reward(episode)
+
+
 class Plays:
     """Keeps which rows each step played, and its metrics."""
 
@@ -50,6 +57,7 @@ class Plays:
 
 def make(tokenizer: Any, **settings: Any) -> tuple[Trainer, Plays]:
     plays, rows = Plays(), settings.pop("rows", ROWS)
+    environment = settings.pop("environment", HalfHopeless)
     small: dict[str, Any] = {
         "sampling": Sampling(max_new_tokens=6),
         "group_size": 2,
@@ -59,7 +67,7 @@ def make(tokenizer: Any, **settings: Any) -> tuple[Trainer, Plays]:
         "deterministic": True,
         "observer": plays,
     }
-    return Trainer(tiny_model(), tokenizer, HalfHopeless, rows, **(small | settings)), plays
+    return Trainer(tiny_model(), tokenizer, environment, rows, **(small | settings)), plays
 
 
 def in_their_order(rows: Sequence[Any] = ROWS) -> list[Any]:
@@ -93,6 +101,12 @@ def test_each_step_trains_on_its_groups_and_plays_the_rows_that_it_takes(tokeniz
         assert metrics["episodes/finished"] == 2 * len(rows)
         in_vain = metrics["dynamic_sampling/tokens_in_vain"]
         assert metrics["tokens/sampled"] == metrics["tokens/trained"] + in_vain
+
+
+def test_the_rewards_of_groups_that_were_replaced_are_known(tokenizer: Any) -> None:
+    trainer, _ = make(tokenizer, environment=Fined, dynamic_sampling={"most_rows": 8})
+    trainer.train()
+    assert trainer.learner.outcomes.lowest == -1
 
 
 def test_without_it_half_of_the_groups_teach_nothing(tokenizer: Any) -> None:

@@ -200,6 +200,7 @@ class Learner:
         *,
         done: float = 0.0,
         demonstrations: Sequence[Trajectory] = (),
+        played: Groups | None = None,
     ) -> Learned:
         """Learn from a step's trajectories; a collective call.
 
@@ -208,6 +209,7 @@ class Learner:
             step: How many steps came before; seeds dropout, so that a resumed run draws the same.
             done: The share of the run's steps that came before, for the schedule.
             demonstrations: Of all processes, to learn from beside them.
+            played: All groups of the step, where others were played than are learned from.
 
         Raises:
             NotEnoughMemory: An episode is too long for the memory there is.
@@ -236,7 +238,7 @@ class Learner:
                 demonstrations,
             )
         self.gather()
-        return replace(learned, metrics=learned.metrics | self.outcomes.metrics(groups))
+        return replace(learned, metrics=learned.metrics | self.outcomes.metrics(groups, played))
 
     def has_spread(self, group: Sequence[Trajectory]) -> bool:
         """Whether the estimator learns anything from a group; see `credit.has_spread`."""

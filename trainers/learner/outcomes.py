@@ -11,6 +11,9 @@ episodes/rest/tokens, episodes/rest/turns
                                  likewise over the others of these groups. Groups whose rewards are
                                  all alike are in neither, so rows of different lengths are not what
                                  differs
+
+With dynamic sampling, all of these count the groups that were learned from; the rewards that the
+run has seen are those of the groups that were replaced, too.
 """
 
 import math
@@ -33,13 +36,16 @@ class Outcomes:
     def __init__(self) -> None:
         self.lowest, self.highest = math.inf, -math.inf
 
-    def metrics(self, groups: Groups) -> dict[str, float]:
+    def metrics(self, groups: Groups, played: Groups | None = None) -> dict[str, float]:
         """Remember the rewards of a step, and describe its groups; see the top of this file.
 
         Args:
             groups: Of all processes, with the rewards that were played for.
+            played: These and others, from which nothing is learned, such as those that dynamic
+                sampling replaced; None: there are no others.
         """
-        seen = [trajectory.reward for group in groups for trajectory in group]
+        rewarded = groups if played is None else played
+        seen = [trajectory.reward for group in rewarded for trajectory in group]
         self.lowest, self.highest = min([self.lowest, *seen]), max([self.highest, *seen])
         compared = [group for group in groups if len(group) > 1]
         if not compared:

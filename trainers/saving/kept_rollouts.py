@@ -39,6 +39,7 @@ class Expected(NamedTuple):
         evaluated_every: After every n-th step there is one, besides those before the first and
             after the last; 0 for these two alone.
         longest: Tokens of the longest episode.
+        after_warmup: Whether there is one after a warm-up too.
     """
 
     steps: range
@@ -46,6 +47,7 @@ class Expected(NamedTuple):
     evaluation_episodes: int
     evaluated_every: int
     longest: int
+    after_warmup: bool = False
 
 
 class KeptRollouts:
@@ -158,7 +160,8 @@ class KeptRollouts:
         """How many episodes are going to be written, at most."""
         every, also = self._settings.every_n, expected.evaluated_every
         steps = sum(step % every == 0 for step in expected.steps)
-        evaluations = 2 + sum(step % also == 0 for step in expected.steps) if also else 2
+        evaluations = 2 + expected.after_warmup  # before the first step and after the last
+        evaluations += sum(step % also == 0 for step in expected.steps) if also else 0
         return steps * self._most(expected.step_episodes) + evaluations * self._most(
             expected.evaluation_episodes
         )

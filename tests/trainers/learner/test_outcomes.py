@@ -49,6 +49,14 @@ def test_what_is_lowest_and_highest_is_remembered() -> None:
     assert alike(continued.metrics(groups([1, 1], [0, 0], [0, 0]))) == (2 / 3, 1 / 3)
 
 
+def test_rewards_of_groups_that_were_replaced_are_seen_and_not_counted() -> None:
+    learned = groups([0.2, 0.2], [0.2, 0.5])
+    outcomes = Outcomes()
+    found = outcomes.metrics(learned, [*learned, *groups([0.0, 0.0], [1.0, 1.0])])
+    assert alike(found) == (0, 0)
+    assert (outcomes.lowest, outcomes.highest) == (0.0, 1.0)
+
+
 def test_lengths_compare_the_best_of_a_group_with_its_others() -> None:
     hopeless = [episode(0, 50), episode(0, 70)]
     learnt = [episode(1, 3, 4), episode(1, 5), episode(0, 10, 10, 10), episode(0.5, 2)]

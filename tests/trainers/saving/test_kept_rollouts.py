@@ -179,11 +179,24 @@ class Letters(Environment):
         return float(sum(map(str.isalpha, episode.answer)))
 
 
-def train(tokenizer: Any, folder: Path, rows: Sequence[Any], **settings: Any) -> None:
+class Solved(Letters):
+    """Says how to be rewarded."""
+
+    def solve(self, row: Any) -> Any:
+        return [{"role": "assistant", "content": "abc"}]
+
+
+def train(
+    tokenizer: Any,
+    folder: Path,
+    rows: Sequence[Any],
+    environment: type[Environment] = Letters,
+    **settings: Any,
+) -> None:
     Trainer(
         tiny_model(),
         tokenizer,
-        Letters,
+        environment,
         rows,
         sampling=Sampling(max_new_tokens=4),
         group_size=4,
@@ -213,6 +226,18 @@ def test_the_file_of_a_step_has_what_was_learned_from(tokenizer: Any, tmp_path: 
     best = max(first, key=lambda saved: saved.trajectory.reward)
     assert max(best.advantages or ()) > 0
     assert {span.version for saved in second for span in saved.trajectory.versions} == {1}
+
+
+def test_what_is_expected_is_what_is_kept_with_the_evaluation_after_a_warm_up(
+    tokenizer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    warmup = {"demonstrations": "solve", "steps": 1}
+    train(tokenizer, tmp_path, ROWS, Solved, warmup=warmup, eval_rows=ROWS)
+    files = (tmp_path / "rollouts").iterdir()
+    assert sum(len(read_rollouts(file)) for file in files) == 2 * 8 + 3 * 2
+    (said,) = [message for message in caplog.messages if "at most" in message]
+    assert f"({2 * 8 + 3 * 2} episodes of at most" in said
 
 
 def test_what_is_kept_changes_nothing_of_what_is_learned(tokenizer: Any, tmp_path: Path) -> None:
