@@ -59,7 +59,7 @@ def make(tokenizer: Any, **settings: Any) -> tuple[Trainer, Plays]:
     plays, rows = Plays(), settings.pop("rows", ROWS)
     environment = settings.pop("environment", HalfHopeless)
     small: dict[str, Any] = {
-        "sampling": Sampling(max_new_tokens=6),
+        "sampling": Sampling(max_new_tokens=4),
         "group_size": 2,
         "rows_per_step": 2,
         "steps": 4,
@@ -144,15 +144,15 @@ CHOICES: list[dict[str, Any]] = [
 def test_a_resumed_run_plays_the_rows_that_the_killed_one_would_have(
     tokenizer: Any, tmp_path: Path, choice: dict[str, Any]
 ) -> None:
-    whole, plays = make(tokenizer, **choice)
+    whole, plays = make(tokenizer, **choice, steps=3)
     whole.train()
     first, before = make(tokenizer, **choice, steps=2, output_dir=tmp_path)
     first.train()
-    second, after = make(tokenizer, **choice, output_dir=tmp_path)
+    second, after = make(tokenizer, **choice, steps=3, output_dir=tmp_path)
     second.train(resume=True)
     assert before.rows + after.rows == plays.rows
     assert before.metrics + after.metrics == plays.metrics
-    state = Checkpoints(tmp_path / "checkpoints").load(4)["parts"]["rows"]
+    state = Checkpoints(tmp_path / "checkpoints").load(3)["parts"]["rows"]
     assert json.loads(json.dumps(state)) == state
 
 

@@ -315,7 +315,7 @@ def test_many_micro_batches_in_bfloat16_add_up_to_the_gradient_of_one_process(
     model = bfloat16_model()
     optimizer = KeepsGradients(model.parameters(), learning_rate=0.0)
     settings = UpdateSettings(algorithm, 1e9, tokens_per_microbatch=1)
-    update(Policy(model), optimizer, short_groups(), settings, Accelerator())
+    update(Policy(model), optimizer, short_groups()[:16], settings, Accelerator())
     alone = torch.cat([gradient.flatten() for gradient in optimizer.gradients])
     for name, most in (("replicated", 1e-5), ("sharded", 5e-3)):
         ours, theirs = (torch.load(folder / f"{name}_{process}.pt") for process in (0, 1))
