@@ -39,6 +39,8 @@ FILES = {
     "t5/tokenizer.json": "{}",
     "odd/config.json": '{"model_type": "oddity"}',
     "odd/tokenizer.json": "{}",
+    "other.py": "def price(trajectory): ...\n\ndef between(one, other): ...\n",
+    "rewarded.yaml": "rewards: [{function: overlong}]\n",
     "falls.py": """
 def raises(done):
     raise KeyError("x")
@@ -385,6 +387,39 @@ SETTINGS = {
     "an option that a reward function needs": (
         "train run.yaml 'rewards=[{function: overlong, limit: 8}]'",
         "rewards.0.buffer: is required",
+    ),
+    "a reward function of two things": (
+        "train run.yaml 'rewards=[{function: other.py:between}]'",
+        "rewards.0.function: must take one argument, the trajectory, and takes (one, other); opt",
+    ),
+    "two reward functions of one name": (
+        "train run.yaml 'rewards=[{function: shop.py:price}, {function: other.py:price}]'",
+        "rewards.1.function: another part of the reward is called 'price' already; rename the fun",
+    ),
+    "an option of one reward function": (
+        "train rewarded.yaml rewards.0.weight=2",
+        "override 'rewards.0.weight=2': rewards is [{{'function': 'overlong'}}], which has no "
+        "keys; give all of it (rewards=...)",
+    ),
+    "a section of the trainer where there is none of its name": (
+        "train run.yaml 'dynamic_sampling={most_rows: 8}'",
+        "dynamic_sampling: unknown key; did you mean trainer.dynamic_sampling?",
+    ),
+    "a section of the trainer in another one": (
+        "train run.yaml 'algorithm.curriculum={target: 0.5}'",
+        "algorithm.curriculum: unknown key; did you mean trainer.curriculum?",
+    ),
+    "rollouts that are kept now and then": (
+        "train run.yaml rollouts.keep=some",
+        "rollouts.keep: must be one of 'all' or 'none', got 'some'",
+    ),
+    "a curriculum by a column that is not there": (
+        "train run.yaml 'trainer.curriculum={by: nothing}'",
+        "trainer.curriculum.by: must find something in a training row, got nothing (the columns: ",
+    ),
+    "fewer rows to replace with than a step has": (
+        "train run.yaml 'trainer.dynamic_sampling={most_rows: 1}'",
+        "trainer.dynamic_sampling.most_rows: must be >= 2, trainer.rows_per_step, got 1; three ",
     ),
     "a punishment that begins before the first token": (
         "train run.yaml 'rewards=[{function: overlong, limit: 8, buffer: 9}]'",

@@ -129,6 +129,8 @@ def unknown_key(
     dotted = f"{section}.{key}" if section else str(key)
     if str(key) in OTHER_NAMES:
         hint = meant_elsewhere(str(key), run_keys)
+    elif sections := _sections_of(str(key), run_keys):  # said before a key that is only alike
+        hint = f"did you mean {' or '.join(sections)}?"
     elif near := nearest(key, known):
         hint = f"did you mean {near}?"
     elif longer := [name for name in known if f"_{key}_" in f"_{name}_"]:
@@ -164,6 +166,13 @@ def setting_meant(name: str, run_keys: Sequence[str]) -> str | None:
         names.setdefault(other.rpartition(".")[2], other)
     near = nearest(key, names)
     return names[near] if near is not None else None
+
+
+def _sections_of(name: str, run_keys: Sequence[str]) -> list[str]:
+    """The dotted sections of this name in a run's YAML; two at most."""
+    parts = [dotted.split(".")[:-1] for dotted in run_keys]
+    sections = {".".join(of[:end]) for of in parts for end in range(1, len(of) + 1)}
+    return sorted(each for each in sections if each.rpartition(".")[2] == name)[:2]
 
 
 def places_of(key: str, run_keys: Sequence[str]) -> list[str]:

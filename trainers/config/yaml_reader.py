@@ -115,7 +115,7 @@ def with_overrides(
             if not isinstance(section, dict):
                 raise ConfigError(
                     f"override {override!r}: {'.'.join(names[:depth])} is {section!r:.100}, "
-                    f"which has no keys"
+                    f"which has no keys; give all of it ({'.'.join(names[:depth])}=...)"
                 )
         section[names[-1]] = value
     return result

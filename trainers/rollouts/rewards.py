@@ -24,8 +24,9 @@ broke: its reward is 0.
 """
 
 import asyncio
+import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -107,7 +108,10 @@ def load_rewards(named: Sequence[tuple[str, float, Mapping[str, Any]]]) -> list[
         field = f"rewards.{index}.function"
         name = path.rpartition(":")[2]
         if name in rewards or name == OWN:
-            raise ConfigError(f"{field}: another part of the reward is called {name!r} already")
+            raise ConfigError(
+                f"{field}: another part of the reward is called {name!r} already; rename the "
+                "function, or leave one of them out"
+            )
         function = _with_options(REWARDS.find(path, field), options, f"rewards.{index}")
         rewards[name] = Reward(name, function, weight)
     return list(rewards.values())
@@ -119,10 +123,11 @@ def _with_options(
     """A function with its options bound.
 
     Raises:
-        ConfigError: It has no such option, one has another kind of value, one is missing, or two
-            do not go together.
+        ConfigError: It cannot be called with a trajectory; it has no such option, one has another
+            kind of value, one is missing, or two do not go together.
     """
     fields = options_of(function)
+    _check_takes_a_trajectory(function, fields, section)
     if unknown := [name for name in options if name not in fields]:
         known = ["function", "weight", *fields]
         raise ConfigError("\n".join(unknown_key(section, name, known) for name in unknown))
@@ -132,6 +137,22 @@ def _with_options(
     if function is overlong:
         _check_overlong(section, **checked)
     return partial(function, **checked)
+
+
+def _check_takes_a_trajectory(
+    function: Callable[..., Any], options: Iterable[str], section: str
+) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions that are written in C
+        return
+    try:
+        signature.bind(None, **dict.fromkeys(options))
+    except TypeError:
+        raise ConfigError(
+            f"{section}.function: must take one argument, the trajectory, and takes {signature}; "
+            "options are keyword-only: (trajectory, *, scale: float = 1.0)"
+        ) from None
 
 
 async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Trajectory | None:

@@ -25,6 +25,17 @@ from gymnast.trainers.config.sections import RunConfig
             "sampling.learning_rate: unknown key; did you mean trainer.learning_rate or "
             "warmup.learning_rate?",
         ),
+        (
+            "",
+            "dynamic_sampling",
+            "dynamic_sampling: unknown key; did you mean trainer.dynamic_sampling?",
+        ),
+        (
+            "algorithm",
+            "curriculum",
+            "algorithm.curriculum: unknown key; did you mean trainer.curriculum?",
+        ),
+        ("trainer", "warmup", "trainer.warmup: unknown key; did you mean warmup?"),
         ("trainer", "zzz", "trainer.zzz: unknown key; the keys are steps, rows_per_step"),
     ],
 )
