@@ -109,7 +109,7 @@ ROOMS = {
     ),
     "commands": (
         "agents envs envs.environment sandboxes.backends trainers.base trainers.config "
-        "trainers.conversations trainers.data trainers.saving"
+        "trainers.conversations trainers.data trainers.demonstrations trainers.saving"
     ),
 }  # fmt: skip
 

@@ -53,7 +53,8 @@ class Arithmetic(Environment):
     `a`, `b` and `operation` the right call is one that returned the answer.
 
     Args:
-        worked_turns: As for `Environment`; by default, the prompt shows one question for each tool.
+        worked_turns: As for `Environment`; by default, the prompt shows one question for each tool
+            or, where `max_turns` is 1, two answers.
         min_operand: The smallest operand of generated rows.
         max_operand: The largest operand of generated rows.
         **settings: As for `Environment`.
@@ -105,10 +106,16 @@ class Arithmetic(Environment):
         return {"prompt": problem.question, **problem._asdict(), "answer": problem.answer}
 
     def solve(self, row: Mapping[str, Any]) -> list[Any] | None:
-        """The right call, then the answer; None for rows that do not say what to call."""
+        """The right call, then the answer; None for rows that do not say what to call.
+
+        The answer alone where there is one turn.
+        """
         if any(row.get(name) is None for name in ("a", "b", "operation")):
             return None
-        return [call(row["operation"], a=row["a"], b=row["b"]), f"The answer is {row['answer']}."]
+        answer = f"The answer is {row['answer']}."
+        if self.max_turns == 1:
+            return [answer]
+        return [call(row["operation"], a=row["a"], b=row["b"]), answer]
 
     def reward(self, episode: Episode) -> float:
         """The highest part reached; see the class."""

@@ -21,7 +21,7 @@ from gymnast.envs.records.assistant import assistant_message, with_call_ids
 from gymnast.envs.records.episode import CallRecord, Outcome
 from gymnast.errors import ConfigError, InfrastructureError, NoSolution
 from gymnast.threads import EpisodeThread
-from gymnast.types import Message
+from gymnast.types import Message, StopReason
 
 _OVER = object()
 _FORMS = "a list of assistant messages, a generator of them, or None where the row has no solution"
@@ -148,9 +148,10 @@ class Solution:
         self._check_calls()
         more = await self._advance()
         if more is not _OVER:
+            way_out = "; raise max_turns" if state.stop_reason == StopReason.max_turns else ""
             raise self._blame.error(
                 f"the episode ended ({state.stop_reason}) with message {self.said}, but solve "
-                f"goes on with {more!r:.200}"
+                f"goes on with {more!r:.200}{way_out}"
             )
 
     async def close(self) -> None:

@@ -5,11 +5,13 @@ made for that purpose: its box, its `np_random` and its metrics are not those of
 """
 
 import asyncio
+import copy
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -37,10 +39,12 @@ class WorkedEpisode:
     Attributes:
         row: What it was played on.
         messages: Its conversation, without the system messages in front.
+        reward: What it earned.
     """
 
     row: Mapping[str, Any]
     messages: tuple[Message, ...]
+    reward: float
 
     @property
     def called(self) -> set[str]:
@@ -68,10 +72,8 @@ async def worked_turns(env: AnEnvironment, row: Any) -> list[Message]:
     episodes = await _episodes(env)
     own = _text(row)
     others = [episode for episode in episodes if _text(episode.row) != own]
-    return [message for each in others[: env.worked_turns] for message in each.messages]
-
-
-# ---- playing them ----
+    shown = [message for each in others[: env.worked_turns] for message in each.messages]
+    return copy.deepcopy(shown)  # what an episode does to its messages does not reach the next one
 
 
 async def _play(env: AnEnvironment) -> list[WorkedEpisode]:
@@ -108,6 +110,7 @@ async def _play(env: AnEnvironment) -> list[WorkedEpisode]:
             f"different rows with a solution is {len(episodes)}. Lower worked_turns, or pass "
             "worked_rows=[...]."
         )
+    _warn_of_low_rewards(type(env).__name__, episodes)
     return _numbered(episodes)
 
 
@@ -146,7 +149,7 @@ async def _solved(player: AnEnvironment, row: Any) -> WorkedEpisode:
     reward = sum(outcome.reward for outcome in outcomes)
     _check_reward(player, kept, reward, outcomes[-1].info)
     messages = player.messages[_leading(player.messages) :]
-    return WorkedEpisode(kept, tuple(_followed(messages, player)))
+    return WorkedEpisode(kept, tuple(_followed(messages, player)), reward)
 
 
 def _followed(messages: list[Message], player: AnEnvironment) -> list[Message]:
@@ -165,18 +168,26 @@ def _followed(messages: list[Message], player: AnEnvironment) -> list[Message]:
 
 
 def _check_reward(player: AnEnvironment, row: Any, reward: float, info: Mapping[str, Any]) -> None:
-    """Refuse an episode that shows nothing good; warn of one that may not show the best."""
-    owner = type(player).__name__
-    earned = "no reward (None)" if info.get("no_reward") else f"a reward of {reward:g}"
-    what = f"{owner}.solve earned {earned}, and the episode ended {info['stop_reason']}"
+    """Refuse an episode that shows nothing good."""
     if info.get("no_reward") or reward <= 0:
+        earned = "no reward (None)" if info.get("no_reward") else f"a reward of {reward:g}"
         raise UserCodeError(
             "solve",
             row,
-            f"{what}: worked turns show episodes with a reward above 0 (row: {row!r:.500})",
+            f"{type(player).__name__}.solve earned {earned}, and the episode ended "
+            f"{info['stop_reason']}: worked turns show episodes with a reward above 0 (row: "
+            f"{row!r:.500})",
         )
-    if reward < 1:
-        logger.warning("%s: is this the best there is? (worked turn of row: %.300r)", what, row)
+
+
+def _warn_of_low_rewards(owner: str, episodes: Sequence[WorkedEpisode]) -> None:
+    """Warn, once for all, of episodes that may not show the best."""
+    if low := [episode for episode in episodes if episode.reward < 1]:
+        logger.warning(
+            "%s.solve earned a reward of %g; %d of %d worked turns earned less than 1: is this the "
+            "best there is? (row: %.300r)",
+            *(owner, low[0].reward, len(low), len(episodes), low[0].row),
+        )
 
 
 def _numbered(episodes: Sequence[WorkedEpisode]) -> list[WorkedEpisode]:
@@ -190,7 +201,7 @@ def _numbered(episodes: Sequence[WorkedEpisode]) -> list[WorkedEpisode]:
                 ids[call["id"]] = f"worked{count:03}"
                 count += 1
             messages.append(_with_ids(message, ids))
-        numbered.append(WorkedEpisode(episode.row, tuple(messages)))
+        numbered.append(replace(episode, messages=tuple(messages)))
     return numbered
 
 
@@ -231,26 +242,31 @@ class _Entry:
     episodes: "Future[list[WorkedEpisode]]"
 
 
-_cache: list[_Entry] = []
+_cache: list[_Entry] = []  # for environments to come; the oldest is dropped first
+_own: WeakKeyDictionary[AnEnvironment, _Entry] = WeakKeyDictionary()  # of those there are
 
 
 async def _episodes(env: AnEnvironment) -> list[WorkedEpisode]:
     """The episodes of an environment; the first that asks plays them, others wait for it."""
     key = (type(env), env.worked_turns, env.worked_rows, env.rows, *env._construction)
     while True:
-        entry = next((entry for entry in _cache if _same(entry.key, key)), None)
+        known = [_own[env], *_cache] if env in _own else _cache
+        entry = next((entry for entry in known if _same(entry.key, key)), None)
         if entry is None:
             entry = _Entry(key, Future())
             _cache.append(entry)
-            return await _fill(entry, env)
+            await _fill(entry, env)
         try:
-            return await asyncio.shield(asyncio.wrap_future(entry.episodes))
+            episodes = await asyncio.shield(asyncio.wrap_future(entry.episodes))
         except asyncio.CancelledError:
             if not entry.episodes.cancelled():  # it is this episode that is cancelled
                 raise
+        else:
+            _own[env] = entry
+            return episodes
 
 
-async def _fill(entry: _Entry, env: AnEnvironment) -> list[WorkedEpisode]:
+async def _fill(entry: _Entry, env: AnEnvironment) -> None:
     """Play the episodes of an entry of the cache; one that fails is taken out again."""
     try:
         episodes = await _play(env)
@@ -265,7 +281,6 @@ async def _fill(entry: _Entry, env: AnEnvironment) -> list[WorkedEpisode]:
     done = [each for each in _cache if each.episodes.done()]
     for old in done[: max(0, len(_cache) - _MOST_KEPT)]:
         _cache[:] = [each for each in _cache if each is not old]
-    return episodes
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -79,6 +79,9 @@ def write_demos(
     )
     if not out.endswith(".parquet"):
         raise ConfigError(f"--out: must end in .parquet, got {out!r}")
+    from gymnast.trainers.demonstrations.settings import check_min_reward
+
+    check_min_reward(min_reward, "--min-reward")
     if run is not None:
         own = {"ENV": environment, "--rows": rows, "--data": data, "--seed": seed, "--chat": chat}
         for name in [name for name, value in own.items() if value is not None]:

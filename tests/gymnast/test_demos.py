@@ -133,6 +133,8 @@ WRONG = [
     ("store.py:Store price=3 --data prices.jsonl", "Store has no setting 'price'"),
     ("store.py:Stor", "Stor"),
     ("gymnast/Arithmetic-v0 --out demos.json", "--out: must end in .parquet, got 'demos.json'"),
+    ("gymnast/Arithmetic-v0 --min-reward nan", "--min-reward: must be a finite number, got nan"),
+    ("--from out --min-reward inf", "--min-reward: must be a finite number, got inf"),
     ("gymnast/Arithmetic-v0 --row 3", "--row: there is no such option; did you mean --rows?"),
     (
         "gymnast/Arithmetic-v0 min_operand=1 max_operand=1",

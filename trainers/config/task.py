@@ -10,8 +10,13 @@ from typing import Any
 
 from gymnast.trainers.config.environments import MakeEnvironment, environment_maker, make_renderer
 from gymnast.trainers.config.sections import RunConfig
-from gymnast.trainers.config.task_rows import evaluation_environment, split_rows, try_rows
-from gymnast.trainers.config.worked_rows import with_worked_rows
+from gymnast.trainers.config.task_rows import (
+    evaluation_environment,
+    row_sampler,
+    split_rows,
+    try_rows,
+)
+from gymnast.trainers.config.worked_rows import has_rows, with_worked_rows
 from gymnast.trainers.data.rows import Row, RowSource
 from gymnast.trainers.data.step_rows import step_rows
 from gymnast.trainers.evaluation.evaluation import EvaluationEnvironment
@@ -60,8 +65,16 @@ def prepare_task(config: RunConfig, tokenizer: Any, model_context_length: int | 
     for name, section in config.evaluation.environments.items():
         others[name] = evaluation_environment(config, name, maker(section, name))
     make_env = maker(config.environment, None)
-    rows = split_rows(config, make_env, [row for other in others.values() for row in other.rows])
-    make_env = with_worked_rows(make_env, rows.training, of_data=config.data is not None)
+    excluded = [row for other in others.values() for row in other.rows]
+    rows = split_rows(config, make_env, excluded)
+    env = make_env()
+    own_kind = config.data is not None and has_rows(type(env))  # which its `solve` surely knows
+    make_env = with_worked_rows(
+        make_env,
+        row_sampler(env) if own_kind else rows.training,
+        [*rows.evaluation, *excluded],
+        place="environment",
+    )
     try_rows(config, make_env, rows)
     settings = config.trainer
     step_rows(rows.training, settings, settings.rows_per_step, config.seed, "trainer.")  # checks

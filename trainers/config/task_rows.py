@@ -152,13 +152,15 @@ def evaluation_environment(
                 f"{place}.rows: is required where evaluation.rows is not set; say how many rows "
                 "the environment is to make, such as 128"
             )
-        sample_row = row_sampler(env)
-        rows = sample_distinct(sample_row, count, seed=evaluation.seed, key=f"{place}.rows")
+        own: Any = row_sampler(env)
+        rows = sample_distinct(own, count, seed=evaluation.seed, key=f"{place}.rows")
     else:
         own, source = _all_rows(section, place, env)
         count = section.rows or len(own)
         rows = choose(own, count, seed=evaluation.seed, key=f"{place}.rows", source=source)
-        make_env = with_worked_rows(make_env, rows, of_data=section.data is not None)
+        if has_rows(type(env)):
+            own = row_sampler(env)
+    make_env = with_worked_rows(make_env, own, rows, place=place, otherwise=rows)
     _try_an_episode(make_env, iter(rows), place)
     return EvaluationEnvironment(make_env, rows)
 

@@ -73,6 +73,21 @@ class HeldOut:
         """Whether a row, as it was or as a file has it, is one of them."""
         return _as_written(row) in self._rows
 
+    def without(self, rows: Iterable[Row]) -> list[Row]:
+        """The different ones of some rows that are none of these, and have no prompt of these.
+
+        A prompt that several different rows share tells nothing here either.
+        """
+        different = {_as_written(row): row for row in rows}
+        asked = {text: _prompt(row) for text, row in different.items()}
+        counts = Counter(asked.values())
+        return [
+            row
+            for text, row in different.items()
+            if text not in self._rows
+            and not (asked[text] in self._prompts and counts[asked[text]] == 1)
+        ]
+
     def asks(self, messages: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the assistant answers one of them in a conversation."""
         said = _said(messages)

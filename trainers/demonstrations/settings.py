@@ -1,5 +1,6 @@
 """The settings of a warm-up, and of the demonstrations that it learns from."""
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
@@ -42,6 +43,20 @@ class WarmupSettings(Settings):
     scheduled."""
     min_reward: Number = 1.0
     """Demonstrations with a lower reward are left out. A .jsonl tells no rewards."""
+
+
+def check_min_reward(value: float, name: str) -> None:
+    """Check a lowest reward as `warmup.min_reward` is checked.
+
+    Args:
+        value: The lowest reward.
+        name: Of the option that gives it.
+
+    Raises:
+        ConfigError: It is NaN or infinite.
+    """
+    if not math.isfinite(value):
+        raise ConfigError(f"{name}: must be a finite number, got {value}")
 
 
 def check_weight(weight: float, *, has_demonstrations: bool) -> None:

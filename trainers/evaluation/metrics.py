@@ -38,6 +38,7 @@ AREAS = (
     *("by", "environment", "episodes", "reward", "reward_parts", "rows"),
     *("sandbox", "time", "tokens", "tools"),
 )
+AFTER_WARMUP = "warmup"  # in the names of rollouts of the evaluation after a warm-up
 Groups = Sequence[Sequence[Trajectory]]
 
 
@@ -55,6 +56,12 @@ def check_environment_name(name: str, setting: str) -> None:
         raise ConfigError(
             f"{setting}: a name must consist of letters, digits and _ . - and be none of "
             f"{', '.join(AREAS)}, got {name!r}"
+        )
+    if name.startswith(AFTER_WARMUP):
+        raise ConfigError(
+            f"{setting}: a name must not begin with {AFTER_WARMUP}, got {name!r}: so do the files "
+            "of the evaluation after a warm-up (rollouts/eval_00000_warmup.parquet); name it "
+            "otherwise"
         )
 
 

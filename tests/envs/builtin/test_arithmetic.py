@@ -57,6 +57,14 @@ def test_the_prompt_carries_one_worked_turn_for_each_operation() -> None:
     assert env.messages[-1]["content"] == "What is 6 times 7?"
 
 
+def test_where_there_is_one_turn_worked_turns_answer_at_once(play: Callable[..., Any]) -> None:
+    env = Arithmetic(max_turns=1)
+    (outcome,) = play(env, said("The answer is 42."), row=ROW)
+    assert outcome.reward == 1.0
+    assert [m["role"] for m in env.messages] == [*["user", "assistant"] * 3]
+    assert all(m["content"].startswith("The answer is") for m in env.messages[1::2])
+
+
 def test_worked_turns_are_optional_and_a_system_message_stays_first() -> None:
     env = Arithmetic(worked_turns=1)
     prompt = [{"role": "system", "content": "Own."}, {"role": "user", "content": "What?"}]

@@ -123,6 +123,25 @@ def test_they_are_played_once_for_all_environments_that_are_made_alike() -> None
     assert cls.asked == 2 * played
 
 
+def test_an_environment_keeps_its_own_however_many_others_there_are() -> None:
+    cls = fresh()
+    envs = [cls(rows=ROWS, worked_turns=1, max_tokens=1000 + number) for number in range(40)]
+    prompts = [prompt_of(env, ROWS[0]) for env in envs]
+    played = cls.asked
+    assert [prompt_of(env, ROWS[0]) for env in envs] == prompts
+    assert cls.asked == played
+
+
+def test_what_is_done_to_the_messages_of_an_episode_does_not_reach_the_next_one() -> None:
+    env = fresh()(rows=ROWS, worked_turns=1)
+    shown = prompt_of(env, ROWS[0])
+    expected = [dict(message) for message in shown]
+    env.reset(options={"row": ROWS[0]})
+    for message in env.messages:
+        message["content"] = "spoiled"
+    assert prompt_of(env, ROWS[0]) == expected
+
+
 def test_a_failure_is_told_to_all_and_tried_again() -> None:
     class Wrong(Shop):
         right = False
@@ -259,6 +278,14 @@ def test_what_earns_nothing_is_not_shown(value: Any, words: str) -> None:
 def test_what_earns_less_than_1_is_shown_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     prompt_of(earning(0.5)(worked_rows=ROWS[:1], worked_turns=1), ROWS[1])
     assert "Paid.solve earned a reward of 0.5" in caplog.text
+
+
+def test_of_several_that_earn_less_than_1_one_warning_tells(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    prompt_of(earning(0.5)(rows=ROWS, worked_turns=2), ROWS[1])
+    (told,) = [text for text in caplog.messages if "is this the best there is?" in text]
+    assert "3 of 3 worked turns earned less than 1" in told
 
 
 class Mute(Environment):

@@ -166,7 +166,55 @@ def test_the_worked_turns_of_a_dataset_are_training_rows(files: tuple[str, str])
     assert shown(make_exam(), first) == [second["prompt"]]
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("given", [None, 6])
+def test_worked_turns_that_an_environment_makes_itself_are_no_evaluation_rows_of_its_data(
+    given: int | None, seed: int, tmp_path: Path
+) -> None:
+    """The rows of a file have fewer columns than those it makes, and the same questions."""
+    signs = {"add": ("plus", int.__add__), "multiply": ("times", int.__mul__)}
+    rows = [
+        {
+            "prompt": f"What is {a} {word} {b}?",
+            "answer": of(a, b),
+            "a": a,
+            "b": b,
+            "operation": name,
+        }
+        for name, (word, of) in signs.items()
+        for a in (2, 3)
+        for b in (2, 3)
+    ]
+    asked = [{"q": row["prompt"], "answer": row["answer"]} for row in rows]
+    (tmp_path / "all.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in asked))
+    own = ARITHMETIC | {"min_operand": 2, "max_operand": 3, "worked_turns": 2}
+    own |= {} if given is None else {"worked_rows": rows[:given]}
+    data = {"train": str(tmp_path / "all.jsonl"), "columns": COLUMNS}
+    task = prepare(environment=own, data=data, evaluation={"rows": 4, "seed": seed})
+    held_out = {row["prompt"] for row in task.evaluation_rows}
+    for row in [*task.evaluation_rows, *task.training_rows.batch(0, 3)]:
+        questions = shown(task.make_env(), row)
+        assert len(questions) == 2 and not held_out & {*questions}
+
+
+def test_too_few_rows_for_worked_turns_are_named(tmp_path: Path) -> None:
+    own = ARITHMETIC | {"min_operand": 2, "max_operand": 3, "worked_turns": 4}
+    with pytest.raises(DataError, match=r"^environment\.worked_turns: is 4, and of .* 3 are diff"):
+        prepare(environment=own, evaluation={"rows": 5})
+
+
 # Further environments to evaluate in
+
+
+def test_worked_turns_of_a_further_environment_are_not_among_its_rows_where_it_makes_others() -> (
+    None
+):
+    few = ARITHMETIC | {"min_operand": 2, "max_operand": 4, "rows": 9}
+    task = prepare(evaluation={"rows": 3, "environments": {"exam": few}})
+    rows = task.evaluation_environments["exam"].rows
+    make_exam: Any = task.evaluation_environments["exam"].environment
+    for row in rows:
+        assert not {*shown(make_exam(), row)} & {each["prompt"] for each in rows}
 
 
 def test_a_further_environment_may_have_a_file_of_rows_none_of_which_is_trained_on(

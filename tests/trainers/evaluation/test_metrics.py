@@ -127,6 +127,12 @@ def test_an_environment_is_not_called_as_a_metric_is(name: str) -> None:
         check_environment_name(name, "evaluation.environments")
 
 
+@pytest.mark.parametrize("name", ["warmup", "warmup_exam"])
+def test_an_environment_is_not_called_as_files_of_a_warm_up_are(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"must not begin with warmup, got '{name}': so do the"):
+        check_environment_name(name, "evaluation.environments")
+
+
 # What people see
 
 
