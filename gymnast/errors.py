@@ -92,15 +92,18 @@ class UserCodeError(GymnastError, RuntimeError):
     Attributes:
         hook: The hook that raised: "setup", "reward", "turn_reward", ...
         row: The dataset row of the episode, or None where there was none yet.
+        problem: The message without the row, which may be long.
     """
 
-    def __init__(self, hook: str, row: Any, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, hook: str, row: Any, problem: str, shown_row: str = "") -> None:
+        super().__init__(f"{problem} (row: {shown_row})" if shown_row else problem)
         self.hook = hook
         self.row = row
+        self.problem = problem
+        self._shown_row = shown_row
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.hook, self.row, str(self))
+        return type(self), (self.hook, self.row, self.problem, self._shown_row)
 
 
 class NoSolution(UserCodeError):

@@ -199,8 +199,7 @@ class Solution:
             if inspect.isawaitable(given):
                 given = await given
         if given is None:
-            error = self._blame.error("returned None: there is no solution for this row")
-            raise NoSolution("solve", row, str(error))
+            raise self._blame.error("returned None: there is no solution for this row", NoSolution)
         if inspect.isasyncgen(given):
             return given
         if isinstance(given, GeneratorType):

@@ -50,7 +50,7 @@ class Blame:
     hook: str
     row: Any
 
-    def error(self, problem: str) -> UserCodeError:
+    def error(self, problem: str, kind: type[UserCodeError] = UserCodeError) -> UserCodeError:
         """The error that names the class, the hook, the row and what went wrong."""
         try:
             shown = repr(self.row)
@@ -58,8 +58,7 @@ class Blame:
             shown = reprlib.repr(self.row)
         if len(shown) > _MAX_ROW_CHARACTERS:
             shown = shown[:_MAX_ROW_CHARACTERS] + "..."
-        message = f"{self.owner}.{self.hook}: {problem} (row: {shown})"
-        return UserCodeError(self.hook, self.row, message)
+        return kind(self.hook, self.row, f"{self.owner}.{self.hook}: {problem}", shown)
 
     @contextmanager
     def of_what_raises(self) -> Iterator[None]:

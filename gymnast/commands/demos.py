@@ -1,15 +1,16 @@
 """`gymnast demos`: writes demonstrations, episodes that a model can learn from."""
 
-from collections import Counter
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from gymnast.commands.demos_report import fail_if_none, left_out, report
 from gymnast.commands.options import HANDED_OVER, refuse_options
-from gymnast.commands.output import say, waiting
+from gymnast.commands.output import no_input, say, waiting
 from gymnast.errors import ConfigError
 from gymnast.threads import run_blocking
 
@@ -19,95 +20,125 @@ if TYPE_CHECKING:
     from gymnast.types import Trajectory
 
 ROWS = 64
+KEY = "OPENAI_API_KEY"
 OPTIONS = ["--rows", "--data", "--seed", "--from", "--min-reward", "--out"]
-OPTIONS += ["--chat", "--base-url", "--api-key-env"]
+OPTIONS += ["--chat", "--base-url", "--api-key-env", "--no-api-key"]
+
+Env = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="ENV", help="A name of `gymnast envs`, module:Class or path/to/file.py:Class."
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Arguments of its constructor, as worked_turns=0."),
+]
+Rows = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help=f"How many rows: of its own, by default {ROWS}; of --data, by default all."
+    ),
+]
+Data = Annotated[str | None, typer.Option(help="Its rows: a .jsonl, .json, .csv or .parquet file.")]
+Seed = Annotated[int | None, typer.Option(help="Of its own rows and the episodes.")]
+Run = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="RUN",
+        help="Take the rollouts that a run's training has saved (a folder, or one file of "
+        "rollouts) instead of playing.",
+    ),
+]
+Chat = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="Let a model of an endpoint play, in place of solve."),
+]
+BaseUrl = Annotated[str | None, typer.Option(help="Of --chat's endpoint; by default OpenAI's.")]
+KeyName = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Which environment variable holds the key of --chat's endpoint; by default {KEY}."
+    ),
+]
+NoKey = Annotated[bool, typer.Option("--no-api-key", help="--chat's endpoint asks for no key.")]
+MinReward = Annotated[float, typer.Option(help="Keep the episodes whose reward is at least this.")]
+Out = Annotated[str, typer.Option(help="The file to write.")]
+
+
+class _Endpoint(NamedTuple):
+    """Who plays in place of `solve`, as the options say; without a model nobody does."""
+
+    model: str | None
+    base_url: str | None
+    api_key_env: str | None
+    no_api_key: bool
+
+    def given(self) -> dict[str, Any]:
+        """The options by name; those that are not given are None."""
+        names = ("--chat", "--base-url", "--api-key-env", "--no-api-key")
+        return dict(zip(names, (*self[:3], self.no_api_key or None), strict=True))
+
 
 demos = typer.Typer()
 
 
 @demos.command(name="demos", context_settings=HANDED_OVER)
 def write_demos(
-    environment: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="ENV", help="A name of `gymnast envs`, module:Class or path/to/file.py:Class."
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Arguments of its constructor, such as worked_turns=0."
-        ),
-    ] = None,
-    rows: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help=f"How many rows: of its own, by default {ROWS}; of --data, by default all."
-        ),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Its rows: a .jsonl, .json, .csv or .parquet file.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of its own rows and the episodes.")] = None,
-    run: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="RUN",
-            help="Take the rollouts that a run's training has saved (a folder, or one file of "
-            "rollouts) instead of playing.",
-        ),
-    ] = None,
-    chat: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Let a model of an endpoint play, in place of solve."),
-    ] = None,
-    base_url: Annotated[
-        str | None, typer.Option(help="Of --chat's endpoint; by default OpenAI's.")
-    ] = None,
-    api_key_env: Annotated[
-        str, typer.Option(help="Which environment variable holds the key of --chat's endpoint.")
-    ] = "OPENAI_API_KEY",
-    min_reward: Annotated[
-        float, typer.Option(help="Keep the episodes whose reward is at least this.")
-    ] = 1.0,
-    out: Annotated[str, typer.Option(help="The file to write.")] = "demos.parquet",
+    environment: Env = None,
+    settings: Settings = None,
+    rows: Rows = None,
+    data: Data = None,
+    seed: Seed = None,
+    run: Run = None,
+    chat: Chat = None,
+    base_url: BaseUrl = None,
+    api_key_env: KeyName = None,
+    no_api_key: NoKey = False,
+    min_reward: MinReward = 1.0,
+    out: Out = "demos.parquet",
 ) -> None:
     """Write demonstrations: episodes that the environment's solve plays, or the best of a run."""
-    refuse_options(
-        [environment or "", *(settings or [])], OPTIONS, lambda name: name.strip("-") or None
-    )
-    if not out.endswith(".parquet"):
-        raise ConfigError(f"--out: must end in .parquet, got {out!r}")
-    from gymnast.trainers.demonstrations.settings import check_min_reward
-
-    check_min_reward(min_reward, "--min-reward")
+    given = [environment or "", *(settings or [])]
+    refuse_options(given, OPTIONS, lambda name: name.strip("-") or None)
+    _check_out(out, min_reward, {"--data": data, "--from": run})
+    endpoint = _Endpoint(chat, base_url, api_key_env, no_api_key)
     if run is not None:
-        own = {"ENV": environment, "--rows": rows, "--data": data, "--seed": seed, "--chat": chat}
-        for name in [name for name, value in own.items() if value is not None]:
+        own = {"ENV": environment, "--rows": rows, "--data": data, "--seed": seed}
+        for name in [name for name, value in (own | endpoint.given()).items() if value is not None]:
             raise ConfigError(f"--from takes the episodes of a run; leave {name} out")
         _keep_saved(run, min_reward, out)
         return
     if environment is None:
         raise ConfigError("ENV: name an environment (`gymnast envs` lists some), or --from RUN")
-    if base_url is not None and chat is None:
-        raise ConfigError("--base-url: is that of --chat's endpoint; name its model with --chat")
-    with waiting(f"playing {environment}"):
-        endpoint = {"base_url": base_url, "api_key_env": api_key_env}
-        agent = None if chat is None else _chat_agent({"model": chat, **endpoint})
+    agent = _chat_agent(endpoint)
+    with waiting(f"playing {environment}"), no_input():
         played = _played(environment, settings or [], rows, data, seed or 0, agent)
     if agent is not None:
         used = agent.usage
         tokens = f"{used.prompt_tokens} prompt and {used.completion_tokens} completion tokens"
         say(f"{chat}: {used.requests} requests, {tokens}")
-    _report(played, min_reward)
-    kept = [[each.trajectory] for each in played if each.trajectory and each.kept(min_reward)]
-    if not kept:
-        _nothing_kept(len(played), min_reward, out)
-    from gymnast.trainers.saving.rollout_files import write_rollouts
+    report(played, min_reward)
+    _keep_played(played, min_reward, out)
 
-    write_rollouts(out, kept)
-    say(f"{len(kept)} demonstrations are in {out}")
+
+def _check_out(out: str, min_reward: float, inputs: "dict[str, str | None]") -> None:
+    """Check where demonstrations go, before any is played."""
+    from gymnast.trainers.demonstrations.settings import check_min_reward
+
+    if not out.endswith(".parquet"):
+        raise ConfigError(f"--out: must end in .parquet, got {out!r}")
+    check_min_reward(min_reward, "--min-reward")
+    path = Path(out)
+    for name, given in inputs.items():
+        if given is not None and path.exists() and path.resolve() == Path(given).resolve():
+            raise ConfigError(f"--out: {out} is the file of {name}; name another")
+    if path.is_dir():
+        raise ConfigError(f"--out: {out} is a folder; name a file")
+    there = next(folder for folder in (path.parent, *path.parent.parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise ConfigError(f"--out: {there} is no folder that can be written; name a file elsewhere")
 
 
 def _played(
@@ -151,20 +182,43 @@ def _played(
             f"{environment}: makes no rows of its own (it has no sample_row), and an episode "
             "begins from one; name some with --data rows.jsonl"
         )
-    play = play_solution if agent is None else _play_by(agent)
-    return run_blocking(play_many(make_env, chosen, play, seed=seed))
-
-
-def _chat_agent(settings: "dict[str, Any]") -> "ChatAgent":
-    from gymnast.agents.chat import make_chat_agent
-
+    if agent is None:
+        return run_blocking(play_many(make_env, chosen, play_solution, seed=seed))
     try:
-        return make_chat_agent(settings)
+        return run_blocking(play_many(make_env, chosen, _play_by(agent), seed=seed))
+    except ConfigError as error:  # the endpoint will not answer
+        raise _of_an_option(error) from None
+
+
+def _chat_agent(endpoint: _Endpoint) -> "ChatAgent | None":
+    """The agent that the options name; None where they name none."""
+    from gymnast.agents.chat import ChatAgent
+
+    if endpoint.model is None:
+        for name in [name for name, value in endpoint.given().items() if value is not None]:
+            raise ConfigError(f"{name}: is that of --chat's endpoint; name its model with --chat")
+        return None
+    if endpoint.no_api_key and endpoint.api_key_env is not None:
+        raise ConfigError("--api-key-env names a key and --no-api-key none; leave one of them out")
+    variable = None if endpoint.no_api_key else endpoint.api_key_env or KEY
+    try:
+        agent = ChatAgent(endpoint.model, base_url=endpoint.base_url, api_key_env=variable)
     except ConfigError as error:
-        message = str(error).removeprefix("agent.")
-        name, colon, rest = message.partition(":")
-        option = {"model": "--chat"}.get(name, "--" + name.replace("_", "-"))
-        raise ConfigError(f"{option}{colon}{rest}") from None
+        raise _of_an_option(error) from None
+    if variable is not None and not os.environ.get(variable):
+        raise ConfigError(
+            f"--api-key-env: the environment variable {variable} is not set; set it, name another "
+            "one, or say --no-api-key if the endpoint asks for none"
+        )
+    return agent
+
+
+def _of_an_option(error: ConfigError) -> ConfigError:
+    """An error of the chat client, which names the client's setting, by the option's name."""
+    name, colon, rest = str(error).partition(":")
+    options = {"model": "--chat", "base_url": "--base-url", "api_key_env": "--api-key-env"}
+    rest = rest.replace("with api_key_env", "with --api-key-env")
+    return ConfigError(f"{options.get(name, name)}{colon}{rest}")
 
 
 def _play_by(agent: "ChatAgent") -> "Play":
@@ -176,58 +230,35 @@ def _play_by(agent: "ChatAgent") -> "Play":
     return play
 
 
-def _report(played: "Sequence[Demonstration]", min_reward: float) -> None:
-    """Print a line for each row that is not kept, and a summary."""
-    from gymnast.trainers.conversations.many import tools_called
+def _keep_played(played: "Sequence[Demonstration]", min_reward: float, out: str) -> None:
+    """Write the best of the episodes that were played."""
+    from gymnast.trainers.saving.rollout_files import write_rollouts
 
-    for index, each in enumerate(played):
-        if not each.kept(min_reward):
-            say(f"row {index}: {_why(each, min_reward)}", err=True)
+    kept = [[each.trajectory] for each in played if each.trajectory and each.kept(min_reward)]
     ended = [each.trajectory for each in played if each.trajectory is not None]
-    called = sum((tools_called(trajectory) for trajectory in ended), Counter[str]())
-    summary = [f"played {len(played)} rows: {len(ended)} to their end"]
-    if ended:
-        turns = [len(trajectory.turns) for trajectory in ended]
-        rewards = [trajectory.reward for trajectory in ended if not trajectory.no_reward]
-        if rewards:
-            summary.append(f"mean reward {sum(rewards) / len(rewards):.3g}")
-        summary.append(f"{sum(turns) / len(turns):.3g} turns (at most {max(turns)})")
-        tools = ", ".join(f"{name} {count}" for name, count in sorted(called.items()))
-        summary.append(f"calls: {tools or 'none'}")
-    say("; ".join(summary))
-
-
-def _why(each: "Demonstration", min_reward: float) -> str:
-    """Why an episode is not kept."""
-    ended = each.trajectory
-    if ended is None:
-        return each.problem
-    earned = "no reward" if ended.no_reward else f"reward {ended.reward:g}"
-    how = f"{ended.stop_reason} after {len(ended.turns)} turns"
-    return f"{earned}, not {min_reward:g} ({how}; row: {dict(each.row)!r:.500})"
+    fail_if_none(len(kept), len(played), len(ended), min_reward, out)
+    write_rollouts(out, kept)
+    say(f"{_counted(len(kept))} in {out}{left_out(played, min_reward)}")
 
 
 def _keep_saved(run: str, min_reward: float, out: str) -> None:
     """Write the best of the rollouts that a run has saved."""
-    from gymnast.trainers.saving.rollout_files import read_rollouts, write_saved
-    from gymnast.trainers.saving.saved_runs import load_rollouts
+    from gymnast.trainers.saving.rollout_files import write_saved
+    from gymnast.trainers.saving.saved_runs import load_rollouts, read_file
 
-    saved = read_rollouts(run) if Path(run).is_file() else load_rollouts(run)
+    saved = read_file(run) if Path(run).is_file() else load_rollouts(run)
     kept = [each for each in saved if _is_good(each.trajectory, min_reward)]
-    if not kept:
-        _nothing_kept(len(saved), min_reward, out)
+    fail_if_none(len(kept), len(saved), len(saved), min_reward, out)
     write_saved(out, kept)
-    say(f"{len(kept)} demonstrations, of {len(saved)} episodes, are in {out}")
+    say(f"{_counted(len(kept), len(saved))} in {out}")
+
+
+def _counted(kept: int, of: int | None = None) -> str:
+    """How many there are, and of how many episodes."""
+    noun, verb = ("demonstration", "is") if kept == 1 else ("demonstrations", "are")
+    among = "" if of is None else f", of {of} episode{'' if of == 1 else 's'},"
+    return f"{kept} {noun}{among} {verb}"
 
 
 def _is_good(trajectory: "Trajectory", min_reward: float) -> bool:
     return not trajectory.no_reward and trajectory.reward >= min_reward
-
-
-def _nothing_kept(count: int, min_reward: float, out: str) -> None:
-    say(
-        f"failed: none of {count} episodes has a reward of at least {min_reward:g}, so {out} is "
-        "not written; --min-reward lowers what is asked",
-        err=True,
-    )
-    raise typer.Exit(1)

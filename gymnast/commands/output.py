@@ -1,6 +1,7 @@
 """What the commands write: results, notices, progress and tracebacks, all made visible first."""
 
 import logging
+import os
 import sys
 import threading
 import traceback
@@ -60,6 +61,21 @@ def waiting(activity: str) -> Iterator[None]:
 
     with Console(stderr=True).status(escape(visible_line(activity))):
         yield
+
+
+@contextmanager
+def no_input() -> Iterator[None]:
+    """Let nothing read the terminal: several episodes at once would wait for one line of it.
+
+    A thread that still waits for standard input would abort Python when it ends.
+    """
+    before = sys.stdin
+    with open(os.devnull, encoding="utf-8") as nothing:
+        sys.stdin = nothing
+        try:
+            yield
+        finally:
+            sys.stdin = before
 
 
 def print_traceback(error: UserCodeError) -> None:

@@ -247,6 +247,23 @@ def test_the_episodes_that_pass_become_demonstrations(
     endpoint.answers(refuses(401))
     ended = demos(endpoint, gymnast)
     assert ended.code == 2 and "refuses the key in TEST_KEY" in ended.errors
+    assert ended.errors.startswith("error: --api-key-env: m at ")
+    endpoint.answers(refuses(404, "no such model"))
+    assert demos(endpoint, gymnast).errors.startswith("error: --chat: m at ")
     ended = demos(endpoint, gymnast, "--api-key-env", KEY)
     assert ended.code == 2 and KEY not in ended.errors
     assert ended.errors.startswith("error: --api-key-env: must be the name of an environment")
+
+
+def test_an_endpoint_without_a_key_plays_demonstrations(
+    endpoint: Endpoint, gymnast: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    named = ("gymnast/Arithmetic-v0", "--chat", "m", "--base-url", endpoint.url, "--rows", "1")
+    ended = gymnast("demos", *named)
+    assert ended.code == 2 and "or say --no-api-key if the endpoint asks for none" in ended.errors
+    ended = gymnast("demos", *named, "--min-reward", "0", "--no-api-key")
+    assert ended.code == 0 and endpoint.keys == ["Bearer none"]
+    endpoint.answers(refuses(401))
+    ended = gymnast("demos", *named, "--no-api-key")
+    assert "asks for a key; name its environment variable with --api-key-env" in ended.errors

@@ -1,5 +1,6 @@
 """`gymnast demos`: what it prints and writes, from a solution and from saved rollouts."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,11 +47,13 @@ def test_the_rows_that_are_solved_are_written_and_the_others_named(
     assert ran.code == 0, ran.errors
     assert ran.output == (
         "played 3 rows: 2 to their end; mean reward 0.5; 2 turns (at most 2); calls: price 2\n"
-        "1 demonstrations are in new/kept.parquet\n"
+        "1 demonstration is in new/kept.parquet; left out: 1 failed, 1 with less than 1\n"
     )
-    broken, poor = ran.errors.splitlines()
-    assert broken.startswith("row 1: Store.solve: message 1: the call price(fruit='plum') failed")
-    assert poor.startswith("row 2: reward 0, not 1 (answered after 2 turns; row: {'prompt': ")
+    assert ran.errors.splitlines() == [
+        "row 1 (What does a plum cost?): Store.solve: message 1: the call price(fruit='plum') "
+        "failed: price: KeyError: 'plum'",
+        "row 2 (What does a pear cost?): reward 0, not 1 (answered after 2 turns)",
+    ]
 
     [saved] = read_rollouts("new/kept.parquet")
     assert saved.trajectory.reward == 1.0
@@ -118,10 +121,60 @@ def test_the_best_of_a_run_are_taken_as_they_are(
         assert saved.token_ends == before.token_ends and saved.tokenizer is not None
 
     ran = gymnast("demos", "--from", "out/rollouts/step_00001.parquet", "--out", "one.parquet")
-    assert ran.output == "1 demonstrations, of 2 episodes, are in one.parquet\n"
+    assert ran.output == "1 demonstration, of 2 episodes, is in one.parquet\n"
     ran = gymnast("demos", "--from", "out", "--min-reward", "2")
     assert ran.code == 1
     assert ran.errors.startswith("failed: none of 4 episodes has a reward of at least 2, so ")
+
+
+LONG = """\
+from gymnast.envs import Environment
+
+class Long(Environment):
+    def setup(self, row):
+        return [{"role": "user", "content": row["text"]}]
+
+    def reward(self, episode):
+        return 1.0
+
+    def solve(self, row):
+        if row["text"] == "ask":
+            yield input()
+        raise ValueError("first line\\n" + 1000 * "x")
+"""
+
+
+def test_a_long_row_is_one_short_line_and_input_ends_at_once(
+    shop_folder: Path, gymnast: CommandLine
+) -> None:
+    (shop_folder / "long.py").write_text(LONG)
+    rows = [{"text": "ask"}, {"text": 1000 * "word "}]
+    (shop_folder / "long.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    ran = gymnast("demos", "long.py:Long", "--data", "long.jsonl")
+    asked, raised, failed = ran.errors.splitlines()
+    assert asked == "row 0 ({'text': 'ask'}): Long.solve: EOFError: EOF when reading a line"
+    assert raised.startswith("row 1 ({'text': 'word word word")
+    assert "...): Long.solve: ValueError: first line xxx" in raised and len(raised) < 400
+    assert failed == "failed: none of 2 rows was played to its end, so demos.parquet is not written"
+    assert (ran.code, ran.output) == (1, "played 2 rows: 0 to their end\n")
+
+
+def test_the_rollouts_of_an_earlier_version_are_taken_too(gymnast: CommandLine) -> None:
+    span = {"prompt_length": 1, "turns": [[1, 3]], "terminated": True, "truncated": False}
+    tokens = {"ids": [1, 2, 3], "action_mask": [0, 1, 1], "logprobs": [0.0, -1.0, None]}
+    said = {"messages": [{"role": "user", "content": "Go"}], "stop_reason": "answered"}
+    lines = [
+        {**tokens, **span, **said, "turn_rewards": [reward], "group": 0} for reward in (1.0, 0.0)
+    ]
+    file = Path("old/rollouts/step_00001.jsonl")
+    file.parent.mkdir(parents=True)
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    for place in ("old", str(file)):
+        ran = gymnast("demos", "--from", place)
+        assert (ran.code, ran.errors) == (0, "")
+        assert ran.output == "1 demonstration, of 2 episodes, is in demos.parquet\n"
+        [saved] = read_rollouts("demos.parquet")
+        assert saved.trajectory.ids == [1, 2, 3] and saved.trajectory.reward == 1.0
 
 
 WRONG = [
@@ -143,6 +196,19 @@ WRONG = [
     ("gymnast/Arithmetic-v0 --from out", "--from takes the episodes of a run; leave ENV out"),
     ("--from out --rows 3", "--from takes the episodes of a run; leave --rows out"),
     ("store.py:Store --base-url http://a/v1", "--base-url: is that of --chat's endpoint; name"),
+    ("store.py:Store --no-api-key", "--no-api-key: is that of --chat's endpoint; name its model"),
+    ("store.py:Store --api-key-env A", "--api-key-env: is that of --chat's endpoint; name its"),
+    ("store.py:Store --chat m --no-api-key --api-key-env A", "--api-key-env names a key and --no"),
+    ("store.py:Store --chat m --api-key-env NO_KEY", "variable NO_KEY is not set; set it, name "),
+    (
+        "store.py:Store --chat m --base-url http://a:x",
+        "--base-url: must have a host and, if it has",
+    ),
+    ("--from out --chat m", "--from takes the episodes of a run; leave --chat out"),
+    ("--from out --no-api-key", "--from takes the episodes of a run; leave --no-api-key out"),
+    ("store.py:Store --out store.py/d.parquet", "--out: store.py is no folder that can be written"),
+    ("--from have.parquet --out have.parquet", "--out: have.parquet is the file of --from; name"),
+    ("--from out --out folder.parquet", "--out: folder.parquet is a folder; name a file"),
     ("--from nowhere", "nowhere: there is no such folder"),
     ("--from run.yaml", "run.yaml: cannot be read"),
 ]
@@ -152,6 +218,8 @@ WRONG = [
 def test_a_mistake_is_one_line(
     arguments: str, beginning: str, store: Path, gymnast: CommandLine
 ) -> None:
+    Path("folder.parquet").mkdir()
+    Path("have.parquet").touch()
     ran = gymnast("demos", *arguments.split())
     assert (ran.code, ran.output) == (2, "")
     [line] = ran.errors.splitlines()

@@ -28,7 +28,7 @@ class Demonstration:
     Attributes:
         row: The row.
         trajectory: The episode; None where it did not come to its end.
-        problem: Why it did not; "" where it did.
+        problem: Why it did not, without the row; "" where it did.
     """
 
     row: Row
@@ -135,6 +135,8 @@ async def _together(works: Sequence[Any]) -> None:
 async def _one(play: Play, env: Environment, row: Row, seed: int) -> Demonstration:
     try:
         trajectory = await play(env, row, seed=seed)
-    except (UserCodeError, InfrastructureError, DataError) as error:
+    except UserCodeError as error:
+        return Demonstration(row, None, error.problem)
+    except (InfrastructureError, DataError) as error:
         return Demonstration(row, None, str(error))
     return Demonstration(row, trajectory)

@@ -78,7 +78,7 @@ def load_rollouts(
     if not chosen:
         there = shown_steps(file.step for file in files)
         raise DataError(f"{run}: has no rollouts of {kind[:-1]} {step}; it has those of {there}")
-    return [saved for file in chosen for saved in _read(file.path)]
+    return [saved for file in chosen for saved in read_file(file.path)]
 
 
 def shown_steps(steps: Iterable[int]) -> str:
@@ -91,5 +91,11 @@ def shown_steps(steps: Iterable[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _read(path: Path) -> list[SavedTrajectory]:
+def read_file(path: str | Path) -> list[SavedTrajectory]:
+    """Read one file of rollouts, also one of JSON lines that an earlier version has written.
+
+    Raises:
+        DataError: It is not there, is torn, or is no file of rollouts.
+    """
+    path = Path(path).expanduser()
     return read_json_lines(path) if path.suffix == ".jsonl" else read_rollouts(path)
