@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 import asked_once
-from gymnast.envs import Environment, tool
+from gymnast.envs import Environment, call, tool
 from gymnast.trainers import build as run
 from gymnast.trainers import losses
 from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
@@ -84,6 +84,14 @@ class Letters(Environment):
         visit_in_phase("reward")
         text = episode.answer
         return sum(letter in "abcdefghijklmnopqrstuvwxyz" for letter in text) / max(1, len(text))
+
+
+class Solved(Letters):
+    """Has solutions, in which a tool is called."""
+
+    def solve(self, row: Any) -> Any:
+        yield call("measure", text=row["prompt"])
+        yield row["prompt"].lower()
 
 
 class Drawing(Letters):
@@ -153,11 +161,17 @@ def half_a_line(self: run_folder.RunFolder, metrics: Mapping[str, float | None])
 def follow_phases() -> None:
     """Keep `phase` what the trainer is at."""
     train, evaluate = Trainer.train_step, Trainer.evaluate
+    warm_up = Trainer.warmup_step
 
     def in_step(self: Trainer) -> None:
         global phase
         phase = f"step {self.step + 1}"
         train(self)
+
+    def in_warmup_step(self: Trainer) -> None:
+        global phase
+        phase = f"warm-up {self.warmup.done + 1}"
+        warm_up(self)
 
     def in_evaluation(self: Trainer, rows: Any = None) -> dict[str, float]:
         global phase
@@ -165,6 +179,7 @@ def follow_phases() -> None:
         return evaluate(self, rows)
 
     Trainer.train_step, Trainer.evaluate = in_step, in_evaluation  # type: ignore[method-assign]
+    Trainer.warmup_step = in_warmup_step  # type: ignore[method-assign]
 
 
 SAVE, ADD_METRICS = torch.save, run_folder.RunFolder.add_metrics

@@ -71,6 +71,21 @@ class SmallLetters(Environment):
         return sum(letter in "abcdefghijklmnopqrstuvwxyz" for letter in text) / max(1, len(text))
 
 
+class Solved(SmallLetters):
+    """All rows but one have a solution, of different lengths."""
+
+    def solve(self, row: Any) -> Any:
+        return None if row["prompt"] == "Go." else [row["prompt"].lower().strip(".") * 3]
+
+
+WARMED: dict[str, Any] = {
+    "environment": Solved,
+    "warmup": {"demonstrations": "solve", "steps": 3, "rows_per_step": 2, "learning_rate": 3e-3},
+    "eval_rows": ROWS[:3],
+    "tokens_per_microbatch": 100,
+}
+
+
 class SomeHopeless(SmallLetters):
     """Two of the five rows never pay."""
 
@@ -228,6 +243,12 @@ def typos_within_the_limit(folder: Path) -> Found:
 
 def fewer_rows_than_processes(folder: Path) -> Found:
     return train(rows_per_step=1)[1]
+
+
+def warmed(folder: Path) -> Found:
+    """A warm-up, whose end is the reference of what follows, and demonstrations beside RL."""
+    algorithm = make_algorithm("grpo", kl=Kl(0.1), demonstration_weight=0.5)
+    return train(output_dir=folder / "warmed", algorithm=algorithm, **WARMED)[1]
 
 
 def replaced(folder: Path) -> Found:
@@ -529,6 +550,7 @@ SCENARIOS = [
     typo_in_one,
     typos_within_the_limit,
     fewer_rows_than_processes,
+    warmed,
     replaced,
     uneven,
     estimators_see_all,

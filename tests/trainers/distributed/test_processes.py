@@ -124,6 +124,21 @@ def test_a_teacher_and_a_refreshed_reference_say_what_they_say_in_one_process(
         assert alone["steps"][0]["teacher/kl"] > 0 and alone["steps"][-1]["kl"] > 0
 
 
+def test_a_warm_up_learns_what_it_does_in_one_process(
+    found: Found, scenarios: Any, folder: Path
+) -> None:
+    (folder / "warmed_alone").mkdir()
+    scenarios.warmed(folder / "warmed_alone")
+    ours, theirs = folder / "warmed", folder / "warmed_alone/warmed"
+    assert found[0]["warmed"]["weights"] == found[1]["warmed"]["weights"]
+    for one, other in zip(written(ours), written(theirs), strict=True):
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
+    learned = [line["warmup/episodes"] for line in written(ours) if "warmup/loss" in line]
+    assert len(learned) == 3 and 1 in learned, "of one row of some step there is no solution"
+    assert any("demonstrations/loss" in line for line in written(ours))
+    assert difference(ours, theirs) < 1e-3
+
+
 # --- Processes differ
 
 

@@ -257,6 +257,30 @@ def test_global_generators_go_on_where_they_were(runs: Runs, whole_drawing: Path
 
 
 @pytest.mark.slow
+def test_a_run_killed_in_its_warm_up_is_the_whole_run(runs: Runs) -> None:
+    """With a reference, which is the policy after the warm-up."""
+    warm = [
+        "model.parser=null",
+        "environment.id=killed_runs:Solved",
+        "warmup={demonstrations: solve, steps: 4, rows_per_step: 2, min_reward: 0.5}",
+        "algorithm.kl={coefficient: 0.1}",
+        "trainer.steps=2",
+    ]
+    assert runs.play("warm", *warm) == 0, runs.log("warm")
+    kills = [
+        ("warm-up 2: optimizer step", 1),  # before there is a checkpoint
+        ("warm-up 3: tool", 1),
+        ("warm-up 4: optimizer step", 1),
+        ("warm-up 4: metrics", 1),  # half a line
+        ("step 1: loss", 1),
+    ]
+    for number, kill in enumerate(kills):
+        assert runs.play("cut", *warm, kill=kill, resume=number > 0) == KILLED, kill
+    assert runs.play("cut", *warm, resume=True) == 0, runs.log("cut")
+    assert_same_run(runs.folder / "cut", runs.folder / "warm")
+
+
+@pytest.mark.slow
 def test_adapters_of_experts_are_resumed_exactly(runs: Runs, tmp_path: Path) -> None:
     tiny("qwen3_moe", vocab_size=len(tokenizer := tiny_tokenizer())).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
