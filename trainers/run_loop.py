@@ -18,6 +18,7 @@ from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.demonstrations.warmup import Warmup
 from gymnast.trainers.distributed.processes import together
+from gymnast.trainers.learner.learner import Learner
 from gymnast.trainers.learner.optimizers.not_finite import ends_run, raise_if_run_ends
 from gymnast.trainers.reporting.advice.advisor import Advisor
 from gymnast.trainers.saving.disk_space import check_room, estimate_need
@@ -35,6 +36,7 @@ class Steps(Protocol):
 
     step: int
     steps: int
+    learner: Learner
     warmup: Warmup
     eval_rows: Sequence[Any] | None
     eval_every_steps: int
@@ -252,7 +254,8 @@ class RunLoop:
             return
 
         def check() -> None:
-            need = estimate_need(trainer.model, self.state.optimizer)
+            reference = trainer.learner.kept_of_reference(warms_up=trainer.warmup.steps > 0)
+            need = estimate_need(trainer.model, self.state.optimizer, reference)
             check_room(
                 folder.path,
                 need,

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from gymnast.agents import load_model
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError, NotEnoughMemory
-from gymnast.trainers import Trainer, load_config
+from gymnast.trainers import Kl, Trainer, load_config, make_algorithm
 from gymnast.trainers.build import build_trainer
 from gymnast.trainers.learner import learner
 from gymnast.trainers.learner.memory.available import Available
@@ -105,6 +106,26 @@ def test_a_yaml_says_how_long_its_episodes_may_be(free: Give) -> None:
     free(30)
     with pytest.raises(NotEnoughMemory, match=r"environment.context_length to \d+"):
         trainer.train()
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+def test_a_reference_that_is_refreshed_is_in_memory_twice_and_not_from_the_start(
+    adapters: bool, tokenizer: Any
+) -> None:
+    """Its last weights are kept until the step's end; under adapters it has none at first."""
+    found = []
+    for every in (0, 1):
+        lora = {"rank": 4} if adapters else None
+        model, _ = load_model("tiny:", lora=lora)
+        algorithm = make_algorithm("grpo", kl=Kl(0.1, refresh_every_steps=every))
+        trainer = Trainer(model, tokenizer, Silence, ROWS, algorithm=algorithm, observer=None)
+        found.append(trainer.learner.memory.fixed)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    once = sum(weight.nbytes for weight in weights)
+    never, refreshed = found
+    assert refreshed.weights - never.weights == once
+    assert refreshed.held == never.held
+    assert never.weights - never.held == (once if adapters else 0), "a warm-up refreshes once"
 
 
 def test_nothing_is_offloaded_from_a_cpu(tokenizer: Any) -> None:

@@ -113,6 +113,7 @@ class Learner:
                 division(accelerator.num_processes, divided),
                 others=[] if teacher_model is None else [teacher_model],
                 copies=_copies(algorithm, model),
+                later=_refreshed_bytes(self._reference, self._refreshes_every, model),
             ),
             asked=asked,
             entropies=algorithm.entropy_bonus != 0 or algorithm.taught_exactly,
@@ -141,6 +142,15 @@ class Learner:
         if self._reference is not None:
             parts["reference"] = self._reference
         return parts
+
+    def kept_of_reference(self, *, warms_up: bool) -> int:
+        """What a checkpoint holds of the reference, in bytes: its weights, once it is refreshed.
+
+        Args:
+            warms_up: Whether the run has a warm-up, at whose end it is.
+        """
+        refreshed = self._refreshes_every or warms_up
+        return self._reference.refreshed_bytes if self._reference and refreshed else 0
 
     def prepare(self, longest: int, batch_tokens: int) -> Choice:
         """Choose how steps are made, by the memory there is now; a collective call.
@@ -330,14 +340,23 @@ def _compared_with(
 
 
 def _copies(algorithm: Algorithm, model: Any) -> int:
-    """How many frozen copies of the model there are; of adapters, none before the first refresh."""
+    """How many frozen copies of the model there are; under adapters, the model itself is one."""
     if hasattr(model, "disable_adapter"):
         return 0
-    kl, teacher = algorithm.kl, algorithm.teacher
-    copies = int(teacher is not None and teacher.is_base)
-    if kl is not None:  # at a refresh, the new weights stand beside the old
-        copies += 2 if kl.refresh_every_steps else 1
-    return copies
+    teacher = algorithm.teacher
+    return int(teacher is not None and teacher.is_base) + int(algorithm.kl is not None)
+
+
+def _refreshed_bytes(reference: Reference | None, every: int, model: Any) -> int:
+    """What refreshes of a reference add to what it takes before the first, in bytes.
+
+    The weights of the refresh before are kept until the step is over, for its checkpoint. Adapters
+    are copied at a refresh only; the end of a warm-up is one.
+    """
+    if reference is None:
+        return 0
+    sets = int(every > 0) + int(hasattr(model, "disable_adapter"))
+    return sets * reference.refreshed_bytes
 
 
 def _asked(given: Activations | Literal["auto"], device: torch.device) -> Activations | None:

@@ -1,7 +1,8 @@
 """Disk space: whether a run's files have room when it begins, and the error of a full disk.
 
-A checkpoint holds a float32 weight and two moments of each trained weight, 12 bytes in all. It is
-written beside the older ones before one of them is removed, and so is the model.
+A checkpoint holds a float32 weight and two moments of each trained weight, 12 bytes in all, and the
+weights of a reference that was refreshed. It is written beside the older ones before one of them is
+removed, and so is the model.
 """
 
 import errno
@@ -40,16 +41,17 @@ class Need:
     model: int
 
 
-def estimate_need(model: Any, optimizer: Optimizer) -> Need:
+def estimate_need(model: Any, optimizer: Optimizer, reference: int = 0) -> Need:
     """How much a run of this model takes, estimated a little too high.
 
     Args:
         model: As it is saved.
         optimizer: Of its trained weights.
+        reference: What a checkpoint holds of the reference, in bytes.
     """
     trained = sum(getattr(p, "ds_numel", p.numel()) for p in optimizer.parameters)  # ZeRO-3's
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    return Need(BYTES_PER_WEIGHT * trained + OTHER_BYTES, weights + OTHER_BYTES)
+    return Need(BYTES_PER_WEIGHT * trained + reference + OTHER_BYTES, weights + OTHER_BYTES)
 
 
 def check_room(folder: Path, need: Need, *, keep: int, checkpoints: int, has_model: bool) -> None:

@@ -1,10 +1,13 @@
 """A disk that is full: one line that names the file, and what was whole stays whole."""
 
+import re
 import resource
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ import torch
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError, DiskFull
-from gymnast.trainers import Trainer
+from gymnast.trainers import Kl, Trainer, make_algorithm
 from gymnast.trainers.saving.checkpoints import Checkpoints
 from gymnast.trainers.saving.disk_space import shown_size
 from gymnast.trainers.saving.run_folder import RunFolder, save_model
@@ -103,7 +106,7 @@ def test_sizes_are_shown_as_people_read_them(size: float, text: str) -> None:
     assert shown_size(size) == text
 
 
-# --- A run on a real small disk
+# --- A run
 
 
 class Constant(Environment):
@@ -145,6 +148,24 @@ def make(tokenizer: Any, folder: Path, **settings: Any) -> Trainer:
     }
     rows = [{"prompt": "Go."}]
     return Trainer(tiny_model(), tokenizer, Constant, rows, output_dir=folder, **(small | settings))
+
+
+def test_a_checkpoint_is_as_large_as_was_told_with_a_reference_that_is_refreshed(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = make_algorithm("grpo", kl=Kl(0.1, refresh_every_steps=1))
+    trainer = make(tokenizer, tmp_path / "run", algorithm=algorithm)
+    trainer.train()
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
+    size = sum(file.stat().st_size for file in checkpoint.rglob("*"))
+    with monkeypatch.context() as patched, pytest.raises(ConfigError) as caught:
+        patched.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=10**9, free=1))
+        make(tokenizer, tmp_path / "other", algorithm=algorithm).train()
+    told = re.search(r"a checkpoint of this run takes ([\d.]+) MB", str(caught.value))
+    assert told is not None and size <= 1e6 * float(told[1]) < 1.02 * size
+
+
+# --- On a real small disk
 
 
 def test_a_run_that_could_not_be_kept_is_refused_before_it_begins(

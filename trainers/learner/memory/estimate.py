@@ -91,6 +91,7 @@ def fixed_memory(
     *,
     copies: int = 0,
     others: Iterable[torch.nn.Module] = (),
+    later: int = 0,
 ) -> FixedMemory:
     """What weights, optimizer and gradients take in this process.
 
@@ -100,6 +101,7 @@ def fixed_memory(
         division: Over processes.
         copies: How many frozen copies of the model there are, for a reference or a teacher.
         others: Further models: a teacher.
+        later: The bytes of weights that come only in the course of the run: refreshed ones.
     """
     whole = _model_bytes(model)
     trained = list(trained)
@@ -112,7 +114,7 @@ def fixed_memory(
     if division.buckets:
         gradients += sum(_numel(weight) * weight.element_size() for weight in trained)
     return FixedMemory(
-        weights=weights,
+        weights=weights + later,
         optimizer=master + MOMENTS_BYTES * count // division.optimizer,
         gradients=gradients,
         held=weights + master,

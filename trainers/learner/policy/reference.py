@@ -74,6 +74,13 @@ class Reference:
         chosen = self._adapters if self._adapted else named
         self._use({name: named[name].detach().clone() for name in chosen})
 
+    @property
+    def refreshed_bytes(self) -> int:
+        """What the weights of one refresh take: of the adapters, or of the whole model."""
+        named = self._follows.named_parameters()
+        kept = [weight for name, weight in named if not self._adapted or name in self._adapters]
+        return sum(weight.numel() * weight.element_size() for weight in kept)
+
     def state_dict(self) -> dict[str, Any]:
         """The weights of the last refresh, by name; none before the first."""
         return {REFRESHED: self._refreshed}
