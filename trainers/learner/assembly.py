@@ -1,21 +1,26 @@
-"""A policy and its optimizer, put together: in one process, or divided over several."""
+"""The parts of a learner, put together: in one process, or divided over several."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
 
 from gymnast.errors import ConfigError
+from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.distributed.divided import Divided
 from gymnast.trainers.distributed.sharding import shard
 from gymnast.trainers.learner.memory.estimate import Division
+from gymnast.trainers.learner.model_checks import check_base
 from gymnast.trainers.learner.optimizers.by_name import named_optimizer
 from gymnast.trainers.learner.optimizers.master_optimizer import MasterOptimizer
 from gymnast.trainers.learner.optimizers.optimizer import Optimizer
 from gymnast.trainers.learner.optimizers.weight_kinds import adapter_weights, other_than_matrices
 from gymnast.trainers.learner.optimizers.zero import ZeroAdamW
 from gymnast.trainers.learner.policy.policy import Policy
+from gymnast.trainers.learner.policy.recomputation import Activations
+from gymnast.trainers.learner.policy.reference import Reference
 from gymnast.trainers.learner.settings import LearnerSettings
+from gymnast.trainers.learner.teaching import Teaching
 
 
 def optimized(
@@ -69,3 +74,57 @@ def _own_rates(model: Any, rate: float | None) -> dict[torch.nn.Parameter, float
             "set learning_rate, or add adapters (model.lora)"
         )
     return dict.fromkeys(adapters, rate)
+
+
+def compared_with(
+    algorithm: Algorithm, model: Any, teacher_model: Any, temperature: float
+) -> tuple[Reference | None, Teaching | None]:
+    """The reference and the teacher of an algorithm.
+
+    Raises:
+        ModelError: The model before training is one of them, and no longer there.
+    """
+    reference = teaching = None
+    if algorithm.kl is not None:
+        check_base(model)
+        reference = Reference(model, temperature=temperature)
+    if algorithm.teacher is not None:
+        if algorithm.teacher.is_base:
+            check_base(model)
+        other = None if teacher_model is None else teacher_model.to(model.device)
+        teaching = Teaching.of(algorithm.teacher, model, other, temperature=temperature)
+    return reference, teaching
+
+
+def copies(algorithm: Algorithm, model: Any) -> int:
+    """How many frozen copies of the model there are; under adapters, the model itself is one."""
+    if hasattr(model, "disable_adapter"):
+        return 0
+    teacher = algorithm.teacher
+    return int(teacher is not None and teacher.is_base) + int(algorithm.kl is not None)
+
+
+def refreshed_bytes(reference: Reference | None, every: int, model: Any) -> int:
+    """What refreshes of a reference add to what it takes before the first, in bytes.
+
+    The weights of the refresh before are kept until the step is over, for its checkpoint. Adapters
+    are copied at a refresh only; the end of a warm-up is one.
+    """
+    if reference is None:
+        return 0
+    sets = int(every > 0) + int(hasattr(model, "disable_adapter"))
+    return sets * reference.refreshed_bytes
+
+
+def asked(given: Activations | Literal["auto"], device: torch.device) -> Activations | None:
+    """What becomes of activations, where the settings say it.
+
+    Raises:
+        ConfigError: They are to be moved to where they are.
+    """
+    if given == "offload" and device.type == "cpu":
+        raise ConfigError(
+            "activations: must be auto, keep or recompute on a CPU, got offload: they are in "
+            "the host's memory already"
+        )
+    return None if given == "auto" else given

@@ -12,32 +12,37 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 
-from gymnast.errors import ConfigError, UsageError
+from gymnast.errors import UsageError
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.distributed.divided import NOTHING, Divided
 from gymnast.trainers.distributed.reached_weights import ReachedWeights
 from gymnast.trainers.distributed.sharding import whole
-from gymnast.trainers.learner.assembly import division, optimized
+from gymnast.trainers.learner.assembly import (
+    asked,
+    compared_with,
+    copies,
+    division,
+    optimized,
+    refreshed_bytes,
+)
 from gymnast.trainers.learner.credit import Groups, has_spread
 from gymnast.trainers.learner.memory.available import Available, available
 from gymnast.trainers.learner.memory.choice import Choice, StepMemory, room_for
 from gymnast.trainers.learner.memory.estimate import fixed_memory
 from gymnast.trainers.learner.memory.heap import free_exactly, give_back_freed_memory
-from gymnast.trainers.learner.model_checks import check_base, leaves_out
+from gymnast.trainers.learner.model_checks import leaves_out
 from gymnast.trainers.learner.optimizers.schedules import named_schedule
 from gymnast.trainers.learner.outcomes import Outcomes
 from gymnast.trainers.learner.policy.policy import Policy
-from gymnast.trainers.learner.policy.recomputation import Activations
 from gymnast.trainers.learner.policy.reference import Reference
 from gymnast.trainers.learner.policy.shares import largest_over_processes
 from gymnast.trainers.learner.settings import LearnerSettings
-from gymnast.trainers.learner.teaching import Teaching
 from gymnast.trainers.learner.update import Learned, UpdateSettings, imitate, update
 from gymnast.types import Trajectory
 from gymnast.visible import visible_logger
@@ -91,18 +96,18 @@ class Learner:
         self.outcomes = Outcomes()
         self._replays = settings.replay_routing
         self._refreshes_every = algorithm.kl.refresh_every_steps if algorithm.kl else 0
-        self._reference, self._teaching = _compared_with(
+        self._reference, self._teaching = compared_with(
             algorithm, model, teacher_model, temperature
         )
         several = accelerator.num_processes > 1
         divided = divided if several else NOTHING
         self._sums_gradients = several and not divided.anything
         trained = copy.deepcopy(model) if divided.weights else model
-        asked = _asked(settings.activations, accelerator.device)
+        way = asked(settings.activations, accelerator.device)
         policy = Policy(
             trained,
             temperature=temperature,
-            activations=asked or "keep",
+            activations=way or "keep",
             replay_routing=settings.replay_routing,
         )
         self.memory = StepMemory(
@@ -112,10 +117,10 @@ class Learner:
                 [weight for weight in trained.parameters() if weight.requires_grad],
                 division(accelerator.num_processes, divided),
                 others=[] if teacher_model is None else [teacher_model],
-                copies=_copies(algorithm, model),
-                later=_refreshed_bytes(self._reference, self._refreshes_every, model),
+                copies=copies(algorithm, model),
+                later=refreshed_bytes(self._reference, self._refreshes_every, model),
             ),
-            asked=asked,
+            asked=way,
             entropies=algorithm.entropy_bonus != 0 or algorithm.taught_exactly,
         )
         if accelerator.is_main_process:
@@ -317,60 +322,6 @@ class Learner:
         """Make the model equal to what is trained; a collective call, one weight at a time."""
         for copied, weight in self._copies:
             copied.copy_(whole(weight))
-
-
-def _compared_with(
-    algorithm: Algorithm, model: Any, teacher_model: Any, temperature: float
-) -> tuple[Reference | None, Teaching | None]:
-    """The reference and the teacher of an algorithm.
-
-    Raises:
-        ModelError: The model before training is one of them, and no longer there.
-    """
-    reference = teaching = None
-    if algorithm.kl is not None:
-        check_base(model)
-        reference = Reference(model, temperature=temperature)
-    if algorithm.teacher is not None:
-        if algorithm.teacher.is_base:
-            check_base(model)
-        other = None if teacher_model is None else teacher_model.to(model.device)
-        teaching = Teaching.of(algorithm.teacher, model, other, temperature=temperature)
-    return reference, teaching
-
-
-def _copies(algorithm: Algorithm, model: Any) -> int:
-    """How many frozen copies of the model there are; under adapters, the model itself is one."""
-    if hasattr(model, "disable_adapter"):
-        return 0
-    teacher = algorithm.teacher
-    return int(teacher is not None and teacher.is_base) + int(algorithm.kl is not None)
-
-
-def _refreshed_bytes(reference: Reference | None, every: int, model: Any) -> int:
-    """What refreshes of a reference add to what it takes before the first, in bytes.
-
-    The weights of the refresh before are kept until the step is over, for its checkpoint. Adapters
-    are copied at a refresh only; the end of a warm-up is one.
-    """
-    if reference is None:
-        return 0
-    sets = int(every > 0) + int(hasattr(model, "disable_adapter"))
-    return sets * reference.refreshed_bytes
-
-
-def _asked(given: Activations | Literal["auto"], device: torch.device) -> Activations | None:
-    """What becomes of activations, where the settings say it.
-
-    Raises:
-        ConfigError: They are to be moved to where they are.
-    """
-    if given == "offload" and device.type == "cpu":
-        raise ConfigError(
-            "activations: must be auto, keep or recompute on a CPU, got offload: they are in "
-            "the host's memory already"
-        )
-    return None if given == "auto" else given
 
 
 def _tell(model: Any, policy: Policy) -> None:
