@@ -97,5 +97,9 @@ class CheckReport:
             f"{each.reward:g} ({each.stop_reason} with message {each.messages})"
             for each in self.solved
         )
-        doubt = "" if min(each.reward for each in self.solved) >= 1 else "; is there no better one?"
+        doubt = (
+            ""
+            if min(each.reward for each in self.solved) >= 1
+            else "; if an episode can earn more, solve must play that one"
+        )
         return [f"Rewards of what solve plays: {played}{doubt}"]

@@ -38,14 +38,16 @@ def test_the_report_tells_what_solve_earns(renderer: Renderer) -> None:
     assert report.solved is not None
     assert [(each.reward, each.messages) for each in report.solved] == [(1.0, 2)] * 3
     assert "Rewards of what solve plays: 1 (answered with message 2), 1" in str(report)
-    assert "no better one?" not in str(report)
+    assert "can earn more" not in str(report)
 
 
 def test_a_reward_below_1_is_asked_about(renderer: Renderer) -> None:
     class Frugal(Lamp):
         pays = 0.5
 
-    assert str(check_env(Frugal(renderer))).endswith("; is there no better one?")
+    assert str(check_env(Frugal(renderer))).endswith(
+        "; if an episode can earn more, solve must play that one"
+    )
 
 
 def test_without_solve_nothing_is_said(renderer: Renderer) -> None:
