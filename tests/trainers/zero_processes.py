@@ -31,6 +31,7 @@ from two_processes import (
     ROWS,
     TOKENIZER,
     TWO_STEPS,
+    WARMED,
     Found,
     broken_in_one,
     error_of,
@@ -114,6 +115,15 @@ def plain(folder: Path) -> Found:
         with zero(stage, folder):
             trainer, of_stage = train(output_dir=folder / f"stage{stage}", **LEARNS)
         found[str(stage)] = of_stage | shares(trainer)
+    return found
+
+
+def warmed(folder: Path) -> Found:
+    """A warm-up, and RL from where it ends."""
+    found: Found = {}
+    for stage in (2, 3):
+        with zero(stage, folder):
+            found[str(stage)] = train(output_dir=folder / f"warmed{stage}", **WARMED)[1]
     return found
 
 
@@ -279,6 +289,7 @@ def refused(folder: Path) -> Found:
 
 SCENARIOS = [
     plain,
+    warmed,
     resumed,
     begun_without,
     with_everything,

@@ -12,9 +12,9 @@ from clocks import without_clocks
 from gymnast.trainers import make_algorithm
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.update import UpdateSettings, update
-from process_runs import Found, assert_same_run, difference, in_two_processes, sampled
+from process_runs import Found, assert_same_run, difference, in_two_processes, sampled, written
 from sampled_groups import KeepsGradients, bfloat16_model, short_groups
-from two_processes import TWO_STEPS, make_trainer, train
+from two_processes import TWO_STEPS, WARMED, make_trainer, train
 from zero_processes import LEARNS, rich
 
 pytestmark = [
@@ -89,6 +89,19 @@ def test_the_trained_weights_are_those_of_one_process(
 ) -> None:
     assert found[0]["plain"][stage]["weights"] == found[1]["plain"][stage]["weights"]
     assert difference(folder / f"stage{stage}", alone) < 1e-3
+
+
+@most_stages
+def test_a_warm_up_learns_what_it_does_without(found: Found, folder: Path, stage: str) -> None:
+    if not (folder / "warmed_alone").exists():
+        train(output_dir=folder / "warmed_alone", **WARMED)
+    ours, alone = written(folder / f"warmed{stage}"), written(folder / "warmed_alone")
+    assert found[0]["warmed"][stage]["weights"] == found[1]["warmed"][stage]["weights"]
+    warm = [[line for line in run if "warmup/loss" in line] for run in (ours, alone)]
+    losses = [[line["warmup/loss"] for line in run] for run in warm]
+    assert len(losses[0]) == 3 and losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert losses[0][-1] < losses[0][0]
+    assert difference(folder / f"warmed{stage}", folder / "warmed_alone") < 2e-3
 
 
 @every_stage
