@@ -155,8 +155,8 @@ SEVERAL_SEEDS = {
 
 HOPELESS = {
     "environment.id": f"{TASKS / 'hopeless.py'}:HalfHopeless",
-    "trainer.steps": 16,
-    "evaluation": {"rows": 128, "every_steps": 4, "temperature": 1.0},
+    "trainer.steps": 12,
+    "evaluation": {"rows": 64, "every_steps": 4, "temperature": 1.0},
 }
 # Eight rows of which four can be learned from, and four rows that are replaced until they can.
 DYNAMIC: Mapping[str, Settings] = {
