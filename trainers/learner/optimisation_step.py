@@ -18,6 +18,7 @@ from gymnast.trainers.learner.gradient_sums import run_passes
 from gymnast.trainers.learner.memory.heap import give_back_freed_memory
 from gymnast.trainers.learner.optimizers.not_finite import why_not_finite
 from gymnast.trainers.learner.optimizers.optimizer import Optimizer
+from gymnast.trainers.learner.policy.head import TeacherStates
 from gymnast.trainers.learner.policy.shares import (
     Scored,
     Share,
@@ -175,9 +176,10 @@ def _backward(
     batch = scored.batch
     zeros = torch.zeros_like(batch.advantages)
     from_teacher, of_teacher, taught = zeros, zeros, zeros
-    if scored.teacher is not None:
-        logprobs, entropies, from_teacher, of_teacher = policy(batch, teacher=scored.teacher)
-        taught = scored.teacher.taught
+    states = _of_teacher(policy, scored)
+    if states is not None:
+        logprobs, entropies, from_teacher, of_teacher = policy(batch, teacher=states)
+        taught = states.taught
     else:
         entropy = "trained" if algorithm.entropy_bonus else "measured"
         logprobs, entropies = policy(batch, entropy=entropy)
@@ -198,7 +200,7 @@ def _backward(
     if (kl := algorithm.kl_in("loss")) and scored.reference_logprobs is not None:
         divergence = kl(logprobs, scored.reference_logprobs)
         losses = losses + kl.coefficient * divergence
-    if algorithm.teacher is not None and scored.teacher is not None:
+    if algorithm.teacher is not None and states is not None:
         losses = losses + algorithm.teacher.weight * from_teacher
     total = (losses * scored.weights).sum()
     # Data parallelism averages gradients over processes; the loss is a sum over all of them.
@@ -216,6 +218,17 @@ def _backward(
     signed = (difference, ratio, result.ratio, -ratio, -result.ratio)
     largest = [values.masked_fill(~real, -math.inf).amax() for values in signed]
     return _Pass(torch.stack(sums), torch.stack(largest), logprobs.detach())
+
+
+def _of_teacher(policy: torch.nn.Module, scored: Scored) -> TeacherStates | None:
+    """What an exact teacher makes of a micro-batch; it may be the policy, and has no dropout."""
+    if scored.teacher is None:
+        return None
+    policy.eval()
+    states = scored.teacher()
+    policy.train()
+    give_back_freed_memory(scored.batch.targets.device)
+    return states
 
 
 def _worth_telling(metrics: dict[str, float], algorithm: Algorithm) -> dict[str, float]:

@@ -14,6 +14,7 @@ the same token ids. What it says becomes advantages (`taught`) or a part of the 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -179,8 +180,13 @@ def _sampled(trajectory: Trajectory) -> torch.Tensor:
 
 
 def with_teacher(share: Share, teaching: Teaching) -> Share:
-    """Add what an exact teacher makes of a share's micro-batches."""
-    return replace(share, batches=[replace(s, teacher=_states(s, teaching)) for s in share.batches])
+    """Have an exact teacher read each micro-batch of a share just before its loss.
+
+    Its states of one micro-batch exist at a time. It is the same in all steps of a batch: only a
+    batch of one step may have the policy itself as an exact teacher.
+    """
+    read = [replace(s, teacher=partial(_states, s, teaching)) for s in share.batches]
+    return replace(share, batches=read)
 
 
 def _states(scored: Scored, teaching: Teaching) -> TeacherStates | None:

@@ -16,6 +16,7 @@ from gymnast.agents import load_model
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.trainers import Kl, Teacher, make_algorithm
 from gymnast.trainers.learner.credit import with_advantages
+from gymnast.trainers.learner.memory.trace import AllocationTrace, live_bytes
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.policy.reference import Reference
 from gymnast.trainers.learner.teaching import Teaching, taught
@@ -238,6 +239,47 @@ def test_a_teacher_adds_to_rewards_and_to_a_penalty() -> None:
         taught_alone = gradients(name="distillation", teacher=teacher)
         for whole, first, second in zip(all_of_it, rewards, taught_alone, strict=True):
             torch.testing.assert_close(whole, first + second, rtol=1e-3, atol=1e-5)
+
+
+def test_an_exact_teachers_states_of_one_micro_batch_exist_at_a_time() -> None:
+    """The peak of an update is no higher with four times the episodes."""
+    other = tiny_model(hidden_size=4096, intermediate_size=64)
+    teacher = Teacher(other, estimator="exact")
+    algorithm = make_algorithm("distillation", teacher=teacher)
+
+    def peak(groups: Groups) -> float:
+        model = tiny_model()
+        teaching = teaching_of(teacher, model, other)
+        with AllocationTrace(torch.device("cpu")) as trace:
+            step(model, groups, algorithm, teaching, tokens=1)
+        return float(live_bytes(np.array(trace.sizes, dtype=np.float64), trace.events).max())
+
+    groups = random_groups(tiny_model(), [[1.0, 0.0, 0.5]])
+    states = 4 * 4096 * sum(t.action_tokens for t in groups[0])
+    assert peak(groups * 4) - peak(groups) < 0.2 * states
+
+
+@pytest.mark.parametrize("model", ["policy", "base"])
+def test_an_exact_teacher_reads_each_micro_batch_without_the_dropout_of_adapters(
+    model: str, tokenizer: Any
+) -> None:
+    """The policy's own passes have it."""
+    groups, teacher = hinted_groups(), Teacher(model, estimator="exact")
+    algorithm = make_algorithm("distillation", teacher=teacher)
+    found = []
+    for seed, tokens in ((0, 2048), (1, 60)):
+        lora = {"rank": 4, "dropout": 0.5}
+        adapted, _ = load_model("tiny:", lora=lora, tokenizer=tokenizer)
+        with torch.no_grad():
+            for weight in adapted.parameters():
+                if weight.requires_grad:
+                    weight.add_(torch.randn(weight.shape, generator=torch.manual_seed(0)))
+        torch.manual_seed(seed)
+        metrics, _ = step(adapted, groups, algorithm, teaching_of(teacher, adapted), tokens)
+        found.append(metrics)
+    first, second = found
+    assert first["teacher/logprob"] == pytest.approx(second["teacher/logprob"], rel=1e-5)
+    assert first["teacher/kl"] != pytest.approx(second["teacher/kl"], rel=1e-3)
 
 
 @pytest.mark.parametrize("model", ["policy", "base"])

@@ -50,7 +50,8 @@ class Scored:
             the pass that is about to be made are the same, or where nobody asks.
         reference_logprobs: [A], under the reference, where there is one in the loss.
         trajectories: What the tokens are of, in their order.
-        teacher: What the teacher makes of the tokens, where its divergence is in the loss.
+        teacher: Has the teacher read the tokens, where its divergence is in the loss: returns what
+            it makes of them, or None where it has no say.
     """
 
     batch: MicroBatch
@@ -58,7 +59,7 @@ class Scored:
     old_logprobs: torch.Tensor | None = None
     reference_logprobs: torch.Tensor | None = None
     trajectories: Sequence[Trajectory] = ()
-    teacher: TeacherStates | None = None
+    teacher: Callable[[], TeacherStates | None] | None = None
 
 
 @dataclass(frozen=True)

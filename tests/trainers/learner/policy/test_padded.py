@@ -142,8 +142,9 @@ def test_a_teacher_says_of_each_row_what_it_says_of_it_alone(estimator: Any) -> 
         batch = micro_batch([e for group in groups for e in group], CPU)
         trajectories = [e.trajectory for group in groups for e in group]
         share = Share([Scored(batch, torch.ones(0), trajectories=trajectories)], 1.0, 1.0, [])
-        states = with_teacher(share, teaching).batches[0].teacher
-        divergences: torch.Tensor = policy(batch, teacher=states)[2]
+        read = with_teacher(share, teaching).batches[0].teacher
+        assert read is not None
+        divergences: torch.Tensor = policy(batch, teacher=read())[2]
         return divergences.detach()
 
     alone = torch.cat([said([group], 2048) for group in groups])
