@@ -41,6 +41,7 @@ FILES = {
     "odd/tokenizer.json": "{}",
     "other.py": "def price(trajectory): ...\n\ndef between(one, other): ...\n",
     "rewarded.yaml": "rewards: [{function: overlong}]\n",
+    "loss.py": "",
     "falls.py": """
 def raises(done):
     raise KeyError("x")
@@ -564,6 +565,10 @@ ENVIRONMENTS = {
     ),
 }
 PARTS = {
+    "a loss in a file of the key's name that lacks it": (
+        "train run.yaml algorithm.loss=loss.py:mine",
+        "algorithm.loss: '{here}/loss.py' has no 'mine'.",
+    ),
     "an agent that there is not": (
         "train run.yaml agent.backend=transfomers",
         "agent.backend: there is no agent 'transfomers'. Did you mean 'transformers'? There are: ",

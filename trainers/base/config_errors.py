@@ -46,8 +46,11 @@ def in_section(section: str, keys: Iterable[str]) -> Iterator[None]:
         section: Its dotted name.
         keys: Of the section; functions that a run calls with them know them without the section.
     """
-    # A key that begins a line (`lora: ...`), or one of a section within (`set lora.rank`).
-    named = rf"(?:^(?=(?:{'|'.join(keys)})[.:])|(?<![\w.])(?=(?:{'|'.join(keys)})\.[a-z]))"
+    # A key that begins a line (`lora: ...`), or one of a section within (`set lora.rank`), and no
+    # file of that name (`loss.py`).
+    known = "|".join(keys)
+    within = rf"(?:{known})\.(?!py\b)[a-z]"
+    named = rf"(?:^(?=(?:{known}):|{within})|(?<![\w./])(?={within}))"
     try:
         yield
     except GymnastError as error:
