@@ -175,8 +175,9 @@ def _check_reward(player: AnEnvironment, row: Any, reward: float, info: Mapping[
             "solve",
             row,
             f"{type(player).__name__}.solve earned {earned}, and the episode ended "
-            f"{info['stop_reason']}: worked turns show episodes with a reward above 0 (row: "
-            f"{row!r:.500})",
+            f"{info['stop_reason']}: worked turns show episodes with a reward above 0; mend solve "
+            "or reward, or set worked_turns to 0",
+            f"{row!r:.500}",
         )
 
 
@@ -184,8 +185,8 @@ def _warn_of_low_rewards(owner: str, episodes: Sequence[WorkedEpisode]) -> None:
     """Warn, once for all, of episodes that may not show the best."""
     if low := [episode for episode in episodes if episode.reward < 1]:
         logger.warning(
-            "%s.solve earned a reward of %g; %d of %d worked turns earned less than 1: is this the "
-            "best there is? (row: %.300r)",
+            "%s.solve earned a reward of %g; %d of %d worked turns earned less than 1: if an "
+            "episode can earn more, solve must play that one (row: %.300r)",
             *(owner, low[0].reward, len(low), len(episodes), low[0].row),
         )
 

@@ -271,8 +271,9 @@ def earning(value: Any) -> type[Shop]:
 )
 def test_what_earns_nothing_is_not_shown(value: Any, words: str) -> None:
     env = earning(value)(rows=ROWS, worked_turns=1)
-    with pytest.raises(UserCodeError, match=rf"Paid.solve earned {words}.*reward above 0"):
+    with pytest.raises(UserCodeError, match=rf"Paid.solve earned {words}.*above 0; mend") as caught:
         env.reset()
+    assert "'count'" in str(caught.value) and "'count'" not in caught.value.problem  # the row's
 
 
 def test_what_earns_less_than_1_is_shown_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -284,7 +285,7 @@ def test_of_several_that_earn_less_than_1_one_warning_tells(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     prompt_of(earning(0.5)(rows=ROWS, worked_turns=2), ROWS[1])
-    (told,) = [text for text in caplog.messages if "is this the best there is?" in text]
+    (told,) = [text for text in caplog.messages if "if an episode can earn more" in text]
     assert "3 of 3 worked turns earned less than 1" in told
 
 
