@@ -127,6 +127,18 @@ def test_the_best_of_a_run_are_taken_as_they_are(
     assert ran.errors.startswith("failed: none of 4 episodes has a reward of at least 2, so ")
 
 
+def test_rollouts_of_two_tokenizers_are_taken_one_by_one(
+    gymnast: CommandLine, encode: Callable[[str], list[int]], tokenizer: object
+) -> None:
+    good = trajectory(1.0, encode("Go"))
+    write_rollouts("out/rollouts/step_00001.parquet", [[good]], tokenizer=tokenizer)
+    write_rollouts("out/rollouts/step_00002.parquet", [[good]])
+    ran = gymnast("demos", "--from", "out")
+    assert ran.code == 2 and not Path("demos.parquet").exists()
+    assert "of 2 (in step_00001, step_00002, for example); take the files of rollouts" in ran.errors
+    assert gymnast("demos", "--from", "out/rollouts/step_00002.parquet").code == 0
+
+
 LONG = """\
 from gymnast.envs import Environment
 

@@ -93,9 +93,13 @@ def write_saved(path: str | Path, saved: Sequence[SavedTrajectory]) -> None:
         DataError: Their ids are of different tokenizers.
         DiskFull: There is no room for it; what was there before is untouched.
     """
-    tokenizers = {each.tokenizer for each in saved}
+    tokenizers = {each.tokenizer: each.name for each in saved}
     if len(tokenizers) > 1:
-        raise DataError(f"{path}: the ids of its trajectories are of {len(tokenizers)} tokenizers")
+        raise DataError(
+            f"{path}: is not written: a file holds the ids of one tokenizer, and its trajectories "
+            f"have those of {len(tokenizers)} (in {', '.join(tokenizers.values())}, for example); "
+            "take the files of rollouts one by one, each into a file of its own"
+        )
     records = (
         as_record(each.trajectory)
         | {"group": number, "member": 0, "advantages": each.advantages}
