@@ -34,24 +34,34 @@ def can_solve(environment: Hooks | type[Hooks]) -> bool:
 
 
 def require_solve(environment: Hooks | type[Hooks], wanted_by: str) -> None:
-    """Check that an environment's class has a `solve` of its own.
+    """Check that an environment's class has a `solve` of its own, with a time that it may take.
 
     Args:
         environment: The environment or its class.
         wanted_by: What needs it, for the message: "worked_turns=2".
 
     Raises:
-        ConfigError: It has none.
+        ConfigError: It has none, or its `solve_timeout_s` is no time.
     """
-    if can_solve(environment):
-        return
     cls = environment if isinstance(environment, type) else type(environment)
+    if can_solve(environment):
+        _check_timeout(environment.solve_timeout_s, cls.__name__)
+        return
     raise ConfigError(
         f"{wanted_by}: {cls.__name__} has no `solve`, which says how an episode is solved. Write "
         "def solve(self, row), which yields or returns the assistant messages of a perfect "
         'episode: yield call("tool", argument=...), then yield "the answer" '
         "(docs/demonstrations.md)"
     )
+
+
+def _check_timeout(given: Any, owner: str) -> None:
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    if given is not None and not (number and given > 0):
+        raise ConfigError(
+            f"{owner}.solve_timeout_s: must be a number of seconds > 0, or None for no limit, got "
+            f"{given!r:.100}"
+        )
 
 
 async def solve_episode(environment: Any) -> list[Outcome]:
@@ -61,7 +71,7 @@ async def solve_episode(environment: Any) -> list[Outcome]:
         What came of each message.
 
     Raises:
-        ConfigError: The environment's class has no `solve`.
+        ConfigError: The environment's class has no `solve`, or its `solve_timeout_s` is no time.
         NoSolution: It has no solution for this row.
         UserCodeError: The solution is wrong: it raised, a call in it failed, or the episode ended
             before it did, or did not end with it.

@@ -253,6 +253,13 @@ def test_a_solution_that_waits_is_given_up_and_the_next_one_is_played(
     env.close()
 
 
+@pytest.mark.parametrize("given", ["60", 0, -1.0, True, float("nan")])
+def test_a_time_limit_that_is_no_time_is_named(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HangsLate, "solve_timeout_s", given)
+    with pytest.raises(ConfigError, match=r"HangsLate.solve_timeout_s: must be a number of second"):
+        asyncio.run(play_solution(HangsLate(), ROW))
+
+
 def test_a_timeout_within_a_solution_is_its_own() -> None:
     class Impatient(Shop):
         def solve(self, row: Mapping[str, Any]) -> Any:
