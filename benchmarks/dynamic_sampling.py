@@ -22,9 +22,10 @@ from typing import Any
 import torch
 
 from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
-from gymnast.envs import Environment
+from gymnast.envs import Episode
 from gymnast.trainers import Trainer
 from gymnast.types import Sampling
+from tasks.letters import Letters
 
 ROWS = [{"prompt": f"Question {number}.", "hopeless": number % 2 == 0} for number in range(16)]
 EVALUATION = [{"prompt": f"Exam {number}.", "hopeless": False} for number in range(32)]
@@ -44,13 +45,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-class SmallLetters(Environment):
+class SmallLetters(Letters):
     """The share of small letters in the answer; nothing for a hopeless row."""
 
-    def reward(self, episode: Any) -> float:
+    def reward(self, episode: Episode) -> float:
         """About 0.2 before training."""
-        letters = sum("a" <= letter <= "z" for letter in episode.answer)
-        return 0.0 if self.row["hopeless"] else letters / max(1, len(episode.answer))
+        return 0.0 if self.row["hopeless"] else super().reward(episode)
 
 
 @dataclass

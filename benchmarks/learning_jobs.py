@@ -1,7 +1,9 @@
 """The jobs of `learning.py`, by name: each is a config and what is changed in it.
 
 grpo-0, rloo-0, ..., trl-0      the job of the section on TRL, by several algorithms
-cispo-0, rejection-0, ...       eight smaller steps of it, by every other name of docs/algorithms.md
+rejection-0, gdpo_tokens-0, ... eight smaller steps of it
+letters-grpo-0, ...             eight steps of a tiny random model by every name that has a reward
+distillation-0                  eight steps of examples/shop.yaml by a teacher alone
 main-0, main-1, main-2          examples/arithmetic.yaml after a warm-up of four steps
 shop-warmup-0, -worked, -distil examples/shop.yaml: what brings a model to call a tool at all
 warehouse-warmup-0, ...         the same for four tools that share a state
@@ -19,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 ARITHMETIC = ROOT / "examples" / "arithmetic.yaml"
 SHOP = ROOT / "examples" / "shop.yaml"
 CODE = ROOT / "examples" / "code.yaml"
+TINY = ROOT / "examples" / "tiny.yaml"
 TASKS = ROOT / "benchmarks" / "tasks"
 SEEDS = (0, 1, 2)
 
@@ -57,22 +60,30 @@ MAIN = {
 # As TRL's committed run.
 AS_TRL = {"evaluation.every_steps": 0}
 COMPARED = ("grpo", "rloo", "dr_grpo", "gspo")
-EIGHT_STEPS: Settings = {
+# Advantages and losses that are no variant of these.
+OTHERS = ("rejection", "reinforce_pp_tokens", "gdpo_tokens")
+FOUR_ROWS: Settings = {
     "trainer.steps": 8,
     "trainer.rows_per_step": 4,
     "evaluation": {"rows": 64, "every_steps": 0, "temperature": 1.0},
 }
-# Those without a curve otherwise, with what they need.
-OTHERS: Mapping[str, Settings] = {
-    "cispo": {},
-    "dapo": {},
-    "reinforce_pp": {},
-    "reinforce_pp_baseline": {},
-    "reinforce_pp_tokens": {},
-    "gdpo": {},
-    "gdpo_tokens": {},
-    "rejection": {},
+# Every name that learns from rewards, on a model of random weights.
+NAMES = (
+    *("grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo", "reinforce_pp", "gdpo", "rejection"),
+    *("reinforce_pp_baseline", "reinforce_pp_tokens", "gdpo_tokens"),
+    *("turn_level", "gigpo", "state_baseline"),
+)
+EIGHT_STEPS: Settings = {
+    "environment": {"id": f"{TASKS / 'letters.py'}:Letters", "max_turns": 1},
+    "sampling.max_new_tokens": 8,
+    "algorithm.group_size": 8,
+    "trainer.steps": 8,
+    "trainer.rows_per_step": 8,
+    "trainer.learning_rate": 5e-3,
+    "evaluation": {"rows": 64, "every_steps": 0},
 }
+# Few random answers are all letters.
+OF_NAMES: Mapping[str, Settings] = {"rejection": {"algorithm.threshold": 0.4}}
 
 # How a model comes to call a tool that it never calls.
 WAYS: Mapping[str, Settings] = {
@@ -189,10 +200,13 @@ def _jobs() -> dict[str, LearningJob]:
             settings = {**AS_TRL, "algorithm.name": algorithm, **also}
             side = "learning_trl" if name == "trl" else "learning_gymnast"
             jobs[f"{name}-{seed}"] = LearningJob("algorithms", ARITHMETIC, settings, side)
-    for name, changed in OTHERS.items():
-        settings = {**EIGHT_STEPS, "algorithm.name": name, **changed}
-        jobs[f"{name}-0"] = LearningJob("eight steps", ARITHMETIC, settings)
-    jobs["distillation-0"] = LearningJob("eight steps", SHOP, ALONE)
+    for name in OTHERS:
+        settings = {**FOUR_ROWS, "algorithm.name": name}
+        jobs[f"{name}-0"] = LearningJob("others", ARITHMETIC, settings)
+    for name in NAMES:
+        settings = {**EIGHT_STEPS, "algorithm.name": name, **OF_NAMES.get(name, {})}
+        jobs[f"letters-{name}-0"] = LearningJob("eight steps", TINY, settings)
+    jobs["distillation-0"] = LearningJob("alone", SHOP, ALONE)
     jobs["code-0"] = LearningJob("code", CODE, {})
     return jobs
 

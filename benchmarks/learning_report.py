@@ -52,7 +52,9 @@ PANELS: Mapping[str, Sequence[Panel]] = {
     "hopeless": [Panel("hopeful", "thousand sampled tokens")],
     "main": [Panel("reward", "minutes")],
     "algorithms": [Panel("reward", "minutes")],
+    "others": [Panel("reward", "steps")],
     "eight steps": [Panel("reward", "steps")],
+    "alone": [Panel("right_calls", "steps")],
     "code": [Panel("reward", "steps")],
 }
 WORDS = {
