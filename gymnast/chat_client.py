@@ -26,6 +26,7 @@ from gymnast.chat_protocol import (
     host_of,
     never_taken,
     read_message,
+    read_refusal,
     refused_fields,
     without_fields,
 )
@@ -233,7 +234,7 @@ class ChatClient:
                 else f"refuses the key in {self.api_key_env}; correct the variable, or name another"
             )
             raise ConfigError(f"api_key_env: {self} {which} (status {status})") from None
-        text = self._without_key(str(error.message))
+        text = self._without_key(read_refusal(error.body) or str(error.message))
         if status == 404:
             raise ConfigError(f"model: {self} is not there: {text:.200}") from None
         said = f"status {status}: {text:.300}"

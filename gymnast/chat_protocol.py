@@ -21,7 +21,9 @@ SENT = ("role", "content", "tool_calls", "tool_call_id", "name")  # of each mess
 PASSING = (408, 409, 429)  # and all from 500 on
 INVALID = (400, 422)  # something in the request itself is refused
 _NEVER = re.compile(
-    r"unsupported|not support(ed)?\b|unrecogni[sz]ed|unknown|extra_forbidden|extra inputs", re.I
+    r"unsupported|not support(ed)?\b|unrecogni[sz]ed|unknown|extra_forbidden|extra inputs"
+    r"|unexpected (field|parameter|argument|keyword)",
+    re.I,
 )
 
 
@@ -123,6 +125,20 @@ def read_message(completion: Any) -> Message:
     if isinstance(thought, str):
         message["reasoning_content"] = thought
     return message
+
+
+def read_refusal(body: Any) -> str:
+    """What an endpoint says in words where it refuses a request; "" where it says nothing.
+
+    OpenAI's `message`, the `detail` of servers that are made with FastAPI, or all that was sent.
+
+    Args:
+        body: Of its answer, as `openai` has read it: text, or what was in JSON.
+    """
+    if isinstance(body, Mapping):
+        body = body.get("message") or body.get("detail") or body
+    text = body if isinstance(body, str) else json.dumps(body) if body else ""
+    return " ".join(text.split())
 
 
 def refused_fields(status: int, text: str, parameters: Mapping[str, Any]) -> list[str]:
