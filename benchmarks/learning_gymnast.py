@@ -42,9 +42,12 @@ class Solutions:
         return self._known[key]
 
     def share(self, episodes: Sequence[Trajectory]) -> float | None:
-        """The share of episodes that made all calls of their row's solution, in its order."""
+        """The share of episodes that made all calls of their row's solution, in its order.
+
+        None where no solution needs a call.
+        """
         needed = [(episode, self.needed(episode.row)) for episode in episodes]
-        made = [_contains(calls_of(e.messages), calls) for e, calls in needed if calls is not None]
+        made = [_contains(calls_of(e.messages), calls) for e, calls in needed if calls]
         return sum(made) / len(made) if made else None
 
     def _play(self, row: Mapping[str, Any]) -> Calls | None:

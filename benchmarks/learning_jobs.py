@@ -82,8 +82,10 @@ EIGHT_STEPS: Settings = {
     "trainer.learning_rate": 5e-3,
     "evaluation": {"rows": 64, "every_steps": 0},
 }
-# Few random answers are all letters.
-OF_NAMES: Mapping[str, Settings] = {"rejection": {"algorithm.threshold": 0.4}}
+OF_NAMES: Mapping[str, Settings] = {
+    "rejection": {"algorithm.threshold": 0.4},  # few random answers are all letters
+    "dapo": {"algorithm.masked_stop_reasons": []},  # nearly all of them are cut off
+}
 
 # How a model comes to call a tool that it never calls.
 WAYS: Mapping[str, Settings] = {

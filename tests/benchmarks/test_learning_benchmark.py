@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import learning
-from gymnast.envs import make
+from gymnast.envs import Environment, make
 from gymnast.envs.builtin.arithmetic import Arithmetic
 from gymnast.trainers import load_config
 from gymnast.types import Span, StopReason, Trajectory
@@ -156,6 +156,15 @@ def test_the_right_calls_are_those_of_the_rows_solution() -> None:
     solutions = Solutions(shop())
     assert solutions.share([played([right]), played([wrong, right]), played([wrong])]) == 2 / 3
     assert solutions.share([played([])]) == 0.0
+
+
+class Answered(Environment):
+    def solve(self, row: Any) -> list[Any]:
+        return ["12"]
+
+
+def test_where_solutions_call_nothing_there_is_no_share_of_right_calls() -> None:
+    assert Solutions(Answered()).share([played([])]) is None
 
 
 def test_a_watch_tells_rows_with_a_reward_from_hopeless_ones() -> None:
