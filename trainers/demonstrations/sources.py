@@ -227,7 +227,7 @@ def check_environment(env: Any) -> Environment:
 def fitting(
     trajectories: Sequence[Trajectory], source: str, longest: int | None
 ) -> list[Trajectory]:
-    """Those of a list that the policy can read.
+    """Those of a list that the policy can read; tells how many it cannot.
 
     Args:
         trajectories: With tokens.
@@ -244,11 +244,17 @@ def fitting(
         if shortest is not None:
             why = f"the shortest has {shortest} tokens, and environment.context_length is {longest}"
         raise DataError(f"{source}: has no demonstration to learn from: {why}")
+    if len(kept) < len(trajectories):
+        logger.warning(
+            "%s: %d of %d demonstrations are longer than environment.context_length (%d tokens), "
+            "and left out",
+            *(source, len(trajectories) - len(kept), len(trajectories), longest),
+        )
     return kept
 
 
 def passing(trajectories: Sequence[Trajectory], source: str, min_reward: float) -> list[Trajectory]:
-    """Those of a list whose reward is high enough.
+    """Those of a list whose reward is high enough; tells of how many it is not.
 
     Args:
         trajectories: With rewards.
@@ -265,6 +271,12 @@ def passing(trajectories: Sequence[Trajectory], source: str, min_reward: float) 
         raise DataError(
             f"{source}: has no demonstration to learn from: {found}, and warmup.min_reward is "
             f"{min_reward:g}; lower it, or name other demonstrations"
+        )
+    if len(kept) < len(trajectories):
+        logger.warning(
+            "%s: %d of %d demonstrations have a reward below warmup.min_reward (%g) or nothing to "
+            "learn, and are left out",
+            *(source, len(trajectories) - len(kept), len(trajectories), min_reward),
         )
     return kept
 

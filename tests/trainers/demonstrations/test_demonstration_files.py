@@ -10,6 +10,7 @@ import pytest
 from gymnast.envs import Renderer
 from gymnast.errors import DataError
 from gymnast.trainers.demonstrations.files import read_demonstrations
+from gymnast.trainers.demonstrations.sources import fitting
 from gymnast.trainers.saving.rollout_files import write_rollouts
 from gymnast.types import Span
 from warmup_runs import demonstration, make_trainer
@@ -50,6 +51,23 @@ def test_saved_episodes_of_the_same_tokenizer_keep_their_ids(
     write_rollouts(tmp_path / "other.parquet", [[odd]])  # nobody says of which tokenizer
     (found,) = read_demonstrations(tmp_path / "other.parquet", renderer, min_reward=1.0)
     assert found.ids == demonstration(renderer, "answer").ids, "laid out anew"
+
+
+def test_what_is_too_poor_or_too_long_is_counted_and_told(
+    renderer: Renderer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = replace(demonstration(renderer), turn_rewards=[1.0], no_reward=False)
+    poor = replace(good, turn_rewards=[0.5])
+    longer = replace(demonstration(renderer, "open " * 40), turn_rewards=[1.0], no_reward=False)
+    write_rollouts(tmp_path / "demos.parquet", [[good, poor, poor, longer]])
+    found = read_demonstrations(tmp_path / "demos.parquet", renderer, min_reward=1.0)
+    assert "2 of 4 demonstrations have a reward below warmup.min_reward (1)" in caplog.text
+    kept = fitting(found, "demos.parquet", len(good.ids))
+    assert [each.ids for each in kept] == [good.ids]
+    assert (
+        "demos.parquet: 1 of 2 demonstrations are longer than environment.context_length "
+        f"({len(good.ids)} tokens), and left out" in caplog.text
+    )
 
 
 @pytest.mark.parametrize(
