@@ -533,7 +533,8 @@ ENVIRONMENTS = {
     "worked turns of too few rows": (
         "train run.yaml environment.min_operand=1 environment.max_operand=1 "
         "environment.worked_turns=3 evaluation.rows=1",
-        "gymnast/Arithmetic-v0: Arithmetic: worked_turns is 3, but the number of ",
+        "environment.worked_turns: is 3, and of the 32 rows that were drawn for it, only 1 can be "
+        "shown: the others are repeated, or held out for evaluation; lower it, ",
     ),
     "a negative number of worked turns": (
         "train run.yaml environment.worked_turns=-1",

@@ -62,9 +62,9 @@ def with_worked_rows(
         chosen = list(otherwise)
     if len(chosen) < env.worked_turns:
         raise DataError(
-            f"{place}.worked_turns: is {env.worked_turns}, and of {len(offered)} rows to choose "
-            f"from, {len(chosen)} are different and none of the {len(evaluated)} evaluation rows; "
-            "lower it, evaluate fewer rows, or name other worked_rows"
+            f"{place}.worked_turns: is {env.worked_turns}, and of the {len(offered)} rows that "
+            f"were drawn for it, only {len(chosen)} can be shown: the others are repeated, or "
+            "held out for evaluation; lower it, evaluate fewer rows, or name other worked_rows"
         )
     maker: Callable[..., Environment] = make_env
     return partial(maker, worked_rows=chosen)

@@ -199,7 +199,9 @@ def test_worked_turns_that_an_environment_makes_itself_are_no_evaluation_rows_of
 
 def test_too_few_rows_for_worked_turns_are_named(tmp_path: Path) -> None:
     own = ARITHMETIC | {"min_operand": 2, "max_operand": 3, "worked_turns": 4}
-    with pytest.raises(DataError, match=r"^environment\.worked_turns: is 4, and of .* 3 are diff"):
+    with pytest.raises(
+        DataError, match=r"^environment\.worked_turns: is 4, and of .* only 3 can be"
+    ):
         prepare(environment=own, evaluation={"rows": 5})
 
 
