@@ -12,6 +12,8 @@ from rollout_report import Target
 
 LEVEL = 0.9
 TARGET = 1 / 3
+MOST_INSIDE = 8  # names that a legend has room for within a panel
+COLORS = (*(f"C{number}" for number in range(10)), "black", "navy", "gold", "lime", "hotpink")
 HEAD = (
     "run",
     "reward before",
@@ -160,7 +162,7 @@ def save_plots(curves: Curves, folder: Path) -> list[Path]:
     paths = []
     for study, found in by_study(curves):
         panels = PANELS[study]
-        size = (5.5 * len(panels), 4.5)
+        size = (5.5 * len(panels) + 2.5 * (len(found) > MOST_INSIDE), 4.5)
         figure, axes = pyplot.subplots(1, len(panels), figsize=size, layout="constrained")
         for panel, axis in zip(panels, [axes] if len(panels) == 1 else axes, strict=True):
             _draw(axis, panel, found)
@@ -176,7 +178,7 @@ def _draw(axis: Any, panel: Panel, curves: Curves) -> None:
     for name, curve in curves.items():
         kind = name.rpartition("-")[0]
         label = None if kind in colors else kind
-        color = colors.setdefault(kind, f"C{len(colors)}")
+        color = colors.setdefault(kind, COLORS[len(colors) % len(COLORS)])
         drawn = points(curve, panel)
         axis.plot(
             [x for x, _ in drawn],
@@ -187,4 +189,7 @@ def _draw(axis: Any, panel: Panel, curves: Curves) -> None:
             label=label,
         )
     axis.set(xlabel=WORDS[panel.against], ylabel=WORDS[panel.what], ylim=(-0.02, 1.02))
-    axis.legend()
+    if len(colors) > MOST_INSIDE:  # beside the curves, which it would hide
+        axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+    else:
+        axis.legend()
