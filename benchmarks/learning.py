@@ -6,10 +6,11 @@
     python benchmarks/learning.py --table                the tables and plots of what is there
     python benchmarks/learning.py --quick --only main-0  two small steps: does it run?
 
-`learning_jobs.py` lists the jobs; what compares with TRL runs only by name. SmolLM2-135M. Each job
-has a process of its own and leaves NAME.json in `--output`; those of benchmarks/learning/ are what
-RESULTS.md shows. Evaluations are not timed. On two cores a job takes some minutes, TRL's a good
-part of an hour, and all of them without TRL some four hours.
+`learning_jobs.py` lists the jobs; what compares with TRL runs only by name. They train
+SmolLM2-135M, and those named `letters-...` a tiny model of random weights. Each job has a process
+of its own and leaves NAME.json in `--output`; those of benchmarks/learning/ are what RESULTS.md
+shows. Evaluations are not timed. On two cores a job takes some minutes, TRL's a good part of an
+hour, and all of them without TRL some four hours.
 """
 
 import argparse
