@@ -4,6 +4,9 @@ with agent.awake():                     the trainer plays episodes
 await agent.generate(...)
 ...                                     the agent rests, the learner works
 agent.update_weights(weights, version)  in every process, before anybody samples again
+
+An agent that `samples_while_training` is awake all the while, and gets new weights while requests
+are under way.
 """
 
 from collections.abc import Iterator
@@ -88,6 +91,14 @@ class PolicyAgent(Agent, Protocol):
                 versions = [VersionSpan(0, len(ids), self.version)]
                 return Completion(ids, logprobs, stop, versions=versions)
 
+    With `trainer.max_staleness` above 0 episodes are played while the model is trained. An agent
+    that can do that says so by an attribute `samples_while_training`, true; one that lacks it, or
+    has false, is refused there. Then `update_weights` is called while requests are under way. They
+    go on from the new weights, or end with the old ones: `Completion.versions` says which weights
+    sampled which tokens, all of them. Nothing that the old weights computed serves a request that
+    comes later. An attribute `kept_across_weights` may count the requests that went on with keys
+    and values of older weights.
+
     An agent that starts processes ends them itself when Python ends (`weakref.finalize`).
     `generate_all`, if there is one, gets the requests of a round together; see
     `TransformersAgent.generate_all`.
@@ -103,7 +114,7 @@ class PolicyAgent(Agent, Protocol):
 
         At the end nothing of it computes any more, also after requests that were cancelled, and
         memory that the learner could use is given back. An agent on a device of its own has
-        nothing to do.
+        nothing to do. Blocks may be nested; the outermost one counts.
         """
         ...
 
@@ -111,7 +122,8 @@ class PolicyAgent(Agent, Protocol):
         """Take new weights; on return every later completion is sampled from them.
 
         Every training process calls it: before the first completion, those of a resumed run
-        included, and after every step. Nobody samples before all processes have returned.
+        included, and after every step. Nobody samples before all processes have returned, unless
+        the agent `samples_while_training`.
 
         Args:
             weights: What to sample from.

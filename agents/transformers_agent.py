@@ -10,8 +10,7 @@ import os
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext
 from numbers import Integral
 from typing import Any, Literal
 
@@ -24,11 +23,12 @@ from gymnast.agents.engine.thread import EngineThread
 from gymnast.agents.models.adapters import folded
 from gymnast.agents.models.check_model import check_model
 from gymnast.agents.models.context_limits import longest_context
+from gymnast.agents.models.copies import copied, take_weights
 from gymnast.agents.models.evaluation_mode import evaluate
 from gymnast.agents.models.routing import Routers
 from gymnast.agents.policy import PolicyWeights
 from gymnast.errors import ModelError, UsageError
-from gymnast.types import Completion, Sampling, VersionSpan
+from gymnast.types import Completion, Sampling
 from gymnast.visible import visible_logger
 
 logger = visible_logger(__name__)
@@ -49,8 +49,8 @@ class TransformersAgent:
 
     Args:
         model: A causal language model of Transformers; it is put into evaluation mode and shared,
-            not copied. Call `weights_changed()` after changing its weights yourself, and do not
-            call the model while completions are awaited.
+            not copied, unless `device` is given. Call `weights_changed()` after changing its
+            weights yourself, and do not call the model while completions are awaited.
         tokenizer: Not needed to sample; kept for reading what was sampled.
         max_batch: How many completions are sampled at once; more wait their turn.
         context_length: The longest context with its completion, in tokens; by default what the
@@ -60,6 +60,9 @@ class TransformersAgent:
             default a quarter of the device's memory. Contexts that are not in use are dropped
             first, the least recently used ones before others; requests wait while those in use
             fill the budget.
+        device: Sample with a copy of the model on this device ("cuda:1", "cpu"), into which
+            adapters are merged. Then it samples while the model is trained
+            (`trainer.max_staleness`).
         keep_experts: Say in each completion which experts the model chose, so that training can
             choose them again (`trainer.replay_routing`).
 
@@ -72,12 +75,15 @@ class TransformersAgent:
             requests that sample share a pass there where the model allows it, which is tried on a
             few tokens first. docs/models.md lists the families of Transformers.
         keeps_experts: Whether completions say which experts were chosen.
-        version: The version of the weights; see `gymnast.agents.PolicyAgent`.
+        samples_while_training: Whether it has a copy; see `gymnast.agents.PolicyAgent`.
+        kept_across_weights: How many requests so far got new weights while they were computed. They
+            go on with the keys and values of the old ones; no other request uses these again.
 
     Raises:
         ModelError: The model is not a causal language model; or experts are to be kept, and it has
             none, or chooses them in a way that is not known.
-        UsageError: A number is below 1, or the budget does not hold two tokens.
+        UsageError: A number is below 1, there is no such device, or the budget does not hold two
+            tokens.
     """
 
     path: Literal["packed", "states"]
@@ -91,6 +97,7 @@ class TransformersAgent:
         context_length: int | None = None,
         prefill_tokens: int = 1024,
         kv_budget_bytes: int | None = None,
+        device: str | None = None,
         keep_experts: bool = False,
     ) -> None:
         _check_positive(
@@ -100,8 +107,10 @@ class TransformersAgent:
             kv_budget_bytes=kv_budget_bytes,
         )
         evaluate(model)
-        self.version = 0
-        self.model = model
+        self.samples_while_training = device is not None
+        self.kept_across_weights = 0
+        self._awake = 0  # blocks that are open
+        self.model = model = model if device is None else copied(model, device)
         self.tokenizer = tokenizer
         longest = longest_context(model.config) or context_length or LONGEST_CONTEXT
         self.context_length = longest if context_length is None else min(context_length, longest)
@@ -155,6 +164,11 @@ class TransformersAgent:
         )
 
     @property
+    def version(self) -> int:
+        """The version of the weights; see `gymnast.agents.PolicyAgent`."""
+        return self._engine.version
+
+    @property
     def tokens_pushed(self) -> int:
         """How many tokens entered the model so far, contexts and samples together."""
         return self._engine.tokens_pushed
@@ -186,18 +200,14 @@ class TransformersAgent:
         Raises:
             UsageError: A context is empty, or leaves no room for a token; nothing is sampled.
         """
-        version = self.version
         made = [self._request(context_ids, sampling) for context_ids, sampling in requests]
         self._thread.submit(made)
         futures = [asyncio.wrap_future(request.future) for request in made]
         try:
-            completions = await asyncio.gather(*futures)
+            return await asyncio.gather(*futures)
         finally:
             for future in futures:  # if one failed, the others
                 future.cancel()
-        return [
-            replace(each, versions=[VersionSpan(0, len(each.ids), version)]) for each in completions
-        ]
 
     def _request(self, context_ids: list[int], sampling: Sampling) -> Request:
         length = len(context_ids)
@@ -219,8 +229,18 @@ class TransformersAgent:
     def awake(self) -> Iterator[None]:
         """Within the block adapters are folded into the weights; see `PolicyAgent`.
 
-        Between blocks the keys and values take no memory.
+        Outside of all blocks the keys and values take no memory.
         """
+        self._awake += 1
+        try:
+            with nullcontext() if self._awake > 1 else self._alone_awake():
+                yield
+        finally:
+            self._awake -= 1
+
+    @contextmanager
+    def _alone_awake(self) -> Iterator[None]:
+        """The outermost of the blocks that are open."""
         with folded(self.model):
             self.weights_changed()
             try:
@@ -232,13 +252,17 @@ class TransformersAgent:
     def update_weights(self, weights: PolicyWeights, version: int) -> None:
         """Take new weights; nothing is copied if the agent samples with the trained model itself.
 
+        Requests under way wait meanwhile, between two forward passes, and go on from the new
+        weights.
+
         Raises:
             UsageError: The agent's own model has other weights than the trained one.
         """
-        if weights.model is not self.model:
-            _copy(weights, self.model)
-        self.version = version
-        self.weights_changed()
+        with self._thread.held():
+            if weights.model is not self.model:
+                take_weights(self.model, weights)
+            self._engine.version = version
+            self.kept_across_weights += self._engine.forget()
 
     def weights_changed(self) -> None:
         """Forget what was computed with the old weights, and give the memory back."""
@@ -255,24 +279,6 @@ def _check_positive(**settings: int | None) -> None:
             raise UsageError(f"{name}: must be a whole number, got {value!r:.100}")
         if value is not None and value < 1:
             raise UsageError(f"{name}: must be >= 1, got {value}")
-
-
-@torch.no_grad()
-def _copy(weights: PolicyWeights, model: Any) -> None:
-    """Copy all weights into a model without adapters."""
-    own = dict(model.named_parameters())
-    for name, weight in weights:
-        target = own.pop(name, None)
-        if target is None or target.shape != weight.shape:
-            theirs = "no such weight" if target is None else f"{list(target.shape)}"
-            raise UsageError(
-                f"update_weights: {name} is {list(weight.shape)} in the trained model, and the "
-                f"agent's has {theirs}; make the agent with a copy of the trained model, without "
-                "adapters"
-            )
-        target.copy_(weight)
-    if own:
-        raise UsageError(f"update_weights: the trained model has no {', '.join(sorted(own)):.200}")
 
 
 def _memory(device: torch.device) -> int:

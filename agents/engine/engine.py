@@ -20,7 +20,7 @@ from gymnast.agents.engine.sampling import Draw, sample
 from gymnast.agents.engine.step_plan import Chunk, StepPlan, decoding_order
 from gymnast.agents.models.attention import planned
 from gymnast.agents.models.routing import Routers
-from gymnast.types import Completion, Sampling
+from gymnast.types import Completion, Sampling, VersionSpan
 
 # Waiting for a prefix that another request is computing pays from this many tokens on.
 WORTH_WAITING_FOR = 16
@@ -39,6 +39,7 @@ class Request:
     logprobs: list[float] = field(default_factory=list)
     waited_s: float = 0.0
     experts: np.ndarray | None = None  # of the context and of `ids` but the last
+    versions: list[VersionSpan] = field(default_factory=list)  # of the weights, of `ids`
     stop_ids: frozenset[int] = field(init=False)
     context_ids: np.ndarray = field(init=False)  # [T]
     arrived: float = field(init=False)
@@ -63,9 +64,13 @@ class Request:
         """How many tokens it samples at most."""
         return min(self.sampling.max_new_tokens, self.limit)
 
-    def accept(self, token: int, logprob: float) -> bool:
-        """Take a sampled token; returns whether the completion is finished."""
+    def accept(self, token: int, logprob: float, version: int) -> bool:
+        """Take a token that these weights sampled; returns whether the completion is finished."""
         self.ids.append(token)
+        start = len(self.ids) - 1
+        if self.versions and self.versions[-1].version == version:
+            start = self.versions.pop().start
+        self.versions.append(VersionSpan(start, len(self.ids), version))
         self.logprobs.append(logprob)
         return token in self.stop_ids or len(self.ids) >= self.most
 
@@ -74,7 +79,12 @@ class Request:
         stopped = self.ids[-1] in self.stop_ids
         reason: Literal["stop", "length"] = "stop" if stopped else "length"
         return Completion(
-            self.ids, self.logprobs, reason, waited_s=self.waited_s, experts=self.experts
+            self.ids,
+            self.logprobs,
+            reason,
+            waited_s=self.waited_s,
+            versions=self.versions,
+            experts=self.experts,
         )
 
 
@@ -87,6 +97,9 @@ class Engine:
         budget_tokens: How many tokens the cache holds at most, over all contexts.
         prefill_tokens: How many context tokens one step computes at most.
         routers: Of the model, where completions are to say which experts it chose.
+
+    Attributes:
+        version: Of the weights, with which tokens are tagged.
     """
 
     def __init__(
@@ -99,6 +112,7 @@ class Engine:
         routers: Routers | None = None,
     ) -> None:
         self.model = model
+        self.version = 0
         self.max_batch = max_batch
         self.prefill_tokens = prefill_tokens
         # Twice the batch: episodes waiting for a tool keep their rows while others run.
@@ -134,7 +148,7 @@ class Engine:
         ids, logprobs = sample(logits, draws, contexts) if requests else ([], [])
         for request, token, logprob in zip(requests, ids, logprobs, strict=True):
             row = self.running[request]
-            if request.accept(token, logprob):
+            if request.accept(token, logprob, self.version):
                 if self.cache.experts is not None:
                     request.experts = self.cache.experts[row.index, : row.computed].copy()
                 self.cache.release(self.running.pop(request))
@@ -142,6 +156,15 @@ class Engine:
                     request.future.set_result(request.completion())
             else:
                 self.cache.append(row, token)
+
+    def forget(self) -> int:
+        """Let nothing that was computed serve another request.
+
+        Returns:
+            How many requests go on with what they have.
+        """
+        self.cache.clear()
+        return sum(row.computed > 0 for row in self.running.values())
 
     def fail(self, error: BaseException) -> None:
         """Give every request this error and forget the cache."""

@@ -50,6 +50,7 @@ class Row:
     computed: int = 0  # of these, how many have keys and values
     reserved: int = 0  # how long the request may make it
     busy: bool = False
+    stale: bool = False  # computed, in part at least, with weights that have changed since
     used: int = 0  # when it was last used, by the cache's clock
 
 
@@ -88,9 +89,14 @@ class KVCache:
         return sum(store.nbytes for store in stores)
 
     def clear(self) -> None:
-        """Forget every context that no request uses; if none is in use, free the memory."""
+        """Forget every context that no request uses; if none is in use, free the memory.
+
+        Those in use go on, serve no other request, and are forgotten when they are released.
+        """
         for row in self.rows:
-            if not row.busy:
+            if row.busy:
+                row.stale = True
+            else:
                 row.length = row.computed = 0
         if not any(row.busy for row in self.rows):
             self.rows, self.capacity = [], 0
@@ -102,7 +108,7 @@ class KVCache:
         """The row that shares the longest prefix with `ids`, and that prefix's length."""
         best: Row | None = None
         length = 0
-        rows = [row for row in self.rows if row.length]
+        rows = [row for row in self.rows if row.length and not row.stale]
         width = min(len(ids), self.capacity)
         while rows and length < width:  # rows that share the first `length` tokens
             end = min(length + COMPARED_AT_ONCE, width)
@@ -158,7 +164,8 @@ class KVCache:
     def release(self, row: Row) -> None:
         """End the row's request. What is computed stays for the next one."""
         row.busy = False
-        row.length = row.computed
+        row.length = row.computed = 0 if row.stale else row.computed
+        row.stale = False
         row.used = next(self._clock)
 
     def write(

@@ -35,6 +35,9 @@ class StateEngine:
         kv_budget_bytes: What the states in use and those kept may take. A request that would
             take more alone fails; others wait, and kept states go.
         routers: Of the model, where completions are to say which experts it chose.
+
+    Attributes:
+        version: Of the weights, with which tokens are tagged.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class StateEngine:
         routers: Routers | None = None,
     ) -> None:
         self.forward = forward
+        self.version = 0
         self.max_batch = max_batch
         self.prefill_tokens = prefill_tokens
         self.kv_budget_bytes = kv_budget_bytes
@@ -93,6 +97,11 @@ class StateEngine:
             self._sample(sampling)
         self._stay_within_budget()
 
+    def forget(self) -> int:
+        """See `Engine.forget`."""
+        self.cache.clear()
+        return sum(progress.computed > 0 for progress in self.running.values())
+
     def fail(self, error: BaseException) -> None:
         """Give every request this error and forget all states."""
         for request in [*self.waiting, *self.running]:
@@ -136,7 +145,7 @@ class StateEngine:
         contexts = [request.tokens if request.draw.reads_context else [] for request in logits]
         ids, logprobs = sample(torch.stack(list(logits.values())), draws, contexts)
         for request, token, logprob in zip(logits, ids, logprobs, strict=True):
-            if request.accept(token, logprob):
+            if request.accept(token, logprob, self.version):
                 request.experts = self.running[request].chosen
                 self._release(request)
                 with suppress(InvalidStateError):  # cancelled just now
@@ -264,7 +273,7 @@ class StateEngine:
         """Let running requests leave a state where this context departs from theirs."""
         if self.forward.continuation is not Continuation.CHUNK:
             return
-        for progress in self.running.values():
+        for progress in self._reusable:
             common = shared_length(ids, [progress.ids], below=len(progress.ids))
             if common - max(ready, progress.computed) >= WORTH_WAITING_FOR:
                 progress.stops = sorted({*progress.stops, common})
@@ -275,9 +284,14 @@ class StateEngine:
             stop > progress.computed
             and stop - ready >= WORTH_WAITING_FOR
             and begins_with(ids, progress.ids[:stop])
-            for progress in self.running.values()
+            for progress in self._reusable
             for stop in progress.stops
         )
+
+    @property
+    def _reusable(self) -> list[Progress]:
+        """The running requests whose states may be kept."""
+        return [each for each in self.running.values() if each.epoch == self.cache.epoch]
 
     def _too_large(self, tokens: int, needed: int) -> UsageError:
         return UsageError(

@@ -4,7 +4,8 @@ Requests come from any thread and any event loop; the engine knows of neither.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from gymnast.agents.engine.cpu import release_team
 from gymnast.agents.engine.engine import Engine, Request
@@ -25,6 +26,7 @@ class EngineThread:
         self._stale = False
         self._stopping = False
         self._resting = True
+        self._held = self._stepping = False
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -48,6 +50,19 @@ class EngineThread:
             self._stale = True
             self._wake.notify_all()
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Within the block the engine does nothing: its requests wait between two steps."""
+        with self._wake:
+            self._held = True
+            self._wake.wait_for(lambda: not self._stepping)
+        try:
+            yield
+        finally:
+            with self._wake:
+                self._held = False
+                self._wake.notify_all()
+
     def wait_idle(self) -> None:
         """Block until the engine no longer uses the model."""
         with self._wake:
@@ -68,8 +83,11 @@ class EngineThread:
         engine = self._engine
         while True:
             with self._wake:
-                while engine.idle and not (self._arrived or self._stale or self._stopping):
-                    self._rest()
+                self._stepping = False
+                self._wake.notify_all()
+                while not (self._stopping or self._has_work):
+                    if engine.idle:
+                        self._rest()
                     self._wake.wait()
                 if self._stopping:
                     self._rest()
@@ -77,6 +95,7 @@ class EngineThread:
                 engine.waiting += self._arrived
                 self._arrived = []
                 stale, self._stale = self._stale, False
+                self._stepping = True
             if stale:
                 engine.cache.clear()
             try:
@@ -85,6 +104,10 @@ class EngineThread:
                 lost = InfrastructureError(f"the engine failed: {type(error).__name__}: {error}")
                 lost.__cause__ = error
                 engine.fail(lost)
+
+    @property
+    def _has_work(self) -> bool:
+        return not self._held and bool(self._arrived or self._stale or not self._engine.idle)
 
     def _rest(self) -> None:
         release_team()

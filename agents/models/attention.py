@@ -11,6 +11,7 @@ Models whose layers do not attend through this interface (linear attention, Mamb
 """
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from transformers import AttentionInterface
 from gymnast.errors import UsageError
 
 NAME = "gymnast"
-_ROUTE = threading.RLock()
+_ROUTES: defaultdict[int, Any] = defaultdict(threading.RLock)  # by the id of a configuration
 
 
 @dataclass(frozen=True)
@@ -93,14 +94,15 @@ AttentionInterface.register(NAME, planned_attention)
 def planned(model: Any, name: str = NAME) -> Iterator[None]:
     """Route the model's attention through the `plan=` its forward is called with.
 
-    The route is a setting of the model, not of the call, so one thread at a time has it.
+    The route is a setting of the model, not of the call, so one thread at a time has it. A copy of
+    the model has another.
 
     Args:
         model: Of Transformers, or of peft around one.
         name: The attention function, among those of `transformers.AttentionInterface`.
     """
     config = model.config.get_text_config()
-    with _ROUTE:
+    with _ROUTES[id(config)]:
         before = config._attn_implementation
         config._attn_implementation = name
         try:

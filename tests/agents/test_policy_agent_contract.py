@@ -52,6 +52,11 @@ def copying(model: Any, server: Server) -> tuple[PolicyAgent, Callable[[], int]]
     return agent, lambda: agent.tokens_pushed
 
 
+def on_a_device_of_its_own(model: Any, server: Server) -> tuple[PolicyAgent, Callable[[], int]]:
+    agent = TransformersAgent(model, device="cpu")
+    return agent, lambda: agent.tokens_pushed
+
+
 def in_another_process(model: Any, server: Server) -> tuple[PolicyAgent, Callable[[], int]]:
     return ProcessAgent(model, address=server.address), lambda: len(server.events())
 
@@ -66,7 +71,7 @@ def of_the_docs(model: Any, server: Server) -> tuple[PolicyAgent, Callable[[], i
     return agent, lambda: len(calls)
 
 
-AGENTS = [sharing, copying, in_another_process, of_the_docs]
+AGENTS = [sharing, copying, on_a_device_of_its_own, in_another_process, of_the_docs]
 
 
 @pytest.fixture(params=AGENTS, ids=lambda make: make.__name__)
@@ -201,6 +206,40 @@ def test_adapters_are_sampled_with_and_stay_adapters(make: Callable[[Any], Train
     assert greedy(trained.agent) == alone(model)
     after = model.state_dict()
     assert all(torch.equal(weight, after[name]) for name, weight in before.items())
+
+
+def test_blocks_in_which_it_is_awake_may_be_nested(trained: Trained) -> None:
+    trained.agent.update_weights(PolicyWeights(trained.model), 0)
+    with trained.agent.awake():
+        before = greedy(trained.agent)
+        assert greedy(trained.agent) == before == alone(trained.model)
+
+
+def test_new_weights_are_taken_while_requests_are_under_way(trained: Trained) -> None:
+    """By agents that sample while training alone."""
+    agent, model = trained.agent, trained.model
+    if not getattr(agent, "samples_while_training", False):
+        pytest.skip("rests while the model is trained")
+    long = Sampling(max_new_tokens=400, seed=0)
+    agent.update_weights(PolicyWeights(model), 0)
+
+    async def play() -> list[Completion]:
+        asked = [asyncio.ensure_future(agent.generate(ids, long)) for ids in CONTEXTS]
+        while trained.work() < 60:
+            await asyncio.sleep(0.001)
+        change(model)
+        await asyncio.to_thread(agent.update_weights, PolicyWeights(model), 1)
+        beside = [await agent.generate(ids, GREEDY) for ids in CONTEXTS]
+        assert [each.ids for each in beside] == alone(model)  # not from what the others computed
+        return await asyncio.gather(*asked)
+
+    with agent.awake():
+        completions = asyncio.run(play())
+        for completion in completions:
+            first, second = completion.versions
+            assert first[1:] == (second.start, 0) and second[1:] == (len(completion.ids), 1)
+            assert first.start == 0 < second.start
+        assert greedy(agent) == alone(model)
 
 
 def test_weights_of_another_shape_are_refused(make: Callable[[Any], Trained]) -> None:

@@ -1,6 +1,7 @@
 """Models whose cache cannot be cut: a turn pays for what is appended, a prompt is paid once."""
 
 import asyncio
+import copy
 import logging
 import warnings
 from concurrent.futures import Future
@@ -275,3 +276,22 @@ def test_a_model_without_a_longest_context_takes_any() -> None:
     agent = TransformersAgent(tiny("mamba"))
     assert agent.context_length > 100_000
     assert TransformersAgent(tiny("mamba"), context_length=50).context_length == 50
+
+
+@torch.no_grad()
+def test_what_old_weights_computed_serves_no_request_that_comes_later(model: Any) -> None:
+    model, context = copy.deepcopy(model), tokens(1, 30)
+    engine = StateEngine(forward_of(model), max_batch=4, prefill_tokens=64)
+    before = begin(engine, context)
+    for _ in range(4):
+        engine.step()
+    for weight in model.parameters():
+        weight.add_(0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
+    engine.version = 1
+    assert engine.forget() == 1
+    beside = begin(engine, context)
+    first, second = finish(engine, before, beside)
+    (third,) = finish(engine, begin(engine, context))
+    (alone,) = generate(TransformersAgent(model), (context, GREEDY))
+    assert second.ids == third.ids == alone.ids
+    assert [version for _, _, version in first.versions] == [0, 1]
