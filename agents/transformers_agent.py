@@ -129,6 +129,9 @@ class TransformersAgent:
         self._thread = EngineThread(self._engine)
         weakref.finalize(self, self._thread.stop)  # also when Python ends
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a TransformersAgent cannot be pickled: its model stays in its process")
+
     def _choose_engine(self, max_batch: int, prefill_tokens: int) -> Engine | StateEngine:
         budget = self.kv_budget_bytes
         routers = Routers(self.model) if self.keeps_experts else None

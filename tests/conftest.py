@@ -22,6 +22,7 @@ pytest_plugins = [
     "command_fixtures",
     "engine_fixtures",
     "pool_fixtures",
+    "ray_fixtures",
     "sandbox_fixtures",
     "attack_fixtures",
     "template_fixtures",

@@ -67,6 +67,7 @@ ROOMS = {
         "agents envs envs.boxes envs.environment trainers.base "
         "trainers.conversations trainers.data trainers.distributed"
     ),
+    "trainers.cluster": "agents trainers.base trainers.conversations trainers.rollouts",
     "trainers.conversations": "envs envs.environment trainers.base",
     "trainers.learner.tree_attention": "agents.models",
     "trainers.learner.policy": (
@@ -96,12 +97,13 @@ ROOMS = {
         "envs trainers.base trainers.evaluation trainers.learner trainers.reporting"
     ),
     "trainers.config": (
-        "envs envs.environment envs.tools trainers.algorithms trainers.base "
+        "envs envs.environment envs.tools trainers.algorithms trainers.base trainers.cluster "
         "trainers.conversations trainers.data trainers.demonstrations "
         "trainers.evaluation trainers.learner trainers.reporting trainers.rollouts trainers.saving"
     ),
     "trainers": (
-        "agents agents.loading envs trainers.algorithms trainers.base trainers.config "
+        "agents agents.loading envs trainers.algorithms trainers.base trainers.cluster "
+        "trainers.config "
         "trainers.data trainers.demonstrations trainers.distributed trainers.evaluation "
         "trainers.learner "
         "trainers.learner.memory trainers.learner.optimizers "

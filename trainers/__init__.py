@@ -11,6 +11,7 @@ from gymnast.trainers.algorithms.advantages import RewardBatch
 from gymnast.trainers.algorithms.algorithm import Algorithm, make_algorithm
 from gymnast.trainers.algorithms.distillation import Teacher
 from gymnast.trainers.algorithms.kl import Kl
+from gymnast.trainers.cluster.ray_workers import RayWorkers
 from gymnast.trainers.config.files import load_config
 from gymnast.trainers.conversations.play import play_messages, play_solution
 from gymnast.trainers.data.row_files import load_rows
@@ -37,6 +38,7 @@ __all__ = [
     "Kl",
     "MicroBatch",
     "Policy",
+    "RayWorkers",
     "Reward",
     "RewardBatch",
     "Rollouts",

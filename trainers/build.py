@@ -12,6 +12,7 @@ from gymnast.errors import ConfigError
 from gymnast.trainers.base.config_errors import in_section
 from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.settings import RunSettings, check_sampling
+from gymnast.trainers.cluster.ray_workers import find_workers
 from gymnast.trainers.config.environments import (
     chat_template_text,
     find_environment,
@@ -22,6 +23,7 @@ from gymnast.trainers.config.resuming import check_output_folder, check_same_run
 from gymnast.trainers.config.sections import (
     AlgorithmSection,
     ModelSection,
+    RolloutsSection,
     RunConfig,
     SamplingSection,
     TrainerSection,
@@ -33,7 +35,6 @@ from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.reporting.trackers import make_trackers
 from gymnast.trainers.rollouts.rewards import load_rewards
 from gymnast.trainers.saving.run_folder import CONFIG_FILE, MODEL
-from gymnast.trainers.saving.settings import RolloutKeeping
 from gymnast.trainers.teachers import check_teacher
 from gymnast.trainers.trainer import Trainer
 from gymnast.types import Sampling
@@ -62,6 +63,7 @@ def build_trainer(
     check_sampling(config.sampling.make())
     find_backend(config.agent.backend, config.agent.model_extra or {})
     load_rewards([reward.named for reward in config.rewards])
+    find_workers(config.rollouts)
     make_trackers(config.trackers, config.output_dir)  # whether they can be made
     template = chat_template_text(config.model)
     if config.output_dir is not None:
@@ -133,7 +135,7 @@ def trainer_settings(config: RunConfig, task: RunTask) -> dict[str, Any]:
         "rewards": load_rewards([reward.named for reward in config.rewards]),
         "sampling": config.sampling.make(),
         **config.trainer.model_dump(),
-        **RolloutKeeping.keywords(config.rollouts),
+        **RolloutsSection.keywords(config.rollouts),
         **EvaluationSettings.keywords(config.evaluation),
         "eval_rows": task.evaluation_rows,
         "eval_sampling": Sampling(**evaluation_sampling),

@@ -5,6 +5,7 @@ the config's `model` only shows how long prompts are; `Trainer.evaluate` is the 
 policy that has token ids.
 """
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from gymnast.agents.loading.load import load_tokenizer
 from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.base.stopping import Stopping
+from gymnast.trainers.cluster.ray_workers import RayWorkers, find_workers
 from gymnast.trainers.config.environments import chat_template_text, find_environments
 from gymnast.trainers.config.files import save_config
 from gymnast.trainers.config.sections import RunConfig
@@ -68,8 +70,10 @@ def evaluate_endpoint(config: RunConfig, *, observer: Observer | None = None) ->
         rewards=rewards,
     )
     accelerator = launched()
-    evaluation = _evaluation(config, task, settings, agent, accelerator)
-    found = evaluation.run(task.evaluation_rows, "evaluation")
+    workers = find_workers(config.rollouts)
+    evaluation = _evaluation(config, task, settings, agent, accelerator, workers)
+    with workers or nullcontext():
+        found = evaluation.run(task.evaluation_rows, "evaluation")
     if folder is not None:
         _keep(config, folder.path, found)
         folder.add_metrics(as_json({"step": 0, **found.metrics}))
@@ -85,9 +89,10 @@ def _evaluation(
     settings: RolloutSettings,
     agent: Any,
     accelerator: Accelerator,
+    workers: RayWorkers | None,
 ) -> Evaluation:
     def playing(make_env: Any) -> SharedRollouts:
-        return SharedRollouts(accelerator, cast(PolicyAgent, agent), make_env, Stopping())
+        return SharedRollouts(accelerator, cast(PolicyAgent, agent), make_env, Stopping(), workers)
 
     return Evaluation(
         playing(task.make_env),

@@ -9,6 +9,7 @@ from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.base.settings import GroupSettings, RunSettings, StepSettings, unusual
+from gymnast.trainers.cluster.settings import WorkerSettings
 from gymnast.trainers.data.input_paths import absolute
 from gymnast.trainers.data.rows import DatasetRows, RowSource
 from gymnast.trainers.data.settings import RowSettings
@@ -33,6 +34,7 @@ class TrainerSettings(NamedTuple):
     evaluation: EvaluationSettings
     saving: SavingSettings
     kept: RolloutKeeping
+    workers: WorkerSettings
     run: RunSettings
 
     @classmethod

@@ -11,7 +11,7 @@ Which algorithm it is, is an advantage estimator and the loss; nothing here depe
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from gymnast.trainers.base.generators import seeded_separately
 from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.settings import check_sampling, documented
 from gymnast.trainers.base.stopping import Stopping
+from gymnast.trainers.cluster.ray_workers import find_workers
 from gymnast.trainers.config.python_config import write_python_config
 from gymnast.trainers.data.inputs import as_rows, check_inputs
 from gymnast.trainers.data.rows import RowSource, as_row_source
@@ -145,6 +146,10 @@ class Trainer:
         rollouts_keep: Literal["all", "none"] = "all",
         rollouts_every_n: int = 1,
         rollouts_sample: int | None = None,
+        rollouts_backend: Literal["local", "ray"] = "local",
+        rollouts_workers: int = 1,
+        rollouts_cpus: float = 1.0,
+        rollouts_address: str | None = None,
         output_dir: str | Path | None = None,
         seed: int = 0,
         deterministic: bool = False,
@@ -193,7 +198,10 @@ class Trainer:
 
         # What is played
         make_env = environment_factory(environment, tokenizer, self.agent.context_length)
-        self._rollouts = SharedRollouts(self.accelerator, self.agent, make_env, self._stopping)
+        self._workers = find_workers(settings.workers)
+        self._rollouts = SharedRollouts(
+            *(self.accelerator, self.agent, make_env, self._stopping, self._workers)
+        )
         self._played = settings.of_steps(
             self.sampling, rewards, hints=learned.uses_hints, has_spread=self.learner.has_spread
         )
@@ -258,6 +266,7 @@ class Trainer:
             if self.folder is not None:
                 claim = partial(stack.enter_context, self.folder.claimed())
                 together(self.accelerator, claim if self.accelerator.is_main_process else int)
+            together(self.accelerator, lambda: self._start_workers(stack))
             longest = self.longest_episode or self.agent.context_length
             episodes = self.rows_per_step * self.group_size
             choice = self.learner.prepare(self.longest_episode, episodes * longest)
@@ -278,6 +287,9 @@ class Trainer:
         self._stopping.pass_on()
         return summary
 
+    def _start_workers(self, stack: ExitStack) -> None:
+        stack.enter_context(self._workers or nullcontext())
+
     def evaluate(self, rows: Sequence[Row] | None = None) -> dict[str, float]:
         """Run evaluation episodes; `trainers/evaluation/metrics.py` lists what is returned.
 
@@ -295,7 +307,8 @@ class Trainer:
         if not self.loop.has_begun:
             self._rollouts.hand_over(self.model, self.version)
         # Whether there is an evaluation changes nothing of what training draws, nor the reverse.
-        with seeded_separately(self.seed, "evaluation", self.accelerator.process_index):
+        seeded = seeded_separately(self.seed, "evaluation", self.accelerator.process_index)
+        with seeded, self._workers or nullcontext():
             found = self._evaluation.run(rows, f"evaluation after step {self.step}", alone=alone)
         warm = self.warmup.place(self.step)
         self._record(found.metrics | warm)

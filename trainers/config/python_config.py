@@ -15,12 +15,16 @@ import numpy as np
 import yaml
 
 from gymnast.trainers.base.settings import Settings
-from gymnast.trainers.config.sections import RunConfig, SamplingSection, TrainerSection
+from gymnast.trainers.config.sections import (
+    RolloutsSection,
+    RunConfig,
+    SamplingSection,
+    TrainerSection,
+)
 from gymnast.trainers.data.input_paths import located
 from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.saving.durable import write_text
 from gymnast.trainers.saving.run_folder import CONFIG_FILE
-from gymnast.trainers.saving.settings import RolloutKeeping
 from gymnast.types import Sampling
 
 MOST_ROWS = 10_000  # longer lists are not written
@@ -49,7 +53,7 @@ def write_python_config(folder: Path, given: Mapping[str, Any]) -> None:
             **(_sampling(evaluated) if evaluated is not None else {}),
         },
         "rollouts": {
-            name: given[f"{RolloutKeeping.prefix}{name}"] for name in RolloutKeeping.model_fields
+            name: given[f"{RolloutsSection.prefix}{name}"] for name in RolloutsSection.model_fields
         },
         "seed": given["seed"],
         "deterministic": given["deterministic"],

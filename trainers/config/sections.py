@@ -44,6 +44,7 @@ from gymnast.trainers.base.settings import (
     StepSettings,
     Text,
 )
+from gymnast.trainers.cluster.settings import WorkerSettings
 from gymnast.trainers.config.task_sections import (
     DataSection,
     EnvironmentSection,
@@ -246,6 +247,10 @@ class SamplingSection(_Sampling):
         return Sampling(**self.model_dump())
 
 
+class RolloutsSection(RolloutKeeping, WorkerSettings):
+    """Where episodes are played, and which are kept on the disk."""
+
+
 class TrainerSection(SavingSettings, RolloutLimits, LearnerSettings, RowSettings, StepSettings):
     """The optimisation; see `gymnast.trainers.Trainer`."""
 
@@ -271,8 +276,8 @@ class Sections(Settings):
     """The optimisation."""
     warmup: WarmupSettings | None = None
     """Demonstrations, to learn from before the first rollout and beside RL."""
-    rollouts: RolloutKeeping = RolloutKeeping()
-    """Which rollouts are kept on the disk."""
+    rollouts: RolloutsSection = RolloutsSection()
+    """Where episodes are played, and which are kept on the disk."""
     evaluation: EvaluationSection = EvaluationSection()
     """The evaluations, on rows that are not trained on."""
 

@@ -79,11 +79,21 @@ class Environments:
         """Put an environment back whose episode is over."""
         self._free.append(driver)
 
+    def close_lost(self) -> None:
+        """Close the environments that were not given back, if no episode is under way."""
+        lost = [driver for driver in self._all if driver not in self._free]
+        self._all = [*self._free]
+        _close(lost)
+
     def close(self) -> None:
         """Close all environments, and only then raise what one of them raised."""
-        with ExitStack() as stack:
-            for driver in self._all:
-                stack.callback(driver.close)
+        _close(self._all)
+
+
+def _close(drivers: list[Driver]) -> None:
+    with ExitStack() as stack:
+        for driver in drivers:
+            stack.callback(driver.close)
 
 
 def _check_boxes(env: gymnasium.Env[Any, Any], waiting_together: int) -> None:

@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from gymnast.agents.base import Agent
 from gymnast.errors import InfrastructureError, PromptTooLong, UserCodeError
+from gymnast.threads import in_background
 from gymnast.trainers.base.seeds import derive
-from gymnast.trainers.rollouts.environments import Environments
+from gymnast.trainers.rollouts.environments import Environments, MakeEnvironment
 from gymnast.trainers.rollouts.metrics import Counts, LeftOut
 from gymnast.trainers.rollouts.one_episode import drive
 from gymnast.trainers.rollouts.rewards import add_rewards
@@ -27,6 +28,63 @@ ATTEMPTS = 2
 logger = visible_logger(__name__)
 
 
+class Players(Protocol):
+    """Plays the episodes of a collection: `Episodes` in this process, or workers elsewhere."""
+
+    async def play(self, row_index: int, member: int) -> Trajectory | None:
+        """The trajectory of a member of a row; see `Episodes.play`."""
+        ...
+
+    async def close(self) -> None:
+        """End what the collection alone needs; no episode is under way any more."""
+        ...
+
+
+class Workers(Protocol):
+    """Processes elsewhere that play episodes: `gymnast.trainers.RayWorkers`."""
+
+    def __enter__(self) -> Any:
+        """Start them, or keep them if they run already."""
+        ...
+
+    def __exit__(self, *raised: object) -> None:
+        """End them, unless they ran before the block."""
+        ...
+
+    def players(self, task: "Task") -> Players:
+        """Who plays the episodes of a collection; within the block only."""
+        ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a collection plays.
+
+    Attributes:
+        make_env: Makes an environment.
+        agent: Acts in all episodes.
+        rows: The dataset rows.
+        seed_indices: For each row, the row index that its seeds derive from.
+        settings: How to play.
+        counts: Where to count.
+        waiting_together: How many episodes wait for one another, each in a box if it has one.
+    """
+
+    make_env: MakeEnvironment
+    agent: Agent
+    rows: Sequence[Mapping[str, Any]]
+    seed_indices: Sequence[int]
+    settings: RolloutSettings
+    counts: Counts
+    waiting_together: int = 1
+
+    def here(self) -> "Episodes":
+        """Those who play it in this process."""
+        environments = Environments(self.make_env, self.waiting_together)
+        given = (self.rows, self.seed_indices, self.settings, self.counts)
+        return Episodes(environments, self.agent, *given)
+
+
 @dataclass(frozen=True)
 class Episodes:
     """Plays the episodes of a collection.
@@ -34,7 +92,7 @@ class Episodes:
     Attributes:
         environments: The pool that lends an environment to each episode.
         agent: Acts in all of them.
-        rows: The dataset rows.
+        rows: The dataset rows, by row index.
         seed_indices: For each row, the row index that its seeds derive from.
         settings: How to play.
         counts: Where to count.
@@ -42,8 +100,8 @@ class Episodes:
 
     environments: Environments
     agent: Agent
-    rows: Sequence[Mapping[str, Any]]
-    seed_indices: Sequence[int]
+    rows: Sequence[Mapping[str, Any]] | Mapping[int, Mapping[str, Any]]
+    seed_indices: Sequence[int] | Mapping[int, int]
     settings: RolloutSettings
     counts: Counts
 
@@ -85,6 +143,10 @@ class Episodes:
             raise counts.user_errors[0]
         self.environments.give_back(driver)
         return scored
+
+    async def close(self) -> None:
+        """Close the environments."""
+        await in_background(self.environments.close)
 
     async def _scored(self, trajectory: Trajectory) -> Trajectory | None:
         """With the reward functions' values; None if one of them leaves the episode out."""

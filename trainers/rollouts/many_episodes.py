@@ -13,15 +13,14 @@ Every episode is a task of its own, so neither a slow tool nor a long answer mak
 import math
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import Any
 
 from gymnast.agents.base import Agent
-from gymnast.threads import in_background
 from gymnast.trainers.conversations.play import SpeakingAgent
 from gymnast.trainers.data.inputs import check_rows_kind
-from gymnast.trainers.rollouts.environments import Environments, MakeEnvironment
-from gymnast.trainers.rollouts.episodes import Episodes
+from gymnast.trainers.rollouts.environments import MakeEnvironment
+from gymnast.trainers.rollouts.episodes import Task, Workers
 from gymnast.trainers.rollouts.metrics import Counts, summarise
 from gymnast.trainers.rollouts.rewards import Reward
 from gymnast.trainers.rollouts.rounds import Rounds
@@ -82,6 +81,7 @@ def stream(
     dynamic_sampling: DynamicSampling | None = None,
     counts: Counts | None = None,
     row_indices: Sequence[int] | None = None,
+    workers: Workers | None = None,
 ) -> AsyncGenerator[Group, None]:
     """Run `group_size` episodes of every row; yield each group when its last one ends.
 
@@ -112,6 +112,8 @@ def stream(
         counts: Where to count what was retried, left out, skipped and finished.
         row_indices: For each row, the row index that its seeds derive from. If `rows` is a share
             of more rows: their indices among all of them.
+        workers: Who plays: `gymnast.trainers.RayWorkers`; by default this process. They are started
+            for the stream and ended with it, unless they run already.
 
     Raises:
         UserCodeError: The first one, when there are more than `max_failed_episodes`.
@@ -133,7 +135,7 @@ def stream(
         dynamic_sampling=dynamic_sampling,
     )
     counts = Counts() if counts is None else counts
-    return stream_groups(make_env, agent, rows, settings, counts, row_indices)
+    return stream_groups(make_env, agent, rows, settings, counts, row_indices, workers)
 
 
 async def collect(
@@ -153,6 +155,7 @@ async def collect(
     dynamic_sampling: DynamicSampling | None = None,
     counts: Counts | None = None,
     row_indices: Sequence[int] | None = None,
+    workers: Workers | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Rollouts:
     """Run `group_size` episodes of every row and return their groups, entry i for `rows[i]`.
@@ -176,7 +179,7 @@ async def collect(
         dynamic_sampling=dynamic_sampling,
     )
     counts = Counts() if counts is None else counts
-    groups = stream_groups(make_env, agent, rows, settings, counts, row_indices)
+    groups = stream_groups(make_env, agent, rows, settings, counts, row_indices, workers)
     return await gather_groups(groups, len(rows), settings, counts, on_progress)
 
 
@@ -247,6 +250,7 @@ async def stream_groups(
     settings: RolloutSettings,
     counts: Counts,
     seed_indices: Sequence[int] | None = None,
+    workers: Workers | None = None,
 ) -> AsyncGenerator[Group, None]:
     """What `stream` does, with its settings as one value.
 
@@ -257,28 +261,25 @@ async def stream_groups(
         settings: How to play them.
         counts: Where to count.
         seed_indices: For each row, the row index that its seeds derive from; None: its own.
+        workers: Who plays; None: this process.
     """
     in_tokens = not isinstance(agent, SpeakingAgent)  # no endpoint repeats what it says
     rounds = Rounds(agent) if settings.deterministic and in_tokens else None
     at_first = settings.rows_at_first(len(rows))  # and never more at once
     in_a_round = min(settings.concurrency, at_first * settings.group_size)
-    environments = Environments(make_env, in_a_round if rounds else 1)
-    episodes = Episodes(
-        environments,
-        rounds or agent,
-        rows,
-        range(len(rows)) if seed_indices is None else seed_indices,
-        settings,
-        counts,
-    )
+    seed_indices = range(len(rows)) if seed_indices is None else seed_indices
+    given = (make_env, rounds or agent, rows, seed_indices, settings, counts)
+    task = Task(*given, waiting_together=in_a_round if rounds else 1)
     on_live = rounds.expect if rounds else None
-    schedule = Schedule(episodes.play, len(rows), settings, counts, on_live)
-    schedule.start()
-    try:
-        while (group := await schedule.next_group()) is not None:
-            yield group
-    finally:
-        await schedule.stop()
-        if rounds is not None:
-            await rounds.close()
-        await in_background(environments.close)
+    with workers or nullcontext():
+        players = task.here() if workers is None else workers.players(task)
+        schedule = Schedule(players.play, len(rows), settings, counts, on_live)
+        schedule.start()
+        try:
+            while (group := await schedule.next_group()) is not None:
+                yield group
+        finally:
+            await schedule.stop()
+            if rounds is not None:
+                await rounds.close()
+            await players.close()

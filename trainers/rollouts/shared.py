@@ -17,6 +17,7 @@ from gymnast.agents.policy import PolicyAgent, PolicyWeights
 from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.rollouts.environments import MakeEnvironment
+from gymnast.trainers.rollouts.episodes import Workers
 from gymnast.trainers.rollouts.many_episodes import (
     Rollouts,
     gather_groups,
@@ -47,12 +48,14 @@ class SharedRollouts:
         agent: Acts in this process.
         make_env: Makes an environment.
         stopping: Whether the run is to stop: then the episodes under way are given up.
+        workers: Who plays; None: this process.
     """
 
     accelerator: Accelerator
     agent: PolicyAgent
     make_env: MakeEnvironment
     stopping: Stopping = field(default_factory=Stopping)
+    workers: Workers | None = None
 
     def hand_over(self, model: Any, version: int) -> None:
         """Give the agents of all processes new weights; returns when every one has them.
@@ -120,7 +123,8 @@ class SharedRollouts:
         row_indices = range(process, len(rows), processes)
         own_rows = [rows[row_index] for row_index in row_indices]  # a dataset's slice is no list
         counts, settings = Counts(), _own_settings(settings, process, processes)
-        stream = stream_groups(self.make_env, self.agent, own_rows, settings, counts, row_indices)
+        given = (self.make_env, self.agent, own_rows, settings, counts)
+        stream = stream_groups(*given, row_indices, self.workers)
         try:
             with self.agent.awake():
                 groups = self.stopping.run(

@@ -12,7 +12,7 @@ from gymnast.trainers import collect, stream
 from gymnast.trainers.rollouts.settings import RolloutSettings
 from gymnast.types import Sampling
 
-OWN = {"make_env", "agent", "rows", "counts", "row_indices", "on_progress"}
+OWN = {"make_env", "agent", "rows", "counts", "row_indices", "on_progress", "workers"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Episodes on the workers of a Ray cluster."""
