@@ -15,7 +15,16 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("gymnast", "sandboxes", "envs", "agents", "trainers")
 
 # Modules of `gymnast` itself that every room may import. They import nothing but each other.
-BOTTOM = {"chat_client", "chat_protocol", "errors", "lookup", "threads", "types", "visible"}
+BOTTOM = {
+    "chat_client",
+    "chat_protocol",
+    "errors",
+    "lookup",
+    "threads",
+    "token_ids",
+    "types",
+    "visible",
+}
 
 # From the bottom up: a room, and what it imports beside its own modules.
 ROOMS = {

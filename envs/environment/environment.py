@@ -224,7 +224,7 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
         worked = await messages_of_worked_turns(self, row) if self.worked_turns else ()
         try:
             messages = await runner.begin(row, worked)
-            ids: list[int] = []
+            ids: Sequence[int] = []
             if self.renderer is not None:
                 context = self._token_context = TokenContext(self.renderer, self.tools)
                 with runner.state.timings.measure("render"):
@@ -357,5 +357,5 @@ def _token_ids(action: Any) -> list[int]:
             f"an action is a flat sequence of token ids, got {action!r:.100}. A message goes to "
             "`await act(message)`."
         )
-    flat: list[int] = ids.tolist()
+    flat: list[int] = ids.astype(np.int64).tolist()
     return flat

@@ -12,7 +12,9 @@ what comes next. How the template writes turns and calls is derived once, from i
 """
 
 import json
+from array import array
 from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 from gymnast.envs.records.messages import in_openai_shape
@@ -23,9 +25,12 @@ from gymnast.envs.rendering.conventions import Conventions
 from gymnast.envs.rendering.dialects.dialect import Dialect
 from gymnast.envs.rendering.encoding import Encoder, check_sayable, difference
 from gymnast.envs.rendering.template.turns import after_cut, after_stop, end_of_turn
+from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.envs.rendering.user_parser import Parser, load_parser
 from gymnast.errors import TemplateError
 from gymnast.types import Message
+
+_KEPT_PROMPTS = 32  # 4 bytes a token
 
 
 class Renderer:
@@ -83,6 +88,8 @@ class Renderer:
         self.stop_ids: tuple[int, ...] = own.stop_ids
         self._reader = Reader(own, load_parser(parser) if parser is not None else None)
         self._encoder = Encoder(own)
+        # The members of a group begin one after another, with one prompt.
+        self._encode_prompt = lru_cache(_KEPT_PROMPTS)(partial(_encoded, own.text))
         if parser is None and own.response is not None:
             own.check_response_template(self.parse)
 
@@ -115,7 +122,7 @@ class Renderer:
             )
             schemas = None
         text = self._template.render(written, schemas, generation_prompt=True)
-        return self._text.encode(text, marker)
+        return self._encode_prompt(text, marker).tolist()
 
     def parse(
         self, completion_ids: Sequence[int], *, context_ids: Sequence[int] = (), tools: Tools = None
@@ -259,6 +266,10 @@ class Renderer:
             if tools or following.tools is None:
                 raise
             return following.render(messages, following.tools, generation_prompt=generate)
+
+
+def _encoded(text: SafeText, written: str, marker: str | None) -> "array[int]":
+    return array("I", text.encode(written, marker))
 
 
 def _rebuild(tokenizer: Any, chat_template: Any, kwargs: Any, parser: Any) -> Renderer:

@@ -12,9 +12,10 @@ at once, in groups and with retries; `metrics.py` says what their metrics mean.
 
 import asyncio
 import time
-from collections.abc import Hashable, Mapping
+from array import array
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
@@ -22,6 +23,7 @@ import numpy as np
 from gymnast.agents.base import Agent
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError
+from gymnast.token_ids import shared_ids
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.conversations.play import EpisodeSpeaker, SpeakingAgent, play_messages
 from gymnast.trainers.data.inputs import check_sampling_kind
@@ -29,20 +31,19 @@ from gymnast.trainers.rollouts.drivers import Driver, make_driver
 from gymnast.types import Completion, Sampling, Span, StopReason, Trajectory, VersionSpan
 from gymnast.visible import visible_line, visible_logger
 
+T = TypeVar("T")
 logger = visible_logger(__name__)
 
 
 @dataclass
 class _Record:
-    """The growing trajectory: ids, mask and logprobs are only ever appended to together."""
+    """The growing trajectory. Mask, logprobs and rewards by token are written out at its end."""
 
     ids: list[int] = field(default_factory=list)
-    action_mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
     turns: list[Span] = field(default_factory=list)
+    turn_logprobs: list["array[float]"] = field(default_factory=list)
     turn_rewards: list[float] = field(default_factory=list)
-    token_rewards: list[float] = field(default_factory=list)  # as long as `ids`
-    divided: bool = False  # whether an info says how a reward is divided among tokens
+    divided: dict[int, list[float]] = field(default_factory=dict)  # rewards by token, by turn
     states: list[Hashable] = field(default_factory=list)
     stated: bool = False  # whether an info says what a turn acts in
     versions: list[VersionSpan] = field(default_factory=list)
@@ -52,12 +53,10 @@ class _Record:
     metrics: dict[str, float] = field(default_factory=dict)
     teacher_prompt_ids: list[int] = field(default_factory=list)
 
-    def append_given(self, ids: np.ndarray) -> None:
-        """Append tokens that the policy did not sample."""
-        self.ids += ids.tolist()
-        self.action_mask += [0] * len(ids)
-        self.logprobs += [0.0] * len(ids)
-        self.token_rewards += [0.0] * len(ids)
+    def append_given(self, ids: np.ndarray) -> int:
+        """Append tokens that the policy did not sample; returns how many."""
+        self.ids += shared_ids(ids)
+        return len(ids)
 
     def append_action(self, action: Completion, seconds: float) -> None:
         """Append an action; `seconds` is how long the agent took, waiting included."""
@@ -66,13 +65,35 @@ class _Record:
         self.versions += [VersionSpan(start + a, start + b, v) for a, b, v in action.versions]
         if action.experts is not None:
             self.experts.append(action.experts[sum(map(len, self.experts)) :])
-        self.ids += action.ids
-        self.action_mask += [1] * len(action.ids)
-        self.logprobs += action.logprobs
-        self.token_rewards += [0.0] * len(action.ids)
+        self.ids += shared_ids(action.ids)
+        self.turn_logprobs.append(array("d", action.logprobs))
         waited = min(max(action.waited_s, 0.0), seconds)
         self.add("time/waiting_s", waited)
         self.add("time/model_s", seconds - waited)
+
+    def by_token(self, turns: Sequence[Sequence[T]], otherwise: T) -> list[T]:
+        """What each turn has for its tokens, by token; the others get one value."""
+        whole = [otherwise] * len(self.ids)
+        for (start, end), values in zip(self.turns, turns, strict=True):
+            whole[start:end] = values
+        return whole
+
+    def token_rewards(self) -> list[float]:
+        """How rewards are divided among tokens; [] where no info says so.
+
+        What an info leaves of the reward of its turn is the last token's.
+        """
+        if not self.divided:
+            return []
+        turns = []
+        for turn, ((start, end), reward) in enumerate(
+            zip(self.turns, self.turn_rewards, strict=True)
+        ):
+            values = self.divided.get(turn, [0.0] * (end - start))
+            if values:
+                values[-1] += reward - sum(values)
+            turns.append(values)
+        return self.by_token(turns, 0.0)
 
     def all_experts(self) -> np.ndarray | None:
         """Of every token, -1 for those that no action was sampled after; None where none are kept.
@@ -116,19 +137,14 @@ class _Record:
     def pay(self, reward: float, info: Mapping[str, Any]) -> None:
         """Keep the reward of the turn, and how it is divided among the tokens of its action.
 
-        What `info["token_rewards"]` leaves of the reward is the last token's.
-
         Raises:
-            ConfigError: It does not have one finite number a token.
+            ConfigError: `info["token_rewards"]` does not have one finite number a token.
         """
-        self.turn_rewards.append(reward)
-        start, end = self.turns[-1]
         given = info.get("token_rewards")
         if given is not None:
-            self.divided = True
-            self.token_rewards[start:end] = _numbers(given, end - start)
-        if end > start:
-            self.token_rewards[end - 1] += reward - sum(self.token_rewards[start:end])
+            start, end = self.turns[-1]
+            self.divided[len(self.turn_rewards)] = _numbers(given, end - start)
+        self.turn_rewards.append(reward)
 
     def add(self, name: str, value: float) -> None:
         """Add to a metric."""
@@ -230,7 +246,8 @@ async def drive(
     options = ({} if row is None else {"row": row}) | ({"hint": True} if hint else {})
     prompt, info = await driver.reset(seed, options or None)
     record.teacher_prompt_ids = _hinted(info, driver.env.unwrapped) if hint else []
-    record.append_given(prompt)
+    prompt_length = record.append_given(prompt)
+    del prompt  # an episode is held for long, and its tokens once
     record.keep(info, clock() - before)
     terminated = truncated = False
     while not (terminated or truncated):
@@ -246,8 +263,10 @@ async def drive(
         record.append_action(action, clock() - before)
         before = clock()
         action_ids = np.array(action.ids, dtype=np.int64)
+        del action
         observation, reward, terminated, truncated, info = await driver.step(action_ids)
         record.append_given(observation)
+        del action_ids, observation
         record.pay(float(reward), info)
         record.keep(info, clock() - before)
     if "failure" in info:
@@ -255,7 +274,7 @@ async def drive(
         logger.warning("the infrastructure of an environment broke: %s", why)
     record.metrics["time/episode_s"] = clock() - started
     over = _Over(info, bool(terminated), bool(truncated))
-    return _trajectory(record, len(prompt), over, driver.env.unwrapped, row, seed)
+    return _trajectory(record, prompt_length, over, driver.env.unwrapped, row, seed)
 
 
 async def _in_messages(
@@ -287,7 +306,7 @@ def _hinted(info: Mapping[str, Any], env: gymnasium.Env[Any, Any]) -> list[int]:
     """The prompt of a teacher, from the info of `reset`."""
     if "teacher_prompt_ids" not in info:
         raise no_hints(type(env))
-    return [int(number) for number in info["teacher_prompt_ids"]]
+    return shared_ids(info["teacher_prompt_ids"])
 
 
 def no_hints(environment: type) -> ConfigError:
@@ -327,8 +346,8 @@ def _trajectory(
 ) -> Trajectory:
     return Trajectory(
         ids=record.ids,
-        action_mask=record.action_mask,
-        logprobs=record.logprobs,
+        action_mask=record.by_token([[1] * (end - start) for start, end in record.turns], 0),
+        logprobs=record.by_token(record.turn_logprobs, 0.0),
         prompt_length=prompt_length,
         turns=record.turns,
         turn_rewards=record.turn_rewards,
@@ -338,7 +357,7 @@ def _trajectory(
         messages=env.messages if isinstance(env, Environment) else [],
         tools=env.tools if isinstance(env, Environment) else (),
         versions=record.versions,
-        token_rewards=record.token_rewards if record.divided else (),
+        token_rewards=record.token_rewards(),
         states=record.states if record.stated else (),
         reward_parts=record.reward_parts,
         no_reward=record.no_reward,

@@ -13,6 +13,7 @@ import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from gymnast.envs.rendering.calls import probes
@@ -103,9 +104,9 @@ class TurnMarkup:
             text: The tokenizer.
             ids: What follows an assistant's text.
         """
-        reach = 1 + len(_added_ids(text, self.after_text))
-        added = [index for index, number in enumerate(ids) if text.is_added(number)]
-        return {index: ids[index] for index in added[:reach]}
+        reach = 1 + (len(_added_ids(text, self.after_text)) if self.after_text else 0)
+        added = (index for index, number in enumerate(ids) if text.is_added(number))
+        return {index: ids[index] for index in islice(added, reach)}
 
     def unwrap(self, content: str) -> str:
         """The assistant's text without what the template writes around it."""

@@ -9,6 +9,7 @@ tokenizer that knows no added tokens.
                 ---------------------                        encoded again, as plain text
 """
 
+import contextlib
 import copy
 import json
 import operator
@@ -81,6 +82,9 @@ class SafeText:
 
     def decode(self, ids: Sequence[Any]) -> str:
         """The text of token ids, added tokens included. What is no token id is skipped."""
+        if type(ids) is list:
+            with contextlib.suppress(TypeError, OverflowError):  # all are numbers, as a rule
+                return str(self._backend.decode(ids, skip_special_tokens=False))
         known = []
         for number in ids:
             try:

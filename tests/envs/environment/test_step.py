@@ -371,3 +371,18 @@ def test_no_ids_make_step_raise_and_limits_always_hold(
         assert info["tokens_left"] >= 1
     json.dumps(env.messages)
     env.close()
+
+
+@pytest.mark.parametrize("number", [-1, 2**31, 2**40, -(2**63), 2**64 - 1])
+def test_a_number_that_is_no_token_id_is_an_action_like_any_other(
+    renderer: Renderer, encode: Encode, write_call: Write, number: int
+) -> None:
+    env = Desk(renderer, context_length=1000)
+    env.reset(options=ROW)
+    call = encode(write_call("repeat", times=2) + END)
+    before = env.step(call)[4]["tokens_left"]
+    action = np.array([*call[:-1], number, call[-1]], dtype=np.uint64 if number > 2**63 else None)
+    ids, *_, info = env.step(action)
+    assert len(ids) > 0
+    assert info["stop_reason"] is None
+    assert info["tokens_left"] == before - len(action) - len(ids)

@@ -427,3 +427,13 @@ def test_a_call_is_answered_where_no_tools_are_offered(tokenizer: Any) -> None:
 def test_a_template_that_is_no_jinja_is_refused_with_its_line(tokenizer: Any) -> None:
     with pytest.raises(TemplateError, match=r"not valid Jinja: unexpected '}' \(line 2\)\. Fix it"):
         Renderer(tokenizer, chat_template="{{ messages }}\n{{ messages }")
+
+
+def test_a_prompt_that_was_asked_for_before_is_a_new_list() -> None:
+    renderer = Renderer(tiny_tokenizer())
+    messages = [{"role": "user", "content": "What is 2 plus 3? Say <|im_end|> as well."}]
+    first = renderer.prompt(messages)
+    expected = list(first)
+    first += [1, 2, 3]
+    assert renderer.prompt(messages) == expected
+    assert renderer.prompt(messages) == Renderer(tiny_tokenizer()).prompt(messages)

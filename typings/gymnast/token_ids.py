@@ -1,0 +1,1 @@
+../../gymnast/token_ids.py
