@@ -7,6 +7,7 @@ from gymnast.agents.loading.load import load_model
 from gymnast.agents.policy import PolicyAgent, PolicyWeights
 from gymnast.agents.scripted import ScriptedAgent
 from gymnast.agents.transformers_agent import TransformersAgent
+from gymnast.agents.vllm_agent import VLLMAgent
 
 __all__ = [
     "Agent",
@@ -15,6 +16,7 @@ __all__ = [
     "PolicyWeights",
     "ScriptedAgent",
     "TransformersAgent",
+    "VLLMAgent",
     "load_model",
     "make_agent",
 ]

@@ -6,14 +6,18 @@ from typing import Any
 
 from gymnast.agents.policy import PolicyAgent, check_policy_agent
 from gymnast.agents.transformers_agent import TransformersAgent
+from gymnast.agents.vllm_agent import trained_vllm_agent
 from gymnast.errors import ConfigError, GymnastError, UserCodeError
 from gymnast.lookup import Names, did_you_mean
 
 Backend = Callable[..., PolicyAgent]
 
-TRANSFORMERS, CHAT = "transformers", "chat"
+TRANSFORMERS, VLLM, CHAT = "transformers", "vllm", "chat"
 AGENTS: Names[Backend] = Names(
-    "agent", "gymnast.agents", {TRANSFORMERS: TransformersAgent}, wanted="class or function"
+    "agent",
+    "gymnast.agents",
+    {TRANSFORMERS: TransformersAgent, VLLM: trained_vllm_agent},
+    wanted="class or function",
 )
 
 
@@ -30,7 +34,7 @@ def make_agent(
     Args:
         model: That is trained. "transformers" samples with this very model.
         tokenizer: The model's.
-        backend: A name ("transformers", or one that an installed package registers), or
+        backend: A name ("transformers", "vllm", or one that an installed package registers), or
             "module:name" or "path/to/file.py:name" of a class or a function, which is called with
             the model, the tokenizer and the settings.
         concurrency: How many completions are going to be asked for at once.
@@ -49,7 +53,7 @@ def make_agent(
     except GymnastError:
         raise
     except Exception as error:
-        if make is TransformersAgent:
+        if make in (TransformersAgent, trained_vllm_agent):
             raise
         problem = f"{type(error).__name__}: {error}"
         raise UserCodeError("__init__", None, f"agent {backend!r}: {problem}") from error

@@ -15,10 +15,12 @@
     |   `-- NoSolution                            `solve` has no solution for a row
     |-- InfrastructureError       (RuntimeError)  a sandbox died, a server was lost
     |   |-- EndpointError                         a chat endpoint does not answer as it should
+    |   |-- ServerLost                            a server that samples is broken; others go on
     |   `-- SandboxError                          a box, or the backend that makes boxes
     |       |-- SandboxDead                       a box is closed, was killed, or does not answer
     |       `-- SandboxUnavailable                a backend cannot make boxes here
     |           `-- SandboxTemporarilyUnavailable     or only not now: its engine is down, say
+    |-- NoServers                 (RuntimeError)  all servers that sample are lost
     |-- SandboxFileError          (OSError)       a path in a box: missing, a folder, too large, ...
     |-- SandboxBroken             (RuntimeError)  the policy broke the box of its episode
     |-- TooManyFailures           (RuntimeError)  more episodes failed than the run allows
@@ -116,6 +118,14 @@ class InfrastructureError(GymnastError, RuntimeError):
 
 class EndpointError(InfrastructureError):
     """A chat endpoint cannot be reached, is too busy, or does not answer as it should."""
+
+
+class ServerLost(InfrastructureError):
+    """A server that samples cannot be reached, is too slow, or is broken."""
+
+
+class NoServers(GymnastError, RuntimeError):
+    """None of the servers that sample is left. The run ends, and its last step is saved."""
 
 
 class SandboxError(InfrastructureError):
