@@ -49,11 +49,14 @@ class VLLMAgent:
         lost_after_s: How long to wait for a server to come back while none answers.
 
     Attributes:
+        samples_while_training: True; see `gymnast.agents.PolicyAgent`.
         context_length: The shortest of the servers' longest contexts, in tokens.
 
     Raises:
         ConfigError: A server cannot be reached, or cannot be used as it was started.
     """
+
+    samples_while_training = True
 
     def __init__(
         self,
@@ -148,7 +151,7 @@ class VLLMAgent:
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """The servers have a device of their own: there is nothing to do."""
+        """Do nothing: the servers have a device of their own."""
         yield
 
     def update_weights(self, weights: PolicyWeights, version: int) -> None:
@@ -189,6 +192,8 @@ class _Loop:
         """End the thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5.0)
+        if not self._thread.is_alive():
+            self.loop.close()
 
 
 def _close(loop: _Loop, parts: "list[Callable[[], Coroutine[Any, Any, None]]]") -> None:

@@ -26,6 +26,7 @@ pytest_plugins = [
     "sandbox_fixtures",
     "attack_fixtures",
     "template_fixtures",
+    "vllm_fixtures",
 ]
 
 # Threads gain a tiny model nothing, and wait for one another wherever cores are shared: twenty

@@ -1,0 +1,64 @@
+"""Real vLLM servers for the tests marked `vllm`, of the tiny model, on this machine's CPU.
+
+`vllm_url` is one server that all tests share: each agent names the weights that it hands over by a
+run of its own, so tests do not see each other. Tests that break servers start theirs by `serve`.
+"""
+
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
+from gymnast.agents.vllm.launch import Launch, Launched
+
+Serve = Callable[..., Launched]
+OPTIONS = ("--max-model-len", "1024", "--enforce-eager")
+ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+@pytest.fixture(scope="session")
+def vllm_command() -> str:
+    """The path of a vLLM, which is installed where there is none yet."""
+    script = Path(__file__).parent / "install_vllm.sh"
+    ended = subprocess.run([script], stdout=subprocess.PIPE, text=True, check=True)
+    return ended.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="session")
+def serve(vllm_command: str) -> Iterator[Serve]:
+    """Starts servers of a model, the tiny one by default; they end with the session."""
+    started: list[Launched] = []
+
+    def serve(
+        model: Any = None, tokenizer: Any = None, *, servers: int = 1, options: Sequence[str] = ()
+    ) -> Launched:
+        launch = Launch(
+            command=[vllm_command],
+            servers=servers,
+            options=[*OPTIONS, *options],
+            environment=ENVIRONMENT,
+        )
+        started.append(
+            Launched(
+                launch,
+                tiny_model().to(torch.bfloat16) if model is None else model,
+                tokenizer or tiny_tokenizer(),
+                "policy",
+            )
+        )
+        return started[-1]
+
+    yield serve
+    for each in started:
+        each.end()
+
+
+@pytest.fixture(scope="session")
+def vllm_url(serve: Serve) -> str:
+    """One server of the tiny model in bfloat16, under the name "policy"."""
+    (url,) = serve().urls
+    return url
