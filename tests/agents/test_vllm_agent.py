@@ -21,7 +21,11 @@ def agent(vllm_url: str) -> Iterator[VLLMAgent]:
 
 
 def test_new_weights_sample_with_the_probabilities_of_the_model(agent: VLLMAgent) -> None:
-    model = tiny_model(seed=3).to(torch.bfloat16)
+    model = tiny_model().to(torch.bfloat16)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in model.model.layers.parameters():
+            weight.mul_(1 + torch.randn_like(weight))
     agent.update_weights(PolicyWeights(model), 7)
     context = [5, 6, 7, 8]
     theirs = asyncio.run(agent.generate(context, Sampling(seed=1, max_new_tokens=12)))
