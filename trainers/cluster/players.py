@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import uuid
 from collections import Counter
+from contextlib import nullcontext
 from typing import Protocol, cast
 
 from gymnast.errors import InfrastructureError, UserCodeError
@@ -17,7 +18,8 @@ from gymnast.trainers.rollouts.episodes import Task
 from gymnast.types import Trajectory
 from gymnast.visible import visible_logger
 
-# How many workers an episode may lose: one that takes all of a machine's memory loses each.
+# How many workers an episode may lose: one that takes all of a machine's memory loses each. In its
+# last try no other such episode is played, so that it alone is to blame.
 MOST_LOST = 4
 logger = visible_logger(__name__)
 
@@ -59,7 +61,7 @@ class RemotePlayers:
         self._left: Counter[int] = Counter()  # episodes of a row that are not over
         self._links: list[Link] = []
         self._error: Exception | None = None
-        self._joined = asyncio.Event()
+        self._joined, self._alone = asyncio.Event(), asyncio.Lock()
         self._joining: set[asyncio.Task[None]] = set()
         for worker in crew.all():
             self._join(worker)
@@ -87,9 +89,10 @@ class RemotePlayers:
         """What an episode came to; None, too, if too many workers were lost with it."""
         for lost in range(MOST_LOST):
             self._task.counts.retried += lost > 0
-            link = await self._idlest()
-            self._send_row(link, row_index)
-            over = await link.play(Begin(next(self._numbers), row_index, member))
+            async with self._alone if lost == MOST_LOST - 1 else nullcontext():
+                link = await self._idlest()
+                self._send_row(link, row_index)
+                over = await link.play(Begin(next(self._numbers), row_index, member))
             if over is not None:
                 return self._counted(over, link.place)
         logger.warning(
