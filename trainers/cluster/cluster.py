@@ -8,6 +8,7 @@ import math
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -111,21 +112,36 @@ def _join(ray: Any, address: str) -> None:
     Raises:
         ConfigError: There is none, or it wants a token.
     """
+    _check_answers(address)
     try:
         with _signals_kept():
             ray.init(address=address, log_to_driver=False, configure_logging=False)
     except Exception as error:
-        problem = str(error).lower()
-        if "token" in problem or "unauthenticated" in problem:
-            raise ConfigError(
-                f"rollouts.address: the Ray cluster at {address} asks for a token, and this "
-                "process has none, or another one; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or "
-                "RAY_AUTH_TOKEN_PATH, as on its nodes"
-            ) from error
         raise ConfigError(
-            f"rollouts.address: there is no Ray cluster at {address} that can be joined "
-            f"({first_line(error)}); start one with `ray start --head`, or leave the address out "
-            "for a cluster on this machine"
+            f"rollouts.address: the Ray cluster at {address} does not let this process in "
+            f"({first_line(error)}). If it asks for a token, set RAY_AUTH_MODE=token, and "
+            "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, as on its nodes; else check that it is a Ray "
+            f"head, and of this version, {ray.__version__}"
+        ) from error
+
+
+def _check_answers(address: str) -> None:
+    """Check, sooner than Ray does, that something answers at an address."""
+    if address == "auto":
+        return
+    host, colon, port = address.rpartition(":")
+    if address.startswith("ray://") or not (colon and port.isdigit()):
+        raise ConfigError(
+            f"rollouts.address: must be host:port of the cluster's head, got {address!r:.200}; the "
+            "driver runs on a machine of the cluster, since Ray Client (ray://) is not supported"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
+    except OSError as error:
+        raise ConfigError(
+            f"rollouts.address: nothing answers at {address} ({error.strerror or error}); start a "
+            "head with `ray start --head`, or leave the address out (and RAY_ADDRESS unset) for a "
+            "cluster on this machine"
         ) from error
 
 
