@@ -77,7 +77,9 @@ ROOMS = {
         "agents envs envs.boxes envs.environment trainers.base "
         "trainers.conversations trainers.data trainers.distributed"
     ),
-    "trainers.cluster": "agents trainers.base trainers.conversations trainers.rollouts",
+    "trainers.cluster": (
+        "agents envs sandboxes.pool trainers.base trainers.conversations trainers.rollouts"
+    ),
     "trainers.conversations": "envs envs.environment trainers.base",
     "trainers.learner.tree_attention": "agents.models",
     "trainers.learner.policy": (

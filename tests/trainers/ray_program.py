@@ -36,7 +36,7 @@ def main() -> None:
     answer = {"role": "assistant", "content": "It is done."}
     agent = ScriptedAgent([renderer.encode(call), renderer.encode(answer)])
     rows = [{"prompt": f"Wait {i}."} for i in range(int(sys.argv[1]))]
-    said = []
+    said: list[int] = []
 
     def say(done: int, total: int) -> None:
         if not said:

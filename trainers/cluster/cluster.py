@@ -90,9 +90,10 @@ class Cluster:
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # every address is 127.0.0.1
             "RAY_USAGE_STATS_ENABLED": "0",
         }
+        stack.callback(_read_authentication)  # once the environment is as it was
         stack.enter_context(_environment(own))
         stack.enter_context(_constant("ENABLE_RAY_CLUSTER", False))
-        _read_authentication(stack)
+        _read_authentication()
         with _signals_kept():
             ray.init(
                 address="local",
@@ -179,16 +180,12 @@ def _constant(name: str, value: Any) -> Iterator[None]:
         setattr(ray_constants, name, before)
 
 
-def _read_authentication(stack: ExitStack) -> None:
-    """Have Ray read the environment's token, now and once it has its old value again."""
+def _read_authentication() -> None:
+    """Have Ray read from the environment whether there is a token, and which."""
     from ray._raylet import AuthenticationTokenLoader, Config
 
-    def read() -> None:
-        Config.initialize("")
-        AuthenticationTokenLoader.instance().reset_cache()
-
-    read()
-    stack.callback(read)
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager

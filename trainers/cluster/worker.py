@@ -15,8 +15,10 @@ from typing import Any
 
 import gymnast
 from gymnast.agents.base import Agent
+from gymnast.sandboxes.pool.pool import close_shared_pools
 from gymnast.threads import in_background
 from gymnast.trainers.cluster.asking import AskingAgent
+from gymnast.trainers.cluster.boxes import check_boxes
 from gymnast.trainers.cluster.carrying import as_raised, dumps, loads
 from gymnast.trainers.cluster.messages import (
     Answer,
@@ -62,7 +64,10 @@ class Worker:
         collection = self._collections.setdefault(name, _Collection())
         try:
             for message in loads(pickled):
-                self._take_in(collection, message)
+                if isinstance(message, Open):
+                    await self._open(collection, message)
+                else:
+                    self._take_in(collection, message)
         except Exception as error:  # of unpickling: a module that is not here, say
             collection.say(Broken(as_raised(error)))
 
@@ -87,13 +92,12 @@ class Worker:
         for pool in self._pools.values():
             await in_background(pool.close)
         self._pools.clear()
+        await in_background(close_shared_pools)
 
     def _take_in(self, collection: "_Collection", message: Any) -> None:
         match message:
             case Thing(key, pickled):
                 self._things[key] = loads(pickled)
-            case Open():
-                self._open(collection, message)
             case RowOf(row_index, row, seed_index):
                 collection.rows[row_index] = row
                 collection.seed_indices[row_index] = seed_index
@@ -107,10 +111,12 @@ class Worker:
                 collection.rows.pop(row_index, None)
                 collection.seed_indices.pop(row_index, None)
 
-    def _open(self, collection: "_Collection", opened: Open) -> None:
+    async def _open(self, collection: "_Collection", opened: Open) -> None:
         key = (opened.make_env, opened.waiting_together)
         if key not in self._pools:
-            self._pools[key] = Environments(self._things[opened.make_env], opened.waiting_together)
+            pool = Environments(self._things[opened.make_env], opened.waiting_together)
+            await check_boxes(pool, await self.place())
+            self._pools[key] = pool
         agent: Agent = collection.asking
         if opened.agent is not None:
             agent = self._agent_of(opened.agent)

@@ -1,15 +1,16 @@
 """Episodes on a Ray cluster of two nodes are those that this process plays."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
-from gymnast.agents import ScriptedAgent
+from gymnast.agents import ScriptedAgent, TransformersAgent, load_model
 from gymnast.envs import Environment
 from gymnast.errors import UserCodeError
-from gymnast.trainers import RayWorkers, collect
+from gymnast.trainers import DynamicSampling, RayWorkers, collect, stream
 from gymnast.trainers.rollouts.rewards import Reward
 from gymnast.types import Sampling, Trajectory
 from ray_fixtures import timeless
@@ -20,29 +21,84 @@ ROWS: list[dict[str, Any]] = [{"prompt": f"{i}: 2 + 3?", "answer": 5 + i % 2} fo
 SETTINGS: dict[str, Any] = {"group_size": 3, "sampling": Sampling(max_new_tokens=64), "seed": 7}
 
 
+@pytest.fixture(scope="module")
+def workers(cluster: Any) -> Iterator[RayWorkers]:
+    """Two workers for all tests of this file."""
+    with RayWorkers(2, address=cluster.address) as started:
+        yield started
+
+
 def length(trajectory: Trajectory) -> float:
     return float(len(trajectory.ids))
 
 
 def test_workers_play_what_this_process_plays(
-    two_nodes: str, sums: Callable[[], Environment], adding: ScriptedAgent
+    workers: RayWorkers, sums: Callable[[], Environment], adding: ScriptedAgent
 ) -> None:
     settings = SETTINGS | {"rewards": [Reward("length", length, 0.5)]}
     here = asyncio.run(collect(sums, adding, ROWS, **settings))
-    with RayWorkers(2, address=two_nodes) as workers:
-        there = asyncio.run(collect(sums, adding, ROWS, **settings, workers=workers))
+    there = asyncio.run(collect(sums, adding, ROWS, **settings, workers=workers))
     assert timeless(here) == timeless(there)
     assert there.metrics["episodes/finished"] == 18
 
 
 def test_an_error_of_the_users_code_arrives_with_its_hook_row_and_traceback(
-    two_nodes: str, sums: Callable[[], Environment], adding: ScriptedAgent
+    workers: RayWorkers, sums: Callable[[], Environment], adding: ScriptedAgent
 ) -> None:
     rows = [{"prompt": "2 + 3?", "answer": 5, "raises": True}]
     with pytest.raises(UserCodeError, match="no such answer") as caught:
-        asyncio.run(collect(sums, adding, rows, **SETTINGS, workers=RayWorkers(address=two_nodes)))
+        asyncio.run(collect(sums, adding, rows, **SETTINGS, workers=workers))
     error = caught.value
     assert error.hook == "reward" and error.row["raises"] is True
     assert isinstance(error.__cause__, KeyError)
     (note,) = error.__cause__.__notes__
     assert "worker" in note and "ray_fixtures.py" in note and "in reward" in note
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_an_agent_of_this_process_is_asked_by_the_workers(
+    workers: RayWorkers, sums: Callable[[], Environment], deterministic: bool
+) -> None:
+    model, tokenizer = load_model("tiny:")
+    settings = SETTINGS | {"sampling": Sampling(max_new_tokens=12), "deterministic": deterministic}
+    here = asyncio.run(collect(sums, TransformersAgent(model, tokenizer), ROWS, **settings))
+    agent = TransformersAgent(model, tokenizer)
+    there = asyncio.run(collect(sums, agent, ROWS, **settings, workers=workers))
+    for ours, theirs in zip(here.trajectories, there.trajectories, strict=True):
+        assert ours.ids == theirs.ids and ours.messages == theirs.messages
+        assert ours.logprobs == pytest.approx(theirs.logprobs, abs=0.0 if deterministic else 1e-4)
+
+
+def test_what_holds_here_holds_on_workers(
+    workers: RayWorkers, sums: Callable[[], Environment], adding: ScriptedAgent
+) -> None:
+    """Dynamic sampling, too many failures, skipped rows, a deadline; the workers go on."""
+    raising = [{"prompt": "2 + 3?", "answer": 5, "raises": True}, *ROWS]
+    too_long = [{"prompt": "2 + 3? " * 5000, "answer": 5}, *ROWS]
+    slow = [{"prompt": "2 + 3?", "answer": 5, "wait_s": 60.0}, *ROWS]
+    cases: list[tuple[list[dict[str, Any]], dict[str, Any]]] = [
+        (ROWS, {"dynamic_sampling": DynamicSampling(2, lambda group: group[0].reward == 0.0)}),
+        (raising, {"max_failed_episodes": 3}),
+        (too_long, {}),
+        (slow, {"deadline_s": 3.0}),
+        (ROWS, {}),
+    ]
+    for rows, more in cases:
+        here = asyncio.run(collect(sums, adding, rows, **SETTINGS, **more))
+        there = asyncio.run(collect(sums, adding, rows, **SETTINGS, **more, workers=workers))
+        assert timeless(there) == timeless(here)
+        counted = {k for k in here.metrics if not k.startswith("time/")}
+        assert {k: there.metrics[k] for k in counted} == {k: here.metrics[k] for k in counted}
+
+
+def test_a_stream_that_is_closed_early_ends_its_episodes(
+    workers: RayWorkers, sums: Callable[[], Environment], adding: ScriptedAgent
+) -> None:
+    async def first() -> int:
+        async with aclosing(stream(sums, adding, ROWS * 50, **SETTINGS, workers=workers)) as groups:
+            async for group in groups:
+                return len(group)
+        return 0
+
+    assert asyncio.run(first()) == 3
+    assert asyncio.run(first()) == 3

@@ -1,0 +1,97 @@
+"""The environments that workers keep, and the sandboxes that their nodes must be able to open."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gymnast.agents import ScriptedAgent
+from gymnast.envs import Environment, Renderer, make
+from gymnast.errors import ConfigError
+from gymnast.sandboxes import SandboxSpec
+from gymnast.trainers import RayWorkers, collect
+from gymnast.types import Sampling
+
+pytestmark = pytest.mark.ray
+
+SETTINGS: dict[str, Any] = {"group_size": 1, "sampling": Sampling(max_new_tokens=16)}
+ROWS: list[dict[str, Any]] = [{"prompt": f"Say {i}."} for i in range(3)]
+
+
+class Counting(Environment):
+    """Pays as much as there were episodes in this environment."""
+
+    played = 0
+    sandbox_spec = SandboxSpec()
+
+    async def setup(self, row: Any) -> None:
+        self.played += 1
+        await self.sandbox.aexec(["true"])
+
+    def reward(self, episode: Any) -> float:
+        return float(self.played)
+
+
+@pytest.fixture
+def talking(say: Callable[..., list[int]]) -> ScriptedAgent:
+    return ScriptedAgent([say("So be it.")])
+
+
+def rewards(make_env: Callable[[], Any], agent: Any, workers: RayWorkers) -> list[float]:
+    playing = collect(make_env, agent, ROWS, **SETTINGS, concurrency=1, workers=workers)
+    return [trajectory.reward for trajectory in asyncio.run(playing).trajectories]
+
+
+def test_workers_keep_environments_with_boxes_from_one_collection_to_the_next(
+    two_nodes: str, renderer: Renderer, talking: ScriptedAgent
+) -> None:
+    def make_env() -> Environment:
+        return Counting(renderer=renderer, sandbox="local")
+
+    with RayWorkers(1, address=two_nodes) as workers:
+        assert rewards(make_env, talking, workers) == [1.0, 2.0, 3.0]
+        assert rewards(make_env, talking, workers) == [4.0, 5.0, 6.0]
+
+
+def test_a_node_without_docker_says_which_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, renderer: Renderer, talking: ScriptedAgent
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent.sock")
+
+    def make_env() -> Environment:
+        return make("gymnast/Python-v0", renderer, sandbox="docker")
+
+    with pytest.raises(ConfigError) as caught:
+        rewards(make_env, talking, RayWorkers())
+    said = str(caught.value)
+    assert said.startswith("rollouts.backend: ray: node 127.0.0.1 (")
+    assert "no Docker engine answers at unix:///nonexistent.sock" in said
+    assert "Set the backend 'docker' up on that node, or keep workers off it" in said
+
+
+def test_what_cannot_be_pickled_is_named(
+    two_nodes: str, renderer: Renderer, talking: ScriptedAgent
+) -> None:
+    lock = threading.Lock()
+
+    def make_env() -> Environment:
+        with lock:
+            return Counting(renderer=renderer)
+
+    with (
+        RayWorkers(1, address=two_nodes) as workers,
+        pytest.raises(ConfigError, match=r"the environment cannot be sent to the workers.*lock"),
+    ):
+        rewards(make_env, talking, workers)
+
+
+def test_a_factory_that_raises_on_a_worker_raises_here(
+    two_nodes: str, talking: ScriptedAgent
+) -> None:
+    def make_env() -> Environment:
+        raise ZeroDivisionError("no environment today")
+
+    with pytest.raises(ZeroDivisionError, match="no environment today"):
+        rewards(make_env, talking, RayWorkers(1, address=two_nodes))

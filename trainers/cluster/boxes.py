@@ -1,0 +1,29 @@
+"""Whether a node can open the boxes that an environment wants, found out before it plays."""
+
+from gymnast.envs import Environment
+from gymnast.errors import ConfigError, SandboxUnavailable
+from gymnast.threads import in_background
+from gymnast.trainers.cluster.starting import Place
+from gymnast.trainers.rollouts.environments import Environments
+
+
+async def check_boxes(environments: Environments, place: Place) -> None:
+    """Open a box, if the environments have any.
+
+    Raises:
+        ConfigError: None can be opened here.
+    """
+    driver = environments.take()
+    environments.give_back(driver)
+    env = driver.env.unwrapped
+    if not isinstance(env, Environment) or env.max_boxes is None:
+        return
+    try:
+        box = await env.box_settings.pool().atake()
+    except SandboxUnavailable as error:
+        raise ConfigError(
+            f"rollouts.backend: ray: {place} cannot open the sandboxes of {type(env).__name__}: "
+            f"{error}. Set the backend {env.box_settings.backend!r} up on that node, or keep "
+            "workers off it"
+        ) from error
+    await in_background(box.close)
