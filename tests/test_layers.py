@@ -81,6 +81,10 @@ ROOMS = {
         "agents envs sandboxes.pool trainers.base trainers.conversations trainers.rollouts"
     ),
     "trainers.conversations": "envs envs.environment trainers.base",
+    "trainers.ahead": (
+        "agents trainers.algorithms trainers.base trainers.data trainers.distributed "
+        "trainers.rollouts"
+    ),
     "trainers.learner.tree_attention": "agents.models",
     "trainers.learner.policy": (
         "agents.models trainers.algorithms trainers.learner.tree_attention"
@@ -109,12 +113,14 @@ ROOMS = {
         "envs trainers.base trainers.evaluation trainers.learner trainers.reporting"
     ),
     "trainers.config": (
-        "envs envs.environment envs.tools trainers.algorithms trainers.base trainers.cluster "
+        "envs envs.environment envs.tools trainers.ahead trainers.algorithms trainers.base "
+        "trainers.cluster "
         "trainers.conversations trainers.data trainers.demonstrations "
         "trainers.evaluation trainers.learner trainers.reporting trainers.rollouts trainers.saving"
     ),
     "trainers": (
-        "agents agents.loading envs trainers.algorithms trainers.base trainers.cluster "
+        "agents agents.loading envs trainers.ahead trainers.algorithms trainers.base "
+        "trainers.cluster "
         "trainers.config "
         "trainers.data trainers.demonstrations trainers.distributed trainers.evaluation "
         "trainers.learner "

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from gymnast.errors import ConfigError
+from gymnast.trainers.ahead.settings import StalenessSettings
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.base.settings import GroupSettings, RunSettings, StepSettings, unusual
@@ -31,6 +32,7 @@ class TrainerSettings(NamedTuple):
     rows: RowSettings
     learning: LearnerSettings
     rollouts: RolloutLimits
+    staleness: StalenessSettings
     evaluation: EvaluationSettings
     saving: SavingSettings
     kept: RolloutKeeping

@@ -3,7 +3,7 @@
     demonstrations                                        (demonstrations/warmup.py)
     for step in 1..steps:
         rows     <- the next rows_per_step rows           (data/step_rows.py)
-        groups   <- episodes of all processes             (rollouts/shared.py)
+        groups   <- episodes of all processes             (rollouts/shared.py, or beside: ahead/)
         weights  <- update(policy, optimizer, groups)     (learner/update.py)
 
 Which algorithm it is, is an advantage estimator and the loss; nothing here depends on it.
@@ -43,6 +43,7 @@ from gymnast.trainers.learner.learner import Learner
 from gymnast.trainers.learner.memory.choice import kv_warning, memory_line
 from gymnast.trainers.learner.model_checks import check_dtypes
 from gymnast.trainers.learner.optimizers.not_finite import skip_message
+from gymnast.trainers.playing import make_playing
 from gymnast.trainers.reporting.advice.advisor import Advisor
 from gymnast.trainers.reporting.console import RunConsole
 from gymnast.trainers.reporting.trackers import Named, as_json, finite, make_trackers, tracking
@@ -132,6 +133,8 @@ class Trainer:
         concurrency: int = 64,
         rollout_deadline_s: float | None = None,
         kv_budget_bytes: int | None = None,
+        max_staleness: int = 0,
+        on_stale: Literal["drop", "continue"] = "drop",
         max_failed_episodes: int | None = None,
         eval_rows: Sequence[Row] | None = None,
         eval_every_steps: int = 0,
@@ -174,7 +177,7 @@ class Trainer:
         self.observer = RunConsole() if observer == "console" else observer
         self._stopping, self._hyperparameters = Stopping(), hyperparameters or {}
         self._settings = settings
-        learned = as_algorithm(algorithm)
+        learned = settings.staleness.corrected(as_algorithm(algorithm))
         settings.check_algorithm(learned)
         path = settings.folder
 
@@ -213,6 +216,9 @@ class Trainer:
         others = self._evaluation.others.values()
         source = as_row_source(rows, seed=self.seed)
         self._rows = step_rows(source, settings.rows, self.rows_per_step, self.seed)
+        self._playing = make_playing(
+            *(self, settings, self._played, self._rollouts, self._rows, source)
+        )
         self._unusual = settings.unusual(source, model)
         self.warmup = make_warmup(warmup, self, make_env, source, self._stopping, others)
 
@@ -225,7 +231,7 @@ class Trainer:
         self.loop = RunLoop(self, state, self._stopping, settings.saving)
 
     def _make_state(self, keep: int) -> RunState:
-        parts = {"advisor": self.advisor} | self.learner.parts | self._rows.parts
+        parts = {"advisor": self.advisor} | self.learner.parts | dict(self._playing.parts)
         run = (self.accelerator, self.learner.optimizer, self.folder, self.seed)
         return RunState(*run, keep=keep, parts=parts)
 
@@ -281,7 +287,8 @@ class Trainer:
             room, budget = self.learner.memory.room, getattr(self.agent, "kv_budget_bytes", None)
             if (warning := kv_warning(choice, room, budget)) and self.accelerator.is_main_process:
                 logger.warning(warning)
-            with tracking(self.accelerator, self._hyperparameters, self.version):
+            tracked = tracking(self.accelerator, self._hyperparameters, self.version)
+            with tracked, self._playing.open():
                 summary = self.loop.run(memory_line(choice, room, budget))
         self.loop.tell_of_stop(summary["stopped_by"])
         self._stopping.pass_on()
@@ -324,20 +331,14 @@ class Trainer:
     def train_step(self) -> None:
         """Take the next step: play, learn, record."""
         started = time.perf_counter()
-        rows, number = self._rows.offer(self.step), self.step + 1
-        rollouts = self._rollouts.collect(
-            rows,
-            self._settings.of_step(self._played, number, len(rows)),
-            f"step {number}",
-            on_progress=lambda done, total: self.tell("on_rollouts", number, done, total),
-        )
-        collected = time.perf_counter()
-        to_learn_from = rollouts.to_learn_from[: self.rows_per_step]
+        tell = partial(self.tell, "on_rollouts", self.step + 1)
+        played = self._playing.step(self.step, self.version, tell)
+        collected, rollouts = time.perf_counter(), played.rollouts
         done, beside = self.step / self.steps, self.warmup.beside(self.step)
         learned = self.learner.update(
-            to_learn_from, self.step, done=done, demonstrations=beside, played=rollouts
+            played.trained, self.step, done=done, demonstrations=beside, played=rollouts
         )
-        of_rows = self._rows.played({group.row_index: group.rewards for group in rollouts})
+        of_rows = self._playing.learned(played)
         self.step += 1
         metrics = learned.metrics | rollouts.metrics | of_rows
         self.advisor.see(self.step, metrics, rollouts)
@@ -347,12 +348,15 @@ class Trainer:
             "time/rollout_s": collected - started,
             "time/train_s": ended - collected,
             "time/step_s": ended - started,
-            "tokens/per_s": rollouts.metrics.get("tokens/sampled", 0.0) / (collected - started),
+            "tokens/per_s": rollouts.metrics.get("tokens/sampled", 0.0) / played.seconds,
         }
         self._record(metrics)
-        self._kept.save(self.step, rollouts, by_token(learned.groups, to_learn_from, rollouts))
+        self._kept.save(
+            self.step, rollouts, by_token(learned.groups, played.learned_from, rollouts)
+        )
         self.tell("on_step", self.step, metrics, rollouts)
         self._rollouts.hand_over(self.model, self.version)
+        self._playing.renewed(self.step, self.version)
 
     def warmup_step(self) -> None:
         """Take the next step of the warm-up: learn from demonstrations, record."""

@@ -27,6 +27,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from gymnast.errors import ConfigError
+from gymnast.trainers.ahead.settings import StalenessSettings
 from gymnast.trainers.algorithms.algorithm import Algorithm, UnknownOptions, make_algorithm
 from gymnast.trainers.algorithms.distillation import Teacher
 from gymnast.trainers.algorithms.importance import Level
@@ -251,7 +252,9 @@ class RolloutsSection(RolloutKeeping, WorkerSettings):
     """Where episodes are played, and which are kept on the disk."""
 
 
-class TrainerSection(SavingSettings, RolloutLimits, LearnerSettings, RowSettings, StepSettings):
+class TrainerSection(
+    SavingSettings, StalenessSettings, RolloutLimits, LearnerSettings, RowSettings, StepSettings
+):
     """The optimisation; see `gymnast.trainers.Trainer`."""
 
 

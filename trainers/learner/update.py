@@ -38,7 +38,7 @@ besides the advantages' (`credit.py`):
     entropy                     of a token's distribution
 
 with a teacher also what `teaching.py` lists; and, of the tokens computed in the first optimisation
-step, whose weights are those that sampled, with `difference` = trainer's - engine's
+step, whose weights are those that sampled or, with `max_staleness`, newer ones, with `difference` = trainer's - engine's
 log-probability, without dropout:
 
     engine/logprob_difference, engine/logprob_difference_max     of |difference|

@@ -37,18 +37,19 @@ episodes (the environment's own begin with `environment/`), but the sum of those
     episodes/left_out/user_code       a hook of the environment raised, or returned a wrong value
     episodes/left_out/reward          a reward function raised, or gave no finite number
     episodes/left_out/no_reward       `reward`, or a reward function, returned None
+    episodes/left_out/stale           older than `max_staleness` (`trainers/ahead/bound.py`)
     episodes/rows_skipped       rows whose prompt is too long; their episodes are not left out
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from gymnast.errors import TooManyFailures, UserCodeError
 from gymnast.types import Trajectory
 
-LeftOut = Literal["deadline", "infrastructure", "user_code", "reward", "no_reward"]
+LeftOut = Literal["deadline", "infrastructure", "user_code", "reward", "no_reward", "stale"]
 
 
 @dataclass
@@ -73,6 +74,12 @@ class Counts:
     def left_out(self) -> int:
         """Episodes without a trajectory, for any reason but a prompt that is too long."""
         return self.left_out_for.total()
+
+    def handed_over(self) -> "Counts":
+        """What was counted so far; this object counts anew."""
+        counted = replace(self)
+        vars(self).update(vars(Counts()))
+        return counted
 
 
 def summarise(trajectories: Sequence[Trajectory], counts: Counts) -> dict[str, float]:
@@ -160,6 +167,10 @@ def nothing_finished(purpose: str, episodes: int, metrics: Mapping[str, float]) 
         "no_reward": (
             "have no reward: the environment's `reward`, or a function of `rewards`, returned None "
             "(does it lack a `return`?)"
+        ),
+        "stale": (
+            "outgrew max_staleness before they were learned from; raise it, or set on_stale to "
+            "continue"
         ),
     }
     parts = [

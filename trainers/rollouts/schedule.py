@@ -105,6 +105,22 @@ class Schedule:
             self._timers.append(loop.call_later(self._settings.deadline_s, self._expire))
         self._fill()
 
+    def allow(self, rows: int, spare: int | None = None) -> None:
+        """Let more rows begin.
+
+        Args:
+            rows: How many.
+            spare: How many beyond may replace groups without spread; None: as many as before.
+        """
+        self._rows_to_play += rows
+        self._rows = self._rows + rows if spare is None else self._rows_to_play + spare
+        self._fill()
+
+    @property
+    def rows_to_play(self) -> int:
+        """How many rows have begun or may begin, replacements included."""
+        return self._rows_to_play
+
     async def next_group(self) -> Group | None:
         """The next finished group, or None after the last one.
 

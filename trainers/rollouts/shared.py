@@ -7,7 +7,7 @@ its share of the groups and replaces those without spread by rows of its own sha
 number of processes changes which rows are played.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -101,16 +101,9 @@ class SharedRollouts:
         shares = [share for share in played if share is not None]
         if len(shares) < len(played):
             raise Stopped
-        groups = sorted((g for share in shares for g in share.groups), key=lambda g: g.row_index)
-        counts = _sum([share.counts for share in shares])
-        if len(counts.user_errors) > settings.max_failed_episodes:
-            raise counts.user_errors[0]
-        trajectories = [trajectory for group in groups for trajectory in group]
-        metrics = summarise(trajectories, counts) | spread_metrics(groups, settings)
-        rollouts = Rollouts(groups, metrics)
-        if rows and not trajectories:
-            raise nothing_finished(purpose, len(groups) * settings.group_size, rollouts.metrics)
-        return rollouts
+        groups = [group for share in shares for group in share.groups]
+        counts = [share.counts for share in shares]
+        return as_rollouts(groups, counts, settings, purpose, len(rows))
 
     def _play_share(
         self,
@@ -136,6 +129,36 @@ class SharedRollouts:
         for group in groups:
             group.row_index = row_indices[group.row_index]
         return _Share(list(groups), counts)
+
+
+def as_rollouts(
+    groups: Iterable[Group],
+    counts: Sequence[Counts],
+    settings: RolloutSettings,
+    purpose: str,
+    rows: int,
+) -> Rollouts:
+    """The rollouts of all processes, in the order of their rows.
+
+    Args:
+        groups: Of all processes.
+        counts: Of each.
+        settings: How they were played.
+        purpose: What they are for; errors say it.
+        rows: How many were there to be played.
+
+    Raises:
+        UserCodeError: It was raised in more than `max_failed_episodes`.
+        TooManyFailures: There are rows, and no episode finished.
+    """
+    groups, total = sorted(groups, key=lambda group: group.row_index), _sum(counts)
+    if len(total.user_errors) > settings.max_failed_episodes:
+        raise total.user_errors[0]
+    trajectories = [trajectory for group in groups for trajectory in group]
+    metrics = summarise(trajectories, total) | spread_metrics(groups, settings)
+    if rows and not trajectories:
+        raise nothing_finished(purpose, len(groups) * settings.group_size, metrics)
+    return Rollouts(groups, metrics)
 
 
 def _own_settings(settings: RolloutSettings, process: int, processes: int) -> RolloutSettings:

@@ -126,6 +126,20 @@ def written(
         output_dir=folder / "chooses_rows",
     )
     chooses_rows.train()
+    ahead = Trainer(
+        tiny_model(),
+        tokenizer,
+        lambda: Shop(Renderer(tokenizer), sandbox="local"),
+        [{"prompt": "Go."}],
+        agent={"backend": "transformers", "device": "cpu"},
+        max_staleness=1,
+        group_size=2,
+        rows_per_step=1,
+        steps=2,
+        sampling=Sampling(max_new_tokens=8),
+        output_dir=folder / "ahead",
+    )
+    ahead.train()
     texts = [path.read_text() for path in folder.rglob("metrics.jsonl")]
     lines = [line for text in texts for line in text.splitlines()]
     of_endpoints = ChatAgent("m", api_key_env=None).speaker().metrics()

@@ -1,0 +1,68 @@
+"""The settings of training beside sampling, and what they ask of the rest of a run."""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from gymnast.errors import ConfigError
+from gymnast.trainers.algorithms.algorithm import Algorithm
+from gymnast.trainers.algorithms.importance import Importance
+from gymnast.trainers.base.settings import Count, Settings
+
+# What importance weights are capped at, where the user sets nothing.
+DEFAULT_CAP = 2.0
+
+
+class StalenessSettings(Settings):
+    """How far episodes are played ahead of training."""
+
+    max_staleness: Count = 0
+    """How many updates old the weights may be that sampled a token which is learned from. 0 plays
+    and trains in turn. Above 0 the episodes of that many further steps are played while the model
+    is trained, by an agent that can (docs/asynchronous.md)."""
+    on_stale: Literal["drop", "continue"] = "drop"
+    """What becomes of episodes with tokens that are older: `drop` leaves them out, and plays others
+    in their place; `continue` lets them go on from the new weights, and learns from their newer
+    tokens alone."""
+
+    def check(self, agent: Any, *, deterministic: bool, curriculum: bool) -> None:
+        """Check that the rest of a run goes with it.
+
+        Args:
+            agent: Who samples.
+            deterministic: The run's setting.
+            curriculum: Whether there is one.
+
+        Raises:
+            ConfigError: It does not.
+        """
+        if not self.max_staleness:
+            return
+        given = f"max_staleness: is {self.max_staleness}, and"
+        if deterministic:
+            raise ConfigError(
+                f"{given} deterministic is true: which episodes are learned from when depends on "
+                "how long they take. Set one of them to 0 or false."
+            )
+        if curriculum:
+            raise ConfigError(
+                f"{given} curriculum is set, which draws the rows of a step by what the steps "
+                "before it showed. Set max_staleness to 0, or leave curriculum out."
+            )
+        if not getattr(agent, "samples_while_training", False):
+            raise ConfigError(
+                f"{given} {type(agent).__name__} cannot sample while the model is trained: it "
+                "samples with the trained model itself, or lacks `samples_while_training`. Set "
+                "agent to {backend: vllm, ...}, or to {backend: transformers, device: DEVICE} for "
+                'a copy of the model on another device ("cuda:1", "cpu"), or max_staleness to 0.'
+            )
+
+    def corrected(self, algorithm: Algorithm) -> Algorithm:
+        """The algorithm with importance weights that make up for older weights.
+
+        What it has of its own stays: weights, or ratios against the engine's log-probabilities,
+        which contain them.
+        """
+        own = algorithm.importance is not None or algorithm.old_logprobs == "engine"
+        if not self.max_staleness or own:
+            return algorithm
+        return replace(algorithm, importance=Importance("token", cap=DEFAULT_CAP))
