@@ -40,8 +40,7 @@ from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.base.stopping import Stopped
 from gymnast.trainers.data.rows import RowSource
 from gymnast.trainers.distributed.processes import together
-from gymnast.trainers.rollouts.environments import Environments
-from gymnast.trainers.rollouts.episodes import Episodes
+from gymnast.trainers.rollouts.episodes import Task
 from gymnast.trainers.rollouts.many_episodes import Rollouts
 from gymnast.trainers.rollouts.metrics import Counts
 from gymnast.trainers.rollouts.schedule import Group
@@ -189,13 +188,17 @@ class Ahead:
         positions = self._settled.left(self.rows_per_step, process, processes)
         # The first step's own limit of failures holds when its groups are taken.
         settings = replace(self.of_step(2, self.rows_per_step), seed=derive(self.seed, "ahead"))
-        agent, rows = WatchedAgent(shared.agent, version), RowsAt(self.source)
-        given = (rows, POSITIONS, settings, Counts())
-        episodes = Episodes(Environments(shared.make_env), agent, *given)
-        player = Player(episodes, agent, positions, settings, self.staleness)
+        agent, counts = WatchedAgent(shared.agent, version), Counts()
+        task = Task(shared.make_env, agent, RowsAt(self.source), POSITIONS, settings, counts)
+
+        async def begin() -> Player:
+            players = task.here() if shared.workers is None else shared.workers.players(task)
+            return Player(players, counts, agent, positions, settings, self.staleness)
+
         background = Background()
         self._stack.callback(background.close)
         self._stack.enter_context(shared.agent.awake())
+        player = background.call(begin())
         self._stack.callback(lambda: background.call(player.close()))
         self._since, self._kept = time.perf_counter(), self._kept_across_weights
         return _UnderWay(player, background)

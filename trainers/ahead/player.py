@@ -14,11 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from gymnast.threads import in_background
 from gymnast.trainers.ahead.bound import oldest, token_versions
 from gymnast.trainers.ahead.settings import StalenessSettings
 from gymnast.trainers.ahead.watching import UnderWay, WatchedAgent
-from gymnast.trainers.rollouts.episodes import Episodes
+from gymnast.trainers.rollouts.episodes import Players
 from gymnast.trainers.rollouts.metrics import Counts, LeftOut
 from gymnast.trainers.rollouts.schedule import Group, Schedule
 from gymnast.trainers.rollouts.settings import RolloutSettings
@@ -48,7 +47,8 @@ class Player:
     """Plays rows, and hands complete groups over.
 
     Args:
-        episodes: Play, by the positions of rows.
+        players: Play episodes, by the positions of rows.
+        counts: Where they count.
         agent: What they sample with.
         positions: Of the rows to play, in their order, without end.
         settings: How they are played.
@@ -57,13 +57,14 @@ class Player:
 
     def __init__(
         self,
-        episodes: Episodes,
+        players: Players,
+        counts: Counts,
         agent: WatchedAgent,
         positions: Iterator[int],
         settings: RolloutSettings,
         staleness: StalenessSettings,
     ) -> None:
-        self._episodes, self._agent, self._counts = episodes, agent, episodes.counts
+        self._players, self._agent, self._counts = players, agent, counts
         self._positions, self._next = list[int](), positions
         self._staleness, self._deadline_s = staleness, settings.deadline_s
         self._ends: dict[int, float] = {}  # of deadlines, by position
@@ -121,6 +122,7 @@ class Player:
             elif self._keeps(group, least):
                 self._complete.append(group)
             on_progress(len(self._complete))
+        await self._players.close_lost()
         self._complete.sort(key=lambda group: (oldest(group) or 0, group.row_index))
         taken = Taken(self._complete[:groups], self._others, self._counts.handed_over())
         self._complete, self._others = self._complete[groups:], []
@@ -131,7 +133,7 @@ class Player:
     async def close(self) -> None:
         """Cancel what is under way, wait until it has cleaned up, and close the environments."""
         await self._schedule.stop()
-        await in_background(self._episodes.environments.close)
+        await self._players.close()
 
     @property
     def _to_come(self) -> int:
@@ -149,7 +151,7 @@ class Player:
         if self._deadline_s is not None:
             now = asyncio.get_running_loop().time()
             end = self._ends.setdefault(position, now + self._deadline_s)
-        return await self._under_way.play(self._episodes.play(position, member), position, end)
+        return await self._under_way.play(self._players.play(position, member), position, end)
 
     def _given_up(self, why: LeftOut, position: int) -> None:
         self._counts.left_out_for[why] += 1

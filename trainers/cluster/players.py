@@ -78,6 +78,9 @@ class RemotePlayers:
         finally:
             self._forget(row_index)
 
+    async def close_lost(self) -> None:
+        """Nothing is to be done: workers do it when they forget a row."""
+
     async def close(self) -> None:
         """End the collection in all workers."""
         for task in self._joining:

@@ -82,8 +82,7 @@ class Worker:
         if collection is None:
             return
         await collection.end()
-        if not any(each.pool is collection.pool for each in self._collections.values()):
-            await in_background(collection.pool.close_lost)
+        await collection.pool.close_lost()
 
     async def close(self) -> None:
         """Close all environments, and their sandboxes."""
@@ -110,6 +109,7 @@ class Worker:
             case Forget(row_index):
                 collection.rows.pop(row_index, None)
                 collection.seed_indices.pop(row_index, None)
+                collection.close_lost()
 
     async def _open(self, collection: "_Collection", opened: Open) -> None:
         key = (opened.make_env, opened.waiting_together)
@@ -147,6 +147,7 @@ class _Collection:
     outbox: list[Any] = field(default_factory=list)
     filled: asyncio.Event = field(default_factory=asyncio.Event)
     running: dict[int, "asyncio.Task[None]"] = field(default_factory=dict)
+    closing: "set[asyncio.Task[None]]" = field(default_factory=set)
     asking: AskingAgent = field(init=False)
     pool: Environments = field(init=False)
     episodes: Episodes = field(init=False)
@@ -177,6 +178,12 @@ class _Collection:
         """Give an episode up."""
         if episode in self.running:
             self.running[episode].cancel()
+
+    def close_lost(self) -> None:
+        """Close the environments of episodes that were cancelled and have ended."""
+        task = asyncio.create_task(self.pool.close_lost())
+        self.closing.add(task)
+        task.add_done_callback(self.closing.discard)
 
     async def end(self) -> None:
         """Cancel all episodes, and wait until they have cleaned up."""

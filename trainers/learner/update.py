@@ -38,8 +38,8 @@ besides the advantages' (`credit.py`):
     entropy                     of a token's distribution
 
 with a teacher also what `teaching.py` lists; and, of the tokens computed in the first optimisation
-step, whose weights are those that sampled or, with `max_staleness`, newer ones, with `difference` = trainer's - engine's
-log-probability, without dropout:
+step, whose weights are those that sampled or, with `max_staleness`, newer ones, with `difference` =
+trainer's - engine's log-probability, without dropout:
 
     engine/logprob_difference, engine/logprob_difference_max     of |difference|
     engine/importance_ratio, engine/importance_ratio_min, engine/importance_ratio_max

@@ -1,7 +1,9 @@
 """The environments of a collection: a function that makes them, and a pool that reuses them."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -9,6 +11,7 @@ import gymnasium
 from gymnast.envs import Renderer, make
 from gymnast.envs.registry import find
 from gymnast.errors import ConfigError
+from gymnast.threads import in_background
 from gymnast.trainers.rollouts.drivers import Driver, make_driver, max_boxes
 
 MakeEnvironment = Callable[[], gymnasium.Env[Any, Any]]
@@ -61,9 +64,10 @@ class Environments:
         self._waiting_together = waiting_together
         self._free: list[Driver] = []
         self._all: list[Driver] = []
+        self._lent: dict[Driver, asyncio.Task[Any] | None] = {}  # to whom
 
     def take(self) -> Driver:
-        """A free environment, or a new one.
+        """A free environment, or a new one, for the task that asks.
 
         Raises:
             ConfigError: It has fewer boxes than there are episodes that wait for one another.
@@ -72,18 +76,24 @@ class Environments:
             driver = make_driver(self._make_env())
             self._all.append(driver)
             _check_boxes(driver.env, self._waiting_together)
-            return driver
-        return self._free.pop()
+        else:
+            driver = self._free.pop()
+        self._lent[driver] = asyncio.current_task()
+        return driver
 
     def give_back(self, driver: Driver) -> None:
         """Put an environment back whose episode is over."""
+        del self._lent[driver]
         self._free.append(driver)
 
-    def close_lost(self) -> None:
-        """Close the environments that were not given back, if no episode is under way."""
-        lost = [driver for driver in self._all if driver not in self._free]
-        self._all = [*self._free]
-        _close(lost)
+    async def close_lost(self) -> None:
+        """Close the environments that were not given back, and whose episodes have ended."""
+        lost = [driver for driver, task in self._lent.items() if task is None or task.done()]
+        for driver in lost:
+            del self._lent[driver]
+            self._all.remove(driver)
+        if lost:
+            await in_background(partial(_close, lost))
 
     def close(self) -> None:
         """Close all environments, and only then raise what one of them raised."""

@@ -35,6 +35,10 @@ class Players(Protocol):
         """The trajectory of a member of a row; see `Episodes.play`."""
         ...
 
+    async def close_lost(self) -> None:
+        """Close the environments of episodes that were cancelled; others may be under way."""
+        ...
+
     async def close(self) -> None:
         """End what the collection alone needs; no episode is under way any more."""
         ...
@@ -143,6 +147,10 @@ class Episodes:
             raise counts.user_errors[0]
         self.environments.give_back(driver)
         return scored
+
+    async def close_lost(self) -> None:
+        """See `Players`."""
+        await self.environments.close_lost()
 
     async def close(self) -> None:
         """Close the environments."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from gymnast.types import Span, StopReason, Trajectory, VersionSpan
 
 
 @st.composite
-def episodes(draw: Callable[..., object]) -> Trajectory:
+def episodes(draw: Callable[..., Any]) -> Trajectory:
     """Turns of some tokens, observations between them, versions that only grow."""
     ids: list[int] = [1, 2]
     mask, turns, versions, version = [0, 0], [], [], draw(st.integers(0, 3))
