@@ -11,16 +11,24 @@ exiting while a call hangs; `asyncio.run` refuses to nest. The threads here belo
 import asyncio
 import contextvars
 import os
-import queue
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+from gymnast.errors import InfrastructureError
+from gymnast.shared_threads import (
+    Call,
+    Outcome,
+    SharedThread,
+    depth,
+    start_thread,
+    take_thread,
+)
 
-_Outcome = tuple[Any, BaseException | None]
+T = TypeVar("T")
 
 
 class Overrun(Exception):
@@ -40,19 +48,22 @@ async def in_background(function: Callable[[], T]) -> T:
         Exception: Whatever the function raised. `StopIteration`, `SystemExit` and the like, which
             an event loop cannot carry, become a RuntimeError.
     """
-    call = _Call(function)
-    _start("gymnast-background", call)
+    call = Call(function)
+    start_thread("gymnast-background", call)
     result: T = _result(await asyncio.wrap_future(call.future))
     return result
 
 
 class EpisodeThread:
-    """Runs functions one after another on one daemon thread, which it starts when needed.
+    """Runs functions one after another on one daemon thread, which it gets when needed.
 
     `setup`, sync tools, `reward` and `cleanup` of an episode share a thread because objects such as
-    sqlite3 connections belong to the thread that made them. When a call overruns, its thread is
-    abandoned: Python cannot stop it, so it ends by itself, its result is dropped, and the next call
-    gets a new thread.
+    sqlite3 connections belong to the thread that made them. It is a thread of its own while there
+    are at most `limit_threads` of them; beyond that, it is shared with others.
+
+    When a call overruns, its thread is abandoned: Python cannot stop it, so it ends by itself, its
+    result is dropped, and the next call gets another thread. Others that share it wait for it to
+    come back; after `STUCK_S` seconds their calls fail.
 
     Args:
         name: The name of the thread.
@@ -65,53 +76,114 @@ class EpisodeThread:
         self.abandoned = 0
         self._name = name
         self._process = os.getpid()
-        self._calls: queue.SimpleQueue[_Call | None] | None = None
-        self._end_thread: Callable[[], Any] = _nothing
+        self._thread: SharedThread | None = None
+        self._leave: Callable[[], Any] = _nothing
 
     async def run(self, function: Callable[[], T], *, timeout_s: float | None = None) -> T:
         """Run a function on the thread, without blocking the caller's event loop.
 
         Args:
             function: What to call. It sees the caller's context variables.
-            timeout_s: How long to wait, in seconds; None: as long as it takes.
+            timeout_s: How long it may take, in seconds; None: as long as it takes. Like the
+                `time_limit` that it runs in, it does not count the wait for others on the thread.
 
         Raises:
             Overrun: It took too long; its thread is abandoned.
+            InfrastructureError: It shares its thread with a call that hangs.
             Exception: Whatever the function raised, as for `in_background`.
         """
-        future = asyncio.wrap_future(self._submit(function))
+        call, thread = Call(function), self._own_thread()
+        thread.submit(call)
+        future = asyncio.wrap_future(call.future)
         try:
+            if call.begun is not None:
+                await _turn(call.begun, thread)
             if timeout_s is None:
                 await future
             elif not (await asyncio.wait((future,), timeout=timeout_s))[0]:
                 raise Overrun
-        except (asyncio.CancelledError, Overrun):
+        except (asyncio.CancelledError, Overrun, InfrastructureError) as error:
             future.cancel()  # the loop may be closed by the time there is a result
-            self.abandoned += 1
-            self.stop()
+            if not call.future.cancel():
+                self.abandoned += 1
+                thread.give_up(call)
+                self.stop()
+            elif isinstance(error, InfrastructureError):
+                self.stop()
             raise
         result: T = _result(future.result())
         return result
 
     def stop(self) -> None:
-        """Let the thread end once it is idle. A later `run` starts another."""
-        self._end_thread()
-        self._calls = None
+        """Let the thread end once it is idle, if nobody shares it. A later `run` gets another."""
+        self._leave()
+        self._thread = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EpisodeThread, (self._name,)  # a copy has a thread of its own, once it needs one
 
-    def _submit(self, function: Callable[[], Any]) -> "Future[_Outcome]":
-        if self._calls is None or self._process != os.getpid():  # a forked child has no thread
-            self._process = os.getpid()
-            self._calls = queue.SimpleQueue()
+    def _own_thread(self) -> SharedThread:
+        if self._process != os.getpid():  # a forked child has no thread
+            self._process, self._thread = os.getpid(), None
+        thread = self._thread
+        if thread is not None and thread.depth < depth() and len(thread.users) > 1:
+            self.stop()  # somebody on it may wait for this very call
+        if self._thread is None:
+            self._thread = take_thread(self._name, id(self))
             # Called by `stop`, or when this object is garbage; the second time it does nothing.
-            self._end_thread = weakref.finalize(self, self._calls.put, None)
-            calls = self._calls
-            _start(self._name, lambda: _serve(calls))
-        call = _Call(function)
-        self._calls.put(call)
-        return call.future
+            self._leave = weakref.finalize(self, self._thread.leave, id(self))
+        return self._thread
+
+
+STUCK_S = 60.0
+"""How long a call waits for a thread that is in an abandoned call of somebody else."""
+
+_limit: contextvars.ContextVar[asyncio.Timeout | None] = contextvars.ContextVar(
+    "gymnast_time_limit", default=None
+)
+
+
+@asynccontextmanager
+async def time_limit(timeout_s: float) -> AsyncIterator[None]:
+    """Limit the time of what is awaited inside, without waits for a thread that others use.
+
+    Raises:
+        Overrun: The time is up.
+    """
+    try:
+        async with asyncio.timeout(timeout_s) as scope:
+            token = _limit.set(scope)
+            try:
+                yield
+            finally:
+                _limit.reset(token)
+    except TimeoutError:
+        if scope.expired():
+            raise Overrun from None
+        raise
+
+
+async def _turn(begun: "Future[None]", thread: SharedThread) -> None:
+    """Wait until a call begins; its time limit stands still.
+
+    Raises:
+        InfrastructureError: The thread hangs in a call of somebody else.
+    """
+    loop, scope, future = asyncio.get_running_loop(), _limit.get(), asyncio.wrap_future(begun)
+    when = None if scope is None else scope.when()
+    waited = -loop.time()
+    if scope is not None and when is not None:
+        scope.reschedule(None)
+    while not (await asyncio.wait((future,), timeout=STUCK_S))[0]:
+        if thread.hangs:
+            raise InfrastructureError(
+                f"a sync call waited {STUCK_S:g} s for a thread that hangs in the call of another "
+                "episode. Give what hangs a limit of its own, write it as `async def`, or raise "
+                "the number of threads (trainer.max_threads, gymnast.shared_threads.limit_threads)"
+            )
+    waited += loop.time()
+    if scope is not None and when is not None:
+        scope.reschedule(when + waited)
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -144,28 +216,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
             waiting.blocked = False
 
 
-class _Call:
-    """A function to call on another thread, and the future of its outcome.
-
-    An exception travels as a value: asyncio's futures do not take StopIteration, and log
-    exceptions that nobody retrieves.
-    """
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self.future: Future[_Outcome] = Future()
-        self._function = function
-        self._context = contextvars.copy_context()
-
-    def __call__(self) -> None:
-        if self.future.set_running_or_notify_cancel():
-            try:
-                outcome: _Outcome = self._context.run(self._function), None
-            except BaseException as error:
-                outcome = None, error
-            self.future.set_result(outcome)
-
-
-def _result(outcome: _Outcome) -> Any:
+def _result(outcome: Outcome) -> Any:
     value, error = outcome
     if error is None:
         return value
@@ -179,19 +230,6 @@ def _as_exception(error: BaseException) -> RuntimeError:
     stopped = RuntimeError(f"{type(error).__name__}: {error}")
     stopped.__cause__ = error
     return stopped
-
-
-def _start(name: str, target: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=target, name=name, daemon=True)
-    thread.start()
-    return thread
-
-
-def _serve(calls: "queue.SimpleQueue[_Call | None]") -> None:
-    """Make calls until there is None; an idle thread holds no reference to an environment."""
-    while (call := calls.get()) is not None:
-        call()
-        del call
 
 
 def _nothing() -> None:
@@ -208,7 +246,7 @@ class _PrivateLoop:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.blocked = False
-        self._thread = _start("gymnast-blocking", self.loop.run_forever)
+        self._thread = start_thread("gymnast-blocking", self.loop.run_forever)
 
     @property
     def is_of_this_thread(self) -> bool:

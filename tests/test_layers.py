@@ -20,8 +20,8 @@ BOTTOM = {
     "chat_protocol",
     "errors",
     "lookup",
+    "shared_threads",
     "threads",
-    "token_ids",
     "types",
     "visible",
 }

@@ -21,6 +21,7 @@ import gymnasium
 from gymnast.agents import PolicyAgent
 from gymnast.agents.backends import agent_for
 from gymnast.errors import ConfigError
+from gymnast.shared_threads import MAX_THREADS, limit_threads
 from gymnast.trainers.algorithms.advantages import Estimator
 from gymnast.trainers.algorithms.algorithm import Algorithm, as_algorithm
 from gymnast.trainers.base.generators import seeded_separately
@@ -131,6 +132,7 @@ class Trainer:
         replay_routing: bool = False,
         activations: Literal["auto", "keep", "recompute", "offload"] = "auto",
         concurrency: int = 64,
+        max_threads: int = MAX_THREADS,
         rollout_deadline_s: float | None = None,
         kv_budget_bytes: int | None = None,
         max_staleness: int = 0,
@@ -200,6 +202,7 @@ class Trainer:
         )
 
         # What is played
+        limit_threads(settings.rollouts.max_threads)
         make_env = environment_factory(environment, tokenizer, self.agent.context_length)
         self._workers = find_workers(settings.workers)
         self._rollouts = SharedRollouts(

@@ -1,8 +1,9 @@
 """The hooks: what a subclass of `Environment` overrides, and what it finds on `self`.
 
 Every hook but `prepare_sandbox` may also be `async def`. The sync hooks and sync tools of an
-environment run on one thread of its own, so a database connection that `setup` opens can be used in
-all of them; async ones run on the caller's event loop.
+environment run on one thread, so a database connection that `setup` opens can be used in all of
+them; async ones run on the caller's event loop. Beyond `trainer.max_threads` environments (256),
+several share a thread, where a sync call waits for those of the others.
 
 An exception in a hook stops the run with a `UserCodeError` that carries the row, unless the policy
 caused it: an episode that cannot be scored because the policy broke its box, or did not write a

@@ -23,7 +23,7 @@ from gymnast.envs.tools.definition import Tool, no_such_tool
 from gymnast.envs.tools.results import Written, cut_middle, shortened, written
 from gymnast.envs.tools.validation import bind_arguments
 from gymnast.errors import InfrastructureError, UserCodeError
-from gymnast.threads import EpisodeThread, Overrun
+from gymnast.threads import EpisodeThread, Overrun, time_limit
 from gymnast.types import Message, ToolCall
 from gymnast.visible import visible_logger
 
@@ -196,13 +196,8 @@ async def _within(awaitable: Awaitable[Any], timeout_s: float | None) -> Any:
     """Await something for a limited time; its own `TimeoutError` passes through."""
     if timeout_s is None:
         return await awaitable
-    try:
-        async with asyncio.timeout(timeout_s) as scope:
-            return await awaitable
-    except TimeoutError:
-        if scope.expired():
-            raise Overrun from None
-        raise
+    async with time_limit(timeout_s):
+        return await awaitable
 
 
 def _described(error: BaseException) -> str:

@@ -1,5 +1,6 @@
 """The settings of a run's rollouts: how much at once, for how long, and how many may fail."""
 
+from gymnast.shared_threads import MAX_THREADS
 from gymnast.trainers.base.settings import Count, Limit, Positive, Settings
 
 
@@ -8,6 +9,9 @@ class RolloutLimits(Settings):
 
     concurrency: Positive = 64
     """Episodes that run at once, in each process."""
+    max_threads: Positive = MAX_THREADS
+    """Threads for sync tools and hooks, in each process. More episodes than that share them: each
+    stays on one, and its calls wait for those of the others on it. `async def` needs none."""
     rollout_deadline_s: Limit | None = None
     """Seconds that a step's episodes have; those unfinished by then are left out and counted.
     Evaluations wait for all. None waits for all."""

@@ -23,8 +23,8 @@ import numpy as np
 from gymnast.agents.base import Agent
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError
-from gymnast.token_ids import shared_ids
 from gymnast.trainers.base.seeds import derive
+from gymnast.trainers.base.token_ids import shared_ids
 from gymnast.trainers.conversations.play import EpisodeSpeaker, SpeakingAgent, play_messages
 from gymnast.trainers.data.inputs import check_sampling_kind
 from gymnast.trainers.rollouts.drivers import Driver, make_driver

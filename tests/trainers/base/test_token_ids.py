@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.token_ids import shared_ids
+from gymnast.trainers.base.token_ids import shared_ids
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 2**18)))

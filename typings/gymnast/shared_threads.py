@@ -1,0 +1,1 @@
+../../gymnast/shared_threads.py

@@ -1,1 +1,0 @@
-../../gymnast/token_ids.py
