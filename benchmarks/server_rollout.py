@@ -98,6 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options=[
                 *("--logits-processors", "server_script:Forced", "--max-model-len", "4096"),
                 *("--enforce-eager", "--max-logprobs", "-1"),
+                # The CPU build dies where it splits the prompt of a request with a seed.
+                *("--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192"),
             ],
             environment={
                 "PYTHONPATH": str(HERE),
