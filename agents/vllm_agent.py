@@ -3,29 +3,32 @@
 agents/vllm/wire.py       a request and its answer
 agents/vllm/server.py     one server
 agents/vllm/servers.py    several: which one is asked, what happens when one is lost
+agents/vllm/versions.py   which weights an answer was sampled from
 agents/vllm/handover.py   new weights
 agents/vllm/launch.py     servers that a run starts
+agents/vllm/connection.py what it has open in one process
 """
 
 import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gymnast.agents.policy import PolicyWeights
+from gymnast.agents.vllm.connection import Connection
 from gymnast.agents.vllm.handover import CurrentWeights
 from gymnast.agents.vllm.launch import Launched, make_launch
-from gymnast.agents.vllm.server import Server, open_session
+from gymnast.agents.vllm.server import Request, Server, open_session
 from gymnast.agents.vllm.servers import Servers
+from gymnast.agents.vllm.versions import probe
 from gymnast.agents.vllm.wire import generate_body, read_answer
 from gymnast.errors import ConfigError, ServerLost, UsageError
 from gymnast.types import Completion, Sampling
 
-T = TypeVar("T")
 START_TIMEOUT_S = 60.0
 
 
@@ -37,6 +40,9 @@ class VLLMAgent:
 
     The servers are vLLM 0.32 or later, started with `--enable-scale-out --logprobs-mode
     processed_logprobs` and, to be trained, `VLLM_SERVER_DEV_MODE=1` (docs/vllm.md).
+
+    An agent that was pickled, or is used after a fork, is a copy: it connects by itself, samples
+    from the same servers, and refuses what older weights sampled than those it was copied with.
 
     Args:
         urls: Of the servers' roots.
@@ -71,39 +77,68 @@ class VLLMAgent:
     ) -> None:
         if isinstance(urls, str) or not urls:
             raise ConfigError(f"urls: must be a list of URLs of vLLM servers, got {urls!r:.100}")
-        self._model, self._tokenizer, self._api_key_env = model, tokenizer, api_key_env
-        self._weights = CurrentWeights(None if weights_folder is None else Path(weights_folder))
-        self._loop = _Loop()
-        self._servers = self._loop.run(self._connect(urls, request_timeout_s, lost_after_s))
-        parts = [self._servers.close, self._weights.close]
-        self._close = weakref.finalize(self, _close, self._loop, parts)
+        self._urls = [url.rstrip("/") for url in urls]
+        self._model, self._tokenizer = model, tokenizer
+        self._api_key_env, self._api_key = api_key_env, os.environ.get(api_key_env)
+        self._request_timeout_s, self._lost_after_s = request_timeout_s, lost_after_s
+        self._weights: CurrentWeights | None = CurrentWeights(
+            None if weights_folder is None else Path(weights_folder)
+        )
+        self._known = self._weights.known
+        self._connection: Connection | None = None
+        self._opening = threading.Lock()
+        self._is_closed = False
+        self._close: Callable[[], object] | None = None
+        self._ends: list[Callable[[], object]] = []
         try:
-            self.context_length = self._loop.run(self._check())
+            self.context_length = self._connected().run(self._check())
         except BaseException:
-            self._close()
+            self.close()
             raise
 
     @property
     def version(self) -> int:
-        """Of the weights; see `gymnast.agents.PolicyAgent`."""
-        return self._weights.version
+        """Of the weights; see `gymnast.agents.PolicyAgent`. In a copy, the least it accepts."""
+        return self._known.version
 
-    async def _connect(
-        self, urls: Sequence[str], request_timeout_s: float, lost_after_s: float
-    ) -> Servers:
-        session = open_session(os.environ.get(self._api_key_env))
-        servers = [Server(url.rstrip("/"), session, self._api_key_env) for url in urls]
+    def __getstate__(self) -> dict[str, Any]:
+        """For a copy in another process, which connects when it is used, and only samples."""
+        here = {"_weights": None, "_tokenizer": None, "_connection": None, "_close": None}
+        state: dict[str, Any] = self.__dict__ | here | {"_ends": [], "_opening": None}
+        return state | {"_known": self._known.copied()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._opening = threading.Lock()
+
+    def _connected(self) -> Connection:
+        """This process's connection to the servers, opened when it is first needed."""
+        with self._opening:
+            if self._is_closed:
+                raise UsageError("this VLLMAgent is closed; make another one")
+            if self._connection is not None and not self._connection.is_ours:  # a fork
+                self.__dict__ |= self.__getstate__() | {"_opening": self._opening}
+            if self._connection is None:
+                self._connection = Connection(self._open)
+                weights = () if self._weights is None else (self._weights.close,)
+                parts = (self._connection, weights, self._ends)
+                self._close = weakref.finalize(self, Connection.close, *parts)
+            return self._connection
+
+    async def _open(self) -> Servers:
+        session, name = open_session(self._api_key), self._known.name
         return Servers(
-            servers,
-            self._weights.load,
-            request_timeout_s=request_timeout_s,
-            lost_after_s=lost_after_s,
+            [Server(url, session, self._api_key_env, name) for url in self._urls],
+            self._weights or self._known,
+            probe(self._model, self._known),
+            request_timeout_s=self._request_timeout_s,
+            lost_after_s=self._lost_after_s,
         )
 
     async def _check(self) -> int:
         """Check that the servers can be used; returns their longest context, in tokens."""
         lengths = []
-        for server in self._servers.all:
+        for server in self._connected().servers.all:
             try:
                 found = await server.ask("GET", "/v1/models", timeout_s=START_TIMEOUT_S)
             except ServerLost as error:
@@ -125,9 +160,13 @@ class VLLMAgent:
             NoServers: No server is left.
             InfrastructureError: What the servers answer is no completion.
         """
-        return await asyncio.wrap_future(self._loop.begin(self._generate(context_ids, sampling)))
+        connection = self._connected()
+        generating = self._generate(connection.servers, context_ids, sampling)
+        return await asyncio.wrap_future(connection.begin(generating))
 
-    async def _generate(self, context_ids: list[int], sampling: Sampling) -> Completion:
+    async def _generate(
+        self, servers: Servers, context_ids: list[int], sampling: Sampling
+    ) -> Completion:
         length = len(context_ids)
         if not 1 <= length < self.context_length:
             raise UsageError(
@@ -136,18 +175,18 @@ class VLLMAgent:
                 "one sampled token). Set the environment's context_length to the agent's."
             )
         most = min(sampling.max_new_tokens, self.context_length - length)
-        answer = await self._servers.generate(
-            lambda: generate_body(
-                context_ids,
-                sampling,
-                model=self._model,
-                max_tokens=most,
-                version=self._weights.name,
+
+        def make_body(sent: str) -> dict[str, Any]:
+            return generate_body(
+                context_ids, sampling, model=self._model, max_tokens=most, version=sent
             )
-        )
-        sampled = read_answer(answer, sampling, most)
-        spans = self._weights.spans(sampled)
-        return Completion(sampled.ids, sampled.logprobs, sampled.stop, versions=spans)
+
+        def read(answer: Any, sent: str) -> Completion:
+            sampled = read_answer(answer, sampling, most)
+            spans = self._known.spans(sampled, sent)
+            return Completion(sampled.ids, sampled.logprobs, sampled.stop, versions=spans)
+
+        return await servers.generate(Request(context_ids, make_body, read))
 
     @contextmanager
     def awake(self) -> Iterator[None]:
@@ -158,49 +197,28 @@ class VLLMAgent:
         """Give every server new weights; process 0 sends, the others wait until all have them.
 
         Raises:
-            NoServers: No server is left.
             ConfigError: A server refuses.
             OSError: The weights cannot be written.
+            UsageError: This agent is a copy, made by pickle or by a fork, which only samples.
         """
+        connection = self._connected()
+        if self._weights is None:
+            raise UsageError(
+                "update_weights: this VLLMAgent is a copy of one in another process, and only "
+                "samples; hand weights over by the first one"
+            )
         self._weights.write(weights.model, version)
-        self._loop.run(self._servers.load_all())
+        connection.run(connection.servers.load_all())
+
+    def metrics(self) -> dict[str, float]:
+        """Of this process's requests since this was last asked; see docs/metrics.md."""
+        return self._connected().servers.metrics()
 
     def close(self) -> None:
         """Let go of the servers; those that were started for this agent end."""
-        self._close()
-
-
-class _Loop:
-    """An event loop on a thread of its own, for as long as an agent lives."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="gymnast-vllm")
-        self._thread.daemon = True
-        self._thread.start()
-
-    def begin(self, coroutine: Coroutine[Any, Any, T]) -> Any:
-        """Run a coroutine on the loop; returns a future of its result."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop, and block until it ends."""
-        result: T = self.begin(coroutine).result()
-        return result
-
-    def stop(self) -> None:
-        """End the thread."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(5.0)
-        if not self._thread.is_alive():
-            self.loop.close()
-
-
-def _close(loop: _Loop, parts: "list[Callable[[], Coroutine[Any, Any, None]]]") -> None:
-    """Close the parts of an agent that is closed, garbage, or outlived by Python alone."""
-    for close in reversed(parts):
-        loop.run(close())
-    loop.stop()
+        self._is_closed = True
+        if self._close is not None:
+            self._close()
 
 
 def trained_vllm_agent(
@@ -251,5 +269,5 @@ def trained_vllm_agent(
         lost_after_s=lost_after_s,
     )
     if launched is not None:
-        weakref.finalize(agent, Launched.end, launched)
+        agent._ends.append(launched.end)
     return agent

@@ -9,7 +9,6 @@
 The folder stays until the next weights: a server that was lost and comes back loads it.
 """
 
-import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -18,9 +17,8 @@ from typing import Any
 from gymnast.agents.loading.model_source import no_progress_bars
 from gymnast.agents.models.merging import save_merged
 from gymnast.agents.vllm.server import Server
-from gymnast.agents.vllm.wire import Sampled
+from gymnast.agents.vllm.versions import KnownWeights
 from gymnast.errors import ServerLost
-from gymnast.types import VersionSpan
 from gymnast.visible import visible_logger
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -37,20 +35,18 @@ class CurrentWeights:
             none.
 
     Attributes:
-        version: Theirs.
+        known: What they are called.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.version = 0
-        self._run = secrets.token_hex(4)  # another run may use the same servers
-        self._parent, self._written = folder, False
+        self.known = KnownWeights()
+        self._parent = folder
         self._folder: Path | None = None
         self._current: Path | None = None
 
-    @property
-    def name(self) -> str:
-        """What the servers call these weights."""
-        return f"gymnast-{self._run}:{self.version}"
+    def has(self, server: Server) -> bool:
+        """Whether a server has them."""
+        return self.known.has(server)
 
     def write(self, model: Any, version: int) -> None:
         """Write the weights as they are now; those before are removed.
@@ -69,7 +65,8 @@ class CurrentWeights:
             save_merged(model, written)
         if self._current is not None and self._current != written:
             shutil.rmtree(self._current, ignore_errors=True)
-        self._current, self.version = written, version
+        self._current = written
+        self.known.version, self.known.named = version, True
 
     async def load(self, server: Server) -> None:
         """Have a server load the weights; before any were written, it keeps its own.
@@ -78,9 +75,10 @@ class CurrentWeights:
             ServerLost: The server is broken, or does not report the version afterwards.
             ConfigError: It refuses.
         """
+        name = self.known.name
         if self._current is None:
+            server.weights = name
             return
-        name = self.name
         await server.ask("POST", "/pause", timeout_s=CONTROL_TIMEOUT_S, mode="keep")
         reload = {"method": "reload_weights", "kwargs": {"weights_path": str(self._current)}}
         await server.ask("POST", "/collective_rpc", reload, timeout_s=RELOAD_TIMEOUT_S)
@@ -91,15 +89,7 @@ class CurrentWeights:
         found = await server.ask("GET", "/weight_info", timeout_s=CONTROL_TIMEOUT_S)
         if (has := (found or {}).get("weight_version")) != name:
             raise ServerLost(f"{server.url}: has the weights {has!r} instead of {name!r}")
-
-    def spans(self, sampled: Sampled) -> list[VersionSpan]:
-        """Which versions sampled which tokens, by what the server says of them."""
-        if self._current is None:  # it has weights of its own
-            return [VersionSpan(0, len(sampled.ids), self.version)]
-        return [
-            VersionSpan(start, end, int(name.rpartition(":")[2]))
-            for start, end, name in sampled.versions
-        ]
+        server.weights = name
 
     async def close(self) -> None:
         """Remove what was written."""

@@ -5,15 +5,16 @@ Which server a request goes to, and what happens when one is lost, is in `server
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gymnast.errors import ConfigError, ServerLost
 
 if TYPE_CHECKING:
     import aiohttp
 
+T = TypeVar("T")
 GENERATE = "/inference/v1/generate"
 
 
@@ -38,6 +39,23 @@ def open_session(api_key: str | None) -> "aiohttp.ClientSession":
     )
 
 
+@dataclass(frozen=True)
+class Request(Generic[T]):
+    """A completion that is asked for.
+
+    Attributes:
+        context_ids: What is continued.
+        make_body: Makes the body of the request to a server that has the weights of a name.
+        read: Reads the answer to a request that was sent under a name of weights. It raises
+            ServerLost where the server is not to be asked again, InfrastructureError where the
+            answer alone is of no use, and `SentTooEarly`.
+    """
+
+    context_ids: Sequence[int]
+    make_body: Callable[[str], Mapping[str, Any]]
+    read: Callable[[Any, str], T]
+
+
 @dataclass(eq=False)
 class Server:
     """One server, as this process sees it.
@@ -46,13 +64,19 @@ class Server:
         url: Of its root, without a slash at the end.
         session: Over which it is asked.
         api_key_env: The environment variable that holds its key; named in errors.
-        in_flight: The requests under way.
+        weights: The name of the weights that it has; empty while that is not known.
+        in_flight: The requests under way, each by its limit, which ends it when it is moved.
+        answered: How many requests it has answered.
+        handover: Held while it gets weights.
     """
 
     url: str
     session: "aiohttp.ClientSession"
     api_key_env: str
-    in_flight: "set[asyncio.Task[Any]]" = field(default_factory=set)
+    weights: str = ""
+    in_flight: set[asyncio.Timeout] = field(default_factory=set)
+    answered: int = 0
+    handover: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask(
         self,

@@ -9,175 +9,267 @@ A call is stateless: the whole context is sent again, so a request can move to a
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
 
 from gymnast.agents.vllm.prefixes import Prefixes
-from gymnast.agents.vllm.server import GENERATE, Server
-from gymnast.errors import ConfigError, NoServers, ServerLost
+from gymnast.agents.vllm.server import GENERATE, Request, Server
+from gymnast.agents.vllm.versions import SentTooEarly
+from gymnast.errors import InfrastructureError, NoServers, ServerLost
 from gymnast.visible import visible_logger
 
 logger = visible_logger(__name__)
 
 HEALTH_EVERY_S = 2.0
-HEALTH_TIMEOUT_S = 10.0
+HEALTH_TIMEOUT_S = 30.0  # a server that is busy answers late
+MOST_ATTEMPTS = 5
 
-Load = Callable[[Server], Awaitable[None]]
+T = TypeVar("T")
+
+
+class Weights(Protocol):
+    """The weights that servers are to have."""
+
+    def has(self, server: Server) -> bool:
+        """Whether a server has them, as far as is known."""
+        ...
+
+    async def load(self, server: Server) -> None:
+        """Give them to a server, and note their name at it.
+
+        Raises:
+            ServerLost: The server is broken.
+            ConfigError: It refuses.
+        """
+        ...
 
 
 class Servers:
     """Sends requests to the servers that are up; lives on one event loop.
 
+    A server takes requests while it has the weights of now: not while they are handed over.
+
     Args:
         servers: At least one; all are taken to be up.
-        load: Gives a server the weights of now.
+        weights: That they are to have.
+        probe: What a server that was lost has to answer before it is up again.
         request_timeout_s: How long one completion may take before its server counts as lost.
         lost_after_s: How long to wait for a server while none is up.
 
     Attributes:
         all: The servers.
-        lost: How often one was lost.
-        moved: How many requests were sampled by another server than they were sent to first.
     """
 
     def __init__(
         self,
         servers: Sequence[Server],
-        load: Load,
+        weights: Weights,
+        probe: Request[Any],
         *,
         request_timeout_s: float,
         lost_after_s: float,
     ) -> None:
         self.all = list(servers)
-        self.lost = self.moved = 0
+        self._lost = self._sent_again = 0
         self._up = list(servers)
-        self._load = load
+        self._weights, self._probe = weights, probe
         self._request_timeout_s, self._lost_after_s = request_timeout_s, lost_after_s
         self._prefixes = Prefixes[Server]()
         self._changed = asyncio.Event()
         self._none_since: float | None = None
-        self._watching = asyncio.create_task(self._watch())
+        self._handover = 0
+        self._watching = [asyncio.create_task(self._watch(server)) for server in servers]
 
     @property
     def up(self) -> list[Server]:
-        """Those that take requests now."""
+        """Those that are not lost."""
         return list(self._up)
 
-    async def generate(self, make_body: Callable[[], Mapping[str, Any]]) -> Any:
-        """Have one of the servers sample; returns its answer.
-
-        Args:
-            make_body: Makes the body of the request, anew for every attempt.
+    async def generate(self, request: Request[T]) -> T:
+        """Have one of the servers sample; returns what is read in its answer.
 
         Raises:
             NoServers: None is up, and none came back in time.
             ConfigError: A server refuses the request.
+            InfrastructureError: No answer of several could be used.
         """
+        tried: list[Server] = []
         while True:
-            body = make_body()
-            server = await self._choose(body["token_ids"])
-            task = asyncio.create_task(
-                server.ask("POST", GENERATE, body, timeout_s=self._request_timeout_s)
-            )
-            server.in_flight.add(task)
+            server = await self._choose(request.context_ids, tried)
+            tried.append(server)
             try:
-                answer = await task
-            except ServerLost as error:
-                self.drain(server, error)
-                self.moved += 1
-                continue
-            except asyncio.CancelledError:
-                if server in self._up or not task.cancelled() or _cancelling():
-                    task.cancel()
-                    raise
-                self.moved += 1  # the server was drained
-                continue
-            finally:
-                server.in_flight.discard(task)
-            self._prefixes.keep([*body["token_ids"], *_sampled(answer)], server)
-            return answer
+                result = await self._answer(server, request)
+                server.answered += 1
+                return result
+            except InfrastructureError as error:
+                if len(tried) == MOST_ATTEMPTS:
+                    raise InfrastructureError(
+                        f"a completion was asked for {MOST_ATTEMPTS} times in vain: {error}"
+                    ) from error
+                logger.info("a request is sent again: %s", error)
+                self._sent_again += 1
 
     async def load_all(self) -> None:
-        """Give all servers that are up the weights of now; one that fails is drained."""
+        """Give all servers that are up the weights of now; one that fails is drained.
+
+        Raises:
+            ConfigError: One refuses.
+        """
+        self._handover += 1
+        for server in self.all:
+            server.weights = ""
         servers = self.up
-        loads = (self._load(server) for server in servers)
+        loads = (self._bring(server) for server in servers)
         failed = await asyncio.gather(*loads, return_exceptions=True)
+        self._changed.set()
         for server, error in zip(servers, failed, strict=True):
             if isinstance(error, ServerLost):
                 self.drain(server, error)
             elif error is not None:
                 raise error
 
-    def drain(self, server: Server, why: Exception) -> None:
-        """Send a server nothing more; what it has under way is sampled elsewhere."""
-        if server not in self._up:
-            return
-        self._up.remove(server)
-        self.lost += 1
-        logger.warning("%s is lost, and its requests are sampled elsewhere: %s", server.url, why)
-        if not self._up:
-            self._none_since = time.monotonic()
-        self._prefixes.forget(server)
-        for task in list(server.in_flight):
-            task.cancel()
+    def drain(self, server: Server, why: Exception, *, cut: bool = True) -> None:
+        """Send a server nothing more until it is healthy again.
+
+        Args:
+            server: That is lost.
+            why: It is.
+            cut: Whether to give up what it has under way, which is then sampled elsewhere.
+        """
+        if server in self._up:
+            self._up.remove(server)
+            self._lost += 1
+            logger.warning("%s takes no requests until it is well again: %s", server.url, why)
+            if not self._up:
+                self._none_since = time.monotonic()
+            self._prefixes.forget(server)
+            self._changed.set()
+        server.weights = ""
+        for timeout in server.in_flight if cut else ():
+            if not timeout.expired():
+                timeout.reschedule(0.0)
+
+    def metrics(self) -> dict[str, float]:
+        """What happened since this was last asked, under the names of docs/metrics.md."""
+        answered = [server.answered for server in self.all]
+        found = {
+            "servers/requests": float(sum(answered)),
+            "servers/busiest": max(answered) / max(sum(answered), 1),
+            "servers/lost": float(self._lost),
+            "servers/sent_again": float(self._sent_again),
+        }
+        self._lost = self._sent_again = 0
+        for server in self.all:
+            server.answered = 0
+        return found
 
     async def close(self) -> None:
         """End the watching, and the session."""
-        self._watching.cancel()
-        await asyncio.gather(self._watching, return_exceptions=True)
+        for watching in self._watching:
+            watching.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
         await self.all[0].session.close()
 
-    async def _choose(self, context_ids: Sequence[int]) -> Server:
-        """The server that knows most of a context, unless it has much more to do than another."""
-        while not self._up:
-            self._changed.clear()
-            since = self._none_since or time.monotonic()
-            left_s = self._lost_after_s - (time.monotonic() - since)
-            if left_s <= 0:
-                raise NoServers(
-                    f"none of the vLLM servers answers ({', '.join(s.url for s in self.all)}), and "
-                    f"none came back within {self._lost_after_s:g} s; start them and resume the run"
-                )
-            try:
-                async with asyncio.timeout(left_s):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
-        least = min(len(server.in_flight) for server in self._up)
-        known = self._prefixes.find(context_ids)
-        if known in self._up and len(known.in_flight) <= 2 * least + 8:
-            return known
-        return next(server for server in self._up if len(server.in_flight) == least)
+    async def _answer(self, server: Server, request: Request[T]) -> T:
+        """What a server answers.
 
-    async def _watch(self) -> None:
-        """Ask every server for its health, again and again."""
+        Raises:
+            ServerLost: It is broken; and is drained.
+            InfrastructureError: The answer is of no use.
+        """
+        while True:
+            sent = server.weights
+            timeout = asyncio.timeout(self._request_timeout_s)
+            try:
+                async with timeout:
+                    server.in_flight.add(timeout)
+                    body = request.make_body(sent)
+                    answer = await server.ask("POST", GENERATE, body, timeout_s=None)
+            except TimeoutError as error:
+                lost = ServerLost(f"{server.url}: {self._timed_out(server)}")
+                self.drain(server, lost, cut=False)
+                raise lost from error
+            except ServerLost as error:
+                self.drain(server, error, cut=False)  # what else it has may still end well
+                raise
+            finally:
+                server.in_flight.discard(timeout)
+            try:
+                return request.read(answer, sent)
+            except SentTooEarly as newer:
+                server.weights = newer.name
+            except ServerLost as error:
+                self.drain(server, error)
+                raise
+
+    def _timed_out(self, server: Server) -> str:
+        if server not in self._up:
+            return "it was lost while it sampled"
+        return f"no completion within request_timeout_s, {self._request_timeout_s:g} s"
+
+    async def _choose(self, context_ids: Sequence[int], tried: Sequence[Server]) -> Server:
+        """Who is asked; waits while nobody can be.
+
+        Raises:
+            NoServers: None is up, and none came back in time.
+        """
+        while not (ready := [server for server in self._up if self._weights.has(server)]):
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self._up else self._left_s()):
+                    await self._changed.wait()
+        least = min(len(server.in_flight) for server in ready)
+        known = self._prefixes.find(context_ids)
+        if known in ready and len(known.in_flight) <= 2 * least + 8 and known not in tried:
+            return known
+        return min(ready, key=lambda server: (server in tried, len(server.in_flight)))
+
+    def _left_s(self) -> float:
+        """How long a server may still take to come back, when none is up.
+
+        Raises:
+            NoServers: That time is over.
+        """
+        since = time.monotonic() if self._none_since is None else self._none_since
+        left_s = self._lost_after_s - (time.monotonic() - since)
+        if left_s > 0:
+            return left_s
+        raise NoServers(
+            f"none of the vLLM servers answers ({', '.join(s.url for s in self.all)}), and none "
+            f"came back within {self._lost_after_s:g} s (lost_after_s); start them and resume the "
+            "run"
+        )
+
+    async def _bring(self, server: Server) -> None:
+        """Give a server the weights of now, also if these change meanwhile."""
+        async with server.handover:
+            while not self._weights.has(server):
+                handover = self._handover
+                await self._weights.load(server)
+                if handover != self._handover:
+                    server.weights = ""
+
+    async def _watch(self, server: Server) -> None:
+        """Ask a server for its health, again and again; a lost one that is well is up again."""
+        why = ""
         while True:
             await asyncio.sleep(HEALTH_EVERY_S)
-            await asyncio.gather(*(self._check(server) for server in self.all))
-
-    async def _check(self, server: Server) -> None:
-        try:
-            await server.ask("GET", "/health", timeout_s=HEALTH_TIMEOUT_S)
-            if server in self._up:
-                return
-            await self._load(server)
-        except (ServerLost, ConfigError) as error:
-            self.drain(server, error)
-            return
-        self._up.append(server)
-        self._none_since = None
-        self._changed.set()
-        logger.warning("%s is healthy again and samples with the weights of now", server.url)
-
-
-def _cancelling() -> bool:
-    task = asyncio.current_task()
-    return task is not None and bool(task.cancelling())
-
-
-def _sampled(answer: Any) -> list[int]:
-    """The ids in an answer; whether they can be learned from is checked elsewhere."""
-    try:
-        return [int(each) for each in answer["choices"][0]["token_ids"]]
-    except (KeyError, IndexError, TypeError, ValueError):
-        return []
+            try:
+                await server.ask("GET", "/health", timeout_s=HEALTH_TIMEOUT_S)
+                if server in self._up:
+                    continue
+                await self._bring(server)
+                await self._answer(server, self._probe)
+                await self._bring(server)  # from here to the end nobody else runs
+            except Exception as error:
+                was_up = server in self._up
+                self.drain(server, error)
+                if not was_up and str(error) != why:
+                    logger.warning("%s cannot be used yet: %s", server.url, error)
+                why = str(error)
+                continue
+            self._up.append(server)
+            self._none_since = None
+            self._changed.set()
+            logger.warning("%s is well again and samples with the weights of now", server.url)
