@@ -110,7 +110,7 @@ class Player:
         least = version - self._staleness.max_staleness
         self._complete = [group for group in self._complete if self._keeps(group, least)]
         on_progress(len(self._complete))
-        while len(self._complete) < groups:
+        while self._schedule.has_waiting or len(self._complete) < groups:
             group = await self._schedule.next_group()
             if group is None:
                 break

@@ -121,6 +121,11 @@ class Schedule:
         """How many rows have begun or may begin, replacements included."""
         return self._rows_to_play
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether there is a finished group that `next_group` has not returned yet."""
+        return bool(self._waiting)
+
     async def next_group(self) -> Group | None:
         """The next finished group, or None after the last one.
 
