@@ -15,6 +15,8 @@ from accelerate.commands.config.config_args import load_config_from_file
 
 from command_fixtures import CommandLine
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "examples/accelerate").glob("*.yaml"))
 SMALL = ["trainer.steps=2", "trainer.checkpoint_every_steps=0", "sampling.max_new_tokens=8"]

@@ -254,6 +254,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, An
         server.close()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["replicated", "sharded"])
 def test_processes_that_share_a_server_train_as_one(
     shared: Mapping[str, Any], engines_run: Path, name: str
@@ -263,6 +264,7 @@ def test_processes_that_share_a_server_train_as_one(
     assert_same_run(run, engines_run)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["replicated", "sharded"])
 def test_one_process_hands_over_and_nobody_samples_before_all_have_the_weights(
     shared: Mapping[str, Any], name: str
@@ -277,6 +279,7 @@ def test_one_process_hands_over_and_nobody_samples_before_all_have_the_weights(
         assert versions(read_rollouts(path)) == {version}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["replicated", "sharded"])
 def test_each_process_samples_its_own_rows(shared: Mapping[str, Any], name: str) -> None:
     _, events = shared[name]

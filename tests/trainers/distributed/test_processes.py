@@ -25,6 +25,8 @@ from process_runs import (
 )
 from sampled_groups import KeepsGradients, bfloat16_model, short_groups
 
+pytestmark = pytest.mark.processes
+
 SCRIPT = Path(__file__).parents[1] / "two_processes.py"
 LONGEST_S = 300  # for all scenarios; one that hangs fails here
 

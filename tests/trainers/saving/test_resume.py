@@ -27,6 +27,8 @@ from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.trainers.saving.checkpoints import Checkpoints
 from model_families import tiny
 
+pytestmark = pytest.mark.processes
+
 SCRIPT = Path(__file__).parents[1] / "killed_runs.py"
 KILLED = -signal.SIGKILL
 STEPS = [2, 4, 4, 6]  # as in killed_runs.py
