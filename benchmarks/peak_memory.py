@@ -28,9 +28,9 @@ def forget_peak() -> None:
     CLEAR.write_text("5")
 
 
-def in_own_process(script: str, case: dict[str, Any]) -> dict[str, Any]:
-    """Run `python script CASE`, which prints a JSON object in its last line."""
-    command = [sys.executable, script, json.dumps(case)]
+def in_own_process(script: str, case: dict[str, Any], *options: str) -> dict[str, Any]:
+    """Run `python script [OPTIONS] CASE`, which prints a JSON object in its last line."""
+    command = [sys.executable, script, *options, json.dumps(case)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
