@@ -30,6 +30,7 @@ from gymnast.errors import ConfigError, ServerLost, UsageError
 from gymnast.types import Completion, Sampling
 
 START_TIMEOUT_S = 60.0
+LOST_AFTER_S = 120.0
 
 
 class VLLMAgent:
@@ -49,6 +50,7 @@ class VLLMAgent:
         model: The name that they serve the model under.
         tokenizer: The model's; ids beyond it are never sampled.
         api_key_env: The environment variable with the servers' key; none is sent where it is unset.
+        api_key: The key itself, instead; copies of the agent hold it.
         weights_folder: A folder that this process and the servers see, for new weights; by default
             in shared memory.
         request_timeout_s: How long one completion may take before its server counts as lost.
@@ -71,15 +73,17 @@ class VLLMAgent:
         model: str = "policy",
         tokenizer: Any = None,
         api_key_env: str = "VLLM_API_KEY",
+        api_key: str | None = None,
         weights_folder: str | None = None,
         request_timeout_s: float = 1800.0,
-        lost_after_s: float = 120.0,
+        lost_after_s: float = LOST_AFTER_S,
     ) -> None:
         if isinstance(urls, str) or not urls:
             raise ConfigError(f"urls: must be a list of URLs of vLLM servers, got {urls!r:.100}")
         self._urls = [url.rstrip("/") for url in urls]
         self._model, self._tokenizer = model, tokenizer
-        self._api_key_env, self._api_key = api_key_env, os.environ.get(api_key_env)
+        self._api_key_env = api_key_env
+        self._api_key = os.environ.get(api_key_env) if api_key is None else api_key
         self._request_timeout_s, self._lost_after_s = request_timeout_s, lost_after_s
         self._weights: CurrentWeights | None = CurrentWeights(
             None if weights_folder is None else Path(weights_folder)
@@ -231,7 +235,7 @@ def trained_vllm_agent(
     api_key_env: str = "VLLM_API_KEY",
     weights_folder: str | None = None,
     request_timeout_s: float = 1800.0,
-    lost_after_s: float = 120.0,
+    lost_after_s: float | None = None,
 ) -> VLLMAgent:
     """The agent that `agent: {backend: vllm, ...}` of a YAML names.
 
@@ -244,7 +248,8 @@ def trained_vllm_agent(
         api_key_env: See `VLLMAgent`, as for the following.
         weights_folder: For new weights.
         request_timeout_s: For one completion.
-        lost_after_s: While no server answers.
+        lost_after_s: How long to wait while no server answers; by default 120, and for servers that
+            are started `launch.start_timeout_s`, because one that ends is started again.
 
     Raises:
         ConfigError: There are neither URLs nor a launch, or both; or a server cannot be used.
@@ -254,19 +259,22 @@ def trained_vllm_agent(
             "agent.backend: vllm needs the urls of servers that run (urls: [http://...]) or how to "
             "start some (launch: {command: [/path/to/venv/bin/vllm]}), and one of the two alone"
         )
-    launched = None
+    launched, wait_s = None, LOST_AFTER_S if lost_after_s is None else lost_after_s
     if launch is not None:
-        launched = Launched(make_launch(launch), model, tokenizer, served_model)
+        how = make_launch(launch)
+        launched = Launched(how, model, tokenizer, served_model)
         urls = launched.urls
+        wait_s = how.start_timeout_s if lost_after_s is None else lost_after_s
     assert urls is not None
     agent = VLLMAgent(
         urls,
         model=served_model,
         tokenizer=tokenizer,
         api_key_env=api_key_env,
+        api_key=None if launched is None else launched.api_key,
         weights_folder=weights_folder,
         request_timeout_s=request_timeout_s,
-        lost_after_s=lost_after_s,
+        lost_after_s=wait_s,
     )
     if launched is not None:
         agent._ends.append(launched.end)

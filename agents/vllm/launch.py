@@ -1,6 +1,11 @@
-"""vLLM servers as child processes of the run, on 127.0.0.1, ended with it however it ends."""
+"""vLLM servers as child processes of the run, on 127.0.0.1, ended with it however it ends.
+
+A server that ends by itself is started again, with the weights that the run began with; it gets
+those of now before it is asked again (`servers.py`).
+"""
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -92,6 +97,7 @@ class Launched:
 
     Attributes:
         urls: Of the servers, which answer.
+        api_key: Theirs; empty where `launch.environment` has an empty VLLM_API_KEY.
 
     Raises:
         ConfigError: One does not start; the end of its output is quoted.
@@ -107,8 +113,11 @@ class Launched:
         logs.mkdir(parents=True, exist_ok=True)
         ports = _free_ports(launch.servers)
         self.urls = [f"http://{HOST}:{port}" for port in ports]
+        environment = {"VLLM_API_KEY": secrets.token_urlsafe(32), **launch.environment}
+        environment |= {"VLLM_RPC_BASE_PATH": own.name}  # sockets, which vLLM leaves behind
+        self.api_key = environment["VLLM_API_KEY"]
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._finalizer = weakref.finalize(self, _end, self._processes, own)
+        self._finalizer = weakref.finalize(self, _end, os.getpid(), self._processes, own)
         for port in ports:
             command = [
                 *(*launch.command, "serve", str(folder), "--served-model-name", served_model),
@@ -116,7 +125,8 @@ class Launched:
                 *("--dtype", str(model.dtype).removeprefix("torch.")),
                 *launch.options,
             ]
-            self._processes.append(_start(command, launch.environment, logs / f"{port}.log"))
+            log = logs / f"{port}.log"
+            self._processes.append(_start(own.name, command, environment, log))
         until = time.monotonic() + launch.start_timeout_s
         for process, url, port in zip(self._processes, self.urls, ports, strict=True):
             try:
@@ -124,8 +134,6 @@ class Launched:
             except BaseException:
                 self.end()
                 raise
-        for weights in folder.glob("*.safetensors"):
-            weights.unlink()  # they are loaded
 
     def end(self) -> None:
         """End the servers, and wait until they have ended."""
@@ -133,12 +141,12 @@ class Launched:
 
 
 def _start(
-    command: Sequence[str], environment: Mapping[str, str], log: Path
+    folder: str, command: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> "subprocess.Popen[bytes]":
     with log.open("wb") as output:
         try:
             return subprocess.Popen(
-                [sys.executable, keeper.__file__, *command],
+                [sys.executable, keeper.__file__, folder, *command],
                 stdin=subprocess.PIPE,  # closed when this process ends
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -168,7 +176,11 @@ def _wait(process: "subprocess.Popen[bytes]", url: str, until: float, log: Path)
             )
         try:
             with closing(urllib.request.urlopen(f"{url}/health", timeout=5)):
-                return
+                pass
+            assert process.stdin is not None
+            process.stdin.write(b"1")  # from now on it is started again
+            process.stdin.flush()
+            return
         except OSError:
             time.sleep(0.5)
 
@@ -177,15 +189,20 @@ def _tail(log: Path) -> str:
     return log.read_text(errors="replace")[-2000:]
 
 
-def _end(processes: "list[subprocess.Popen[Any]]", own: "tempfile.TemporaryDirectory[str]") -> None:
+def _end(
+    run: int, processes: "list[subprocess.Popen[Any]]", own: "tempfile.TemporaryDirectory[str]"
+) -> None:
+    if os.getpid() != run:
+        return  # a fork of the run ends
     for process in processes:
         if process.stdin is not None:
             process.stdin.close()
     for process in processes:
         try:
-            process.wait(keeper.GRACE_S + 5)
+            process.wait(2 * keeper.GRACE_S)
         except subprocess.TimeoutExpired:
             process.kill()
+            process.wait()
     own.cleanup()
 
 

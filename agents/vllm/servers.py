@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from gymnast.agents.vllm.prefixes import Prefixes
+from gymnast.agents.vllm.prefixes import Prefixes, block_keys
 from gymnast.agents.vllm.server import GENERATE, Request, Server
 from gymnast.agents.vllm.versions import SentTooEarly
 from gymnast.errors import InfrastructureError, NoServers, ServerLost
@@ -24,6 +24,10 @@ logger = visible_logger(__name__)
 HEALTH_EVERY_S = 2.0
 HEALTH_TIMEOUT_S = 30.0  # a server that is busy answers late
 MOST_ATTEMPTS = 5
+
+# How many requests a server may have under way, beside the one with the fewest, and still be asked
+# because it has the context cached.
+SPARE_FACTOR, SPARE_REQUESTS = 1.25, 8
 
 T = TypeVar("T")
 
@@ -75,7 +79,7 @@ class Servers:
         self._up = list(servers)
         self._weights, self._probe = weights, probe
         self._request_timeout_s, self._lost_after_s = request_timeout_s, lost_after_s
-        self._prefixes = Prefixes[Server]()
+        self._prefixes = Prefixes(self.all)
         self._changed = asyncio.Event()
         self._none_since: float | None = None
         self._handover = 0
@@ -219,11 +223,24 @@ class Servers:
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if self._up else self._left_s()):
                     await self._changed.wait()
-        least = min(len(server.in_flight) for server in ready)
-        known = self._prefixes.find(context_ids)
-        if known in ready and len(known.in_flight) <= 2 * least + 8 and known not in tried:
-            return known
-        return min(ready, key=lambda server: (server in tried, len(server.in_flight)))
+        return self._best(ready, context_ids, tried)
+
+    def _best(
+        self, ready: Sequence[Server], context_ids: Sequence[int], tried: Sequence[Server]
+    ) -> Server:
+        """Who has cached most of a context, among those that have not much more to do than another.
+
+        A request that is under way counts: the members of a group begin at once, and only the first
+        has its prompt computed.
+        """
+        untried = [server for server in ready if server not in tried] or ready
+        most = SPARE_FACTOR * min(len(server.in_flight) for server in untried) + SPARE_REQUESTS
+        free = [server for server in untried if len(server.in_flight) <= most]
+        keys = block_keys(context_ids, free[0].weights)
+        cached = self._prefixes.find(keys)
+        best = min(free, key=lambda server: (-cached[server], len(server.in_flight)))
+        self._prefixes.keep(keys, best)
+        return best
 
     def _left_s(self) -> float:
         """How long a server may still take to come back, when none is up.

@@ -20,7 +20,12 @@ Serve = Callable[..., Launched]
 # request with a seed: the engine dies. So prompts are not split.
 WHOLE_PROMPTS = ("--no-enable-chunked-prefill", "--max-num-batched-tokens", "4096")
 OPTIONS = ("--max-model-len", "1024", "--enforce-eager", *WHOLE_PROMPTS)
-ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_API_KEY": "",  # none, so that a test need not know it
+}
 
 
 @pytest.fixture(scope="session")
