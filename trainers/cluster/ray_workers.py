@@ -28,6 +28,8 @@ from gymnast.visible import visible_logger
 
 # How long the workers of a run have to start before it begins with those that have, in seconds.
 START_S = 60.0
+# How long the first of them may take, in seconds.
+LONGEST_START_S = 600.0
 # How many workers in a row may be lost before one has played.
 MOST_LOST = 8
 logger = visible_logger(__name__)
@@ -157,11 +159,11 @@ class RayWorkers:
         return Starting(actor, actor.place.remote(), gymnast.__version__)
 
     def _await_start(self) -> None:
-        """Wait for all workers, and for the first as long as it takes.
+        """Wait for all workers, but no longer than a minute once one has started.
 
         Raises:
             ConfigError: They cannot play.
-            InfrastructureError: Every one was lost.
+            InfrastructureError: Every one was lost, or none has started in ten minutes.
         """
         ray = import_ray()
         began, reminded = time.monotonic(), 0.0
@@ -173,6 +175,11 @@ class RayWorkers:
             waited = time.monotonic() - began
             if waited > START_S and len(waiting) < len(self._crew):
                 return
+            if waited > LONGEST_START_S:
+                raise InfrastructureError(
+                    f"no Ray worker started within {waited:.0f} s: each needs {self.cpus:g} CPUs "
+                    "(rollouts.cpus) on a node of the cluster that has them free"
+                )
             if waited - reminded > START_S / 2:
                 reminded = waited
                 logger.warning(
