@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from gymnast.errors import UsageError
 from gymnast.trainers.ahead.bound import oldest, token_versions
 from gymnast.trainers.ahead.settings import StalenessSettings
 from gymnast.trainers.ahead.watching import UnderWay, WatchedAgent
@@ -105,9 +106,10 @@ class Player:
             on_progress: Is told how many there are.
 
         Raises:
+            UsageError: The agent does not sample from the new weights.
             Exception: What an episode raised.
         """
-        least = version - self._staleness.max_staleness
+        least, dropped = version - self._staleness.max_staleness, -self._to_come
         self._complete = [group for group in self._complete if self._keeps(group, least)]
         on_progress(len(self._complete))
         while self._schedule.has_waiting or len(self._complete) < groups:
@@ -121,6 +123,12 @@ class Player:
                 self._others.append(group)
             elif self._keeps(group, least):
                 self._complete.append(group)
+            elif (dropped := dropped + 1) > 0:  # more than there were before the new weights
+                raise UsageError(
+                    f"max_staleness: rows that begin after version {version} of the weights was "
+                    "handed over are sampled by versions beyond the bound: the agent did not take "
+                    "the new weights, though its update_weights returned"
+                )
             on_progress(len(self._complete))
         await self._players.close_lost()
         self._complete.sort(key=lambda group: (oldest(group) or 0, group.row_index))
