@@ -6,6 +6,7 @@ from typing import Any
 
 from gymnast.agents.policy import PolicyAgent, check_policy_agent
 from gymnast.agents.transformers_agent import TransformersAgent
+from gymnast.agents.vllm.checks import check_vllm_settings
 from gymnast.agents.vllm_agent import trained_vllm_agent
 from gymnast.errors import ConfigError, GymnastError, UserCodeError
 from gymnast.lookup import Names, did_you_mean
@@ -61,6 +62,44 @@ def make_agent(
     return agent
 
 
+def check_agent(
+    tokenizer: Any,
+    *,
+    backend: str = TRANSFORMERS,
+    deterministic: bool = False,
+    **settings: Any,
+) -> int | None:
+    """Check what can be checked of an agent's settings before the model is loaded.
+
+    Args:
+        tokenizer: The model's.
+        backend: As in `make_agent`.
+        deterministic: Whether the run is to repeat bit for bit.
+        **settings: Keywords of the backend.
+
+    Returns:
+        The longest context that the agent is going to take, in tokens; None where it is not known.
+
+    Raises:
+        ConfigError: A setting does not hold, or a server cannot be used.
+        UserCodeError: The backend's module raised while it was imported.
+    """
+    make = find_backend(backend, settings)
+    if make is not trained_vllm_agent:
+        return None
+    if deterministic:
+        raise _not_repeatable("a vLLM server")
+    return check_vllm_settings(tokenizer, **settings)
+
+
+def _not_repeatable(name: str) -> ConfigError:
+    return ConfigError(
+        f"deterministic: needs an agent whose batches depend on the requests alone, and {name} "
+        "batches them as they come; set it to false, or sample in the training process "
+        "(agent.backend: transformers)"
+    )
+
+
 def agent_for(
     model: Any,
     tokenizer: Any,
@@ -69,6 +108,7 @@ def agent_for(
     kv_budget_bytes: int | None,
     *,
     keep_experts: bool = False,
+    deterministic: bool = False,
 ) -> PolicyAgent:
     """The agent that a trainer was given, or one made of what it was given.
 
@@ -79,11 +119,14 @@ def agent_for(
         concurrency: How many completions are going to be asked for at once.
         kv_budget_bytes: A setting of the agent that is made.
         keep_experts: Whether its completions have to say which experts the model chose.
+        deterministic: Whether the run is to repeat bit for bit.
 
     Raises:
         ConfigError: See `make_agent`; or the budget is given to an agent that is made already, or
-            is given twice; or the agent keeps no experts.
+            is given twice; or the agent keeps no experts; or it cannot repeat a run.
     """
+    if deterministic and not getattr(given, "repeatable", True):
+        raise _not_repeatable(type(given).__name__)
     if isinstance(given, str):
         raise ConfigError(f"agent: must be a mapping or an agent; write {{'backend': {given!r}}}")
     if given is not None and not isinstance(given, Mapping):
@@ -104,6 +147,8 @@ def agent_for(
         settings["kv_budget_bytes"] = kv_budget_bytes
     if settings.get("backend") == CHAT:
         find_backend(CHAT)  # which says why not
+    if settings.get("backend") == VLLM and deterministic:
+        raise _not_repeatable("a vLLM server")
     if keep_experts and settings.get("backend", TRANSFORMERS) == TRANSFORMERS:
         settings["keep_experts"] = True
     agent = make_agent(model, tokenizer, concurrency=concurrency, **settings)

@@ -1,6 +1,7 @@
 """An agent that samples from vLLM servers, which have the policy's weights in other processes.
 
 agents/vllm/wire.py       a request and its answer
+agents/vllm/checks.py     what must hold of the servers
 agents/vllm/server.py     one server
 agents/vllm/servers.py    several: which one is asked, what happens when one is lost
 agents/vllm/versions.py   which weights an answer was sampled from
@@ -19,17 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from gymnast.agents.policy import PolicyWeights
+from gymnast.agents.vllm.checks import check_servers, check_settings, check_urls, of_agent
 from gymnast.agents.vllm.connection import Connection
 from gymnast.agents.vllm.handover import CurrentWeights
 from gymnast.agents.vllm.launch import Launched, make_launch
 from gymnast.agents.vllm.server import Request, Server, open_session
 from gymnast.agents.vllm.servers import Servers
 from gymnast.agents.vllm.versions import probe
-from gymnast.agents.vllm.wire import generate_body, read_answer
-from gymnast.errors import ConfigError, ServerLost, UsageError
+from gymnast.agents.vllm.wire import check_sampling, generate_body, read_answer
+from gymnast.errors import UsageError
 from gymnast.types import Completion, Sampling
 
-START_TIMEOUT_S = 60.0
 LOST_AFTER_S = 120.0
 
 
@@ -58,6 +59,8 @@ class VLLMAgent:
 
     Attributes:
         samples_while_training: True; see `gymnast.agents.PolicyAgent`.
+        repeatable: False: a server batches requests as they come, and a token's last bits depend on
+            its batch.
         context_length: The shortest of the servers' longest contexts, in tokens.
 
     Raises:
@@ -65,6 +68,7 @@ class VLLMAgent:
     """
 
     samples_while_training = True
+    repeatable = False
 
     def __init__(
         self,
@@ -78,9 +82,7 @@ class VLLMAgent:
         request_timeout_s: float = 1800.0,
         lost_after_s: float = LOST_AFTER_S,
     ) -> None:
-        if isinstance(urls, str) or not urls:
-            raise ConfigError(f"urls: must be a list of URLs of vLLM servers, got {urls!r:.100}")
-        self._urls = [url.rstrip("/") for url in urls]
+        self._urls = check_urls(urls)
         self._model, self._tokenizer = model, tokenizer
         self._api_key_env = api_key_env
         self._api_key = os.environ.get(api_key_env) if api_key is None else api_key
@@ -95,10 +97,12 @@ class VLLMAgent:
         self._close: Callable[[], object] | None = None
         self._ends: list[Callable[[], object]] = []
         try:
-            self.context_length = self._connected().run(self._check())
+            connection = self._connected()
+            offer = connection.run(check_servers(connection.servers.all, model, tokenizer))
         except BaseException:
             self.close()
             raise
+        self.context_length, self._unused_ids = offer.context_length, offer.unused_ids
 
     @property
     def version(self) -> int:
@@ -139,28 +143,22 @@ class VLLMAgent:
             lost_after_s=self._lost_after_s,
         )
 
-    async def _check(self) -> int:
-        """Check that the servers can be used; returns their longest context, in tokens."""
-        lengths = []
-        for server in self._connected().servers.all:
-            try:
-                found = await server.ask("GET", "/v1/models", timeout_s=START_TIMEOUT_S)
-            except ServerLost as error:
-                raise ConfigError(f"urls: a vLLM server cannot be used: {error}") from error
-            served = {each["id"]: each for each in found["data"]}
-            if self._model not in served:
-                raise ConfigError(
-                    f"model: {server.url} serves {', '.join(served)}, not {self._model!r}; start "
-                    f"it with --served-model-name {self._model}, or name what it serves"
-                )
-            lengths.append(int(served[self._model]["max_model_len"]))
-        return min(lengths)
+    def check_takes_weights(self) -> None:
+        """Check that the servers were started so that they take new weights.
+
+        Raises:
+            ConfigError: One was not.
+        """
+        connection = self._connected()
+        servers = connection.servers.all
+        connection.run(check_servers(servers, self._model, None, needs_control=True))
 
     async def generate(self, context_ids: list[int], sampling: Sampling) -> Completion:
         """Sample one completion of a context; see `gymnast.agents.Agent`.
 
         Raises:
-            UsageError: The context is empty, or leaves no room for a token.
+            UsageError: The context is empty, or leaves no room for a token; or vLLM does not sample
+                as it is asked to.
             NoServers: No server is left.
             InfrastructureError: What the servers answer is no completion.
         """
@@ -178,11 +176,17 @@ class VLLMAgent:
                 f"{self.context_length - 1} (context_length {self.context_length} with at least "
                 "one sampled token). Set the environment's context_length to the agent's."
             )
+        check_sampling(sampling)
         most = min(sampling.max_new_tokens, self.context_length - length)
 
         def make_body(sent: str) -> dict[str, Any]:
             return generate_body(
-                context_ids, sampling, model=self._model, max_tokens=most, version=sent
+                context_ids,
+                sampling,
+                model=self._model,
+                max_tokens=most,
+                version=sent,
+                unused_ids=self._unused_ids,
             )
 
         def read(answer: Any, sent: str) -> Completion:
@@ -254,28 +258,26 @@ def trained_vllm_agent(
     Raises:
         ConfigError: There are neither URLs nor a launch, or both; or a server cannot be used.
     """
-    if (urls is None) == (launch is None):
-        raise ConfigError(
-            "agent.backend: vllm needs the urls of servers that run (urls: [http://...]) or how to "
-            "start some (launch: {command: [/path/to/venv/bin/vllm]}), and one of the two alone"
+    with of_agent(urls, launch):
+        check_settings(urls, launch)
+        launched, wait_s = None, LOST_AFTER_S if lost_after_s is None else lost_after_s
+        if launch is not None:
+            how = make_launch(launch)
+            launched = Launched(how, model, tokenizer, served_model)
+            urls = launched.urls
+            wait_s = how.start_timeout_s if lost_after_s is None else lost_after_s
+        assert urls is not None
+        agent = VLLMAgent(
+            urls,
+            model=served_model,
+            tokenizer=tokenizer,
+            api_key_env=api_key_env,
+            api_key=None if launched is None else launched.api_key,
+            weights_folder=weights_folder,
+            request_timeout_s=request_timeout_s,
+            lost_after_s=wait_s,
         )
-    launched, wait_s = None, LOST_AFTER_S if lost_after_s is None else lost_after_s
-    if launch is not None:
-        how = make_launch(launch)
-        launched = Launched(how, model, tokenizer, served_model)
-        urls = launched.urls
-        wait_s = how.start_timeout_s if lost_after_s is None else lost_after_s
-    assert urls is not None
-    agent = VLLMAgent(
-        urls,
-        model=served_model,
-        tokenizer=tokenizer,
-        api_key_env=api_key_env,
-        api_key=None if launched is None else launched.api_key,
-        weights_folder=weights_folder,
-        request_timeout_s=request_timeout_s,
-        lost_after_s=wait_s,
-    )
-    if launched is not None:
-        agent._ends.append(launched.end)
+        if launched is not None:
+            agent._ends.append(launched.end)
+        agent.check_takes_weights()
     return agent

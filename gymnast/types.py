@@ -79,8 +79,12 @@ class StopReason(StrEnum):
 class Sampling:
     """How to sample one completion. The defaults sample the model's own distribution.
 
+    The repetition penalty comes first, then temperature, top_k, top_p and min_p, each on the
+    probabilities that those before it left, as in Transformers' `generate`.
+
     Attributes:
-        temperature: Divides the logits; 0 takes the most likely token.
+        temperature: Divides the logits; 0 takes the most likely token, whose log-probability is
+            that at temperature 1 without filters.
         top_p: Keep the smallest set of tokens whose probability reaches this; 1 keeps all.
         top_k: Keep this many most likely tokens; 0 keeps all.
         min_p: Drop tokens less likely than this share of the likeliest one's probability.

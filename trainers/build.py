@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from gymnast.agents.backends import find_backend
+from gymnast.agents.backends import check_agent, find_backend
 from gymnast.agents.loading.adapters import check_lora
 from gymnast.agents.loading.load import load_model, load_tokenizer, model_context_length
 from gymnast.errors import ConfigError
@@ -71,7 +71,7 @@ def build_trainer(
     tokenizer = load_tokenizer(config.model.name, chat_template=template)
     environment = find_environment(config.environment)
     check_teacher(config.algorithm.make().teacher, tokenizer, environment)
-    task = prepare_task(config, tokenizer, model_context_length(config.model.name))
+    task = prepare_task(config, tokenizer, _longest_context(config, tokenizer))
     warmup = prepare_warmup(config, task)
     lora = config.model.lora
     with in_section("model", ModelSection.model_fields):
@@ -97,6 +97,23 @@ def build_trainer(
     if resume and config.output_dir is not None and trainer.accelerator.is_main_process:
         save_config(config, Path(config.output_dir) / CONFIG_FILE)
     return trainer
+
+
+def _longest_context(config: RunConfig, tokenizer: Any) -> int | None:
+    """How many tokens the model was made for, or the agent takes; None: any number.
+
+    Raises:
+        ConfigError: The agent cannot be used, or takes fewer than the environment has.
+    """
+    own = model_context_length(config.model.name)
+    agent = check_agent(tokenizer, deterministic=config.deterministic, **config.agent.model_dump())
+    longest = config.environment.settings.get("context_length")
+    if agent is not None and isinstance(longest, int) and longest > agent:
+        raise ConfigError(
+            f"environment.context_length: must be <= {agent}, the longest context of the servers "
+            f"that sample, got {longest}; lower it, or start them with --max-model-len {longest}"
+        )
+    return own if agent is None or (own is not None and own < agent) else agent
 
 
 def _check_adapters(config: RunConfig) -> None:

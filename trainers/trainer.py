@@ -199,6 +199,7 @@ class Trainer:
             *(model, tokenizer, agent, settings.rollouts.concurrency),
             kv_budget_bytes=settings.rollouts.kv_budget_bytes,
             keep_experts=settings.learning.replay_routing,
+            deterministic=settings.run.deterministic,
         )
 
         # What is played

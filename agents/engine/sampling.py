@@ -49,7 +49,9 @@ def _filters(sampling: Sampling) -> LogitsProcessorList:
     filters = LogitsProcessorList()
     if sampling.repetition_penalty != 1.0:
         filters.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
-    if sampling.temperature not in (0.0, 1.0):
+    if sampling.temperature == 0.0:  # nothing is drawn, so nothing is filtered
+        return filters
+    if sampling.temperature != 1.0:
         filters.append(TemperatureLogitsWarper(sampling.temperature))
     if sampling.top_k > 0:
         filters.append(TopKLogitsWarper(sampling.top_k))
@@ -67,7 +69,7 @@ def sample(
     """Sample one token for each row.
 
     Greedy rows (temperature 0) take the most likely token and report its log-probability under
-    the untempered distribution.
+    the distribution at temperature 1, without filters.
 
     Args:
         logits: [B, V].

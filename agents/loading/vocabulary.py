@@ -58,3 +58,8 @@ def check_has_logits(model: Any, tokenizer: Any, name: str) -> None:
 
 def _id(vocabulary: dict[str, int], token: str) -> str:
     return str(vocabulary[token]) if token in vocabulary else "none"
+
+
+def token_ids(tokenizer: Any) -> list[int]:
+    """The ids of all tokens, in order; a model may have logits for more."""
+    return sorted(set(tokenizer.get_vocab().values()))

@@ -59,15 +59,36 @@ class Launch:
     log_folder: str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.command, str) or not self.command:
+        if not _is_words(self.command) or not self.command:
             raise ConfigError(
                 f"launch.command: must be a list such as [/path/to/venv/bin/vllm], got "
                 f"{self.command!r:.100}"
             )
-        if self.servers < 1:
-            raise ConfigError(f"launch.servers: must be >= 1, got {self.servers}")
-        if self.start_timeout_s <= 0:
-            raise ConfigError(f"launch.start_timeout_s: must be > 0, got {self.start_timeout_s}")
+        if not isinstance(self.servers, int) or self.servers < 1:
+            raise ConfigError(
+                f"launch.servers: must be a whole number >= 1, got {self.servers!r:.100}"
+            )
+        if not _is_words(self.options):
+            raise ConfigError(
+                'launch.options: must be a list of texts such as ["--max-model-len", "8192"], got '
+                f"{self.options!r:.100}"
+            )
+        if not isinstance(self.environment, Mapping) or not _is_words([*self.environment.values()]):
+            raise ConfigError(
+                'launch.environment: must map names to texts, such as {OMP_NUM_THREADS: "8"}, got '
+                f"{self.environment!r:.100}"
+            )
+        if not isinstance(self.start_timeout_s, int | float) or self.start_timeout_s <= 0:
+            raise ConfigError(
+                "launch.start_timeout_s: must be > 0, in seconds, got "
+                f"{self.start_timeout_s!r:.100}"
+            )
+
+
+def _is_words(value: Any) -> bool:
+    """Whether a value is a list of texts."""
+    sequence = isinstance(value, Sequence) and not isinstance(value, str)
+    return sequence and all(isinstance(word, str) for word in value)
 
 
 def make_launch(settings: Mapping[str, Any]) -> Launch:
@@ -76,6 +97,11 @@ def make_launch(settings: Mapping[str, Any]) -> Launch:
     Raises:
         ConfigError: A field is unknown, missing or wrong.
     """
+    if not isinstance(settings, Mapping):
+        raise ConfigError(
+            "launch: must be a mapping such as {command: [/path/to/venv/bin/vllm]}, got "
+            f"{settings!r:.100}"
+        )
     known = [each.name for each in fields(Launch)]
     for name in settings:
         if name not in known:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 GENERATE = "/inference/v1/generate"
+PUBLIC = ("/v1/models", "/detokenize")  # routes of every vLLM server
 
 
 def open_session(api_key: str | None) -> "aiohttp.ClientSession":
@@ -121,6 +122,8 @@ class Server:
             return f"{sentence}; put the server's key into {self.api_key_env}"
         if path == GENERATE and status in (403, 404) and "model" not in sentence:
             return f"{sentence}; start the server with --enable-scale-out (vLLM 0.32 or later)"
+        if status == 404 and path in PUBLIC:
+            return f"{sentence}; is this the URL of a vLLM server?"
         if status == 404 and path != GENERATE:
             return f"{sentence}; start the server with VLLM_SERVER_DEV_MODE=1 in its environment"
         return sentence

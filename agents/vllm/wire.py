@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gymnast.errors import InfrastructureError
+from gymnast.errors import InfrastructureError, UsageError
 from gymnast.types import Sampling
 
 MOST_SEED = 2**31 - 1
+LEAST_TEMPERATURE = 0.01  # vLLM takes those between 0 and this for this
 NEVER = -1e9  # added to a logit: the token's probability is 0 in float32
 
 
@@ -32,6 +33,24 @@ class Sampled:
     stop: Literal["stop", "length"]
     versions: list[tuple[int, int, str]]
     experts: str | None = None
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """Check that vLLM samples from the distribution that a `Sampling` means.
+
+    Raises:
+        UsageError: It does not.
+    """
+    if 0 < sampling.temperature < LEAST_TEMPERATURE:
+        raise UsageError(
+            f"Sampling.temperature: vLLM raises {sampling.temperature:g} to {LEAST_TEMPERATURE}; "
+            f"set it to 0, which is greedy, or to {LEAST_TEMPERATURE} or more"
+        )
+    if sampling.min_p > 0 and sampling.top_p < 1 and sampling.temperature > 0:
+        raise UsageError(
+            f"Sampling.min_p: is {sampling.min_p:g} with a top_p of {sampling.top_p:g}, and vLLM "
+            "applies min_p before top_p, while Sampling means it to come after; set one of the two"
+        )
 
 
 def generate_body(

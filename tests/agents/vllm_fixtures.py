@@ -2,10 +2,12 @@
 
 `vllm_url` is one server that all tests share: each agent names the weights that it hands over by a
 run of its own, so tests do not see each other. Tests that break servers start theirs by `serve`.
+Where GYMNAST_TEST_VLLM_URL names such a server that runs, it is used, which spares its start.
 """
 
+import os
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +44,18 @@ def serve(vllm_command: str) -> Iterator[Serve]:
     started: list[Launched] = []
 
     def serve(
-        model: Any = None, tokenizer: Any = None, *, servers: int = 1, options: Sequence[str] = ()
+        model: Any = None,
+        tokenizer: Any = None,
+        *,
+        servers: int = 1,
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> Launched:
         launch = Launch(
             command=[vllm_command],
             servers=servers,
             options=[*OPTIONS, *options],
-            environment=ENVIRONMENT,
+            environment=ENVIRONMENT | dict(environment or {}),
         )
         started.append(
             Launched(
@@ -68,5 +75,7 @@ def serve(vllm_command: str) -> Iterator[Serve]:
 @pytest.fixture(scope="session")
 def vllm_url(serve: Serve) -> str:
     """One server of the tiny model in bfloat16, under the name "policy"."""
+    if url := os.environ.get("GYMNAST_TEST_VLLM_URL"):
+        return url
     (url,) = serve().urls
     return url
