@@ -3,15 +3,18 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gymnast.agents import ScriptedAgent
 from gymnast.envs import Environment, Renderer, make
+from gymnast.envs.registry import find
 from gymnast.errors import ConfigError
 from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import RayWorkers, collect
+from gymnast.trainers.rollouts.environments import environment_factory
 from gymnast.types import Sampling
 
 pytestmark = pytest.mark.ray
@@ -85,6 +88,29 @@ def test_what_cannot_be_pickled_is_named(
         pytest.raises(ConfigError, match=r"the environment cannot be sent to the workers.*lock"),
     ):
         rewards(make_env, talking, workers)
+
+
+CODE = """
+from gymnast.envs import Environment
+from beside_polite import least
+
+class Polite(Environment):
+    def reward(self, episode):
+        return least() + len(episode.turns)
+"""
+
+
+def test_an_environment_of_a_file_reaches_workers_that_do_not_have_it(
+    two_nodes: str, tmp_path: Path, tokenizer: Any, talking: ScriptedAgent
+) -> None:
+    (tmp_path / "polite.py").write_text(CODE)
+    (tmp_path / "beside_polite.py").write_text("def least():\n    return 10.0\n")
+    cls = find(f"{tmp_path}/polite.py:Polite")
+    for path in tmp_path.glob("*.py"):
+        path.unlink()  # as if the worker's machine had another disk
+    make_env = environment_factory(cls, tokenizer, 512)
+    with RayWorkers(1, address=two_nodes) as workers:
+        assert rewards(make_env, talking, workers) == [11.0, 11.0, 11.0]
 
 
 def test_a_factory_that_raises_on_a_worker_raises_here(
