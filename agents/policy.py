@@ -99,6 +99,9 @@ class PolicyAgent(Agent, Protocol):
     comes later. An attribute `kept_across_weights` may count the requests that went on with keys
     and values of older weights.
 
+    `metrics()`, if there is one, returns numbers by name (`area/name`), counted since it was last
+    called. They go into the metrics of every step, those of several processes added up.
+
     An agent that starts processes ends them itself when Python ends (`weakref.finalize`).
     `generate_all`, if there is one, gets the requests of a round together; see
     `TransformersAgent.generate_all`.

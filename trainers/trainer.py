@@ -344,7 +344,7 @@ class Trainer:
         )
         of_rows = self._playing.learned(played)
         self.step += 1
-        metrics = learned.metrics | rollouts.metrics | of_rows
+        metrics = learned.metrics | rollouts.metrics | of_rows | self._rollouts.agent_metrics()
         self.advisor.see(self.step, metrics, rollouts)
         self.loop.state.mark()
         ended = time.perf_counter()

@@ -156,17 +156,18 @@ class Servers:
 
     def metrics(self) -> dict[str, float]:
         """What happened since this was last asked, under the names of docs/metrics.md."""
-        answered = [server.answered for server in self.all]
         found = {
-            "servers/requests": float(sum(answered)),
-            "servers/busiest": max(answered) / max(sum(answered), 1),
-            "servers/lost": float(self._lost),
-            "servers/sent_again": float(self._sent_again),
+            "servers/requests": sum(server.answered for server in self.all),
+            "servers/lost": self._lost,
+            "servers/sent_again": self._sent_again,
+        }
+        found |= {
+            f"servers/requests/{place}": server.answered for place, server in enumerate(self.all)
         }
         self._lost = self._sent_again = 0
         for server in self.all:
             server.answered = 0
-        return found
+        return {name: float(number) for name, number in found.items()}
 
     async def close(self) -> None:
         """End the watching, and the session."""

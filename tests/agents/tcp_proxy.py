@@ -31,6 +31,11 @@ class Proxy:
         """End the connection of the next answer in its middle."""
         self._cut_next = True
 
+    def lead_to(self, url: str) -> None:
+        """Stand before another server from now on."""
+        self._target = int(url.rpartition(":")[2])
+        self.cut()
+
     def cut(self) -> None:
         """End all connections."""
         self._loop.call_soon_threadsafe(self._cut)

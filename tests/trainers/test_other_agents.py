@@ -19,7 +19,7 @@ from gymnast.trainers import SavedTrajectory, Trainer, collect, load_config, loa
 from gymnast.trainers.build import build_trainer
 from gymnast.trainers.rollouts.environments import environment_factory
 from gymnast.trainers.saving.rollout_files import read_rollouts
-from gymnast.types import Sampling
+from gymnast.types import Completion, Sampling
 from process_agent import ProcessAgent, Server
 from process_runs import assert_same_run, difference, in_two_processes, sampled, written
 
@@ -136,6 +136,27 @@ def test_a_yaml_names_an_agent_and_its_settings(
     assert [event.version for event in events if event.kind == "end"] == [0, 1]
     assert len([event for event in events if event.kind == "sample"]) >= 4
     assert versions(load_rollouts(tmp_path / "run", step=1)) == {0}
+
+
+class Counting(TransformersAgent):
+    """Counts what it is asked for."""
+
+    asked = 0
+
+    async def generate(self, context_ids: list[int], sampling: Sampling) -> Completion:
+        self.asked += 1
+        return await super().generate(context_ids, sampling)
+
+    def metrics(self) -> dict[str, float]:
+        asked, self.asked = self.asked, 0
+        return {"counting/asked": float(asked)}
+
+
+def test_what_an_agent_counts_is_in_the_metrics_of_every_step(tmp_path: Path) -> None:
+    model = tiny_model()
+    make_trainer(model, agent=Counting(model), eval_rows=None, output_dir=tmp_path).train()
+    lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert [line["counting/asked"] for line in lines] == [12.0, 12.0, 12.0]
 
 
 def versions(saved: list[SavedTrajectory]) -> set[int]:

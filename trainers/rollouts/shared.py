@@ -72,6 +72,15 @@ class SharedRollouts:
         weights = PolicyWeights(model, self.accelerator.process_index)
         together(self.accelerator, lambda: self.agent.update_weights(weights, version))
 
+    def agent_metrics(self) -> dict[str, float]:
+        """What the agents of all processes counted since this was last asked, added up.
+
+        A collective call: every process makes it. An agent without `metrics` counts nothing.
+        """
+        metrics: Callable[[], dict[str, float]] = getattr(self.agent, "metrics", dict)
+        found = together(self.accelerator, metrics)
+        return {name: sum(each.get(name, 0.0) for each in found) for name in found[0]}
+
     def collect(
         self,
         rows: Sequence[Row],
