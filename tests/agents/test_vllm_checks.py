@@ -137,7 +137,7 @@ def test_servers_that_were_started_otherwise_are_refused(
         return check_agent(tiny_tokenizer(), backend="vllm", urls=servers.urls)
 
     monkeypatch.setenv("VLLM_API_KEY", "wrong")
-    with pytest.raises(ConfigError, match=f"agent.urls: http://.*{said}"):
+    with pytest.raises(ConfigError, match=f"agent.urls: .*{said}"):
         check()
     if "--api-key" in options:
         monkeypatch.setenv("VLLM_API_KEY", "right")

@@ -244,7 +244,7 @@ def test_ids_beyond_the_tokenizer_and_a_generation_config_change_nothing(serve: 
     agent.close()
     assert {len(each.ids) for each in completions} == {8}
     assert max(max(each.ids) for each in completions) < len(tokenizer)
-    assert len({each.ids[0] for each in completions}) > 10
+    assert len({each.ids[0] for each in completions}) > 5
     all_logits = logits(model, CONTEXTS[0])[-1]
     assert all_logits.softmax(-1)[len(tokenizer) :].sum() > 0.1
     expected = all_logits[: len(tokenizer)].log_softmax(-1)

@@ -5,6 +5,7 @@ A block of commands follows a comment that says how it is run:
     <!-- commands: fast -->            as printed
     <!-- commands: short -->           trainings with SHORT appended
     <!-- commands: short, docker -->   likewise, where a Docker engine runs
+    <!-- commands: short, vllm -->     likewise, among the tests of vLLM servers
     <!-- commands: long -->            as printed, before a release (so are the short ones)
 """
 
@@ -38,12 +39,14 @@ class Block:
         page: Its file.
         kind: Among KINDS; "" where the page does not say.
         needs_docker: Whether it needs an engine.
+        needs_vllm: Whether it needs a vLLM.
         text: The commands, as printed.
     """
 
     page: Path
     kind: str
     needs_docker: bool
+    needs_vllm: bool
     text: str
 
     def shortened(self) -> str:
@@ -64,7 +67,7 @@ def blocks(page: Path) -> list[Block]:
     found = []
     for match in _FENCE.finditer(page.read_text()):
         kind, *more = [word.strip() for word in (match["mark"] or "").split(",")]
-        found.append(Block(page, kind, "docker" in more, match["text"]))
+        found.append(Block(page, kind, "docker" in more, "vllm" in more, match["text"]))
     return found
 
 

@@ -88,7 +88,10 @@ def cases(*kinds: str) -> list[object]:
         pytest.param(
             block,
             id=f"{block.page.stem}-{number}",
-            marks=[pytest.mark.docker] if block.needs_docker else [],
+            marks=[
+                *([pytest.mark.docker] if block.needs_docker else []),
+                *([pytest.mark.vllm] if block.needs_vllm else []),
+            ],
         )
         for page in PAGES
         for number, block in enumerate(blocks(page), 1)
