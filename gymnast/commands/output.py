@@ -86,7 +86,8 @@ def print_traceback(error: UserCodeError) -> None:
         own = [frame for frame in frames if not _is_ours(frame.filename)]
         if own:
             _write(["Traceback (most recent call last):\n", *traceback.format_list(own)])
-        if own or isinstance(cause, SyntaxError):  # which has the line itself
+        noted = getattr(cause, "__notes__", None)  # the traceback of another machine, say
+        if own or noted or isinstance(cause, SyntaxError):  # which has the line itself
             _write(traceback.format_exception_only(cause))
 
 

@@ -70,6 +70,7 @@ class RayWorkers:
         self._lost = 0  # in a row, before they could play
         self._crew: list[Starting] = []
         self._things: dict[int, tuple[Any, Thing]] = {}  # by the id of what is pickled
+        self._said: set[str] = set()  # of the agents that stay here
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -126,7 +127,7 @@ class RayWorkers:
         """
         make_env = self._thing(task.make_env, "the environment")
         rewards = self._thing(task.settings.rewards, "a reward function")
-        agent = _pickled_agent(task.agent)
+        agent = self._pickled_agent(task.agent)
         settings = replace(task.settings, rewards=(), dynamic_sampling=None)
         opened = Open(
             make_env.key,
@@ -227,6 +228,25 @@ class RayWorkers:
             known = self._things[id(value)] = value, Thing(key_of(pickled), pickled)
         return known[1]
 
+    def _pickled_agent(self, agent: Any) -> bytes | None:
+        """An agent as bytes; None if it is to be asked where it is.
+
+        Raises:
+            ConfigError: It cannot be pickled, nor asked: it answers in messages.
+        """
+        if isinstance(agent, Rounds):  # all requests of a round go to one agent
+            return None
+        try:
+            return dumps(agent, most_bytes=LARGEST_AGENT_BYTES)
+        except Exception as error:
+            if isinstance(agent, SpeakingAgent):
+                raise cannot_be_sent("the agent", error) from error
+            name, reason = type(agent).__name__, f"{type(error).__name__}: {error}"
+            if name not in self._said:
+                self._said.add(name)
+                logger.info("%s stays in this process, where workers ask it (%.200s)", name, reason)
+            return None
+
 
 def find_workers(settings: WorkerSettings) -> RayWorkers | None:
     """The workers that settings ask for, not started yet; None: this process plays.
@@ -238,21 +258,3 @@ def find_workers(settings: WorkerSettings) -> RayWorkers | None:
         return None
     import_ray()
     return RayWorkers(settings.workers, cpus=settings.cpus, address=settings.address)
-
-
-def _pickled_agent(agent: Any) -> bytes | None:
-    """An agent as bytes; None if it is to be asked where it is.
-
-    Raises:
-        ConfigError: It cannot be pickled, nor asked: it answers in messages.
-    """
-    if isinstance(agent, Rounds):  # all requests of a round go to one agent
-        return None
-    try:
-        return dumps(agent, most_bytes=LARGEST_AGENT_BYTES)
-    except Exception as error:
-        if isinstance(agent, SpeakingAgent):
-            raise cannot_be_sent("the agent", error) from error
-        name, reason = type(agent).__name__, f"{type(error).__name__}: {error}"
-        logger.info("%s stays in this process, where workers ask it (%.200s)", name, reason)
-        return None

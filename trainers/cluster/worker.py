@@ -38,6 +38,8 @@ from gymnast.trainers.rollouts.episodes import Episodes
 from gymnast.trainers.rollouts.metrics import Counts
 from gymnast.types import Trajectory
 
+# How many kinds of environments are kept for later collections.
+MOST_POOLS = 8
 # The driver counts how many episodes the user's code broke.
 ANY_NUMBER = 2**62
 
@@ -116,7 +118,9 @@ class Worker:
         if key not in self._pools:
             pool = Environments(self._things[opened.make_env], opened.waiting_together)
             await check_boxes(pool, await self.place())
-            self._pools[key] = pool
+            await self._close_unused()
+            if self._pools.setdefault(key, pool) is not pool:  # another collection's came first
+                await in_background(pool.close)
         agent: Agent = collection.asking
         if opened.agent is not None:
             agent = self._agent_of(opened.agent)
@@ -128,6 +132,14 @@ class Worker:
         places = (collection.rows, collection.seed_indices)
         collection.pool = self._pools[key]
         collection.episodes = Episodes(collection.pool, agent, *places, settings, Counts())
+
+    async def _close_unused(self) -> None:
+        """Close environments of earlier collections, where there are many kinds."""
+        used = {id(each.pool) for each in self._collections.values() if hasattr(each, "pool")}
+        for key, pool in [*self._pools.items()][: 1 - MOST_POOLS]:
+            if id(pool) not in used:
+                del self._pools[key]
+                await in_background(pool.close)
 
     def _agent_of(self, thing: Thing) -> Agent:
         """The agent; the one of the last collection, with its connections, if it is the same."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gymnast.agents import ScriptedAgent, TransformersAgent, load_model
+from gymnast.commands.output import print_traceback
 from gymnast.envs import Environment
 from gymnast.errors import UserCodeError
 from gymnast.trainers import DynamicSampling, RayWorkers, collect, stream
@@ -43,7 +44,10 @@ def test_workers_play_what_this_process_plays(
 
 
 def test_an_error_of_the_users_code_arrives_with_its_hook_row_and_traceback(
-    workers: RayWorkers, sums: Callable[[], Environment], adding: ScriptedAgent
+    workers: RayWorkers,
+    sums: Callable[[], Environment],
+    adding: ScriptedAgent,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     rows = [{"prompt": "2 + 3?", "answer": 5, "raises": True}]
     with pytest.raises(UserCodeError, match="no such answer") as caught:
@@ -53,6 +57,8 @@ def test_an_error_of_the_users_code_arrives_with_its_hook_row_and_traceback(
     assert isinstance(error.__cause__, KeyError)
     (note,) = error.__cause__.__notes__
     assert "worker" in note and "ray_fixtures.py" in note and "in reward" in note
+    print_traceback(error)  # as the command line does
+    assert "in reward" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
