@@ -5,6 +5,7 @@ Which server a request goes to, and what happens when one is lost, is in `server
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -67,7 +68,8 @@ class Server:
         api_key_env: The environment variable that holds its key; named in errors.
         weights: The name of the weights that it has; empty while that is not known.
         in_flight: The requests under way, each by its limit, which ends it when it is moved.
-        answered: How many requests it has answered.
+        answered: How many completions that counted.
+        answered_at: When the last answer to a request came, by the monotonic clock, in seconds.
         handover: Held while it gets weights.
     """
 
@@ -77,6 +79,7 @@ class Server:
     weights: str = ""
     in_flight: set[asyncio.Timeout] = field(default_factory=set)
     answered: int = 0
+    answered_at: float = -math.inf
     handover: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask(

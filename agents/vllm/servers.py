@@ -191,10 +191,9 @@ class Servers:
                     server.in_flight.add(timeout)
                     body = request.make_body(sent)
                     answer = await server.ask("POST", GENERATE, body, timeout_s=None)
+                    server.answered_at = time.monotonic()
             except TimeoutError as error:
-                lost = ServerLost(f"{server.url}: {self._timed_out(server)}")
-                self.drain(server, lost, cut=False)
-                raise lost from error
+                raise self._timed_out(server) from error
             except ServerLost as error:
                 self.drain(server, error, cut=False)  # what else it has may still end well
                 raise
@@ -208,10 +207,17 @@ class Servers:
                 self.drain(server, error)
                 raise
 
-    def _timed_out(self, server: Server) -> str:
+    def _timed_out(self, server: Server) -> InfrastructureError:
+        """What a request that took too long means; a server that answers nobody is drained."""
         if server not in self._up:
-            return "it was lost while it sampled"
-        return f"no completion within request_timeout_s, {self._request_timeout_s:g} s"
+            return ServerLost(f"{server.url}: it was lost while it sampled")
+        limit_s = self._request_timeout_s
+        sentence = f"{server.url}: no completion within {limit_s:g} s (request_timeout_s)"
+        if time.monotonic() - server.answered_at < limit_s:
+            return InfrastructureError(f"{sentence}, though others were answered")
+        lost = ServerLost(sentence)
+        self.drain(server, lost, cut=False)
+        return lost
 
     async def _choose(self, context_ids: Sequence[int], tried: Sequence[Server]) -> Server:
         """Who is asked; waits while nobody can be.
