@@ -40,7 +40,7 @@ class ToolError:
     traceback: str = field(default="", repr=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CallRecord:
     """One call and its result.
 
@@ -68,7 +68,7 @@ class CallRecord:
         return f"<CallRecord {name}({given}) -> {text}>"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One action and the environment's answer: the argument of `turn_reward`.
 
