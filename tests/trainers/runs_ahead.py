@@ -72,4 +72,5 @@ def make_trainer(**settings: Any) -> Trainer:
     }
     given = small | settings
     environment, rows = given.pop("environment"), given.pop("rows")
-    return Trainer(tiny_model(), TOKENIZER, environment, rows, **given)
+    model = given.pop("model", None) or tiny_model()
+    return Trainer(model, TOKENIZER, environment, rows, **given)
