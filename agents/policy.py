@@ -138,6 +138,16 @@ class PolicyAgent(Agent, Protocol):
         ...
 
 
+def samples_while_training(agent: PolicyAgent) -> bool:
+    """Whether an agent can."""
+    return bool(getattr(agent, "samples_while_training", False))
+
+
+def kv_beside_model(agent: PolicyAgent) -> int | None:
+    """What keys and values may take beside the trained model, in bytes; None where nobody says."""
+    return None if samples_while_training(agent) else getattr(agent, "kv_budget_bytes", None)
+
+
 def check_policy_agent(agent: Any) -> None:
     """Check that an agent has what training needs.
 

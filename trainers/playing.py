@@ -5,8 +5,8 @@ from typing import Protocol
 
 from gymnast.trainers.ahead.ahead import Ahead
 from gymnast.trainers.ahead.in_turn import InTurn, Playing
-from gymnast.trainers.data.cursor import StepRows
 from gymnast.trainers.data.rows import RowSource
+from gymnast.trainers.data.step_rows import step_rows
 from gymnast.trainers.rollouts.settings import RolloutSettings
 from gymnast.trainers.rollouts.shared import SharedRollouts
 from gymnast.trainers.settings import TrainerSettings
@@ -24,7 +24,6 @@ def make_playing(
     settings: TrainerSettings,
     played: RolloutSettings,
     shared: SharedRollouts,
-    rows: StepRows,
     source: RowSource,
 ) -> Playing:
     """What plays the episodes of a run's steps.
@@ -34,13 +33,13 @@ def make_playing(
         settings: All of them.
         played: How the episodes of all steps are played.
         shared: Plays rows in all processes.
-        rows: Of the steps, played in turn with training.
         source: Of the training rows.
 
     Raises:
-        ConfigError: Episodes are to be played ahead, which does not go with the rest of the run.
+        ConfigError: Settings do not go together, or not with the rows.
     """
     staleness, rows_per_step = settings.staleness, settings.steps.rows_per_step
+    rows = step_rows(source, settings.rows, rows_per_step, settings.run.seed)
     of_step = partial(settings.of_step, played)
     staleness.check(
         shared.agent,

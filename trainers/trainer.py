@@ -20,6 +20,7 @@ import gymnasium
 
 from gymnast.agents import PolicyAgent
 from gymnast.agents.backends import agent_for
+from gymnast.agents.policy import kv_beside_model
 from gymnast.errors import ConfigError
 from gymnast.shared_threads import MAX_THREADS, limit_threads
 from gymnast.trainers.algorithms.advantages import Estimator
@@ -33,7 +34,6 @@ from gymnast.trainers.config.python_config import write_python_config
 from gymnast.trainers.data.inputs import as_rows, check_inputs
 from gymnast.trainers.data.rows import RowSource, as_row_source
 from gymnast.trainers.data.settings import CurriculumSettings, DynamicSamplingSettings
-from gymnast.trainers.data.step_rows import step_rows
 from gymnast.trainers.demonstrations.warmup import make_warmup
 from gymnast.trainers.distributed.divided import asked_to_divide
 from gymnast.trainers.distributed.processes import launched, together
@@ -219,10 +219,7 @@ class Trainer:
         self._evaluation.check(self.eval_rows)
         others = self._evaluation.others.values()
         source = as_row_source(rows, seed=self.seed)
-        self._rows = step_rows(source, settings.rows, self.rows_per_step, self.seed)
-        self._playing = make_playing(
-            *(self, settings, self._played, self._rollouts, self._rows, source)
-        )
+        self._playing = make_playing(self, settings, self._played, self._rollouts, source)
         self._unusual = settings.unusual(source, model)
         self.warmup = make_warmup(warmup, self, make_env, source, self._stopping, others)
 
@@ -288,7 +285,7 @@ class Trainer:
                 self._kept.expect(self._expected(longest))
             self.learner.gather()
             self._rollouts.hand_over(self.model, self.version)
-            room, budget = self.learner.memory.room, getattr(self.agent, "kv_budget_bytes", None)
+            room, budget = self.learner.memory.room, kv_beside_model(self.agent)
             if (warning := kv_warning(choice, room, budget)) and self.accelerator.is_main_process:
                 logger.warning(warning)
             tracked = tracking(self.accelerator, self._hyperparameters, self.version)
@@ -378,7 +375,7 @@ class Trainer:
     def _expected(self, longest: int) -> Expected:
         return Expected(
             steps=range(self.step + 1, self.steps + 1),
-            step_episodes=self._rows.most * self.group_size,
+            step_episodes=self._playing.most_rows * self.group_size,
             evaluation_episodes=self._evaluation.episodes(self.eval_rows),
             evaluated_every=self.eval_every_steps,
             longest=longest,

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gymnast.trainers.data.cursor import StepRows
@@ -37,6 +37,11 @@ class Played:
 
 class Playing(Protocol):
     """Plays the episodes of steps. Every method is a collective call."""
+
+    @property
+    def most_rows(self) -> int:
+        """How many rows a step plays at most."""
+        ...
 
     @property
     def parts(self) -> Mapping[str, Any]:
@@ -81,10 +86,16 @@ class InTurn:
     rows: StepRows
     rows_per_step: int
     of_step: OfStep
-    parts: Mapping[str, Any] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.parts = self.rows.parts
+    @property
+    def most_rows(self) -> int:
+        """See `Playing`."""
+        return self.rows.most
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """See `Playing`."""
+        return self.rows.parts
 
     @contextmanager
     def open(self) -> Iterator[None]:

@@ -1,8 +1,9 @@
 """The settings of training beside sampling, and what they ask of the rest of a run."""
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
+from gymnast.agents.policy import PolicyAgent, samples_while_training
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.algorithm import Algorithm
 from gymnast.trainers.algorithms.importance import Importance
@@ -24,7 +25,7 @@ class StalenessSettings(Settings):
     in their place; `continue` lets them go on from the new weights, and learns from their newer
     tokens alone."""
 
-    def check(self, agent: Any, *, deterministic: bool, curriculum: bool) -> None:
+    def check(self, agent: PolicyAgent, *, deterministic: bool, curriculum: bool) -> None:
         """Check that the rest of a run goes with it.
 
         Args:
@@ -48,7 +49,7 @@ class StalenessSettings(Settings):
                 f"{given} curriculum is set, which draws the rows of a step by what the steps "
                 "before it showed. Set max_staleness to 0, or leave curriculum out."
             )
-        if not getattr(agent, "samples_while_training", False):
+        if not samples_while_training(agent):
             raise ConfigError(
                 f"{given} {type(agent).__name__} cannot sample while the model is trained: it "
                 "samples with the trained model itself, or lacks `samples_while_training`. Set "
