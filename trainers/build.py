@@ -197,6 +197,7 @@ def evaluation_config(path: str | Path, overrides: list[str]) -> RunConfig:
     update: dict[str, Any] = {
         "trackers": {},
         "algorithm": AlgorithmSection(),  # without a teacher or a reference, which take memory
+        "trainer": config.trainer.model_copy(update={"max_staleness": 0}),  # any agent can evaluate
         "warmup": None,  # whose demonstrations may be gone
         "evaluation": config.evaluation.model_copy(update=sampled),
         "sampling": SamplingSection(),

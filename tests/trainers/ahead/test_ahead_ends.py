@@ -13,6 +13,7 @@ from gymnast.agents import TransformersAgent
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import ConfigError, InfrastructureError, TooManyFailures, UserCodeError
 from gymnast.trainers import Trainer
+from gymnast.trainers.build import build_trainer, evaluation_config
 from runs_ahead import ROWS, Keeps, SmallLetters, make_trainer
 
 
@@ -204,3 +205,17 @@ def test_a_trainer_without_staleness_starts_no_thread() -> None:
     trainer: Trainer = make_trainer(max_staleness=0, steps=1)
     trainer.train()
     assert threads() == []
+
+
+def test_what_was_played_ahead_is_evaluated_by_any_agent(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(
+        """
+        model: {name: "tiny:"}
+        environment: {id: gymnast/Arithmetic-v0, context_length: 1024}
+        trainer: {max_staleness: 1}
+        evaluation: {rows: 2}
+        """
+    )
+    config = evaluation_config(tmp_path / "run.yaml", ["sampling.max_new_tokens=4"])
+    config = config.model_copy(update={"output_dir": None})
+    assert build_trainer(config).evaluate()["eval/rows"] == 2
