@@ -26,6 +26,7 @@ from gymnast.errors import ConfigError
 from gymnast.lookup import did_you_mean
 
 HOST = "127.0.0.1"
+MOST_SOCKET_FOLDER = 70  # in characters: a socket's path has 107 at most, its name in there 36
 # What the exactness of the answers rests on.
 NEEDED = ("--enable-scale-out", "--logprobs-mode", "processed_logprobs")
 ENVIRONMENT = {
@@ -139,8 +140,10 @@ class Launched:
         logs.mkdir(parents=True, exist_ok=True)
         ports = _free_ports(launch.servers)
         self.urls = [f"http://{HOST}:{port}" for port in ports]
-        environment = {"VLLM_API_KEY": secrets.token_urlsafe(32), **launch.environment}
-        environment |= {"VLLM_RPC_BASE_PATH": own.name}  # sockets, which vLLM leaves behind
+        environment = {"VLLM_API_KEY": secrets.token_urlsafe(32)}
+        if len(own.name) <= MOST_SOCKET_FOLDER:
+            environment["TMPDIR"] = own.name  # for what vLLM leaves behind, sockets among it
+        environment |= launch.environment
         self.api_key = environment["VLLM_API_KEY"]
         self._processes: list[subprocess.Popen[bytes]] = []
         self._finalizer = weakref.finalize(self, _end, os.getpid(), self._processes, own)

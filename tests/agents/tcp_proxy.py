@@ -63,12 +63,14 @@ class Proxy:
         if self.refuses:
             writer.transport.abort()
             return
+        mine = [writer]
         self._open.add(writer)
         with contextlib.suppress(OSError, asyncio.CancelledError):
             back, there = await asyncio.open_connection("127.0.0.1", self._target)
+            mine.append(there)
             self._open.add(there)
             await asyncio.gather(self._copy(reader, there), self._copy(back, writer, answer=True))
-        for each in (writer, there):
+        for each in mine:
             self._open.discard(each)
             each.transport.abort()
 
