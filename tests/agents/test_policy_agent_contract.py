@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from gymnast.agents import PolicyAgent, PolicyWeights, TransformersAgent, load_model
+from gymnast.agents import PolicyAgent, PolicyWeights, TransformersAgent, VLLMAgent, load_model
 from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.errors import UsageError
 from gymnast.types import Completion, Sampling, VersionSpan
 from process_agent import ProcessAgent, Server
+from vllm_fixtures import computed_tokens
 
 GREEDY = Sampling(temperature=0.0, max_new_tokens=8)
 PAGE = Path(__file__).parents[2] / "docs/agents.md"
@@ -35,6 +36,9 @@ class Trained(NamedTuple):
     work: Callable[[], int]  # grows while the agent computes
 
 
+Fixture = Callable[[str], Any]  # the value of a fixture by its name
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     server = Server()
@@ -42,26 +46,33 @@ def server() -> Iterator[Server]:
     server.close()
 
 
-def sharing(model: Any, server: Server) -> tuple[PolicyAgent, Callable[[], int]]:
+def sharing(model: Any, fixture: Fixture) -> tuple[PolicyAgent, Callable[[], int]]:
     agent = TransformersAgent(model)
     return agent, lambda: agent.tokens_pushed
 
 
-def copying(model: Any, server: Server) -> tuple[PolicyAgent, Callable[[], int]]:
+def copying(model: Any, fixture: Fixture) -> tuple[PolicyAgent, Callable[[], int]]:
     agent = TransformersAgent(tiny_model(seed=1))
     return agent, lambda: agent.tokens_pushed
 
 
-def on_a_device_of_its_own(model: Any, server: Server) -> tuple[PolicyAgent, Callable[[], int]]:
+def on_a_device_of_its_own(model: Any, fixture: Fixture) -> tuple[PolicyAgent, Callable[[], int]]:
     agent = TransformersAgent(model, device="cpu")
     return agent, lambda: agent.tokens_pushed
 
 
-def in_another_process(model: Any, server: Server) -> tuple[PolicyAgent, Callable[[], int]]:
+def in_another_process(model: Any, fixture: Fixture) -> tuple[PolicyAgent, Callable[[], int]]:
+    server = fixture("server")
     return ProcessAgent(model, address=server.address), lambda: len(server.events())
 
 
-def of_the_docs(model: Any, server: Server) -> tuple[PolicyAgent, Callable[[], int]]:
+def on_a_vllm_server(model: Any, fixture: Fixture) -> tuple[PolicyAgent, Callable[[], int]]:
+    url = fixture("vllm_float32_url")
+    before = computed_tokens(url)
+    return VLLMAgent([url]), lambda: computed_tokens(url) - before
+
+
+def of_the_docs(model: Any, fixture: Fixture) -> tuple[PolicyAgent, Callable[[], int]]:
     """The agent of docs/agents.md."""
     names: dict[str, Any] = {}
     exec(PAGE_CODE, names)
@@ -71,12 +82,23 @@ def of_the_docs(model: Any, server: Server) -> tuple[PolicyAgent, Callable[[], i
     return agent, lambda: len(calls)
 
 
-AGENTS = [sharing, copying, on_a_device_of_its_own, in_another_process, of_the_docs]
+AGENTS = [
+    *(sharing, copying, on_a_device_of_its_own, in_another_process, of_the_docs),
+    pytest.param(on_a_vllm_server, marks=pytest.mark.vllm),
+]
 
 
 @pytest.fixture(params=AGENTS, ids=lambda make: make.__name__)
-def make(request: pytest.FixtureRequest, server: Server) -> Callable[[Any], Trained]:
-    return lambda model: Trained(model, *request.param(model, server))
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Trained]]:
+    made: list[Trained] = []
+
+    def make(model: Any) -> Trained:
+        made.append(Trained(model, *request.param(model, request.getfixturevalue)))
+        return made[-1]
+
+    yield make
+    for trained in made:
+        getattr(trained.agent, "close", int)()
 
 
 @pytest.fixture
@@ -176,13 +198,16 @@ def test_nothing_computes_while_it_rests_after_requests_that_were_cancelled(
 
     async def give_up() -> None:
         asked = [asyncio.ensure_future(trained.agent.generate(ids, endless)) for ids in CONTEXTS]
-        await asyncio.sleep(0.05)
+        while not trained.work():
+            await asyncio.sleep(0.01)
         for each in asked:
             each.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
 
     with trained.agent.awake():
         asyncio.run(give_up())
+    if isinstance(trained.agent, VLLMAgent):  # a server hears of it later, on a device of its own
+        time.sleep(1.0)
     before = trained.work()
     time.sleep(0.2)
     assert trained.work() == before > 0

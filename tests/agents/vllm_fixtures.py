@@ -6,7 +6,9 @@ Where GYMNAST_TEST_VLLM_URL names such a server that runs, it is used, which spa
 """
 
 import os
+import re
 import subprocess
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ OPTIONS = ("--max-model-len", "1024", "--enforce-eager", *WHOLE_PROMPTS)
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else every server computes on the first core
     "HF_HUB_OFFLINE": "1",
     "VLLM_API_KEY": "",  # none, so that a test need not know it
 }
@@ -70,6 +73,23 @@ def serve(vllm_command: str) -> Iterator[Serve]:
     yield serve
     for each in started:
         each.end()
+
+
+def computed_tokens(url: str) -> int:
+    """How many tokens a server has read and sampled."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    counts = re.findall(
+        r"^vllm:(?:prompt|generation)_tokens_total\{.*\} (\S+)$", text, re.MULTILINE
+    )
+    return int(sum(map(float, counts)))
+
+
+@pytest.fixture(scope="session")
+def vllm_float32_url(serve: Serve) -> str:
+    """One server of the tiny model in float32, in which greedy tokens are equal to the last."""
+    (url,) = serve(tiny_model(), options=["--max-model-len", "2048"]).urls
+    return url
 
 
 @pytest.fixture(scope="session")
