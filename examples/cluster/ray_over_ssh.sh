@@ -16,8 +16,10 @@ export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$token"
 ray=$(command -v ray)
 
 end() {
-    for child in $(jobs -p); do kill -- "-$child" 2> /dev/null || true; done
-    wait
+    for child in $(jobs -p | tac); do # the head last: the others tell it that they leave
+        kill -- "-$child" 2> /dev/null || true
+        wait "$child" || true
+    done
     rm -f "$token"
 }
 trap end EXIT
