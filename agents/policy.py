@@ -36,10 +36,12 @@ class PolicyWeights:
             samples with this very model has nothing to copy.
         process_index: Of this training process. Where the agents of several processes share a
             server, that of process 0 sends.
+        sent: What the agent of process 0 returned from `send_weights`; None where it has none.
     """
 
     model: Any
     process_index: int = 0
+    sent: Any = None
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every weight under its name in a model without adapters; adapters are merged in."""
@@ -101,6 +103,10 @@ class PolicyAgent(Agent, Protocol):
 
     `metrics()`, if there is one, returns numbers by name (`area/name`), counted since it was last
     called. They go into the metrics of every step, those of several processes added up.
+
+    `send_weights(weights, version)`, if there is one, is called in process 0 alone, before
+    `update_weights` anywhere. It gives the weights to what all processes share, and returns
+    something that can be pickled: in every process it is `weights.sent`.
 
     An agent that starts processes ends them itself when Python ends (`weakref.finalize`).
     `generate_all`, if there is one, gets the requests of a round together; see

@@ -5,7 +5,7 @@ agents/vllm/checks.py     what must hold of the servers
 agents/vllm/server.py     one server
 agents/vllm/servers.py    several: which one is asked, what happens when one is lost
 agents/vllm/versions.py   which weights an answer was sampled from
-agents/vllm/handover.py   new weights
+agents/vllm/weights       new weights
 agents/vllm/launch.py     servers that a run starts
 agents/vllm/connection.py what it has open in one process
 """
@@ -16,17 +16,20 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gymnast.agents.policy import PolicyWeights
 from gymnast.agents.vllm.checks import check_servers, check_settings, check_urls, of_agent
 from gymnast.agents.vllm.connection import Connection
-from gymnast.agents.vllm.handover import CurrentWeights
 from gymnast.agents.vllm.launch import Launched, make_launch
 from gymnast.agents.vllm.server import Request, Server, open_session
 from gymnast.agents.vllm.servers import Servers
-from gymnast.agents.vllm.versions import probe
+from gymnast.agents.vllm.versions import KnownWeights, probe
+from gymnast.agents.vllm.weights.choice import AUTO
+from gymnast.agents.vllm.weights.handover import AdaptersRefused, CurrentWeights
+from gymnast.agents.vllm.weights.start import write_start
 from gymnast.agents.vllm.wire import check_sampling, generate_body, read_answer
 from gymnast.errors import UsageError
 from gymnast.types import Completion, Sampling
@@ -52,6 +55,7 @@ class VLLMAgent:
         tokenizer: The model's; ids beyond it are never sampled.
         api_key_env: The environment variable with the servers' key; none is sent where it is unset.
         api_key: The key itself, instead; copies of the agent hold it.
+        weights: How new weights get to the servers: "auto", "folder", "adapters", "nccl" or "ipc".
         weights_folder: A folder that this process and the servers see, for new weights; by default
             in shared memory.
         request_timeout_s: How long one completion may take before its server counts as lost.
@@ -62,6 +66,8 @@ class VLLMAgent:
         repeatable: False: a server batches requests as they come, and a token's last bits depend on
             its batch.
         context_length: The shortest of the servers' longest contexts, in tokens.
+        kept_across_weights: How many requests so far went on under new weights. Their keys and
+            values were computed anew.
 
     Raises:
         ConfigError: A server cannot be reached, or cannot be used as it was started.
@@ -78,6 +84,7 @@ class VLLMAgent:
         tokenizer: Any = None,
         api_key_env: str = "VLLM_API_KEY",
         api_key: str | None = None,
+        weights: str = AUTO,
         weights_folder: str | None = None,
         request_timeout_s: float = 1800.0,
         lost_after_s: float = LOST_AFTER_S,
@@ -88,8 +95,9 @@ class VLLMAgent:
         self._api_key = os.environ.get(api_key_env) if api_key is None else api_key
         self._request_timeout_s, self._lost_after_s = request_timeout_s, lost_after_s
         self._weights: CurrentWeights | None = CurrentWeights(
-            None if weights_folder is None else Path(weights_folder)
+            None if weights_folder is None else Path(weights_folder), weights, model
         )
+        self.kept_across_weights = 0
         self._known = self._weights.known
         self._connection: Connection | None = None
         self._opening = threading.Lock()
@@ -183,7 +191,7 @@ class VLLMAgent:
             return generate_body(
                 context_ids,
                 sampling,
-                model=self._model,
+                model=self._known.model(self._model, sent),
                 max_tokens=most,
                 version=sent,
                 unused_ids=self._unused_ids,
@@ -192,6 +200,7 @@ class VLLMAgent:
         def read(answer: Any, sent: str) -> Completion:
             sampled = read_answer(answer, sampling, most)
             spans = self._known.spans(sampled, sent)
+            self.kept_across_weights += len(spans) > 1
             return Completion(sampled.ids, sampled.logprobs, sampled.stop, versions=spans)
 
         return await servers.generate(Request(context_ids, make_body, read))
@@ -201,22 +210,48 @@ class VLLMAgent:
         """Do nothing: the servers have a device of their own."""
         yield
 
-    def update_weights(self, weights: PolicyWeights, version: int) -> None:
-        """Give every server new weights; process 0 sends, the others wait until all have them.
+    def send_weights(self, weights: PolicyWeights, version: int) -> KnownWeights:
+        """Give every server new weights; the agents of other processes follow what is returned.
 
         Raises:
-            ConfigError: A server refuses.
-            OSError: The weights cannot be written.
+            NoServers: No server is left.
+            ConfigError: A server refuses, or samples with other weights afterwards.
+            DiskFull: There is no room for the weights.
             UsageError: This agent is a copy, made by pickle or by a fork, which only samples.
         """
-        connection = self._connected()
+        connection, own = self._connected(), self._own_weights()
+        connection.run(own.choose(weights.model, connection.servers.all))
+        lost = set(connection.servers.all) - set(connection.servers.up)
+        own.write(weights.model, version, lost)
+        try:
+            connection.run(connection.servers.load_all())
+        except AdaptersRefused as refused:
+            own.merge_adapters(refused)
+            own.write(weights.model, version, lost)
+            connection.run(connection.servers.load_all())
+        own.sent()
+        return self._known
+
+    def update_weights(self, weights: PolicyWeights, version: int) -> None:
+        """Sample from new weights from now on, on the servers that report them.
+
+        Raises:
+            Exception: As `send_weights`, where that was not called before.
+        """
+        if weights.sent is None:
+            self.send_weights(weights, version)
+        elif weights.process_index > 0:
+            connection = self._connected()
+            self._own_weights().follow(weights.sent)
+            connection.run(connection.servers.load_all())
+
+    def _own_weights(self) -> CurrentWeights:
         if self._weights is None:
             raise UsageError(
                 "update_weights: this VLLMAgent is a copy of one in another process, and only "
                 "samples; hand weights over by the first one"
             )
-        self._weights.write(weights.model, version)
-        connection.run(connection.servers.load_all())
+        return self._weights
 
     def metrics(self) -> dict[str, float]:
         """Of this process's requests since this was last asked; see docs/metrics.md."""
@@ -237,6 +272,7 @@ def trained_vllm_agent(
     launch: Mapping[str, Any] | None = None,
     served_model: str = "policy",
     api_key_env: str = "VLLM_API_KEY",
+    weights: str = AUTO,
     weights_folder: str | None = None,
     request_timeout_s: float = 1800.0,
     lost_after_s: float | None = None,
@@ -250,6 +286,7 @@ def trained_vllm_agent(
         launch: how to start some: the fields of `agents/vllm/launch.py:Launch`.
         served_model: The name that the servers serve the model under.
         api_key_env: See `VLLMAgent`, as for the following.
+        weights: How new weights get to the servers.
         weights_folder: For new weights.
         request_timeout_s: For one completion.
         lost_after_s: How long to wait while no server answers; by default 120, and for servers that
@@ -263,7 +300,8 @@ def trained_vllm_agent(
         launched, wait_s = None, LOST_AFTER_S if lost_after_s is None else lost_after_s
         if launch is not None:
             how = make_launch(launch)
-            launched = Launched(how, model, tokenizer, served_model)
+            write = partial(write_start, way=weights)
+            launched = Launched(how, model, tokenizer, served_model, write=write)
             urls = launched.urls
             wait_s = how.start_timeout_s if lost_after_s is None else lost_after_s
         assert urls is not None
@@ -273,6 +311,7 @@ def trained_vllm_agent(
             tokenizer=tokenizer,
             api_key_env=api_key_env,
             api_key=None if launched is None else launched.api_key,
+            weights=weights,
             weights_folder=weights_folder,
             request_timeout_s=request_timeout_s,
             lost_after_s=wait_s,

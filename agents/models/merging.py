@@ -62,6 +62,20 @@ def save_merged(model: Any, folder: Path) -> None:
         copy.deepcopy(model).merge_and_unload().save_pretrained(folder)
 
 
+def save_base(model: Any, folder: Path) -> None:
+    """Save a model without its adapters, as it was before them.
+
+    Args:
+        model: Of Transformers, or of peft around one.
+        folder: New.
+    """
+    if not hasattr(model, "merge_and_unload"):
+        model.save_pretrained(folder)
+        return
+    causal = model.get_base_model()
+    causal.save_pretrained(folder, state_dict=_bare_state(causal, _adapted(causal)))
+
+
 @torch.no_grad()
 def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Every parameter by its name in the model without adapters, which are merged in.

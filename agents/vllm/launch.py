@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.request
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -113,6 +113,15 @@ def make_launch(settings: Mapping[str, Any]) -> Launch:
     return Launch(**settings)
 
 
+WriteModel = Callable[[Any, Path], Sequence[str]]
+
+
+def _write_merged(model: Any, folder: Path) -> Sequence[str]:
+    with no_progress_bars():
+        save_merged(model, folder)
+    return ()
+
+
 class Launched:
     """Servers that were started; they end with `end`, with this object, or with the process.
 
@@ -121,6 +130,7 @@ class Launched:
         model: That is trained; the servers begin with its weights, adapters merged in.
         tokenizer: The model's.
         served_model: The name under which it is served.
+        write: Writes the model to a folder; returns options that servers of this folder need.
 
     Attributes:
         urls: Of the servers, which answer.
@@ -130,11 +140,18 @@ class Launched:
         ConfigError: One does not start; the end of its output is quoted.
     """
 
-    def __init__(self, launch: Launch, model: Any, tokenizer: Any, served_model: str) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        model: Any,
+        tokenizer: Any,
+        served_model: str,
+        *,
+        write: WriteModel = _write_merged,
+    ) -> None:
         own = tempfile.TemporaryDirectory(prefix="gymnast-vllm-")
         folder = Path(own.name) / "model"
-        with no_progress_bars():
-            save_merged(model, folder)
+        needed = write(model, folder)
         tokenizer.save_pretrained(folder)
         logs = Path(launch.log_folder or own.name)
         logs.mkdir(parents=True, exist_ok=True)
@@ -152,6 +169,7 @@ class Launched:
                 *(*launch.command, "serve", str(folder), "--served-model-name", served_model),
                 *("--host", HOST, "--port", str(port), *NEEDED),
                 *("--dtype", str(model.dtype).removeprefix("torch.")),
+                *needed,
                 *launch.options,
             ]
             log = logs / f"{port}.log"

@@ -93,6 +93,8 @@ class Server:
     ) -> Any:
         """Send one request; returns the JSON of the answer, None where it has none.
 
+        Routes under /v1 that answer with a sentence of success have none either.
+
         Raises:
             ServerLost: The server cannot be reached, is too slow, or is broken.
             ConfigError: It refuses the request.
@@ -113,6 +115,8 @@ class Server:
             raise ServerLost(f"{self.url}{path}: status {answer.status}: {_reason(text)}")
         if answer.status >= 400:
             raise ConfigError(self._refusal(path, answer.status, text))
+        if text.startswith("Success"):
+            return None
         try:
             return json.loads(text) if text.strip() else None
         except ValueError as error:

@@ -36,17 +36,29 @@ class KnownWeights:
         named: Whether the run has handed weights over; before, servers have weights of their own
             under any name.
         is_copy: Whether another process hands weights over, unseen by this one.
+        adapters: Whether they are adapters, which the servers have beside the model, under the name
+            of the weights. A request ends with those that it began with.
     """
 
     run: str = field(default_factory=lambda: f"gymnast-{secrets.token_hex(4)}")
     version: int = 0
     named: bool = False
     is_copy: bool = False
+    adapters: bool = False
 
     @property
     def name(self) -> str:
         """What the servers call these weights."""
         return f"{self.run}:{self.version}"
+
+    def model(self, served: str, sent: str) -> str:
+        """The model that a request names.
+
+        Args:
+            served: The name under which the servers serve the model.
+            sent: The name of the weights that the request is sent under.
+        """
+        return sent if self.adapters and self.named else served
 
     def copied(self) -> "KnownWeights":
         """For another process, which only samples."""
@@ -92,7 +104,7 @@ class KnownWeights:
             )
         if self.is_copy and spans[0].version > oldest:
             raise SentTooEarly(f"{self.run}:{spans[-1].version}")
-        return spans
+        return [VersionSpan(0, at, oldest)] if self.adapters else spans
 
 
 def probe(model: str, known: KnownWeights) -> Request[object]:
@@ -105,7 +117,8 @@ def probe(model: str, known: KnownWeights) -> Request[object]:
     sampling = Sampling(max_new_tokens=1)
 
     def make_body(sent: str) -> dict[str, Any]:
-        return generate_body([0], sampling, model=model, max_tokens=1, version=sent)
+        named = known.model(model, sent)
+        return generate_body([0], sampling, model=named, max_tokens=1, version=sent)
 
     def read(answer: Any, sent: str) -> object:
         return known.spans(read_answer(answer, sampling, 1), sent)

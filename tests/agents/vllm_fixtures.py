@@ -18,6 +18,7 @@ import torch
 
 from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.agents.vllm.launch import Launch, Launched
+from gymnast.agents.vllm.weights.start import write_start
 
 Serve = Callable[..., Launched]
 # A CPU's random generator has no offset, which vLLM 0.32 sets back where it splits the prompt of a
@@ -66,6 +67,7 @@ def serve(vllm_command: str) -> Iterator[Serve]:
                 tiny_model().to(torch.bfloat16) if model is None else model,
                 tokenizer or tiny_tokenizer(),
                 "policy",
+                write=write_start,
             )
         )
         return started[-1]

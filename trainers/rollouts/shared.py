@@ -69,7 +69,11 @@ class SharedRollouts:
         Raises:
             Exception: What an agent raised, in this process or another.
         """
-        weights = PolicyWeights(model, self.accelerator.process_index)
+        process = self.accelerator.process_index
+        weights = PolicyWeights(model, process)
+        if (send := getattr(self.agent, "send_weights", None)) is not None:
+            first = together(self.accelerator, lambda: send(weights, version) if not process else 0)
+            weights = replace(weights, sent=first[0])
         together(self.accelerator, lambda: self.agent.update_weights(weights, version))
 
     def agent_metrics(self) -> dict[str, float]:

@@ -1,0 +1,68 @@
+"""What a server says of itself that decides how it gets new weights."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gymnast.agents.vllm.server import Server
+from gymnast.errors import ServerLost
+
+INFO_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """How one server was started.
+
+    Attributes:
+        device: "cuda", "cpu", ...
+        dtype: Of its weights, "bfloat16" say.
+        untied: Whether its head was told to have a weight of its own.
+        lora_rank: The highest rank of an adapter; 0 where it can load none.
+        transfer: The engine of vLLM's for new weights that it was started with, "nccl" say, or "".
+        workers: How many processes hold its model.
+        sleeps: Whether it can give its device's memory back.
+        unpickles: Whether it takes handles of memory, which come as a pickle.
+    """
+
+    device: str
+    dtype: str
+    untied: bool = False
+    lora_rank: int = 0
+    transfer: str = ""
+    workers: int = 1
+    sleeps: bool = False
+    unpickles: bool = False
+
+
+async def ask_facts(server: Server) -> Facts:
+    """How a server was started.
+
+    Raises:
+        ServerLost: It does not answer.
+        ConfigError: It has no routes for new weights.
+    """
+    answer = await server.ask("GET", "/server_info", timeout_s=INFO_TIMEOUT_S, config_format="json")
+    try:
+        return read_facts(answer)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ServerLost(f"{server.url}/server_info: cannot be read ({error!r})") from error
+
+
+def read_facts(info: Mapping[str, Any]) -> Facts:
+    """The facts in an answer of `/server_info?config_format=json`."""
+    config, environment = info["vllm_config"], info.get("vllm_env") or {}
+    model, lora = config["model_config"], config.get("lora_config") or {}
+    overrides = model.get("hf_overrides") or {}
+    can_load = environment.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING") in (True, 1, "1")
+    parallel = config.get("parallel_config") or {}
+    return Facts(
+        device=str(config["device_config"]["device"]).partition(":")[0],
+        dtype=str(model["dtype"]).removeprefix("torch."),
+        untied=isinstance(overrides, Mapping) and overrides.get("tie_word_embeddings") is False,
+        lora_rank=int(lora.get("max_lora_rank", 0)) if can_load else 0,
+        transfer=(config.get("weight_transfer_config") or {}).get("backend", ""),
+        workers=int(parallel.get("world_size", 1)) * int(parallel.get("data_parallel_size", 1)),
+        sleeps=bool(model.get("enable_sleep_mode")),
+        unpickles=environment.get("VLLM_ALLOW_INSECURE_SERIALIZATION") in (True, 1, "1"),
+    )

@@ -1,0 +1,62 @@
+"""Heads that share the weight of the embedding, on vLLM's CPU build.
+
+There a server computes the head with a packed copy of its weight. A head with a weight of its own
+is packed anew with each new weight; one that shares the embedding's is not, and goes on as it was
+when the server started, without a word. So servers on a CPU are started with
+`--hf-overrides '{"tie_word_embeddings": false}'` and get the head's weight explicitly.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+FILE = "head.safetensors"
+INDEX = "model.safetensors.index.json"
+UNTIED = ("--hf-overrides", json.dumps({"tie_word_embeddings": False}))
+
+
+def is_tied(model: Any) -> bool:
+    """Whether a model's head shares the weight of its embedding."""
+    return bool(_tied_names(model))
+
+
+def trains_tied_head(model: Any) -> bool:
+    """Whether training changes a weight that embedding and head share."""
+    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if not is_tied(model):
+        return False
+    ends = (causal.get_input_embeddings(), causal.get_output_embeddings())
+    return any(weight.requires_grad for end in ends for weight in end.parameters())
+
+
+def save_head(model: Any, folder: Path) -> None:
+    """Add the head to a saved model, as a weight of its own; nothing if it has one.
+
+    Args:
+        model: That was saved.
+        folder: With its safetensors files.
+    """
+    index = json.loads((folder / INDEX).read_text()) if (folder / INDEX).exists() else None
+    for head, embedding in _tied_names(model).items():
+        file = folder / (index["weight_map"][embedding] if index else "model.safetensors")
+        with safe_open(file, "pt") as saved:
+            if head in saved.keys():  # noqa: SIM118 - it is no dict
+                continue
+            weight = saved.get_tensor(embedding)
+        save_file({head: weight}, folder / FILE, metadata={"format": "pt"})
+        if index:
+            index["weight_map"][head] = FILE
+            (folder / INDEX).write_text(json.dumps(index))
+
+
+def _tied_names(model: Any) -> dict[str, str]:
+    """The name of the head's weight in a file, and that of the embedding's, if they are one."""
+    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    head, embedding = causal.get_output_embeddings(), causal.get_input_embeddings()
+    if head is None or not causal.config.get_text_config().tie_word_embeddings:
+        return {}
+    names = {id(module): name for name, module in causal.named_modules()}
+    return {f"{names[id(head)]}.weight": f"{names[id(embedding)]}.weight"}

@@ -1,0 +1,46 @@
+"""What servers that a run starts begin with, so that new weights reach them later."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gymnast.agents.loading.model_source import no_progress_bars
+from gymnast.agents.models.merging import save_base, save_merged
+from gymnast.agents.vllm.weights.adapters import highest_rank, server_rank, why_merged
+from gymnast.agents.vllm.weights.choice import ADAPTERS, AUTO, check_way
+from gymnast.agents.vllm.weights.heads import UNTIED, save_head, trains_tied_head
+
+# Requests that begin with newer adapters do not wait for those that go on with older ones; on a CPU
+# they do, because vLLM 0.32 dies there of two in one batch.
+ADAPTERS_AT_ONCE, ADAPTERS_AT_ONCE_ON_A_CPU, ADAPTERS_LOADED = 2, 1, 4
+
+
+def write_start(model: Any, folder: Path, *, way: str = AUTO) -> Sequence[str]:
+    """Write the model that servers start with; returns the options of `vllm serve` that it needs.
+
+    Args:
+        model: That is trained.
+        folder: New.
+        way: Of new weights: one of `choice.WAYS`.
+
+    Raises:
+        ConfigError: There is no such way.
+    """
+    check_way(way)
+    with no_progress_bars():
+        if way in (AUTO, ADAPTERS) and why_merged(model) is None:
+            save_base(model, folder)
+            on_gpu = torch.accelerator.is_available()
+            at_once = ADAPTERS_AT_ONCE if on_gpu else ADAPTERS_AT_ONCE_ON_A_CPU
+            rank = server_rank(highest_rank(model))
+            return (
+                *("--enable-lora", "--max-lora-rank", str(rank)),
+                *("--max-loras", str(at_once), "--max-cpu-loras", str(ADAPTERS_LOADED)),
+            )
+        save_merged(model, folder)
+        if torch.accelerator.is_available() or not trains_tied_head(model):
+            return ()
+        save_head(model, folder)
+        return UNTIED

@@ -1,0 +1,45 @@
+"""A head with a weight of its own, in the files of a model that has none."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from gymnast.agents.loading.tiny import tiny_model
+from gymnast.agents.vllm.weights.heads import is_tied, save_head, trains_tied_head
+from gymnast.agents.vllm.weights.start import write_start
+
+
+@pytest.mark.parametrize("shard", ["50GB", "1MB"])
+def test_the_head_is_the_embedding_under_its_own_name(tmp_path: Path, shard: str) -> None:
+    model = tiny_model()
+    model.save_pretrained(tmp_path, max_shard_size=shard)
+    save_head(model, tmp_path)
+    (head,) = load_file(tmp_path / "head.safetensors").items()
+    assert head[0] == "lm_head.weight"
+    assert torch.equal(head[1], model.get_input_embeddings().weight)
+    index = tmp_path / "model.safetensors.index.json"
+    assert index.exists() is (shard == "1MB")
+    if index.exists():  # what is not in the index is not loaded
+        assert json.loads(index.read_text())["weight_map"]["lm_head.weight"] == "head.safetensors"
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+        assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)
+
+
+def test_a_head_of_its_own_is_left_alone(tmp_path: Path) -> None:
+    model = tiny_model(tie_word_embeddings=False)
+    model.save_pretrained(tmp_path)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    save_head(model, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert not is_tied(model) and not trains_tied_head(model)
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="servers on a GPU need no such mend")
+def test_servers_on_a_cpu_start_with_such_a_head(tmp_path: Path) -> None:
+    assert write_start(tiny_model(), tmp_path / "tied")[0] == "--hf-overrides"
+    assert (tmp_path / "tied" / "head.safetensors").exists()
+    assert write_start(tiny_model(tie_word_embeddings=False), tmp_path / "untied") == ()
