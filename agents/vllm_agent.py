@@ -24,6 +24,7 @@ from gymnast.agents.policy import PolicyWeights
 from gymnast.agents.vllm.checks import check_servers, check_settings, check_urls, of_agent
 from gymnast.agents.vllm.connection import Connection
 from gymnast.agents.vllm.launch import Launched, make_launch
+from gymnast.agents.vllm.launch_for_all import launch_for_all
 from gymnast.agents.vllm.server import Request, Server, open_session
 from gymnast.agents.vllm.servers import Servers
 from gymnast.agents.vllm.versions import KnownWeights, probe
@@ -62,6 +63,7 @@ class VLLMAgent:
         lost_after_s: How long to wait for a server to come back while none answers.
 
     Attributes:
+        urls: Of the servers' roots.
         samples_while_training: True; see `gymnast.agents.PolicyAgent`.
         repeatable: False: a server batches requests as they come, and a token's last bits depend on
             its batch.
@@ -89,7 +91,7 @@ class VLLMAgent:
         request_timeout_s: float = 1800.0,
         lost_after_s: float = LOST_AFTER_S,
     ) -> None:
-        self._urls = check_urls(urls)
+        self.urls = check_urls(urls)
         self._model, self._tokenizer = model, tokenizer
         self._api_key_env = api_key_env
         self._api_key = os.environ.get(api_key_env) if api_key is None else api_key
@@ -144,7 +146,7 @@ class VLLMAgent:
     async def _open(self) -> Servers:
         session, name = open_session(self._api_key), self._known.name
         return Servers(
-            [Server(url, session, self._api_key_env, name) for url in self._urls],
+            [Server(url, session, self._api_key_env, name) for url in self.urls],
             self._weights or self._known,
             probe(self._model, self._known),
             request_timeout_s=self._request_timeout_s,
@@ -283,7 +285,8 @@ def trained_vllm_agent(
         model: That is trained.
         tokenizer: The model's.
         urls: Of servers that run already; or
-        launch: how to start some: the fields of `agents/vllm/launch.py:Launch`.
+        launch: how to start some: the fields of `agents/vllm/launch.py:Launch`. Of several
+            training processes on one machine, the first starts them for all.
         served_model: The name that the servers serve the model under.
         api_key_env: See `VLLMAgent`, as for the following.
         weights: How new weights get to the servers.
@@ -297,12 +300,13 @@ def trained_vllm_agent(
     """
     with of_agent(urls, launch):
         check_settings(urls, launch)
-        launched, wait_s = None, LOST_AFTER_S if lost_after_s is None else lost_after_s
+        launched, api_key = None, None
+        wait_s = LOST_AFTER_S if lost_after_s is None else lost_after_s
         if launch is not None:
             how = make_launch(launch)
             write = partial(write_start, way=weights)
-            launched = Launched(how, model, tokenizer, served_model, write=write)
-            urls = launched.urls
+            start = partial(Launched, how, model, tokenizer, served_model, write=write)
+            launched, (urls, api_key) = launch_for_all(start)
             wait_s = how.start_timeout_s if lost_after_s is None else lost_after_s
         assert urls is not None
         agent = VLLMAgent(
@@ -310,7 +314,7 @@ def trained_vllm_agent(
             model=served_model,
             tokenizer=tokenizer,
             api_key_env=api_key_env,
-            api_key=None if launched is None else launched.api_key,
+            api_key=api_key,
             weights=weights,
             weights_folder=weights_folder,
             request_timeout_s=request_timeout_s,
