@@ -20,6 +20,7 @@ from gymnast.agents.caches.own_forward import OwnForward
 from gymnast.agents.engine.engine import Engine, Request
 from gymnast.agents.engine.state_engine import StateEngine
 from gymnast.agents.engine.thread import EngineThread
+from gymnast.agents.loading.vocabulary import unused_ids_of
 from gymnast.agents.models.adapters import folded
 from gymnast.agents.models.check_model import check_model
 from gymnast.agents.models.context_limits import longest_context
@@ -51,7 +52,8 @@ class TransformersAgent:
         model: A causal language model of Transformers; it is put into evaluation mode and shared,
             not copied, unless `device` is given. Call `weights_changed()` after changing its
             weights yourself, and do not call the model while completions are awaited.
-        tokenizer: Not needed to sample; kept for reading what was sampled.
+        tokenizer: The model's. Ids that have a logit and are no token of it (a padded vocabulary)
+            are never sampled; without a tokenizer every id may be.
         max_batch: How many completions are sampled at once; more wait their turn.
         context_length: The longest context with its completion, in tokens; by default what the
             model was made for.
@@ -74,6 +76,7 @@ class TransformersAgent:
             attention cannot be packed (Mamba, linear attention, ALiBi); as exact, and slower. The
             requests that sample share a pass there where the model allows it, which is tried on a
             few tokens first. docs/models.md lists the families of Transformers.
+        unused_ids: The ids that are never sampled.
         keeps_experts: Whether completions say which experts were chosen.
         samples_while_training: Whether it has a copy; see `gymnast.agents.PolicyAgent`.
         kept_across_weights: How many requests so far got new weights while they were computed. They
@@ -112,6 +115,7 @@ class TransformersAgent:
         self._awake = 0  # blocks that are open
         self.model = model = model if device is None else copied(model, device)
         self.tokenizer = tokenizer
+        self.unused_ids = [] if tokenizer is None else unused_ids_of(tokenizer, model)
         longest = longest_context(model.config) or context_length or LONGEST_CONTEXT
         self.context_length = longest if context_length is None else min(context_length, longest)
         if kv_budget_bytes is None:
@@ -145,6 +149,7 @@ class TransformersAgent:
                 prefill_tokens=prefill_tokens,
                 kv_budget_bytes=budget,
                 routers=routers,
+                unused_ids=self.unused_ids,
             )
             shared = "sequences share" if forward.batching else "one sequence"
             logger.info("sampling on the path 'states' (%s a forward pass): %s", shared, error)
@@ -164,6 +169,7 @@ class TransformersAgent:
             budget_tokens=budget // token_bytes,
             prefill_tokens=prefill_tokens,
             routers=routers,
+            unused_ids=self.unused_ids,
         )
 
     @property

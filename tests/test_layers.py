@@ -69,7 +69,9 @@ ROOMS = {
     "agents.engine": "agents.caches agents.models",
     "agents.vllm": "agents.loading agents.models",
     "agents.vllm.weights": "agents.loading agents.models agents.vllm",
-    "agents": "agents.caches agents.engine agents.models agents.vllm agents.vllm.weights",
+    "agents": (
+        "agents.caches agents.engine agents.loading agents.models agents.vllm agents.vllm.weights"
+    ),
     "trainers.base": "",
     "trainers.data": "trainers.base",
     "trainers.algorithms": "trainers.base",

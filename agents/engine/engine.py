@@ -7,6 +7,7 @@ CUDA graphs and no speculative decoding.
 """
 
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from gymnast.agents.engine.kv_cache import KVCache, Row
-from gymnast.agents.engine.sampling import Draw, sample
+from gymnast.agents.engine.sampling import Draw, as_unused, sample
 from gymnast.agents.engine.step_plan import Chunk, StepPlan, decoding_order
 from gymnast.agents.models.attention import planned
 from gymnast.agents.models.routing import Routers
@@ -97,6 +98,7 @@ class Engine:
         budget_tokens: How many tokens the cache holds at most, over all contexts.
         prefill_tokens: How many context tokens one step computes at most.
         routers: Of the model, where completions are to say which experts it chose.
+        unused_ids: Ids with a logit and no token; they are never sampled.
 
     Attributes:
         version: Of the weights, with which tokens are tagged.
@@ -110,8 +112,10 @@ class Engine:
         budget_tokens: int,
         prefill_tokens: int,
         routers: Routers | None = None,
+        unused_ids: Sequence[int] = (),
     ) -> None:
         self.model = model
+        self._unused = as_unused(unused_ids, model.device)
         self.version = 0
         self.max_batch = max_batch
         self.prefill_tokens = prefill_tokens
@@ -145,7 +149,7 @@ class Engine:
         requests = list(sampled_at)
         draws = [request.draw for request in requests]
         contexts = [request.tokens if request.draw.reads_context else [] for request in requests]
-        ids, logprobs = sample(logits, draws, contexts) if requests else ([], [])
+        ids, logprobs = sample(logits, draws, contexts, self._unused) if requests else ([], [])
         for request, token, logprob in zip(requests, ids, logprobs, strict=True):
             row = self.running[request]
             if request.accept(token, logprob, self.version):

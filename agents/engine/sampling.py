@@ -24,6 +24,11 @@ from transformers import (
 from gymnast.types import Sampling
 
 
+def as_unused(ids: Sequence[int], device: torch.device) -> torch.Tensor | None:
+    """Ids that are no tokens, as `sample` takes them; None where there are none."""
+    return torch.tensor(ids, device=device) if ids else None
+
+
 @dataclass
 class Draw:
     """How one request samples: its settings and its own stream of random numbers."""
@@ -64,7 +69,10 @@ def _filters(sampling: Sampling) -> LogitsProcessorList:
 
 @torch.inference_mode()
 def sample(
-    logits: torch.Tensor, draws: Sequence[Draw], contexts: Sequence[Sequence[int]]
+    logits: torch.Tensor,
+    draws: Sequence[Draw],
+    contexts: Sequence[Sequence[int]],
+    unused: torch.Tensor | None = None,
 ) -> tuple[list[int], list[float]]:
     """Sample one token for each row.
 
@@ -75,6 +83,8 @@ def sample(
         logits: [B, V].
         draws: How each row samples, B of them.
         contexts: The tokens before, B of them; of draws that read none, empty ones.
+        unused: Ids that are no tokens, which have no share in any distribution; None: there are
+            none.
 
     Returns:
         The token ids and their log-probabilities under the distribution they were drawn from.
@@ -82,7 +92,10 @@ def sample(
     Raises:
         FloatingPointError: There is a NaN among the logits.
     """
-    scores = _filtered(logits.float(), draws, contexts)
+    scores = logits.float()
+    if unused is not None:
+        scores.index_fill_(-1, unused.to(scores.device), -math.inf)
+    scores = _filtered(scores, draws, contexts)
     peaks, best = scores.max(dim=-1)  # [B]
     weights = (scores - peaks[:, None]).exp_()  # [B, V], in proportion to the probabilities
     points = torch.tensor([draw.random.random() for draw in draws], dtype=torch.float64)

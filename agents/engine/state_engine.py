@@ -7,6 +7,7 @@ request gets one token, and prefilling ones share a budget; `state_passes.py` sa
 share a forward pass.
 """
 
+from collections.abc import Sequence
 from concurrent.futures import InvalidStateError
 from contextlib import suppress
 
@@ -16,7 +17,7 @@ import torch
 from gymnast.agents.caches.continuation import Continuation
 from gymnast.agents.caches.own_forward import OwnForward
 from gymnast.agents.engine.engine import WORTH_WAITING_FOR, Request
-from gymnast.agents.engine.sampling import sample
+from gymnast.agents.engine.sampling import as_unused, sample
 from gymnast.agents.engine.state_passes import Progress, StatePasses
 from gymnast.agents.engine.state_store import State, StateStore, begins_with, shared_length
 from gymnast.agents.models.routing import Routers
@@ -35,6 +36,7 @@ class StateEngine:
         kv_budget_bytes: What the states in use and those kept may take. A request that would
             take more alone fails; others wait, and kept states go.
         routers: Of the model, where completions are to say which experts it chose.
+        unused_ids: See `Engine`.
 
     Attributes:
         version: Of the weights, with which tokens are tagged.
@@ -48,8 +50,10 @@ class StateEngine:
         prefill_tokens: int,
         kv_budget_bytes: int = KV_BUDGET_BYTES,
         routers: Routers | None = None,
+        unused_ids: Sequence[int] = (),
     ) -> None:
         self.forward = forward
+        self._unused = as_unused(unused_ids, forward.model.device)
         self.version = 0
         self.max_batch = max_batch
         self.prefill_tokens = prefill_tokens
@@ -143,7 +147,8 @@ class StateEngine:
     def _sample(self, logits: dict[Request, torch.Tensor]) -> None:
         draws = [request.draw for request in logits]
         contexts = [request.tokens if request.draw.reads_context else [] for request in logits]
-        ids, logprobs = sample(torch.stack(list(logits.values())), draws, contexts)
+        rows = torch.stack(list(logits.values()))
+        ids, logprobs = sample(rows, draws, contexts, self._unused)
         for request, token, logprob in zip(logits, ids, logprobs, strict=True):
             if request.accept(token, logprob, self.version):
                 request.experts = self.running[request].chosen

@@ -1,4 +1,8 @@
-"""Whether two tokenizers give every token the same id, so that one model can read another's ids."""
+"""Which ids are tokens, and whether they are the same tokens of two models.
+
+A model may have logits for more ids than its tokenizer has tokens: its vocabulary is padded, or has
+holes. Those are never sampled, and count in no distribution.
+"""
 
 from typing import Any
 
@@ -63,3 +67,25 @@ def _id(vocabulary: dict[str, int], token: str) -> str:
 def token_ids(tokenizer: Any) -> list[int]:
     """The ids of all tokens, in order; a model may have logits for more."""
     return sorted(set(tokenizer.get_vocab().values()))
+
+
+def unused_ids(tokenizer: Any, logits: int) -> list[int]:
+    """The ids that have a logit and no token, in order.
+
+    Args:
+        tokenizer: The model's.
+        logits: How many the model has.
+    """
+    return sorted(set(range(logits)) - set(token_ids(tokenizer)))
+
+
+def unused_ids_of(tokenizer: Any, model: Any, other: Any = None) -> list[int]:
+    """The ids for which a model has a logit and there is no token.
+
+    Args:
+        tokenizer: The model's.
+        model: Of Transformers.
+        other: One more, which reads the same tokens: ids for which it has a logit count as well.
+    """
+    sizes = [m.config.get_text_config().vocab_size for m in (model, other) if m is not None]
+    return unused_ids(tokenizer, max(sizes))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from gymnast.agents.loading.vocabulary import token_ids
+from gymnast.agents.loading.vocabulary import token_ids, unused_ids
 from gymnast.agents.vllm.launch import make_launch
 from gymnast.agents.vllm.server import GENERATE, Server, open_session
 from gymnast.errors import ConfigError, ServerLost
@@ -218,7 +218,7 @@ async def _check_vocabulary(server: Server, model: str, tokenizer: Any, key: str
         )
     for start in range(0, len(ids), IDS_AT_ONCE):
         await _compare(server, model, tokenizer, ids[start : start + IDS_AT_ONCE], key)
-    return sorted(set(range(logits)) - set(ids))
+    return unused_ids(tokenizer, logits)
 
 
 async def _logits(server: Server, model: str, key: str) -> int:
