@@ -74,7 +74,8 @@ def train(
     """
     model, tokenizer = load_model(model_name, dtype="float32")
     agent = TransformersAgent(model, tokenizer)  # samples; it shares the model's weights
-    policy = Policy(model, temperature=sampling.temperature)  # the model as the loss sees it
+    # The model as the loss sees it.
+    policy = Policy(model, temperature=sampling.temperature, unused_ids=agent.unused_ids)
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
 
     def make_env() -> Environment:

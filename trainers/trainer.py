@@ -20,6 +20,7 @@ import gymnasium
 
 from gymnast.agents import PolicyAgent
 from gymnast.agents.backends import agent_for
+from gymnast.agents.loading.vocabulary import unused_ids_of
 from gymnast.agents.policy import kv_beside_model
 from gymnast.errors import ConfigError
 from gymnast.shared_threads import MAX_THREADS, limit_threads
@@ -187,13 +188,15 @@ class Trainer:
         divided = asked_to_divide()
         self.accelerator = launched(make_trackers(trackers, path))
         model.to(self.accelerator.device)
+        teaching = teacher_model(learned.teacher, tokenizer, environment)
         self.learner = Learner(
             *(model, self.accelerator, learned, settings.learning),
             reward_weights={reward.name: reward.weight for reward in rewards},
             temperature=self.sampling.temperature,
             divided=divided,
             seed=self.seed,
-            teacher_model=teacher_model(learned.teacher, tokenizer, environment),
+            teacher_model=teaching,
+            unused_ids=unused_ids_of(tokenizer, model, teaching),
         )
         self.agent = agent_for(
             *(model, tokenizer, agent, settings.rollouts.concurrency),

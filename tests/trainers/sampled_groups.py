@@ -66,11 +66,11 @@ def forward_logprobs(model: Any, ids: list[int]) -> torch.Tensor:
     return torch.cat([torch.zeros(1, dtype=chosen.dtype), chosen])
 
 
-def just_sampled(model: Any, *, tokens: int = 24) -> Groups:
+def just_sampled(model: Any, *, tokens: int = 24, tokenizer: Any = None) -> Groups:
     """Two groups of four answers by an engine, with rewards that differ."""
 
     async def sample() -> Groups:
-        agent = TransformersAgent(model)
+        agent = TransformersAgent(model, tokenizer)
         prompts = [list(range(20 + n, 60 + n)) for n in range(2)]
         asked = (answer(agent, prompt, member) for prompt in prompts for member in range(4))
         answers = await asyncio.gather(*asked)

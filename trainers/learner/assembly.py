@@ -1,5 +1,6 @@
 """The parts of a learner, put together: in one process, or divided over several."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -77,7 +78,12 @@ def _own_rates(model: Any, rate: float | None) -> dict[torch.nn.Parameter, float
 
 
 def compared_with(
-    algorithm: Algorithm, model: Any, teacher_model: Any, temperature: float
+    algorithm: Algorithm,
+    model: Any,
+    teacher_model: Any,
+    *,
+    temperature: float,
+    unused_ids: Sequence[int],
 ) -> tuple[Reference | None, Teaching | None]:
     """The reference and the teacher of an algorithm.
 
@@ -85,14 +91,15 @@ def compared_with(
         ModelError: The model before training is one of them, and no longer there.
     """
     reference = teaching = None
+    how: dict[str, Any] = {"temperature": temperature, "unused_ids": unused_ids}
     if algorithm.kl is not None:
         check_base(model)
-        reference = Reference(model, temperature=temperature)
+        reference = Reference(model, **how)
     if algorithm.teacher is not None:
         if algorithm.teacher.is_base:
             check_base(model)
         other = None if teacher_model is None else teacher_model.to(model.device)
-        teaching = Teaching.of(algorithm.teacher, model, other, temperature=temperature)
+        teaching = Teaching.of(algorithm.teacher, model, other, **how)
     return reference, teaching
 
 

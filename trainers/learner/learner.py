@@ -64,6 +64,7 @@ class Learner:
         divided: What several processes divide among themselves.
         seed: Of dropout.
         teacher_model: That of `algorithm.teacher`, where it is another one.
+        unused_ids: Ids that have a logit and are no tokens; they are never sampled.
 
     Attributes:
         outcomes: The rewards that the run has seen.
@@ -88,6 +89,7 @@ class Learner:
         seed: int,
         divided: Divided = NOTHING,
         teacher_model: Any = None,
+        unused_ids: Sequence[int] = (),
     ) -> None:
         self._accelerator, self._seed = accelerator, seed
         self._settings = UpdateSettings(
@@ -97,7 +99,7 @@ class Learner:
         self._replays = settings.replay_routing
         self._refreshes_every = algorithm.kl.refresh_every_steps if algorithm.kl else 0
         self._reference, self._teaching = compared_with(
-            algorithm, model, teacher_model, temperature
+            *(algorithm, model, teacher_model), temperature=temperature, unused_ids=unused_ids
         )
         several = accelerator.num_processes > 1
         divided = divided if several else NOTHING
@@ -109,6 +111,7 @@ class Learner:
             temperature=temperature,
             activations=way or "keep",
             replay_routing=settings.replay_routing,
+            unused_ids=unused_ids,
         )
         self.memory = StepMemory(
             policy,

@@ -53,7 +53,15 @@ class Teaching:
     longest: int | None
 
     @classmethod
-    def of(cls, teacher: Teacher, policy: Any, other: Any, *, temperature: float) -> "Teaching":
+    def of(
+        cls,
+        teacher: Teacher,
+        policy: Any,
+        other: Any,
+        *,
+        temperature: float,
+        unused_ids: Sequence[int] = (),
+    ) -> "Teaching":
         """A teacher with its model.
 
         Args:
@@ -62,9 +70,11 @@ class Teaching:
             other: The teacher's own model, where it is another one.
             temperature: At which the actions are sampled; the teacher's logits are divided by it
                 too.
+            unused_ids: See `Policy`; the teacher's distributions leave them out too.
         """
         model = other if teacher.is_other else policy
-        scorer = Reference(model, temperature=temperature, as_it_is=not teacher.is_base)
+        how: dict[str, Any] = {"temperature": temperature, "unused_ids": unused_ids}
+        scorer = Reference(model, as_it_is=not teacher.is_base, **how)
         return cls(teacher, scorer, longest_context(model.config))
 
     def reads(self, trajectory: Trajectory) -> Trajectory | None:

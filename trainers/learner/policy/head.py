@@ -6,7 +6,7 @@ matrix, is in `trainers/learner/policy/token_logprobs.py`; what is more than a m
 a bound is computed by the model's own code (`agents/models/decoder.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,11 @@ from gymnast.agents.models.decoder import OwnHead, decoder_of
 from gymnast.agents.models.double_precision import FAILURES, Precision
 from gymnast.agents.models.float32_head import Float32Head, logits_type
 from gymnast.errors import ModelError
-from gymnast.trainers.learner.policy.token_logprobs import sums_and_entropies, token_logprobs
+from gymnast.trainers.learner.policy.token_logprobs import (
+    NEVER,
+    sums_and_entropies,
+    token_logprobs,
+)
 
 # Bytes of logits at once: enough rows for a fast matrix product, and little beside the rest.
 CPU_LOGITS_BYTES = 2**25
@@ -56,14 +60,17 @@ class Head:
     Args:
         causal: Of Transformers, without adapters around it.
         temperature: At which the actions were sampled; divides the logits.
+        unused_ids: Ids that are no tokens; they have no share in any distribution.
 
     Raises:
         ModelError: The model's logits cannot be made from the last hidden states of its decoder.
     """
 
-    def __init__(self, causal: Any, *, temperature: float) -> None:
+    def __init__(self, causal: Any, *, temperature: float, unused_ids: Sequence[int] = ()) -> None:
         self._causal = causal
         self._temperature = temperature
+        unused = [each for each in unused_ids if each < self._config.vocab_size]
+        self._unused = torch.tensor(unused) if unused else None
         self._own: OwnHead | None = None  # where the logits are more than what is known here
         self._choose()
 
@@ -87,6 +94,7 @@ class Head:
                 at_once=at_once,
                 dtype=logits_type(hidden) if type(head) is Float32Head else None,
                 entropies=entropies,
+                unused=self._unused_on(hidden.device),
             )
         measured: list[torch.Tensor] | None = [] if entropies else None
         logprobs = [
@@ -143,7 +151,16 @@ class Head:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """The logits that actions are drawn from: [a, V], float32."""
         logits = self._logits(hidden)
-        return logits if self._temperature == 1.0 else logits / self._temperature
+        if self._temperature != 1.0:
+            logits = logits / self._temperature
+        unused = self._unused_on(hidden.device)
+        return logits if unused is None else logits.index_fill(-1, unused, NEVER)
+
+    def _unused_on(self, device: torch.device) -> torch.Tensor | None:
+        """The ids that are no tokens, which stay where they were used last."""
+        if self._unused is not None:
+            self._unused = self._unused.to(device)
+        return self._unused
 
     def _logits_at_once(self, device: torch.device) -> int:
         """How many positions have their logits at the same time."""

@@ -45,6 +45,8 @@ class Policy(nn.Module):
             `Activations`. "recompute" is a third more computation for a fraction of the memory.
         replay_routing: Choose the experts that were chosen while sampling, where a micro-batch has
             them.
+        unused_ids: Ids that have a logit and are no tokens, which are never sampled: they have no
+            share in the distributions.
 
     Attributes:
         path: How trajectories go through the model. "packed": all tokens of a micro-batch are one
@@ -66,6 +68,7 @@ class Policy(nn.Module):
         temperature: float = 1.0,
         activations: Activations = "keep",
         replay_routing: bool = False,
+        unused_ids: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.model = model
@@ -80,7 +83,7 @@ class Policy(nn.Module):
             self._padded = PaddedForward(model, self._causal)
             self.path, self.not_packed = "padded", str(error)
         self._routers = Routers(model) if replay_routing else None
-        self._head = Head(self._causal, temperature=temperature)
+        self._head = Head(self._causal, temperature=temperature, unused_ids=unused_ids)
         self.activations = activations
 
     def train(self, mode: bool = True) -> "Policy":

@@ -9,7 +9,7 @@ hold the policy back for good.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -29,15 +29,23 @@ class Reference:
             it has adapters.
         temperature: At which the actions are sampled.
         as_it_is: Compute the model itself, with the weights that it has at the time.
+        unused_ids: See `Policy`.
     """
 
-    def __init__(self, model: Any, *, temperature: float = 1.0, as_it_is: bool = False) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        temperature: float = 1.0,
+        as_it_is: bool = False,
+        unused_ids: Sequence[int] = (),
+    ) -> None:
         self._adapted = hasattr(model, "disable_adapter") and not as_it_is
         self._follows = model
         if not self._adapted and not as_it_is:
             model = copy.deepcopy(model).eval().requires_grad_(False)
         self._model = model
-        self._policy = Policy(model, temperature=temperature)
+        self._policy = Policy(model, temperature=temperature, unused_ids=unused_ids)
         trained = (name for name, weight in model.named_parameters() if weight.requires_grad)
         self._adapters = frozenset(trained) if self._adapted else frozenset[str]()
         self._refreshed: dict[str, torch.Tensor] = {}  # by name; never written to

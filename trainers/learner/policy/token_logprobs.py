@@ -19,6 +19,9 @@ from torch.autograd.function import once_differentiable
 
 from gymnast.agents.models import float32_head
 
+# The logit of an id that is no token: its probability is exactly 0, and 0 * log 0 stays 0.
+NEVER = -1e9
+
 
 def token_logprobs(
     hidden: torch.Tensor,
@@ -30,6 +33,7 @@ def token_logprobs(
     at_once: int,
     dtype: torch.dtype | None = None,
     entropies: bool = False,
+    unused: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Log-probabilities of `targets`: log softmax(scale * (hidden @ weight.T + bias)).
 
@@ -43,12 +47,14 @@ def token_logprobs(
         dtype: In which logits and their gradients are computed; by default that of `hidden`.
         entropies: Whether the entropies of the distributions are returned, too; these have no
             gradient.
+        unused: Ids that are no tokens, whose probability is 0; None: there are none.
 
     Returns:
         [A], float32 (float64 where `hidden` is); with `entropies` [2, A]: these, and the entropies.
     """
     function: Any = _TokenLogprobs
-    logprobs, measured = function.apply(hidden, weight, bias, targets, scale, at_once, dtype)
+    given = (hidden, weight, bias, targets, scale, at_once, dtype, unused)
+    logprobs, measured = function.apply(*given)
     return torch.stack([logprobs, measured]) if entropies else logprobs
 
 
@@ -82,6 +88,7 @@ class _TokenLogprobs(torch.autograd.Function):
         scale: float,
         at_once: int,
         dtype: torch.dtype | None,
+        unused: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         kept = torch.promote_types(hidden.dtype, torch.float32)
         logprobs = torch.empty(len(hidden), dtype=kept, device=hidden.device)
@@ -90,11 +97,13 @@ class _TokenLogprobs(torch.autograd.Function):
         exponentials = _buffer(hidden, weight, at_once, kept)
         for chunk in _chunks(len(hidden), at_once):
             logits = _logits(hidden[chunk], weight, bias, scale, buffer)
+            if unused is not None:
+                logits.index_fill_(-1, unused, NEVER)
             chosen = logits.gather(-1, targets[chunk, None])[:, 0]
             sums[chunk], entropies[chunk] = sums_and_entropies(logits, exponentials[: len(logits)])
             logprobs[chunk] = chosen - sums[chunk]
         ctx.save_for_backward(hidden, weight, bias, targets, sums)
-        ctx.scale, ctx.at_once, ctx.dtype = scale, at_once, dtype
+        ctx.scale, ctx.at_once, ctx.dtype, ctx.unused = scale, at_once, dtype, unused
         ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
@@ -114,6 +123,8 @@ class _TokenLogprobs(torch.autograd.Function):
             # d logprob / d logit = [it is the target] - probability
             logits.sub_(sums[chunk, None]).exp_().mul_(-slope)
             logits.scatter_add_(-1, targets[chunk, None], slope)
+            if ctx.unused is not None:
+                logits.index_fill_(-1, ctx.unused, 0.0)
             if buffer.dtype == hidden.dtype:
                 logits = logits.to(hidden.dtype)  # [a, V]
                 if of_hidden is not None:
@@ -125,7 +136,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 float32_head.add_gradients(logits, hidden[chunk], weight, into, of_weight)
             if of_bias is not None:
                 of_bias += logits.sum(0)
-        return of_hidden, of_weight, of_bias, None, None, None, None
+        return of_hidden, of_weight, of_bias, *[None] * 5
 
 
 def _chunks(length: int, size: int) -> list[slice]:
