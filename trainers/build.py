@@ -70,7 +70,8 @@ def build_trainer(
         _enter(Path(config.output_dir), config, resume=resume)
     tokenizer = load_tokenizer(config.model.name, chat_template=template)
     environment = find_environment(config.environment)
-    check_teacher(config.algorithm.make().teacher, tokenizer, environment)
+    teacher, sampling = config.algorithm.make().teacher, config.sampling.make()
+    check_teacher(teacher, tokenizer, environment, temperature=sampling.temperature)
     task = prepare_task(config, tokenizer, _longest_context(config, tokenizer))
     warmup = prepare_warmup(config, task)
     lora = config.model.lora

@@ -188,7 +188,7 @@ class Trainer:
         divided = asked_to_divide()
         self.accelerator = launched(make_trackers(trackers, path))
         model.to(self.accelerator.device)
-        teaching = teacher_model(learned.teacher, tokenizer, environment)
+        teaching = teacher_model(learned.teacher, tokenizer, environment, self.sampling.temperature)
         self.learner = Learner(
             *(model, self.accelerator, learned, settings.learning),
             reward_weights={reward.name: reward.weight for reward in rewards},

@@ -85,7 +85,9 @@ def unused_ids_of(tokenizer: Any, model: Any, other: Any = None) -> list[int]:
     Args:
         tokenizer: The model's.
         model: Of Transformers.
-        other: One more, which reads the same tokens: ids for which it has a logit count as well.
+        other: One more, which reads the same tokens: ids for which it has a logit count as well. One
+            that is no model here, such as one on servers, is left out.
     """
-    sizes = [m.config.get_text_config().vocab_size for m in (model, other) if m is not None]
+    configs = [m.config for m in (model, other) if hasattr(m, "config")]
+    sizes = [config.get_text_config().vocab_size for config in configs]
     return unused_ids(tokenizer, max(sizes))

@@ -26,6 +26,7 @@ ANSWER_TIMEOUT_S = 60.0
 PROBE_TIMEOUT_S = 300.0  # a server compiles its kernels when it is asked for the first time
 IMPOSSIBLE = -9000.0  # vLLM writes -9999 for a probability of 0
 IDS_AT_ONCE = 16_384
+OF_POLICY = "serve the model that is trained"
 
 
 @dataclass(frozen=True)
@@ -147,11 +148,11 @@ async def check_server(
         ConfigError: It cannot be reached, or was started otherwise than it must be.
     """
     try:
-        context_length = await _longest(server, model, key)
+        context_length = await longest_context(server, model, key)
         await _check_probabilities(server, model, key)
         if needs_control:
             await server.ask("GET", "/weight_info", timeout_s=ANSWER_TIMEOUT_S)
-        unused = await _check_vocabulary(server, model, tokenizer, key) if tokenizer else []
+        unused = await check_vocabulary(server, model, tokenizer, key) if tokenizer else []
     except ServerLost as error:
         raise ConfigError(
             f"{key}: a vLLM server cannot be used: {error}; is it running, and is this its URL?"
@@ -163,7 +164,7 @@ async def check_server(
     return Offer(context_length, unused)
 
 
-async def _longest(server: Server, model: str, key: str) -> int:
+async def longest_context(server: Server, model: str, key: str) -> int:
     """The longest context of a model that a server serves."""
     found = await server.ask("GET", "/v1/models", timeout_s=ANSWER_TIMEOUT_S)
     try:
@@ -207,17 +208,30 @@ async def _check_probabilities(server: Server, model: str, key: str) -> None:
         )
 
 
-async def _check_vocabulary(server: Server, model: str, tokenizer: Any, key: str) -> list[int]:
-    """Check that ids mean the same tokens; returns the ids that have logits and no token."""
+async def check_vocabulary(
+    server: Server, model: str, tokenizer: Any, key: str, advice: str = OF_POLICY
+) -> list[int]:
+    """Check that ids mean the same tokens; returns the ids that have logits and no token.
+
+    Args:
+        server: That runs.
+        model: The name that it serves.
+        tokenizer: Of the model that is trained.
+        key: The setting that named the server.
+        advice: What to serve instead.
+
+    Raises:
+        ConfigError: They do not; it names one that differs.
+    """
     ids = token_ids(tokenizer)
     logits = await _logits(server, model, key)
     if logits <= ids[-1]:
         raise ConfigError(
             f"{key}: {server.url} has logits for {logits:,} tokens, and the tokenizer of the run's "
-            f"model has ids up to {ids[-1]:,}; serve the model that is trained"
+            f"model has ids up to {ids[-1]:,}; {advice}"
         )
     for start in range(0, len(ids), IDS_AT_ONCE):
-        await _compare(server, model, tokenizer, ids[start : start + IDS_AT_ONCE], key)
+        await _compare(server, model, tokenizer, ids[start : start + IDS_AT_ONCE], key, advice)
     return unused_ids(tokenizer, logits)
 
 
@@ -236,7 +250,7 @@ async def _logits(server: Server, model: str, key: str) -> int:
 
 
 async def _compare(
-    server: Server, model: str, tokenizer: Any, ids: Sequence[int], key: str
+    server: Server, model: str, tokenizer: Any, ids: Sequence[int], key: str, advice: str
 ) -> None:
     """Check that some ids are the same text on both sides."""
     ours, theirs = await _texts(server, model, tokenizer, ids)
@@ -249,8 +263,7 @@ async def _compare(
     ours, theirs = await _texts(server, model, tokenizer, ids)
     raise ConfigError(
         f"{key}: {server.url} has another vocabulary than the model of the run: its token {ids[0]} "
-        f"is {theirs!r:.40}, the run's is {ours!r:.40}; serve the model that is trained, with its "
-        "tokenizer"
+        f"is {theirs!r:.40}, the run's is {ours!r:.40}; {advice}, with its tokenizer"
     )
 
 

@@ -30,8 +30,7 @@ def open_session(api_key: str | None) -> "aiohttp.ClientSession":
         import aiohttp
     except ImportError as error:
         raise ConfigError(
-            "agent.backend: vllm asks servers by aiohttp, which is not installed; "
-            "pip install 'gymnast[vllm]'"
+            "vLLM servers are asked by aiohttp, which is not installed; pip install 'gymnast[vllm]'"
         ) from error
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),

@@ -2,7 +2,8 @@
 
 `vllm_url` is one server that all tests share: each agent names the weights that it hands over by a
 run of its own, so tests do not see each other. Tests that break servers start theirs by `serve`.
-Where GYMNAST_TEST_VLLM_URL names such a server that runs, it is used, which spares its start.
+Where GYMNAST_TEST_VLLM_URL names such a server that runs, it is used, which spares its start; so is
+GYMNAST_TEST_VLLM_FLOAT32_URL for that in float32.
 """
 
 import os
@@ -90,6 +91,8 @@ def computed_tokens(url: str) -> int:
 @pytest.fixture(scope="session")
 def vllm_float32_url(serve: Serve) -> str:
     """One server of the tiny model in float32, in which greedy tokens are equal to the last."""
+    if url := os.environ.get("GYMNAST_TEST_VLLM_FLOAT32_URL"):
+        return url
     (url,) = serve(tiny_model(), options=["--max-model-len", "2048"]).urls
     return url
 

@@ -19,7 +19,7 @@ Which model the teacher is, and what it is told, is in `trainers/learner/teachin
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -110,25 +110,36 @@ class Teacher:
     Attributes:
         model: A name as `load_model` takes it, or a loaded model: another model, frozen; "policy":
             the policy's weights as they are, which need a hint to know more; "base": the model
-            before training.
+            before training. None where `urls` are given.
         weight: Multiplies the teacher's part of the advantage, or the divergence in the loss.
         divergence: "reverse_kl", "forward_kl" or "jsd".
         estimator: "sampled" or "exact"; see the top of this file.
         clip: Bounds the sampled log q - log p of each token from both sides; None: +-20.
         hints: Whether the teacher sees the environment's `hint`; None: "policy" and "base" do.
         dtype: Of another model's weights; None: the checkpoint's own.
+        urls: Of vLLM servers that have another model, instead of `model`; they say what sampled
+            tokens are worth at temperature 1.
+        served_model: The name that they serve it under.
+        api_key_env: The environment variable with their key; none is sent where it is unset.
+        request_timeout_s: How long one episode may take before its server counts as lost.
+        lost_after_s: How long to wait for a server while none answers.
 
     Raises:
         ConfigError: One of them is none of these, or does not go with another.
     """
 
-    model: Any
+    model: Any = None
     weight: float = 1.0
     divergence: DivergenceName = "reverse_kl"
     estimator: EstimatorName = "sampled"
     clip: float | None = None
     hints: bool | None = None
     dtype: TeacherDtype | None = None
+    urls: Sequence[str] | None = None
+    served_model: str = "teacher"
+    api_key_env: str = "VLLM_API_KEY"
+    request_timeout_s: float = 1800.0
+    lost_after_s: float = 120.0
 
     def __post_init__(self) -> None:
         check_positive(**{"algorithm.teacher.weight": self.weight})
@@ -136,6 +147,7 @@ class Teacher:
         check_one_of(get_args(EstimatorName), **{"algorithm.teacher.estimator": self.estimator})
         if self.clip is not None:
             check_positive(**{"algorithm.teacher.clip": self.clip})
+        self._check_model()
         if not self.is_exact and self.divergence != "reverse_kl":
             raise ConfigError(
                 f"algorithm.teacher.divergence: must be reverse_kl with the estimator sampled, got "
@@ -156,6 +168,35 @@ class Teacher:
                 f"algorithm.teacher.dtype: is {self.dtype}, and the teacher {self.model!r:.80} has "
                 "the dtype of the policy; leave it out"
             )
+
+    def _check_model(self) -> None:
+        """There is one teacher, and what is asked of it can be had there."""
+        if (self.model is None) == (self.urls is None):
+            raise ConfigError(
+                "algorithm.teacher: needs a model, which is another model's name, base or policy, "
+                "or the urls of vLLM servers (urls: [http://...]), and one of the two alone"
+            )
+        if not self.is_served:
+            return
+        times = {name: getattr(self, name) for name in ("request_timeout_s", "lost_after_s")}
+        check_positive(**{f"algorithm.teacher.{name}": value for name, value in times.items()})
+        if self.is_exact:
+            raise ConfigError(
+                "algorithm.teacher.estimator: is exact, which needs the teacher's whole "
+                "vocabulary, and servers (algorithm.teacher.urls) give the log-probabilities of "
+                "sampled tokens alone; set it to sampled, or load the teacher in this process "
+                "(algorithm.teacher.model)"
+            )
+        if self.dtype is not None:
+            raise ConfigError(
+                f"algorithm.teacher.dtype: is {self.dtype}, and servers (algorithm.teacher.urls) "
+                "have their own; leave it out"
+            )
+
+    @property
+    def is_served(self) -> bool:
+        """Whether vLLM servers have the teacher."""
+        return self.urls is not None
 
     @property
     def is_exact(self) -> bool:

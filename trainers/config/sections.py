@@ -134,9 +134,9 @@ class KlSection(Settings):
 class TeacherSection(Settings):
     """Whom the policy learns from beside its rewards; see `gymnast.trainers.Teacher`."""
 
-    model: Annotated[Text, MODEL]
+    model: Annotated[Text, MODEL] | None = None
     """Another model, named as in `model.name`; "policy": the policy itself, which sees a hint; or
-    "base": the model before training."""
+    "base": the model before training. Required without `urls`."""
     weight: PositiveNumber = 1.0
     """Multiplies the teacher's part of the advantage, or the divergence in the loss."""
     divergence: Literal["reverse_kl", "forward_kl", "jsd"] = "reverse_kl"
@@ -150,6 +150,17 @@ class TeacherSection(Settings):
     """Whether the teacher sees the environment's hint; by default "policy" and "base" do."""
     dtype: Literal["bfloat16", "float16", "float32"] | None = None
     """The type of another model's weights; the checkpoint's own when left out."""
+    urls: list[Text] | None = None
+    """Of vLLM servers that have the teacher, in place of `model`; with the estimator sampled and a
+    `sampling.temperature` of 1."""
+    served_model: Text = "teacher"
+    """The name that the servers serve it under."""
+    api_key_env: Text = "VLLM_API_KEY"
+    """The environment variable with their key; none is sent where it is unset."""
+    request_timeout_s: PositiveNumber = 1800.0
+    """How long one episode may take before its server counts as lost."""
+    lost_after_s: PositiveNumber = 120.0
+    """How long to wait for a server while none answers."""
 
 
 class AlgorithmParts(Settings):

@@ -98,7 +98,8 @@ def compared_with(
     if algorithm.teacher is not None:
         if algorithm.teacher.is_base:
             check_base(model)
-        other = None if teacher_model is None else teacher_model.to(model.device)
+        here = isinstance(teacher_model, torch.nn.Module)
+        other = teacher_model.to(model.device) if here else teacher_model
         teaching = Teaching.of(algorithm.teacher, model, other, **how)
     return reference, teaching
 

@@ -63,7 +63,8 @@ class Learner:
         temperature: At which the actions are sampled.
         divided: What several processes divide among themselves.
         seed: Of dropout.
-        teacher_model: That of `algorithm.teacher`, where it is another one.
+        teacher_model: That of `algorithm.teacher`, where it is another one, or the servers that
+            have it: a `teaching.Elsewhere`.
         unused_ids: Ids that have a logit and are no tokens; they are never sampled.
 
     Attributes:
@@ -119,7 +120,7 @@ class Learner:
                 model,
                 [weight for weight in trained.parameters() if weight.requires_grad],
                 division(accelerator.num_processes, divided),
-                others=[] if teacher_model is None else [teacher_model],
+                others=[teacher_model] if isinstance(teacher_model, torch.nn.Module) else [],
                 copies=copies(algorithm, model),
                 later=refreshed_bytes(self._reference, self._refreshes_every, model),
             ),

@@ -15,7 +15,8 @@ the same token ids. What it says becomes advantages (`taught`) or a part of the 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import chain
+from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
@@ -23,6 +24,7 @@ from accelerate import Accelerator
 from gymnast.agents.models.context_limits import longest_context
 from gymnast.trainers.algorithms.aggregations import token_mean
 from gymnast.trainers.algorithms.distillation import Teacher
+from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.learner.policy.head import TeacherStates
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, micro_batch
 from gymnast.trainers.learner.policy.reference import Reference
@@ -38,18 +40,35 @@ from gymnast.types import Span, Trajectory
 Credited = list[list[CreditedTrajectory]]
 
 
+class Elsewhere(Protocol):
+    """A teacher in other processes.
+
+    Attributes:
+        longest: How many tokens it reads at most.
+    """
+
+    longest: int
+
+    def logprobs(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
+        """The log-probability of each token but the first, of each text of token ids.
+
+        They are unfiltered, and at temperature 1.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Teaching:
     """A teacher, and the model that it is.
 
     Attributes:
         teacher: How it teaches.
-        scorer: Its model.
+        scorer: Its model, here or elsewhere.
         longest: How many tokens it reads at most; None: any number.
     """
 
     teacher: Teacher
-    scorer: Reference
+    scorer: "Reference | Elsewhere"
     longest: int | None
 
     @classmethod
@@ -67,11 +86,13 @@ class Teaching:
         Args:
             teacher: How it teaches.
             policy: The model that is trained, before its first update.
-            other: The teacher's own model, where it is another one.
+            other: The teacher's own model, where it is another one; or an `Elsewhere`.
             temperature: At which the actions are sampled; the teacher's logits are divided by it
-                too.
-            unused_ids: See `Policy`; the teacher's distributions leave them out too.
+                too. Elsewhere it is 1.
+            unused_ids: See `Policy`; the teacher's distributions leave them out too, but elsewhere.
         """
+        if teacher.is_served:
+            return cls(teacher, other, other.longest)
         model = other if teacher.is_other else policy
         how: dict[str, Any] = {"temperature": temperature, "unused_ids": unused_ids}
         scorer = Reference(model, as_it_is=not teacher.is_base, **how)
@@ -151,21 +172,12 @@ def taught(
         The groups, with an advantage a token where the teacher has a say; and metrics.
     """
     read = {id(e.trajectory): teaching.reads(e.trajectory) for group in credited for e in group}
-    views = [[read[id(e.trajectory)] for e in group] for group in credited]
-    share = make_share(
-        [
-            [CreditedTrajectory(v, torch.zeros(len(v.turns))) for v in group if v is not None]
-            for group in views
-        ],
-        token_mean,
-        accelerator,
-        divide=teaching.scorer.split,
-        tokens_per_microbatch=tokens_per_microbatch,
-        also_idle=True,
-    )
-    share = with_logprobs(share, reference=teaching.scorer.logprobs)
-    found = [s.reference_logprobs for s in share.batches if s.reference_logprobs is not None]
-    of_teacher = by_trajectory(share, found, accelerator)
+    groups = [[read[id(e.trajectory)] for e in group] for group in credited]
+    views = [[view for view in group if view is not None] for group in groups]
+    if isinstance(teaching.scorer, Reference):
+        of_teacher = _here(views, teaching.scorer, accelerator, tokens_per_microbatch)
+    else:
+        of_teacher = _elsewhere([*chain(*views)], teaching.scorer, accelerator)
 
     def with_part(episode: CreditedTrajectory) -> CreditedTrajectory:
         view = read[id(episode.trajectory)]
@@ -177,16 +189,54 @@ def taught(
     metrics = teaching.counts(credited)
     if of_teacher:
         theirs = torch.cat(list(of_teacher.values()))
-        ours = torch.cat([_sampled(view) for view in share.trajectories])
+        sampled = {id(view): _sampled(view) for view in chain(*views)}
+        ours = torch.cat([sampled[key] for key in of_teacher])
         metrics["teacher/kl"] = (ours - theirs).mean().item()
         metrics["teacher/logprob"] = theirs.mean().item()
     return [[with_part(episode) for episode in group] for group in credited], metrics
 
 
+def _here(
+    views: list[list[Trajectory]], scorer: Reference, accelerator: Accelerator, tokens: int
+) -> dict[int, torch.Tensor]:
+    """What a model in this process makes of the action tokens, by the `id` of each episode."""
+    share = make_share(
+        [[CreditedTrajectory(v, torch.zeros(len(v.turns))) for v in group] for group in views],
+        token_mean,
+        accelerator,
+        divide=scorer.split,
+        tokens_per_microbatch=tokens,
+        also_idle=True,
+    )
+    share = with_logprobs(share, reference=scorer.logprobs)
+    found = [s.reference_logprobs for s in share.batches if s.reference_logprobs is not None]
+    return by_trajectory(share, found, accelerator)
+
+
+def _elsewhere(
+    views: Sequence[Trajectory], scorer: Elsewhere, accelerator: Accelerator
+) -> dict[int, torch.Tensor]:
+    """What other processes make of them; each process asks for every n-th episode."""
+    places = range(accelerator.process_index, len(views), accelerator.num_processes)
+    told = together(accelerator, lambda: scorer.logprobs([views[place].ids for place in places]))
+    found = {}
+    for process, part in enumerate(told):
+        for place, logprobs in zip(
+            range(process, len(views), accelerator.num_processes), part, strict=True
+        ):
+            found[id(views[place])] = _of_actions(views[place], [0.0, *logprobs])
+    return found
+
+
 def _sampled(trajectory: Trajectory) -> torch.Tensor:
     """The policy's log-probabilities of its action tokens, as the agent reported them."""
+    return _of_actions(trajectory, trajectory.logprobs)
+
+
+def _of_actions(trajectory: Trajectory, numbers: Sequence[float]) -> torch.Tensor:
+    """Those of the action tokens, of one number a token."""
     mask = torch.tensor(trajectory.action_mask, dtype=torch.bool)
-    return torch.tensor(trajectory.logprobs, dtype=torch.float32)[mask]
+    return torch.tensor(numbers, dtype=torch.float32)[mask]
 
 
 def with_teacher(share: Share, teaching: Teaching) -> Share:
@@ -213,6 +263,7 @@ def _states(scored: Scored, teaching: Teaching) -> TeacherStates | None:
         ]
     ).to(device)
     credited = [CreditedTrajectory(view, torch.zeros(len(view.turns))) for view in read]
+    assert isinstance(teaching.scorer, Reference)  # an exact teacher is not elsewhere
     found = teaching.scorer.hidden(micro_batch(credited, device))
     hidden = found.new_zeros(len(taught), found.shape[-1])
     hidden[taught.bool()] = found
