@@ -85,8 +85,8 @@ def unused_ids_of(tokenizer: Any, model: Any, other: Any = None) -> list[int]:
     Args:
         tokenizer: The model's.
         model: Of Transformers.
-        other: One more, which reads the same tokens: ids for which it has a logit count as well. One
-            that is no model here, such as one on servers, is left out.
+        other: One more, which reads the same tokens: ids for which it has a logit count as well,
+            unless it is on servers.
     """
     configs = [m.config for m in (model, other) if hasattr(m, "config")]
     sizes = [config.get_text_config().vocab_size for config in configs]

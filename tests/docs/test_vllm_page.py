@@ -9,6 +9,7 @@ import yaml
 from gymnast.agents.vllm.launch import Launch
 from gymnast.agents.vllm_agent import trained_vllm_agent
 from gymnast.trainers import load_config
+from gymnast.trainers.config.sections import AlgorithmSection
 from pages import ROOT
 
 PAGE = (ROOT / "docs/vllm.md").read_text()
@@ -27,7 +28,11 @@ def test_the_tables_have_every_setting() -> None:
 
 def test_the_yaml_is_a_section_of_a_run() -> None:
     shown = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
-    assert shown and all(each["agent"]["backend"] == "vllm" for each in shown)
+    agents = [each["agent"]["backend"] for each in shown if "agent" in each]
+    assert agents == ["vllm"] * (len(shown) - 1)
+    (taught,) = (each["algorithm"] for each in shown if "algorithm" in each)
+    teacher = AlgorithmSection(**taught).make().teacher
+    assert teacher is not None and teacher.is_served
 
 
 def test_the_example_is_the_main_job_but_for_its_agent() -> None:

@@ -1,6 +1,7 @@
 """A teacher on a real vLLM server teaches what the same model teaches in this process."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -13,14 +14,16 @@ from accelerate import Accelerator
 from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.agents.vllm_teacher import VLLMTeacher
 from gymnast.envs import Environment
-from gymnast.errors import ConfigError
+from gymnast.errors import ConfigError, NoServers
 from gymnast.trainers import Teacher, Trainer, make_algorithm
 from gymnast.trainers.build import build_trainer
 from gymnast.trainers.config.files import load_config
 from gymnast.trainers.learner.credit import with_advantages
 from gymnast.trainers.learner.teaching import Teaching, taught
 from gymnast.types import Sampling
+from process_runs import in_two_processes
 from sampled_groups import random_groups
+from tcp_proxy import Proxy, proxied
 
 TOKENIZER = tiny_tokenizer()
 
@@ -134,12 +137,13 @@ class Plain(Environment):
     """Neither a hint nor a reward."""
 
 
-def begun(teacher: Teacher, **sampling: float) -> Trainer:
+def begun(teacher: Teacher, temperature: float = 1.0, **settings: Any) -> Trainer:
     algorithm = make_algorithm("distillation", teacher=teacher)
-    how = Sampling(max_new_tokens=6, **sampling)
+    how = Sampling(max_new_tokens=6, temperature=temperature)
     rows = [{"prompt": "Go."}]
+    settings = {"rows_per_step": 1, "group_size": 1, "observer": None} | settings
     return Trainer(
-        *(tiny_model(), TOKENIZER, Plain, rows), algorithm=algorithm, sampling=how, observer=None
+        *(tiny_model(), TOKENIZER, Plain, rows), algorithm=algorithm, sampling=how, **settings
     )
 
 
@@ -156,3 +160,57 @@ def test_a_teacher_at_another_temperature_than_servers_have_is_refused() -> None
 def test_a_server_that_is_not_there_is_said_before_the_run(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=rf"algorithm.teacher.urls: .*{message}"):
         begun(Teacher(urls=[url]))
+
+
+@vllm
+def test_a_server_that_is_lost_costs_no_episode(vllm_float32_url: str) -> None:
+    texts = [list(range(start, start + 40)) for start in range(30)]
+    with proxied(vllm_float32_url) as proxy:
+        served = VLLMTeacher([proxy.url, vllm_float32_url], TOKENIZER, served_model="policy")
+        try:
+            before = served.logprobs(texts)
+            proxy.refuses = True
+            proxy.cut()
+            after = served.logprobs(texts)
+        finally:
+            served.close()
+    torch.testing.assert_close(torch.tensor(after), torch.tensor(before), atol=1e-4, rtol=0)
+
+
+class Loses:
+    """Loses the teacher's server after the first step."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+
+    def on_step(self, step: int, metrics: Mapping[str, float], groups: Any) -> None:
+        self._proxy.refuses = step == 1
+        self._proxy.cut()
+
+
+@vllm
+def test_a_run_whose_teacher_is_lost_ends_with_a_checkpoint(
+    vllm_float32_url: str, tmp_path: Path
+) -> None:
+    with proxied(vllm_float32_url) as proxy:
+        teacher = Teacher(urls=[proxy.url], served_model="policy", lost_after_s=1.0)
+        settings: dict[str, Any] = {"steps": 2, "output_dir": tmp_path, "observer": Loses(proxy)}
+        with pytest.raises(NoServers, match=r"algorithm.teacher: none of the vLLM servers answers"):
+            begun(teacher, **settings).train()
+        proxy.refuses = False
+        summary = begun(teacher, **settings).train(resume=True)
+    assert summary["steps"] == 2
+    lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert [line["step"] for line in lines if "teacher/kl" in line] == [1, 2]
+
+
+@vllm
+def test_each_of_two_processes_asks_for_its_share(
+    vllm_float32_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVED_TEACHER_URL", vllm_float32_url)
+    script = Path(__file__).parent / "served_teacher_processes.py"
+    found = in_two_processes(script, tmp_path, longest_s=240)
+    first, second = (each["served"] for each in found)
+    assert (first.pop("read"), second.pop("read")) == (3, 2)
+    assert first == second
