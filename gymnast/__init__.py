@@ -32,6 +32,7 @@ _HOME = {
     "PolicyAgent": "gymnast.agents",
     "ScriptedAgent": "gymnast.agents",
     "TransformersAgent": "gymnast.agents",
+    "VLLMAgent": "gymnast.agents",
     "load_model": "gymnast.agents",
     "make_agent": "gymnast.agents",
     "Trainer": "gymnast.trainers",

@@ -23,8 +23,9 @@ from gymnast.agents.vllm.weights.start import write_start
 
 Serve = Callable[..., Launched]
 # A CPU's random generator has no offset, which vLLM 0.32 sets back where it splits the prompt of a
-# request with a seed: the engine dies. So prompts are not split.
-WHOLE_PROMPTS = ("--no-enable-chunked-prefill", "--max-num-batched-tokens", "4096")
+# request with a seed, or computes a request anew without `chunked prefill`: the engine dies. So
+# prompts may be split, and have room not to be.
+WHOLE_PROMPTS = ("--max-num-batched-tokens", "8192")
 OPTIONS = ("--max-model-len", "1024", "--enforce-eager", *WHOLE_PROMPTS)
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",

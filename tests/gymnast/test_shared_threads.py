@@ -1,6 +1,7 @@
 """More episodes than threads: they share, nobody's objects move, and no limit counts the wait."""
 
 import asyncio
+import gc
 import sqlite3
 import threading
 import time
@@ -56,6 +57,7 @@ def test_a_thread_ends_when_the_last_one_leaves_it(limit: Callable[[int], None])
     users.pop().stop()
     assert asyncio.run(run()) == [thread]
     users.clear()  # garbage leaves as well
+    gc.collect()
     thread.join(5)
     assert not thread.is_alive()
 

@@ -1,5 +1,6 @@
 """docs/metrics.md describes every name that a run writes."""
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -10,6 +11,9 @@ import pytest
 
 from gymnast.agents import ChatAgent, load_model
 from gymnast.agents.loading.tiny import tiny_model
+from gymnast.agents.vllm.server import Server, open_session
+from gymnast.agents.vllm.servers import Servers
+from gymnast.agents.vllm.versions import KnownWeights, probe
 from gymnast.envs import Environment, Renderer, tool
 from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import Kl, Reward, Teacher, Trainer, make_algorithm
@@ -142,8 +146,23 @@ def written(
     ahead.train()
     texts = [path.read_text() for path in folder.rglob("metrics.jsonl")]
     lines = [line for text in texts for line in text.splitlines()]
-    of_endpoints = ChatAgent("m", api_key_env=None).speaker().metrics()
-    return {name for line in lines for name in json.loads(line)} - {"step"} | {*of_endpoints}
+    beside = {*ChatAgent("m", api_key_env=None).speaker().metrics(), *asyncio.run(of_servers())}
+    return {name for line in lines for name in json.loads(line)} - {"step"} | beside
+
+
+async def of_servers() -> dict[str, float]:
+    """What a `VLLMAgent` counts, of servers that nobody has asked yet."""
+    known, session = KnownWeights(), open_session(None)
+    servers = Servers(
+        [Server("http://127.0.0.1:9", session, "KEY", known.name)],
+        known,
+        probe("policy", known),
+        request_timeout_s=1.0,
+        lost_after_s=1.0,
+    )
+    counted = servers.metrics()
+    await servers.close()
+    return counted
 
 
 def test_every_name_that_a_run_writes_is_on_the_page(written: set[str]) -> None:

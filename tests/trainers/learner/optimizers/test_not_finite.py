@@ -205,7 +205,8 @@ def test_ten_in_a_row_end_the_run_with_a_checkpoint_and_are_reported(
         trainer.train()
     assert issubclass(Diverged, GymnastError) and issubclass(Diverged, FloatingPointError)
     assert checkpoints(tmp_path) == ["step_00010"]
-    reported = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    reported = [each for each in warnings if "skipped" in each]  # others tell of a full machine
     assert len(reported) == 10
     assert reported[2] == (
         "step 3: 1 optimisation steps skipped, the last for loss nan, gradient norm nan (3 in a "
