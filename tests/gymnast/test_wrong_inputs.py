@@ -359,7 +359,7 @@ SETTINGS = {
     ),
     "a teacher without a model": (
         "train run.yaml 'algorithm.teacher={weight: 2.0}'",
-        "algorithm.teacher.model: is required",
+        "algorithm.teacher: needs a model, which is another model's name, base or policy, or the ",
     ),
     "a teacher that there is not": (
         "train run.yaml algorithm.teacher.model=./no",

@@ -202,8 +202,10 @@ class CurrentWeights:
         by_engine = self._sending and server.url not in self._lost
         if not by_engine and written.path is None:
             raise ServerLost(f"{server.url}: gets its weights at the next hand-over")
+        # Computing a request with a seed anew ends vLLM's engine on a CPU: there they end first.
+        mode = "wait" if (await self._facts_of(server)).device == "cpu" else "keep"
         try:
-            await _call(server, "/pause", mode="keep")
+            await server.ask("POST", "/pause", timeout_s=RELOAD_TIMEOUT_S, mode=mode)
             if self._engines is not None and by_engine:
                 await self._send(self._engines, server)
             else:
@@ -223,8 +225,13 @@ class CurrentWeights:
         async with _refusing(server, self._count == 1, ConfigError, what):
             await server.ask("POST", "/collective_rpc", body, timeout_s=RELOAD_TIMEOUT_S)
 
+    async def _facts_of(self, server: Server) -> Facts:
+        if server.url not in self._facts:
+            self._facts[server.url] = await ask_facts(server)
+        return self._facts[server.url]
+
     async def _send(self, engines: Engines, server: Server) -> None:
-        facts = self._facts.get(server.url) or await ask_facts(server)
+        facts = await self._facts_of(server)
         try:
             await asyncio.to_thread(engines.send, server.url, facts)
         except Exception as error:  # vLLM's, of any kind
