@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +15,13 @@ from gymnast.envs import Environment, Outcome, tool
 from gymnast.errors import InfrastructureError, UsageError
 from gymnast.shared_threads import limit_threads
 from gymnast.threads import EpisodeThread, Overrun, run_blocking
+from thread_fixtures import Database
 
 
 @pytest.fixture
-def limit() -> Iterator[Callable[[int], None]]:
+def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    # Episodes that other tests left open have threads too, which would count.
+    monkeypatch.setattr(gymnast.shared_threads, "_threads", [])
     yield limit_threads
     limit_threads()
 
@@ -66,28 +68,6 @@ def test_a_thread_ends_when_the_last_one_leaves_it(limit: Callable[[int], None])
 def test_a_limit_is_a_whole_number(most: Any) -> None:
     with pytest.raises(UsageError, match="limit_threads: must be a whole number >= 1"):
         limit_threads(most)
-
-
-class Database(Environment):
-    """sqlite3 connections may only be used by the thread that made them."""
-
-    def setup(self, row: Any) -> None:
-        self.connection = sqlite3.connect(":memory:")
-        self.connection.execute("create table notes (text)")
-
-    @tool
-    def note(self, text: str) -> str:
-        """Write a note."""
-        self.connection.execute("insert into notes values (?)", (text,))
-        time.sleep(0.01)
-        return "noted"
-
-    def reward(self, episode: Any) -> float:
-        found: tuple[int] = self.connection.execute("select count(*) from notes").fetchone()
-        return float(found[0])
-
-    def cleanup(self) -> None:
-        self.connection.close()
 
 
 async def notes(calls: Callable[..., Any]) -> float:

@@ -3,7 +3,6 @@
 import asyncio
 import contextvars
 import os
-import sqlite3
 import sys
 import threading
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import pytest
 
 from gymnast.envs import Environment, Outcome, tool
 from gymnast.threads import EpisodeThread, Overrun, in_background, run_blocking
+from thread_fixtures import Database
 
 
 def test_functions_run_in_order_on_one_daemon_thread() -> None:
@@ -83,27 +83,6 @@ def test_an_overrun_has_its_thread_abandoned_and_replaced() -> None:
     first.join(5)
     assert not first.is_alive()
     thread.stop()
-
-
-class Database(Environment):
-    """Objects such as sqlite3 connections may only be used by the thread that made them."""
-
-    def setup(self, row: Any) -> None:
-        self.connection = sqlite3.connect(":memory:")
-        self.connection.execute("create table notes (text)")
-
-    @tool
-    def note(self, text: str) -> str:
-        """Write a note."""
-        self.connection.execute("insert into notes values (?)", (text,))
-        return "noted"
-
-    def reward(self, episode: Any) -> float:
-        found: tuple[int] = self.connection.execute("select count(*) from notes").fetchone()
-        return float(found[0])
-
-    def cleanup(self) -> None:
-        self.connection.close()
 
 
 def test_setup_tools_reward_and_cleanup_share_a_thread(
