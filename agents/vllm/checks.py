@@ -147,12 +147,24 @@ async def check_server(
     Raises:
         ConfigError: It cannot be reached, or was started otherwise than it must be.
     """
-    try:
+    with named_by(key, server):
         context_length = await longest_context(server, model, key)
         await _check_probabilities(server, model, key)
         if needs_control:
             await server.ask("GET", "/weight_info", timeout_s=ANSWER_TIMEOUT_S)
         unused = await check_vocabulary(server, model, tokenizer, key) if tokenizer else []
+    return Offer(context_length, unused)
+
+
+@contextmanager
+def named_by(key: str, server: Server) -> Iterator[None]:
+    """Within the block errors of a server begin with the setting that named it.
+
+    Raises:
+        ConfigError: In place of `ServerLost` too: before a run, no other server takes its turns.
+    """
+    try:
+        yield
     except ServerLost as error:
         raise ConfigError(
             f"{key}: a vLLM server cannot be used: {error}; is it running, and is this its URL?"
@@ -161,7 +173,6 @@ async def check_server(
         if str(error).startswith(server.url):
             raise ConfigError(f"{key}: {error}") from error
         raise
-    return Offer(context_length, unused)
 
 
 async def longest_context(server: Server, model: str, key: str) -> int:

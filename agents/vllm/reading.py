@@ -10,9 +10,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gymnast.agents.vllm.checks import PROBE_TIMEOUT_S, check_vocabulary, longest_context
+from gymnast.agents.vllm.checks import (
+    PROBE_TIMEOUT_S,
+    check_vocabulary,
+    longest_context,
+    named_by,
+)
 from gymnast.agents.vllm.server import GENERATE, Server
-from gymnast.errors import ConfigError, InfrastructureError, ServerLost
+from gymnast.errors import ConfigError, InfrastructureError
 
 ADVICE = "serve a teacher of the policy's family"
 SHOWN = 20  # log-probabilities of one place; vLLM gives at most as many where nothing else is set
@@ -88,18 +93,10 @@ async def check_readers(servers: Sequence[Server], model: str, tokenizer: Any, *
 
 async def _check_reader(server: Server, model: str, tokenizer: Any, key: str) -> int:
     """Check one server; returns the longest context of its model."""
-    try:
+    with named_by(key, server):
         longest = await longest_context(server, model, key)
         unused = await check_vocabulary(server, model, tokenizer, key, ADVICE)
         await _check_probabilities(server, model, len(tokenizer) + len(unused), key)
-    except ServerLost as error:
-        raise ConfigError(
-            f"{key}: a vLLM server cannot be used: {error}; is it running, and is this its URL?"
-        ) from error
-    except ConfigError as error:
-        if str(error).startswith(server.url):
-            raise ConfigError(f"{key}: {error}") from error
-        raise
     return longest
 
 

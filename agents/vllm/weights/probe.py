@@ -1,10 +1,9 @@
 """Whether a server samples with the weights that were handed over.
 
 The log-probabilities of a fixed row of tokens by the trained model are compared with what the
-server says of the same tokens, after each hand-over. Another model, or weights that did not arrive,
-differ by far more than the rounding of two programs does: on random tokens some hundredths of a
-nat in bfloat16, against half a nat and more. It costs one forward pass over 32 tokens, and one
-request.
+server says of the same tokens, after each hand-over. It finds another model, and weights that did
+not arrive at all; it cannot tell the small steps of a training apart from the rounding of bfloat16.
+It costs one forward pass over 32 tokens, and one request.
 """
 
 from dataclasses import dataclass
@@ -12,8 +11,9 @@ from typing import Any
 
 import torch
 
+from gymnast.agents.vllm.reading import read_logprobs, reading_body
 from gymnast.agents.vllm.server import GENERATE, Server
-from gymnast.errors import ConfigError, ServerLost
+from gymnast.errors import ConfigError, InfrastructureError, ServerLost
 
 TOKENS = 32
 STRIDE = 7919  # a prime: the tokens come from all of the vocabulary
@@ -61,22 +61,12 @@ async def check_probe(server: Server, probe: Probe, model: str) -> float:
         ConfigError: They are of other weights.
         ServerLost: The server does not answer, or not with log-probabilities.
     """
-    parameters = {
-        "max_tokens": 1,
-        "temperature": 1.0,
-        "prompt_logprobs": 0,
-        "detokenize": False,
-        "ignore_eos": True,
-    }
-    body = {"model": model, "token_ids": probe.ids, "sampling_params": parameters}
+    body = reading_body(probe.ids, model=model)
     answer = await server.ask("POST", GENERATE, body, timeout_s=PROBE_TIMEOUT_S)
     try:
-        theirs = [
-            float(each[str(token)]["logprob"])
-            for each, token in zip(answer["prompt_logprobs"][1:], probe.ids[1:], strict=True)
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ServerLost(f"{server.url}: answers without log-probabilities ({error!r})") from error
+        theirs = read_logprobs(answer, probe.ids)
+    except InfrastructureError as error:
+        raise ServerLost(f"{server.url}: {error}") from error
     pairs = zip(probe.logprobs, theirs, strict=True)
     difference = sum(abs(ours - each) for ours, each in pairs) / len(theirs)
     if not difference <= MOST_DIFFERENCE:  # NaN is none
