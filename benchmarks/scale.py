@@ -7,8 +7,9 @@
 Agent and tools only wait (`scale_play.py`), so that what is left is Gymnast's own work. Each case
 is played in a process of its own. Memory is the anonymous resident memory of the process, with all
 episodes in flight with their whole contexts, less what it was before; "beyond ids" leaves out 8
-bytes for each token, the list that the agent gets. "Wall beyond waits" is the time beyond the
-longest sum of waits of an episode. With ten times the episodes, CPU a turn may grow by `TOLERANCE`.
+bytes for each token, the list that the agent gets. With Ray workers CPU is that of the driver, the
+workers and the cluster's own processes. "Wall beyond waits" is the time beyond the longest sum of
+waits of an episode. With ten times the episodes, CPU a turn may grow by `TOLERANCE`.
 """
 
 import argparse

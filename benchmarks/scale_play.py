@@ -13,11 +13,13 @@ import math
 import random
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.envs import Environment, Renderer, tool
@@ -153,6 +155,13 @@ def held() -> dict[str, int]:
     }
 
 
+def cpu_seconds() -> float:
+    """The CPU seconds so far of this process and of all that it started, such as a Ray cluster."""
+    descendants = psutil.Process().children(recursive=True)
+    times = [each.cpu_times() for each in descendants]
+    return time.process_time() + float(sum(each.user + each.system for each in times))
+
+
 class Pauses:
     """How long the garbage collector took."""
 
@@ -182,14 +191,17 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
         case: `tools` ("async" or "sync"), `episodes`, and `workers` of Ray (0: none).
     """
     renderer = Renderer(tiny_tokenizer())
-    asyncio.run(_played(case | {"episodes": 1}, renderer, None))  # what first calls take
-    gc.collect()
-    pauses = Pauses()
-    gc.callbacks.append(pauses)
-    before, cpu, wall = held(), time.process_time(), time.perf_counter()
     moment = None if case["workers"] else Moment(case["episodes"])
-    rollouts = asyncio.run(_played(case, renderer, moment))
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    with RayWorkers(case["workers"], cpus=0.1) if case["workers"] else nullcontext() as workers:
+        first = case | {"episodes": max(1, GROUP_SIZE * case["workers"])}
+        asyncio.run(_played(first, renderer, None, workers))  # what first calls take
+        gc.collect()
+        gc.freeze()  # as `gymnast train` does
+        pauses = Pauses()
+        gc.callbacks.append(pauses)
+        before, cpu, wall = held(), cpu_seconds(), time.perf_counter()
+        rollouts = asyncio.run(_played(case, renderer, moment, workers))
+        cpu, wall = cpu_seconds() - cpu, time.perf_counter() - wall
     trajectories = rollouts.trajectories
     turns = [len(trajectory.turns) for trajectory in trajectories]
     assert turns == [CALLS + 1] * case["episodes"], "every episode is played to its end"
@@ -210,11 +222,12 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-async def _played(case: Mapping[str, Any], renderer: Renderer, moment: Moment | None) -> Any:
+async def _played(
+    case: Mapping[str, Any], renderer: Renderer, moment: Moment | None, workers: RayWorkers | None
+) -> Any:
     episodes = case["episodes"]
     size = min(episodes, GROUP_SIZE)
     rows = [{"number": n, "prompt": f"Row {n}: " + FACT * 45} for n in range(episodes // size)]
-    workers = RayWorkers(case["workers"], cpus=0.1) if case["workers"] else None
     environment = ENVIRONMENTS[case["tools"]]
     return await collect(
         lambda: environment(renderer),

@@ -107,7 +107,7 @@ def train(
         config = load_config(run, overrides or [])
         console = _console(verbose=verbose, quiet=quiet)
         trainer = build_trainer(config, observer=console, resume=resume)
-    gc.freeze()  # modules and the model stay; without them the collector's pauses are a quarter
+    gc.freeze()  # modules and the model stay; the collector need not look at them again
     several = trainer.accelerator.num_processes > 1
     trainer.loop.resumed_by = _resuming(run, overrides or [], several=several)
     try:
