@@ -106,6 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 SETTINGS: str(folder / "script.json"),
                 "VLLM_CPU_KVCACHE_SPACE": "1",
                 "OMP_NUM_THREADS": "1",
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                "VLLM_API_KEY": "",  # TRL's client sends none
                 "HF_HUB_OFFLINE": "1",
             },
         )
