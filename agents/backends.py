@@ -7,7 +7,7 @@ from typing import Any
 from gymnast.agents.policy import PolicyAgent, check_policy_agent
 from gymnast.agents.transformers_agent import TransformersAgent
 from gymnast.agents.vllm.checks import check_vllm_settings
-from gymnast.agents.vllm_agent import trained_vllm_agent
+from gymnast.agents.vllm_trained import trained_vllm_agent
 from gymnast.errors import ConfigError, GymnastError, UserCodeError
 from gymnast.lookup import Names, did_you_mean
 

@@ -6,7 +6,7 @@ agents/vllm/server.py     one server
 agents/vllm/servers.py    several: which one is asked, what happens when one is lost
 agents/vllm/versions.py   which weights an answer was sampled from
 agents/vllm/weights       new weights
-agents/vllm/launch.py     servers that a run starts
+agents/vllm/launch.py     servers that a run starts; `vllm_trained.py` does
 agents/vllm/connection.py what it has open in one process
 """
 
@@ -14,25 +14,23 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gymnast.agents.policy import PolicyWeights
-from gymnast.agents.vllm.checks import check_servers, check_settings, check_urls, of_agent
+from gymnast.agents.vllm.checks import Offer, check_one_process, check_servers, check_urls
 from gymnast.agents.vllm.connection import Connection
-from gymnast.agents.vllm.launch import Launched, make_launch
-from gymnast.agents.vllm.launch_for_all import launch_for_all
 from gymnast.agents.vllm.server import Request, Server, open_session
 from gymnast.agents.vllm.servers import Servers
 from gymnast.agents.vllm.versions import KnownWeights, probe
 from gymnast.agents.vllm.weights.choice import AUTO
 from gymnast.agents.vllm.weights.handover import AdaptersRefused, CurrentWeights
-from gymnast.agents.vllm.weights.start import write_start
+from gymnast.agents.vllm.weights.sleeping import check_sleeps, give_back_cached_memory
 from gymnast.agents.vllm.wire import check_sampling, generate_body, read_answer
-from gymnast.errors import UsageError
+from gymnast.errors import GymnastError, UsageError
 from gymnast.types import Completion, Sampling
 
 LOST_AFTER_S = 120.0
@@ -61,10 +59,12 @@ class VLLMAgent:
             in shared memory.
         request_timeout_s: How long one completion may take before its server counts as lost.
         lost_after_s: How long to wait for a server to come back while none answers.
+        share_device: Whether the servers are on the trainer's device. Then they sleep outside of
+            `awake`, and get new weights when they wake. They need `--enable-sleep-mode`.
 
     Attributes:
         urls: Of the servers' roots.
-        samples_while_training: True; see `gymnast.agents.PolicyAgent`.
+        samples_while_training: Whether they do not sleep; see `gymnast.agents.PolicyAgent`.
         repeatable: False: a server batches requests as they come, and a token's last bits depend on
             its batch.
         context_length: The shortest of the servers' longest contexts, in tokens.
@@ -75,7 +75,6 @@ class VLLMAgent:
         ConfigError: A server cannot be reached, or cannot be used as it was started.
     """
 
-    samples_while_training = True
     repeatable = False
 
     def __init__(
@@ -90,15 +89,22 @@ class VLLMAgent:
         weights_folder: str | None = None,
         request_timeout_s: float = 1800.0,
         lost_after_s: float = LOST_AFTER_S,
+        share_device: bool = False,
     ) -> None:
         self.urls = check_urls(urls)
+        check_one_process(share_device)
+        self.samples_while_training = not share_device
         self._model, self._tokenizer = model, tokenizer
         self._api_key_env = api_key_env
         self._api_key = os.environ.get(api_key_env) if api_key is None else api_key
         self._request_timeout_s, self._lost_after_s = request_timeout_s, lost_after_s
         self._weights: CurrentWeights | None = CurrentWeights(
-            None if weights_folder is None else Path(weights_folder), weights, model
+            None if weights_folder is None else Path(weights_folder),
+            weights,
+            model,
+            shares_device=share_device,
         )
+        self._awake = 0  # blocks that are open
         self.kept_across_weights = 0
         self._known = self._weights.known
         self._connection: Connection | None = None
@@ -107,12 +113,23 @@ class VLLMAgent:
         self._close: Callable[[], object] | None = None
         self._ends: list[Callable[[], object]] = []
         try:
-            connection = self._connected()
-            offer = connection.run(check_servers(connection.servers.all, model, tokenizer))
+            offer = self._connected().run(self._begin(share_device))
         except BaseException:
             self.close()
             raise
         self.context_length, self._unused_ids = offer.context_length, offer.unused_ids
+
+    async def _begin(self, share_device: bool) -> Offer:
+        """What the servers offer; where they share a device, they sleep afterwards."""
+        servers = self._connected().servers
+        if share_device:
+            await check_sleeps(servers.all)
+            await servers.wake()  # somebody may have left them asleep
+        checking = (servers.all, self._model, self._tokenizer)
+        offer = await check_servers(*checking, needs_control=share_device)
+        if share_device:
+            await servers.rest()
+        return offer
 
     @property
     def version(self) -> int:
@@ -138,8 +155,10 @@ class VLLMAgent:
                 self.__dict__ |= self.__getstate__() | {"_opening": self._opening}
             if self._connection is None:
                 self._connection = Connection(self._open)
-                weights = () if self._weights is None else (self._weights.close,)
-                parts = (self._connection, weights, self._ends)
+                parts: tuple[Any, ...] = (self._connection, (), self._ends)
+                if (own := self._weights) is not None:
+                    waking = partial(_leave_awake, self._connection.servers, self._ends)
+                    parts = (self._connection, (waking, own.close), self._ends)
                 self._close = weakref.finalize(self, Connection.close, *parts)
             return self._connection
 
@@ -151,6 +170,7 @@ class VLLMAgent:
             probe(self._model, self._known),
             request_timeout_s=self._request_timeout_s,
             lost_after_s=self._lost_after_s,
+            sleep=self._weights.sleep if self._weights and self._weights.shares_device else None,
         )
 
     def check_takes_weights(self) -> None:
@@ -168,7 +188,7 @@ class VLLMAgent:
 
         Raises:
             UsageError: The context is empty, or leaves no room for a token; or vLLM does not sample
-                as it is asked to.
+                as it is asked to; or the servers sleep.
             NoServers: No server is left.
             InfrastructureError: What the servers answer is no completion.
         """
@@ -187,6 +207,11 @@ class VLLMAgent:
                 "one sampled token). Set the environment's context_length to the agent's."
             )
         check_sampling(sampling)
+        if servers.resting:
+            raise UsageError(
+                "generate: the vLLM servers sleep outside of `awake`, because they share the "
+                "trainer's device (share_device); ask within `with agent.awake():`"
+            )
         most = min(sampling.max_new_tokens, self.context_length - length)
 
         def make_body(sent: str) -> dict[str, Any]:
@@ -209,11 +234,30 @@ class VLLMAgent:
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """Do nothing: the servers have a device of their own."""
-        yield
+        """Within the block servers that share the trainer's device are awake; others always are.
+
+        Raises:
+            Exception: As `send_weights`, of weights that waited for the block.
+        """
+        if self._weights is None or not self._weights.shares_device:
+            yield
+            return
+        connection, self._awake = self._connected(), self._awake + 1
+        try:
+            if self._awake == 1:
+                give_back_cached_memory()
+                self._load(connection, self._weights)
+            yield
+        finally:
+            self._awake -= 1
+            if not self._awake and not self._is_closed:
+                connection.run(connection.servers.rest())
 
     def send_weights(self, weights: PolicyWeights, version: int) -> KnownWeights:
         """Give every server new weights; the agents of other processes follow what is returned.
+
+        Servers that sleep load them when they wake; the model is to stay as it is until then, or
+        until it is handed over again.
 
         Raises:
             NoServers: No server is left.
@@ -225,14 +269,18 @@ class VLLMAgent:
         connection.run(own.choose(weights.model, connection.servers.all))
         lost = set(connection.servers.all) - set(connection.servers.up)
         own.write(weights.model, version, lost)
+        if not connection.servers.resting:
+            self._load(connection, own)
+        return self._known
+
+    def _load(self, connection: Connection, own: CurrentWeights) -> None:
+        """Have all servers load the weights; those that sleep wake for it."""
         try:
-            connection.run(connection.servers.load_all())
+            connection.run(connection.servers.wake())
         except AdaptersRefused as refused:
             own.merge_adapters(refused)
-            own.write(weights.model, version, lost)
-            connection.run(connection.servers.load_all())
+            connection.run(connection.servers.wake())
         own.sent()
-        return self._known
 
     def update_weights(self, weights: PolicyWeights, version: int) -> None:
         """Sample from new weights from now on, on the servers that report them.
@@ -266,61 +314,8 @@ class VLLMAgent:
             self._close()
 
 
-def trained_vllm_agent(
-    model: Any,
-    tokenizer: Any,
-    *,
-    urls: Sequence[str] | None = None,
-    launch: Mapping[str, Any] | None = None,
-    served_model: str = "policy",
-    api_key_env: str = "VLLM_API_KEY",
-    weights: str = AUTO,
-    weights_folder: str | None = None,
-    request_timeout_s: float = 1800.0,
-    lost_after_s: float | None = None,
-) -> VLLMAgent:
-    """The agent that `agent: {backend: vllm, ...}` of a YAML names.
-
-    Args:
-        model: That is trained.
-        tokenizer: The model's.
-        urls: Of servers that run already; or
-        launch: how to start some: the fields of `agents/vllm/launch.py:Launch`. Of several
-            training processes on one machine, the first starts them for all.
-        served_model: The name that the servers serve the model under.
-        api_key_env: See `VLLMAgent`, as for the following.
-        weights: How new weights get to the servers.
-        weights_folder: For new weights.
-        request_timeout_s: For one completion.
-        lost_after_s: How long to wait while no server answers; by default 120, and for servers that
-            are started `launch.start_timeout_s`, because one that ends is started again.
-
-    Raises:
-        ConfigError: There are neither URLs nor a launch, or both; or a server cannot be used.
-    """
-    with of_agent(urls, launch):
-        check_settings(urls, launch)
-        launched, api_key = None, None
-        wait_s = LOST_AFTER_S if lost_after_s is None else lost_after_s
-        if launch is not None:
-            how = make_launch(launch)
-            write = partial(write_start, way=weights)
-            start = partial(Launched, how, model, tokenizer, served_model, write=write)
-            launched, (urls, api_key) = launch_for_all(start)
-            wait_s = how.start_timeout_s if lost_after_s is None else lost_after_s
-        assert urls is not None
-        agent = VLLMAgent(
-            urls,
-            model=served_model,
-            tokenizer=tokenizer,
-            api_key_env=api_key_env,
-            api_key=api_key,
-            weights=weights,
-            weights_folder=weights_folder,
-            request_timeout_s=request_timeout_s,
-            lost_after_s=wait_s,
-        )
-        if launched is not None:
-            agent._ends.append(launched.end)
-        agent.check_takes_weights()
-    return agent
+async def _leave_awake(servers: Servers, ends: Sequence[object]) -> None:
+    """Wake servers that sleep, unless they end now."""
+    if servers.resting and not ends:
+        with suppress(GymnastError):
+            await servers.wake()

@@ -78,12 +78,31 @@ def check_times(settings: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name}: must be > 0, in seconds, got {value!r:.100}")
 
 
-def check_settings(urls: Any, launch: Mapping[str, Any] | None) -> None:
+def check_one_process(share_device: bool) -> None:
+    """Check that servers take turns with one training process.
+
+    Raises:
+        ConfigError: There are several.
+    """
+    if share_device and (processes := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        raise ConfigError(
+            f"share_device: is for one training process, and this run has {processes}, of which "
+            "one may train while another still samples; train in one process, or give the servers "
+            "GPUs of their own and leave share_device out"
+        )
+
+
+def check_settings(
+    urls: Any, launch: Mapping[str, Any] | None, *, share_device: Any = False
+) -> None:
     """Check which servers are to be used, without asking any.
 
     Raises:
         ConfigError: There are neither URLs nor a launch, or both; or a value does not hold.
     """
+    if not isinstance(share_device, bool):
+        raise ConfigError(f"share_device: must be true or false, got {share_device!r:.100}")
+    check_one_process(share_device)
     if (urls is None) == (launch is None):
         raise ConfigError(
             "backend: vllm needs the urls of servers that run (urls: [http://...]) or how to start "
@@ -91,6 +110,12 @@ def check_settings(urls: Any, launch: Mapping[str, Any] | None) -> None:
         )
     if launch is None:
         check_urls(urls)
+        if share_device:
+            raise ConfigError(
+                "share_device: goes with servers that the run starts and ends (launch): those at "
+                "urls would stay asleep after a run that is killed; set launch, or leave "
+                "share_device out"
+            )
         return
     program = make_launch(launch).command[0]
     if shutil.which(program) is None:
@@ -292,16 +317,18 @@ def check_vllm_settings(
     launch: Mapping[str, Any] | None = None,
     served_model: str = "policy",
     api_key_env: str = "VLLM_API_KEY",
+    share_device: bool = False,
     **others: Any,
 ) -> int | None:
     """Check the `agent` section of a YAML, and servers that run, before any model is loaded.
 
     Args:
         tokenizer: The model's.
-        urls: As in `gymnast.agents.vllm_agent.trained_vllm_agent`, like the following.
+        urls: As in `gymnast.agents.vllm_trained.trained_vllm_agent`, like the following.
         launch: How to start servers.
         served_model: The name of the model.
         api_key_env: Of the key.
+        share_device: Whether the servers are on the trainer's device.
         **others: Further settings.
 
     Returns:
@@ -312,7 +339,7 @@ def check_vllm_settings(
     """
     with of_agent(urls, launch):
         check_times(others)
-        check_settings(urls, launch)
+        check_settings(urls, launch, share_device=share_device)
         if urls is None:
             return None
 

@@ -3,13 +3,14 @@
     up          takes requests
     down        was lost: its requests are sampled by the others, and it is asked for its health
                 until it answers; then it gets the weights of now, and is up again
+    resting     all sleep, until they are woken: the trainer has the device that they share
 
 A call is stateless: the whole context is sent again, so a request can move to any server.
 """
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
@@ -60,6 +61,7 @@ class Servers:
         probe: What a server that was lost has to answer before it is up again.
         request_timeout_s: How long one completion may take before its server counts as lost.
         lost_after_s: How long to wait for a server while none is up.
+        sleep: Has a server sleep, for `rest`; loading its weights wakes it.
 
     Attributes:
         all: The servers.
@@ -73,8 +75,11 @@ class Servers:
         *,
         request_timeout_s: float,
         lost_after_s: float,
+        sleep: Callable[[Server], Awaitable[None]] | None = None,
     ) -> None:
         self.all = list(servers)
+        self._sleep, self._resting = sleep, False
+        self._sleep_s = self._wake_s = 0.0
         self._lost = self._sent_again = 0
         self._up = list(servers)
         self._weights, self._probe = weights, probe
@@ -89,6 +94,11 @@ class Servers:
     def up(self) -> list[Server]:
         """Those that are not lost."""
         return list(self._up)
+
+    @property
+    def resting(self) -> bool:
+        """Whether they sleep, from `rest` to `wake`."""
+        return self._resting
 
     async def generate(self, request: Request[T]) -> T:
         """Have one of the servers sample; returns what is read in its answer.
@@ -121,11 +131,36 @@ class Servers:
             ConfigError: One refuses.
         """
         self._handover += 1
+        await self._by_each(self._bring)
+
+    async def rest(self) -> None:
+        """Have all servers that are up sleep; requests wait until `wake`.
+
+        One that fails is drained. One that comes back meanwhile is put to sleep, too.
+
+        Raises:
+            ConfigError: One refuses.
+        """
+        self._resting, started = True, time.monotonic()
+        await self._by_each(self._put_to_sleep)
+        self._sleep_s += time.monotonic() - started
+
+    async def wake(self) -> None:
+        """Wake all servers that are up, and give them the weights of now.
+
+        Raises:
+            ConfigError: One refuses.
+        """
+        self._resting, started = False, time.monotonic()
+        await self.load_all()
+        self._wake_s += time.monotonic() - started
+
+    async def _by_each(self, act: Callable[[Server], Awaitable[None]]) -> None:
+        """Have something done by all servers that are up, none of which is asked meanwhile."""
         for server in self.all:
             server.weights = ""
         servers = self.up
-        loads = (self._bring(server) for server in servers)
-        failed = await asyncio.gather(*loads, return_exceptions=True)
+        failed = await asyncio.gather(*map(act, servers), return_exceptions=True)
         self._changed.set()
         for server, error in zip(servers, failed, strict=True):
             if isinstance(error, ServerLost):
@@ -156,7 +191,7 @@ class Servers:
 
     def metrics(self) -> dict[str, float]:
         """What happened since this was last asked, under the names of docs/metrics.md."""
-        found = {
+        found: dict[str, float] = {
             "servers/requests": sum(server.answered for server in self.all),
             "servers/lost": self._lost,
             "servers/sent_again": self._sent_again,
@@ -164,7 +199,10 @@ class Servers:
         found |= {
             f"servers/requests/{place}": server.answered for place, server in enumerate(self.all)
         }
+        if self._sleep is not None:
+            found |= {"servers/sleep_s": self._sleep_s, "servers/wake_s": self._wake_s}
         self._lost = self._sent_again = 0
+        self._sleep_s = self._wake_s = 0.0
         for server in self.all:
             server.answered = 0
         return {name: float(number) for name, number in found.items()}
@@ -274,6 +312,12 @@ class Servers:
                 if handover != self._handover:
                     server.weights = ""
 
+    async def _put_to_sleep(self, server: Server) -> None:
+        assert self._sleep is not None, "of servers that share a device"
+        self._prefixes.forget(server)
+        async with server.handover:
+            await self._sleep(server)
+
     async def _watch(self, server: Server) -> None:
         """Ask a server for its health, again and again; a lost one that is well is up again."""
         why = ""
@@ -283,9 +327,14 @@ class Servers:
                 await server.ask("GET", "/health", timeout_s=HEALTH_TIMEOUT_S)
                 if server in self._up:
                     continue
-                await self._bring(server)
-                await self._answer(server, self._probe)
-                await self._bring(server)  # from here to the end nobody else runs
+                if resting := self._resting:
+                    await self._put_to_sleep(server)
+                else:
+                    await self._bring(server)
+                    await self._answer(server, self._probe)
+                    await self._bring(server)  # from here to the end nobody else runs
+                if resting != self._resting:
+                    continue  # look again
             except Exception as error:
                 was_up = server in self._up
                 self.drain(server, error)
@@ -296,4 +345,5 @@ class Servers:
             self._up.append(server)
             self._none_since = None
             self._changed.set()
-            logger.warning("%s is well again and samples with the weights of now", server.url)
+            does = "sleeps" if resting else "samples with the weights of now"
+            logger.warning("%s is well again and %s", server.url, does)

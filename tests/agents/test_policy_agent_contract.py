@@ -20,7 +20,7 @@ from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.errors import UsageError
 from gymnast.types import Completion, Sampling, VersionSpan
 from process_agent import ProcessAgent, Server
-from vllm_fixtures import computed_tokens
+from vllm_fixtures import Recorded, computed_tokens
 
 GREEDY = Sampling(temperature=0.0, max_new_tokens=8)
 PAGE = Path(__file__).parents[2] / "docs/agents.md"
@@ -72,6 +72,15 @@ def on_a_vllm_server(model: Any, fixture: Fixture) -> tuple[PolicyAgent, Callabl
     return VLLMAgent([url]), lambda: computed_tokens(url) - before
 
 
+def on_a_vllm_server_that_sleeps(
+    model: Any, fixture: Fixture
+) -> tuple[PolicyAgent, Callable[[], int]]:
+    server: Recorded = fixture("sleeping_server")
+    agent = VLLMAgent([server.url], share_device=True)
+    before = computed_tokens(server.url)
+    return agent, lambda: computed_tokens(server.url) - before
+
+
 def of_the_docs(model: Any, fixture: Fixture) -> tuple[PolicyAgent, Callable[[], int]]:
     """The agent of docs/agents.md."""
     names: dict[str, Any] = {}
@@ -85,6 +94,7 @@ def of_the_docs(model: Any, fixture: Fixture) -> tuple[PolicyAgent, Callable[[],
 AGENTS = [
     *(sharing, copying, on_a_device_of_its_own, in_another_process, of_the_docs),
     pytest.param(on_a_vllm_server, marks=pytest.mark.vllm),
+    pytest.param(on_a_vllm_server_that_sleeps, marks=pytest.mark.vllm),
 ]
 
 
@@ -272,6 +282,8 @@ def test_weights_of_another_shape_are_refused(make: Callable[[Any], Trained]) ->
     trained = make(tiny_model())
     with pytest.raises((UsageError, RuntimeError)):
         trained.agent.update_weights(PolicyWeights(tiny_model(vocab_size=99)), 1)
+        with trained.agent.awake():
+            pass  # an agent that shares the learner's device takes them here
 
 
 def test_the_docs_and_the_protocol_show_the_same_agent() -> None:

@@ -46,6 +46,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"launch": {"command": ["sh"], "comand": []}},
         "agent.launch.comand: there is no such setting",
     ),
+    (
+        {"urls": ["http://a"], "share_device": True},
+        "agent.share_device: goes with servers that the",
+    ),
+    (
+        {"launch": {"command": ["sh"]}, "share_device": 1},
+        "agent.share_device: must be true or false",
+    ),
     ({"urls": ["http://a"], "deterministic": True}, "deterministic: needs an agent whose batches"),
 ]
 
@@ -56,6 +64,16 @@ def test_wrong_settings_are_refused_before_a_model_is_loaded(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         check_agent(tiny_tokenizer(), backend="vllm", **settings)
+
+
+def test_a_device_is_shared_with_one_training_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    settings: dict[str, Any] = {"launch": {"command": ["sh"]}}
+    assert check_agent(tiny_tokenizer(), backend="vllm", **settings) is None
+    with pytest.raises(ConfigError, match=r"agent.share_device: is for one .* this run has 2"):
+        check_agent(tiny_tokenizer(), backend="vllm", share_device=True, **settings)
+    with pytest.raises(ConfigError, match=r"share_device: is for one .* this run has 2"):
+        VLLMAgent(["http://127.0.0.1:9"], share_device=True)
 
 
 @pytest.mark.vllm

@@ -3,7 +3,7 @@
 `vllm_url` is one server that all tests share: each agent names the weights that it hands over by a
 run of its own, so tests do not see each other. Tests that break servers start theirs by `serve`.
 Where GYMNAST_TEST_VLLM_URL names such a server that runs, it is used, which spares its start; so is
-GYMNAST_TEST_VLLM_FLOAT32_URL for that in float32.
+GYMNAST_TEST_VLLM_FLOAT32_URL for that in float32. `sleeping_server` takes turns with a trainer.
 """
 
 import os
@@ -12,7 +12,7 @@ import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -96,6 +96,31 @@ def vllm_float32_url(serve: Serve) -> str:
         return url
     (url,) = serve(tiny_model(), options=["--max-model-len", "2048"]).urls
     return url
+
+
+class Recorded(NamedTuple):
+    """A server that writes its requests down; see `vllm_recording.py`."""
+
+    url: str
+    file: Path
+
+
+def recording(file: Path) -> tuple[list[str], dict[str, str]]:
+    """Options and environment of such a server."""
+    return ["--middleware", "vllm_recording.Recording"], {
+        "PYTHONPATH": str(Path(__file__).parent),
+        "RECORD": str(file),
+    }
+
+
+@pytest.fixture(scope="session")
+def sleeping_server(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """One server of the tiny model in float32, which says that it can sleep."""
+    file = tmp_path_factory.mktemp("record") / "requests"
+    options, environment = recording(file)
+    options += ["--max-model-len", "2048"]
+    (url,) = serve(tiny_model(), options=options, environment=environment).urls
+    return Recorded(url, file)
 
 
 @pytest.fixture(scope="session")

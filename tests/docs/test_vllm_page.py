@@ -7,7 +7,7 @@ from dataclasses import fields
 import yaml
 
 from gymnast.agents.vllm.launch import Launch
-from gymnast.agents.vllm_agent import trained_vllm_agent
+from gymnast.agents.vllm_trained import trained_vllm_agent
 from gymnast.trainers import load_config
 from gymnast.trainers.config.sections import AlgorithmSection
 from pages import ROOT

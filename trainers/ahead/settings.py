@@ -52,7 +52,8 @@ class StalenessSettings(Settings):
         if not samples_while_training(agent):
             raise ConfigError(
                 f"{given} {type(agent).__name__} cannot sample while the model is trained: it "
-                "samples with the trained model itself, or lacks `samples_while_training`. Set "
+                "samples with the trained model itself, takes turns with it on one device "
+                "(agent.share_device), or lacks `samples_while_training`. Set "
                 "agent to {backend: vllm, ...}, or to {backend: transformers, device: DEVICE} for "
                 'a copy of the model on another device ("cuda:1", "cpu"), or max_staleness to 0.'
             )

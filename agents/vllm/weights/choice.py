@@ -13,12 +13,22 @@ AUTO, FOLDER, ADAPTERS = "auto", "folder", "adapters"
 WAYS = (AUTO, FOLDER, ADAPTERS, NCCL, IPC)
 
 
-def check_way(way: str) -> None:
+def check_way(way: str, *, shares_device: bool = False) -> None:
     """Check the name of a way.
 
+    Args:
+        way: Asked for, or chosen.
+        shares_device: Whether the servers are on the trainer's device.
+
     Raises:
-        ConfigError: There is none of this name.
+        ConfigError: There is none of this name, or it needs another device.
     """
+    if way == NCCL and shares_device:
+        raise ConfigError(
+            "agent.weights: nccl does not join two processes on one GPU, which share_device is "
+            "for; set agent.weights to auto, folder or ipc, and leave --weight-transfer-config out "
+            "or give it ipc"
+        )
     if way not in WAYS:
         raise ConfigError(f"agent.weights: must be one of {', '.join(WAYS)}, got {way!r:.40}")
 

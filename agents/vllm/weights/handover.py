@@ -10,7 +10,9 @@
 
 Adapters are loaded beside those before, without a pause. The folder stays until the next weights: a
 server that was lost and comes back loads it. With several training processes the first one hands
-over, and the others follow: they use a server once it says that it has the weights.
+over, and the others follow: they use a server once it says that it has the weights. Servers that
+share the trainer's device sleep while weights are written, and load them as they wake
+(`sleeping.py`).
 """
 
 import asyncio
@@ -38,6 +40,7 @@ from gymnast.agents.vllm.weights.facts import Facts, ask_facts
 from gymnast.agents.vllm.weights.folder import WeightsFolder
 from gymnast.agents.vllm.weights.heads import save_head
 from gymnast.agents.vllm.weights.probe import Probe, check_probe, make_probe
+from gymnast.agents.vllm.weights.sleeping import KEYS_AND_VALUES, WEIGHTS, sleep, wake
 from gymnast.errors import (
     ConfigError,
     GymnastError,
@@ -71,17 +74,27 @@ class CurrentWeights:
         folder: In which they are written; see `WeightsFolder`.
         way: How they get to the servers: one of `choice.WAYS`.
         served: The name under which the servers serve the model.
+        shares_device: Whether the servers sleep until they load weights.
 
     Attributes:
         known: What they are called.
+        shares_device: As given.
         way: How they get there; None until it is chosen.
 
     Raises:
-        ConfigError: There is no such way.
+        ConfigError: There is no such way, or it needs another device.
     """
 
-    def __init__(self, folder: Path | None = None, way: str = AUTO, served: str = "policy") -> None:
-        check_way(way)
+    def __init__(
+        self,
+        folder: Path | None = None,
+        way: str = AUTO,
+        served: str = "policy",
+        *,
+        shares_device: bool = False,
+    ) -> None:
+        check_way(way, shares_device=shares_device)
+        self.shares_device = shares_device
         self.known = KnownWeights()
         self.way: str | None = None
         self._wanted, self._parent, self._served = way, folder, served
@@ -93,6 +106,8 @@ class CurrentWeights:
         self._lost: set[str] = set()
         self._sending = False
         self._follows = False
+        self._model: Any = None
+        self._loaded: dict[str, int] = {}  # by URL: which of the weights, by their count
 
     def has(self, server: Server) -> bool:
         """Whether a server has them."""
@@ -116,21 +131,24 @@ class CurrentWeights:
             )
         way, why = choose_way(self._wanted, model, self._facts)
         check_servers(way, model, self._facts)
+        check_way(way, shares_device=self.shares_device)
         self._folder = WeightsFolder(self._parent)
         self._engines = Engines(way, model) if way in (NCCL, IPC) else None
         self.way = way
         logger.info("new weights go to the vLLM servers by %s: %s", way, why)
 
     def merge_adapters(self, refused: AdaptersRefused) -> None:
-        """Go on with merged weights, unless adapters alone were asked for.
+        """Write the weights anew, merged, and go on so, unless adapters alone were asked for.
 
         Raises:
             AdaptersRefused: They were.
+            DiskFull: There is no room for them.
         """
         if self._wanted == ADAPTERS:
             raise refused
         self.way = FOLDER
         logger.warning("new weights go to the vLLM servers merged: %s", refused)
+        self.write(self._model, self.known.version)
 
     def write(self, model: Any, version: int, lost: Collection[Server] = ()) -> None:
         """Write the weights as they are now; those before are removed first, if they are whole.
@@ -146,6 +164,7 @@ class CurrentWeights:
         """
         assert self._folder is not None and self.way is not None, "`choose` comes first"
         self._count += 1
+        self._model = model
         adapters = self.way == ADAPTERS
         kept = range(self._count - KEPT_ADAPTERS + 1, self._count) if adapters else ()
         self._written = None  # a server that comes back now has to wait
@@ -167,7 +186,7 @@ class CurrentWeights:
 
     def sent(self) -> None:
         """All servers that answer have the weights: the model may change again."""
-        self._sending = False
+        self._sending, self._model = False, None
 
     def follow(self, known: KnownWeights) -> None:
         """From now on the weights are those that another process hands over."""
@@ -186,16 +205,39 @@ class CurrentWeights:
         if self._follows:
             await _check_name(server, name)
         elif written is not None:
-            if self.known.adapters:
-                await self._load_adapters(server, written)
-            else:
-                await self._load_whole(server, written)
-            await _check_name(server, written.name)
-            await check_probe(server, written.probe, self.known.model(self._served, written.name))
+            await self._load(server, written)
             name = written.name
         elif self.known.named:
             raise ServerLost(f"{server.url}: the weights for it are being written")
+        elif self.shares_device:
+            await wake(server)
         server.weights = name
+
+    async def sleep(self, server: Server) -> None:
+        """Have a server sleep until it loads weights; it keeps its own if no file has them.
+
+        Raises:
+            ServerLost: The server is broken.
+            ConfigError: It refuses.
+        """
+        in_folder = self.way == FOLDER and self._written is not None
+        if in_folder:
+            await _call(server, "/update_weight_version", {"new_version": UNKNOWN})
+        await sleep(server, keeps_weights=not in_folder)
+
+    async def _load(self, server: Server, written: _Written) -> None:
+        count = self._count
+        slept = self.shares_device and self._loaded.get(server.url) == count
+        if slept and await _name(server) == written.name:  # with these weights
+            await wake(server)
+            return
+        if self.known.adapters:
+            await self._load_adapters(server, written)
+        else:
+            await self._load_whole(server, written)
+        await _check_name(server, written.name)
+        await check_probe(server, written.probe, self.known.model(self._served, written.name))
+        self._loaded[server.url] = count
 
     async def _load_whole(self, server: Server, written: _Written) -> None:
         """Whole weights; a server that fails amid it samples nothing from them."""
@@ -205,6 +247,8 @@ class CurrentWeights:
         # Computing a request with a seed anew ends vLLM's engine on a CPU: there they end first.
         mode = "wait" if (await self._facts_of(server)).device == "cpu" else "keep"
         try:
+            if self.shares_device:
+                await wake(server, WEIGHTS)
             await server.ask("POST", "/pause", timeout_s=RELOAD_TIMEOUT_S, mode=mode)
             if self._engines is not None and by_engine:
                 await self._send(self._engines, server)
@@ -212,9 +256,11 @@ class CurrentWeights:
                 await self._reload(server, written.path)
             await _call(server, "/reset_prefix_cache", reset_running_requests="true")
             await _call(server, "/update_weight_version", {"new_version": written.name})
+            if self.shares_device:
+                await wake(server, KEYS_AND_VALUES)
             await _call(server, "/resume")
         except BaseException:
-            await _forsake(server)
+            await _forsake(server, wakes=self.shares_device)
             raise
 
     async def _reload(self, server: Server, path: Path | None) -> None:
@@ -240,6 +286,8 @@ class CurrentWeights:
             ) from error
 
     async def _load_adapters(self, server: Server, written: _Written) -> None:
+        if self.shares_device:
+            await wake(server)
         models = await server.ask("GET", "/v1/models", timeout_s=CONTROL_TIMEOUT_S)
         prefix = f"{self.known.run}:"
         versions = sorted(
@@ -264,16 +312,16 @@ class CurrentWeights:
             self._folder.close()
 
 
-async def _forsake(server: Server) -> None:
+async def _forsake(server: Server, *, wakes: bool) -> None:
     """Of a server that has new weights in part: nobody samples from them, and it is not paused."""
     named = {"new_version": UNKNOWN}
-    for path, body in (
-        ("/update_weight_version", named),
-        ("/abort_requests", {}),
-        ("/resume", {}),
-    ):
+    for path, body in (("/update_weight_version", named), ("/abort_requests", {})):
         with contextlib.suppress(GymnastError):
             await server.ask("POST", path, body, timeout_s=CLEANUP_TIMEOUT_S)
+    with contextlib.suppress(GymnastError):
+        if wakes:
+            await wake(server)  # what sleeps in part must not be resumed
+        await server.ask("POST", "/resume", {}, timeout_s=CLEANUP_TIMEOUT_S)
 
 
 @contextlib.asynccontextmanager
@@ -293,9 +341,14 @@ async def _refusing(
         raise kind(f"{server.url}: {what}: {error}") from error
 
 
-async def _check_name(server: Server, name: str | None) -> None:
+async def _name(server: Server) -> Any:
+    """What a server calls its weights."""
     found = await server.ask("GET", "/weight_info", timeout_s=CONTROL_TIMEOUT_S)
-    if (has := (found or {}).get("weight_version")) != name:
+    return (found or {}).get("weight_version")
+
+
+async def _check_name(server: Server, name: str | None) -> None:
+    if (has := await _name(server)) != name:
         raise ServerLost(f"{server.url}: has the weights {has!r} instead of {name!r}")
 
 

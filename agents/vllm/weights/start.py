@@ -11,24 +11,29 @@ from gymnast.agents.models.merging import save_base, save_merged
 from gymnast.agents.vllm.weights.adapters import highest_rank, server_rank, why_merged
 from gymnast.agents.vllm.weights.choice import ADAPTERS, AUTO, check_way
 from gymnast.agents.vllm.weights.heads import UNTIED, save_head, trains_tied_head
+from gymnast.agents.vllm.weights.sleeping import OPTION
 
 # Requests that begin with newer adapters do not wait for those that go on with older ones; on a CPU
 # they do, because vLLM 0.32 dies there of two in one batch.
 ADAPTERS_AT_ONCE, ADAPTERS_AT_ONCE_ON_A_CPU, ADAPTERS_LOADED = 2, 1, 4
 
 
-def write_start(model: Any, folder: Path, *, way: str = AUTO) -> Sequence[str]:
+def write_start(
+    model: Any, folder: Path, *, way: str = AUTO, shares_device: bool = False
+) -> Sequence[str]:
     """Write the model that servers start with; returns the options of `vllm serve` that it needs.
 
     Args:
         model: That is trained.
         folder: New.
         way: Of new weights: one of `choice.WAYS`.
+        shares_device: Whether the servers are to sleep while the model is trained.
 
     Raises:
-        ConfigError: There is no such way.
+        ConfigError: There is no such way, or it needs another device.
     """
-    check_way(way)
+    check_way(way, shares_device=shares_device)
+    sleeps = (OPTION,) if shares_device else ()
     with no_progress_bars():
         if way in (AUTO, ADAPTERS) and why_merged(model) is None:
             save_base(model, folder)
@@ -36,11 +41,12 @@ def write_start(model: Any, folder: Path, *, way: str = AUTO) -> Sequence[str]:
             at_once = ADAPTERS_AT_ONCE if on_gpu else ADAPTERS_AT_ONCE_ON_A_CPU
             rank = server_rank(highest_rank(model))
             return (
+                *sleeps,
                 *("--enable-lora", "--max-lora-rank", str(rank)),
                 *("--max-loras", str(at_once), "--max-cpu-loras", str(ADAPTERS_LOADED)),
             )
         save_merged(model, folder)
         if torch.accelerator.is_available() or not trains_tied_head(model):
-            return ()
+            return sleeps
         save_head(model, folder)
-        return UNTIED
+        return (*sleeps, *UNTIED)

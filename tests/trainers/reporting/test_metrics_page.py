@@ -159,6 +159,7 @@ async def of_servers() -> dict[str, float]:
         probe("policy", known),
         request_timeout_s=1.0,
         lost_after_s=1.0,
+        sleep=known.load,
     )
     counted = servers.metrics()
     await servers.close()
