@@ -112,7 +112,10 @@ def test_new_weights_wait_until_the_servers_wake(
     for version in (1, 2):
         agent.update_weights(PolicyWeights(other_model(version)), version)
         assert is_asleep(url)
-    assert set(begun(recorded(file)[before:])) == {"/server_info", "/is_sleeping"}
+    assert set(begun(recorded(file)[before:])) == {
+        "/server_info?config_format=json",
+        "/is_sleeping",
+    }
     before = len(recorded(file))
     with agent.awake():
         found = sample(agent)
