@@ -17,6 +17,7 @@ from contextlib import contextmanager
 
 import torch
 
+from gymnast.agents.vllm.checks import named_by
 from gymnast.agents.vllm.server import Server
 from gymnast.agents.vllm.weights.facts import ask_facts
 from gymnast.errors import ConfigError, ServerLost
@@ -34,10 +35,8 @@ async def check_sleeps(servers: Sequence[Server]) -> None:
         ConfigError: One was not, or does not answer.
     """
     for server in servers:
-        try:
+        with named_by("urls", server):
             facts = await ask_facts(server)
-        except ServerLost as error:
-            raise ConfigError(f"urls: a vLLM server cannot be used: {error}") from error
         if not facts.sleeps:
             raise ConfigError(
                 f"share_device: {server.url} cannot give its memory back; start it with {OPTION}, "

@@ -129,7 +129,7 @@ def test_new_weights_wait_until_the_servers_wake(
     before = len(recorded(file))
     with agent.awake():  # again without new ones, as an evaluation does
         assert sample(agent).ids == found.ids
-    assert begun(recorded(file)[before:]) == [*FROM_FOLDER, *after]
+    assert begun(recorded(file)[before:]) == ["/weight_info", *FROM_FOLDER, *after]
     metrics = agent.metrics()
     assert metrics["servers/sleep_s"] > 0 < metrics["servers/wake_s"]
 
