@@ -4,7 +4,6 @@ tokens, log-probabilities, distributions, stops and budgets."""
 import asyncio
 import json
 import math
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from drawn_from import drawn_from
 from gymnast.agents import PolicyWeights, TransformersAgent, VLLMAgent
 from gymnast.agents.base import Agent
 from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
@@ -62,27 +62,6 @@ def logits(model: Any, ids: list[int]) -> torch.Tensor:
     """What follows each token, [L, V], by a forward pass of Transformers."""
     found: torch.Tensor = model(torch.tensor([ids])).logits[0].float()
     return found
-
-
-def distribution(model: Any, context: list[int], sampling: Sampling) -> torch.Tensor:
-    """The probabilities [V] that Transformers' `generate` draws the next token from."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = model.generate(
-            torch.tensor([context]),
-            attention_mask=torch.ones(1, len(context), dtype=torch.long),
-            do_sample=True,
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p or None,
-            repetition_penalty=sampling.repetition_penalty,
-            max_new_tokens=1,
-            output_scores=True,
-            return_dict_in_generate=True,
-        )
-    probabilities: torch.Tensor = found.scores[0][0].float().softmax(-1)
-    return probabilities
 
 
 def test_greedy_tokens_are_equal_up_to_ties(
@@ -148,7 +127,7 @@ def test_frequencies_are_those_of_the_distribution(
 ) -> None:
     agent, model = exactly
     context = CONTEXTS[2]
-    expected = distribution(model, context, Sampling(max_new_tokens=1, **kind))
+    expected = drawn_from(model, context, Sampling(max_new_tokens=1, **kind)).exp()
     seeded = (Sampling(max_new_tokens=1, seed=seed, **kind) for seed in range(DRAWS))
     drawn = ask(agent, *((context, each) for each in seeded))
     for completion in drawn:
@@ -176,10 +155,10 @@ def chi_square_deviation(drawn: Counter[int], expected: torch.Tensor) -> float:
 
 def test_the_statistic_tells_another_distribution(model: Any) -> None:
     context = CONTEXTS[2]
-    expected = distribution(model, context, Sampling())
+    expected = drawn_from(model, context, Sampling()).exp()
     generator = torch.Generator().manual_seed(0)
     for temperature, differs in ((1.0, False), (1.2, True)):
-        other = distribution(model, context, Sampling(temperature=temperature))
+        other = drawn_from(model, context, Sampling(temperature=temperature)).exp()
         drawn = torch.multinomial(other, DRAWS, replacement=True, generator=generator)
         deviation = chi_square_deviation(Counter(drawn.tolist()), expected)
         assert (deviation > 4.5) is differs

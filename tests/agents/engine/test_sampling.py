@@ -1,7 +1,6 @@
 """Sampling parameters mean what they mean to Transformers' `generate`."""
 
 import asyncio
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawn_from import drawn_from
 from gymnast.agents import TransformersAgent
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.types import Completion, Sampling
@@ -48,26 +48,6 @@ def together(model: Any, requests: list[tuple[list[int], Sampling]]) -> list[Com
     return asyncio.run(ask())
 
 
-def generates(model: Any, context: list[int], sampling: Sampling) -> torch.Tensor:
-    """Log-probabilities [V] of the distribution that `generate` draws the next token from."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = model.generate(
-            torch.tensor([context], device=model.device),
-            attention_mask=torch.ones(1, len(context), dtype=torch.long, device=model.device),
-            do_sample=True,
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p or None,
-            repetition_penalty=sampling.repetition_penalty,
-            max_new_tokens=1,
-            output_scores=True,
-            return_dict_in_generate=True,
-        )
-    return torch.log_softmax(found.scores[0][0].float().cpu(), dim=-1)
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.lists(PARAMETERS, min_size=1, max_size=4), st.integers(0, 100))
 def test_logprobs_are_those_of_the_distribution_that_generate_would_draw_from(
@@ -77,7 +57,7 @@ def test_logprobs_are_those_of_the_distribution_that_generate_would_draw_from(
     completions = together(model, requests)
     for (context, sampling), completion in zip(requests, completions, strict=True):
         for step, token in enumerate(completion.ids):
-            expected = generates(model, context + completion.ids[:step], sampling)[token]
+            expected = drawn_from(model, context + completion.ids[:step], sampling)[token]
             assert completion.logprobs[step] == pytest.approx(float(expected), abs=1e-4)
 
 
@@ -86,7 +66,7 @@ def test_draws_follow_the_filtered_distribution(model: Any) -> None:
     kind = Sampling(temperature=1.5, top_p=0.9, repetition_penalty=1.2, max_new_tokens=1)
     requests = [(context, replace(kind, seed=i)) for i in range(2000)]
     drawn = np.bincount([found.ids[0] for found in together(model, requests)], minlength=150)
-    expected = generates(model, context, kind).exp().double().numpy()
+    expected = drawn_from(model, context, kind).exp().double().numpy()
     assert set(np.flatnonzero(drawn)) <= set(np.flatnonzero(expected))
     deviation = np.sqrt(expected * (1 - expected) / 2000)
     assert (np.abs(drawn / 2000 - expected) <= 5 * deviation + 1e-9).all()

@@ -1,11 +1,9 @@
 """A disk that is full: one line that names the file, and what was whole stays whole."""
 
 import re
-import resource
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from full_disk import no_file_larger_than
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError, DiskFull
@@ -23,17 +22,6 @@ from gymnast.trainers.saving.run_folder import RunFolder, save_model
 from gymnast.types import Sampling
 
 STATE = {"weights": [torch.zeros(50_000) for _ in range(4)]}
-
-
-@contextmanager
-def no_file_larger_than(size: int) -> Iterator[None]:
-    """As on a full disk, a write fails; no room is needed to show it, and no root."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture

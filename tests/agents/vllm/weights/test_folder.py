@@ -2,17 +2,15 @@
 
 import fcntl
 import os
-import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
 
+from full_disk import no_file_larger_than
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.agents.models.merging import save_merged
 from gymnast.agents.vllm.weights.folder import WeightsFolder
@@ -28,17 +26,6 @@ with folder.writing("1") as path:
 print(folder.path, flush=True)
 time.sleep(600)
 """
-
-
-@contextmanager
-def files_up_to(size: int) -> Iterator[None]:
-    """Let this process write no file that is larger."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def wait_until_empty(folder: Path) -> None:
@@ -90,7 +77,7 @@ def test_a_full_disk_is_named_and_the_part_is_removed(tmp_path: Path) -> None:
         pytest.raises(
             DiskFull, match=r"cannot be written for the vLLM servers: .*servers keep the"
         ),
-        files_up_to(100_000),
+        no_file_larger_than(100_000),
         folder.writing("2") as path,
     ):
         save_merged(model, path)
