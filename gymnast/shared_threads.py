@@ -167,6 +167,11 @@ def limit_threads(most: int = MAX_THREADS) -> None:
     _most = most
 
 
+def thread_limit() -> int:
+    """How many threads run the sync code of episodes in this process at most."""
+    return _most
+
+
 def start_thread(name: str, target: Callable[[], object]) -> threading.Thread:
     """Start a daemon thread."""
     thread = threading.Thread(target=target, name=name, daemon=True)

@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from gymnast.agents import PolicyAgent
 from gymnast.agents.chat import make_chat_agent
 from gymnast.agents.loading.load import load_tokenizer
+from gymnast.shared_threads import limit_threads
 from gymnast.trainers.base.observer import Observer
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.base.stopping import Stopping
@@ -70,6 +71,7 @@ def evaluate_endpoint(config: RunConfig, *, observer: Observer | None = None) ->
         rewards=rewards,
     )
     accelerator = launched()
+    limit_threads(config.trainer.max_threads)
     workers = find_workers(config.rollouts)
     evaluation = _evaluation(config, task, settings, agent, accelerator, workers)
     with workers or nullcontext():

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 from chat_fixtures import Endpoint, says
-from gymnast.trainers import load_rollouts
+from gymnast.shared_threads import limit_threads, thread_limit
+from gymnast.trainers import load_config, load_rollouts
+from gymnast.trainers.endpoint import evaluate_endpoint
 from process_runs import free_port
 
 LONGEST_S = 120  # for both processes; one that hangs fails then
@@ -67,3 +69,15 @@ def test_two_processes_share_the_rows_and_one_writes(endpoint: Endpoint, tmp_pat
     ]
     questions = [str(each.trajectory.messages[-2]["content"]) for each in saved]
     assert len(set(questions)) == 3 and questions[::2] == questions[1::2]
+
+
+def test_sync_code_has_as_many_threads_as_in_training(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.answers(says("It is 42."))
+    (tmp_path / "run.yaml").write_text(YAML)
+    agent = {"backend": "chat", "model": "m", "base_url": endpoint.url, "api_key_env": None}
+    settings = [f"agent={json.dumps(agent)}", "trainer.max_threads=2", "output_dir=null"]
+    try:
+        evaluate_endpoint(load_config(tmp_path / "run.yaml", settings))
+        assert thread_limit() == 2
+    finally:
+        limit_threads()

@@ -35,6 +35,7 @@ class Open(NamedTuple):
     rewards: str
     settings: RolloutSettings
     waiting_together: int
+    max_threads: int  # for sync code, in the worker's process
 
 
 class RowOf(NamedTuple):

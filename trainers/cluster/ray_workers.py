@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import gymnast
 from gymnast.errors import InfrastructureError, first_line
+from gymnast.shared_threads import thread_limit
 from gymnast.trainers.base.settings import check_at_least, check_positive
 from gymnast.trainers.cluster.carrying import (
     LARGEST_AGENT_BYTES,
@@ -135,6 +136,7 @@ class RayWorkers:
             rewards.key,
             settings,
             task.waiting_together,
+            thread_limit(),
         )
         return RemotePlayers(self, task, [make_env, rewards], opened, asked=agent is None)
 

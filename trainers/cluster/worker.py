@@ -16,6 +16,7 @@ from typing import Any
 import gymnast
 from gymnast.agents.base import Agent
 from gymnast.sandboxes.pool.pool import close_shared_pools
+from gymnast.shared_threads import limit_threads
 from gymnast.threads import in_background
 from gymnast.trainers.cluster.asking import AskingAgent
 from gymnast.trainers.cluster.boxes import check_boxes
@@ -84,7 +85,8 @@ class Worker:
         if collection is None:
             return
         await collection.end()
-        await collection.pool.close_lost()
+        if hasattr(collection, "pool"):  # else its environment could not be made
+            await collection.pool.close_lost()
 
     async def close(self) -> None:
         """Close all environments, and their sandboxes."""
@@ -114,6 +116,7 @@ class Worker:
                 collection.close_lost()
 
     async def _open(self, collection: "_Collection", opened: Open) -> None:
+        limit_threads(opened.max_threads)
         key = (opened.make_env, opened.waiting_together)
         if key not in self._pools:
             pool = Environments(self._things[opened.make_env], opened.waiting_together)

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from gymnast.envs import Environment, Renderer, make
 from gymnast.envs.registry import find
 from gymnast.errors import ConfigError
 from gymnast.sandboxes import SandboxSpec
+from gymnast.shared_threads import limit_threads
 from gymnast.trainers import RayWorkers, collect
 from gymnast.trainers.rollouts.environments import environment_factory
 from gymnast.types import Sampling
@@ -119,5 +121,35 @@ def test_a_factory_that_raises_on_a_worker_raises_here(
     def make_env() -> Environment:
         raise ZeroDivisionError("no environment today")
 
-    with pytest.raises(ZeroDivisionError, match="no environment today"):
-        rewards(make_env, talking, RayWorkers(1, address=two_nodes))
+    with RayWorkers(1, address=two_nodes) as workers:
+        (before,) = workers.all()
+        with pytest.raises(ZeroDivisionError, match="no environment today"):
+            rewards(make_env, talking, workers)
+        assert workers.all() == [before]  # it is not lost
+
+
+class Threaded(Environment):
+    """Pays the number of the thread that its sync code runs on."""
+
+    def setup(self, row: Any) -> None:
+        time.sleep(0.5)  # so that all episodes are under way at once
+
+    def reward(self, episode: Any) -> float:
+        return float(threading.get_ident())
+
+
+def test_workers_have_as_many_threads_as_this_process_may_have(
+    two_nodes: str, renderer: Renderer, talking: ScriptedAgent
+) -> None:
+    """`trainer.max_threads`, which a trainer sets by `limit_threads`."""
+    limit_threads(2)
+    try:
+        playing = collect(
+            *(lambda: Threaded(renderer=renderer), talking, ROWS * 3),
+            **SETTINGS,
+            workers=RayWorkers(1, address=two_nodes),
+        )
+        found = asyncio.run(playing).trajectories
+    finally:
+        limit_threads()
+    assert len(found) == 9 and len({trajectory.reward for trajectory in found}) == 2
