@@ -6,7 +6,13 @@ from typing import Any
 from gymnast.agents.vllm.weights.adapters import highest_rank, why_merged
 from gymnast.agents.vllm.weights.engines import IPC, NCCL, why_not_engine
 from gymnast.agents.vllm.weights.facts import Facts
-from gymnast.agents.vllm.weights.heads import UNTIED, is_tied, trains_tied_head
+from gymnast.agents.vllm.weights.heads import (
+    IN_FLOAT32,
+    UNTIED,
+    has_float32_head,
+    option,
+    trains_tied_head,
+)
 from gymnast.errors import ConfigError
 
 AUTO, FOLDER, ADAPTERS = "auto", "folder", "adapters"
@@ -88,7 +94,8 @@ def check_servers(way: str, model: Any, servers: Mapping[str, Facts]) -> None:
     """Check that what the servers would sample from is the model that is trained.
 
     Raises:
-        ConfigError: A server has another dtype, or would not get a weight that is trained.
+        ConfigError: A server has another dtype, would not get a weight that is trained, or would
+            die of two adapters in one batch.
     """
     dtype = str(model.dtype).removeprefix("torch.")
     for url, facts in servers.items():
@@ -97,12 +104,32 @@ def check_servers(way: str, model: Any, servers: Mapping[str, Facts]) -> None:
                 f"{url}: has weights of {facts.dtype}, and the trained model is in {dtype}; start "
                 f"it with --dtype {dtype}, or set model.dtype: {facts.dtype}"
             )
-        if facts.device != "cpu" or facts.untied or way == ADAPTERS or not is_tied(model):
-            continue
-        if trains_tied_head(model):
-            option, value = UNTIED
+        if has_float32_head(model) and not facts.float32_head and dtype != "float32":
             raise ConfigError(
-                f"{url}: a vLLM server on a CPU does not take new weights for a head that shares "
-                f"the embedding's, which this run trains; start it with {option} '{value}' and the "
-                "weight of the head in its folder, or let the run start it (agent.launch)"
+                f"{url}: computes its logits in {dtype}, and the trained model in float32 "
+                f"(model.float32_head); start it with {_shown(IN_FLOAT32)}, or leave "
+                "model.float32_head out"
             )
+        if facts.device == "cpu":
+            _check_on_a_cpu(url, way, model, facts)
+
+
+def _check_on_a_cpu(url: str, way: str, model: Any, facts: Facts) -> None:
+    """Check what vLLM's CPU build cannot do."""
+    if way == ADAPTERS and facts.loras_at_once > 1:
+        raise ConfigError(
+            f"{url}: a vLLM server on a CPU dies of two adapters in one batch, and this one takes "
+            f"{facts.loras_at_once}; start it with --max-loras 1, or set agent.weights: folder"
+        )
+    if way != ADAPTERS and not facts.untied and trains_tied_head(model):
+        raise ConfigError(
+            f"{url}: a vLLM server on a CPU does not take new weights for a head that shares "
+            f"the embedding's, which this run trains; start it with {_shown(UNTIED)} and the "
+            "weight of the head in its folder, or let the run start it (agent.launch)"
+        )
+
+
+def _shown(overrides: Mapping[str, Any]) -> str:
+    """Overrides as they are written in a shell."""
+    name, value = option(overrides)
+    return f"{name} '{value}'"

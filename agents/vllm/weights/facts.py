@@ -18,7 +18,9 @@ class Facts:
         device: "cuda", "cpu", ...
         dtype: Of its weights, "bfloat16" say.
         untied: Whether its head was told to have a weight of its own.
+        float32_head: Whether its head was told to compute in float32.
         lora_rank: The highest rank of an adapter; 0 where it can load none.
+        loras_at_once: Of how many adapters it may have requests in one batch.
         transfer: The engine of vLLM's for new weights that it was started with, "nccl" say, or "".
         workers: How many processes hold its model.
         sleeps: Whether it can give its device's memory back.
@@ -28,7 +30,9 @@ class Facts:
     device: str
     dtype: str
     untied: bool = False
+    float32_head: bool = False
     lora_rank: int = 0
+    loras_at_once: int = 1
     transfer: str = ""
     workers: int = 1
     sleeps: bool = False
@@ -53,14 +57,17 @@ def read_facts(info: Mapping[str, Any]) -> Facts:
     """The facts in an answer of `/server_info?config_format=json`."""
     config, environment = info["vllm_config"], info.get("vllm_env") or {}
     model, lora = config["model_config"], config.get("lora_config") or {}
-    overrides = model.get("hf_overrides") or {}
+    given = model.get("hf_overrides")
+    overrides = given if isinstance(given, Mapping) else {}
     can_load = environment.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING") in (True, 1, "1")
     parallel = config.get("parallel_config") or {}
     return Facts(
         device=str(config["device_config"]["device"]).partition(":")[0],
         dtype=str(model["dtype"]).removeprefix("torch."),
-        untied=isinstance(overrides, Mapping) and overrides.get("tie_word_embeddings") is False,
+        untied=overrides.get("tie_word_embeddings") is False,
+        float32_head=overrides.get("head_dtype") == "float32",
         lora_rank=int(lora.get("max_lora_rank", 0)) if can_load else 0,
+        loras_at_once=int(lora.get("max_loras", 1)),
         transfer=(config.get("weight_transfer_config") or {}).get("backend", ""),
         workers=int(parallel.get("world_size", 1)) * int(parallel.get("data_parallel_size", 1)),
         sleeps=bool(model.get("enable_sleep_mode")),

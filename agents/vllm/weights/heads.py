@@ -1,21 +1,39 @@
-"""Heads that share the weight of the embedding, on vLLM's CPU build.
+"""Heads of vLLM servers: those that share the embedding's weight, and those in float32.
 
-There a server computes the head with a packed copy of its weight. A head with a weight of its own
+vLLM's CPU build computes the head with a packed copy of its weight. A head with a weight of its own
 is packed anew with each new weight; one that shares the embedding's is not, and goes on as it was
 when the server started, without a word. So servers on a CPU are started with
 `--hf-overrides '{"tie_word_embeddings": false}'` and get the head's weight explicitly.
+
+Where the run computes logits in float32 (`model.float32_head`), so do the servers that it starts.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from gymnast.agents.models.float32_head import Float32Head
+
 FILE = "head.safetensors"
 INDEX = "model.safetensors.index.json"
-UNTIED = ("--hf-overrides", json.dumps({"tie_word_embeddings": False}))
+# Fields of the model's config that a server is started with in place of those in its folder.
+UNTIED: Mapping[str, Any] = {"tie_word_embeddings": False}
+IN_FLOAT32: Mapping[str, Any] = {"head_dtype": "float32"}
+
+
+def option(overrides: Mapping[str, Any]) -> tuple[str, ...]:
+    """The option of `vllm serve` that overrides fields of the model's config."""
+    return ("--hf-overrides", json.dumps(overrides)) if overrides else ()
+
+
+def has_float32_head(model: Any) -> bool:
+    """Whether a model's head is computed in float32 although its weights are not."""
+    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return type(causal.get_output_embeddings()) is Float32Head
 
 
 def is_tied(model: Any) -> bool:

@@ -10,7 +10,14 @@ from gymnast.agents.loading.model_source import no_progress_bars
 from gymnast.agents.models.merging import save_base, save_merged
 from gymnast.agents.vllm.weights.adapters import highest_rank, server_rank, why_merged
 from gymnast.agents.vllm.weights.choice import ADAPTERS, AUTO, check_way
-from gymnast.agents.vllm.weights.heads import UNTIED, save_head, trains_tied_head
+from gymnast.agents.vllm.weights.heads import (
+    IN_FLOAT32,
+    UNTIED,
+    has_float32_head,
+    option,
+    save_head,
+    trains_tied_head,
+)
 from gymnast.agents.vllm.weights.sleeping import OPTION
 
 # Requests that begin with newer adapters do not wait for those that go on with older ones; on a CPU
@@ -34,6 +41,7 @@ def write_start(
     """
     check_way(way, shares_device=shares_device)
     sleeps = (OPTION,) if shares_device else ()
+    overrides = dict(IN_FLOAT32) if has_float32_head(model) else {}
     with no_progress_bars():
         if way in (AUTO, ADAPTERS) and why_merged(model) is None:
             save_base(model, folder)
@@ -44,9 +52,10 @@ def write_start(
                 *sleeps,
                 *("--enable-lora", "--max-lora-rank", str(rank)),
                 *("--max-loras", str(at_once), "--max-cpu-loras", str(ADAPTERS_LOADED)),
+                *option(overrides),
             )
         save_merged(model, folder)
-        if torch.accelerator.is_available() or not trains_tied_head(model):
-            return sleeps
-        save_head(model, folder)
-        return (*sleeps, *UNTIED)
+        if not torch.accelerator.is_available() and trains_tied_head(model):
+            save_head(model, folder)
+            overrides |= UNTIED
+    return (*sleeps, *option(overrides))

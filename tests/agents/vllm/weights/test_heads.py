@@ -8,7 +8,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from gymnast.agents import load_model
 from gymnast.agents.loading.tiny import tiny_model
+from gymnast.agents.models.float32_head import use_float32_head
 from gymnast.agents.vllm.weights.heads import is_tied, save_head, trains_tied_head
 from gymnast.agents.vllm.weights.start import write_start
 
@@ -43,3 +45,22 @@ def test_servers_on_a_cpu_start_with_such_a_head(tmp_path: Path) -> None:
     assert write_start(tiny_model(), tmp_path / "tied")[0] == "--hf-overrides"
     assert (tmp_path / "tied" / "head.safetensors").exists()
     assert write_start(tiny_model(tie_word_embeddings=False), tmp_path / "untied") == ()
+
+
+def test_servers_compute_logits_in_float32_where_the_model_does(tmp_path: Path) -> None:
+    model = tiny_model(tie_word_embeddings=False).to(torch.bfloat16)
+    use_float32_head(model)
+    name, value = write_start(model, tmp_path / "whole")
+    assert (name, json.loads(value)) == ("--hf-overrides", {"head_dtype": "float32"})
+    tied, tokenizer = load_model("tiny:", dtype="bfloat16", float32_head=True)
+    overrides = json.loads(write_start(tied, tmp_path / "tied")[1])
+    on_gpu = torch.accelerator.is_available()
+    assert overrides == {"head_dtype": "float32"} | (
+        {} if on_gpu else {"tie_word_embeddings": False}
+    )
+    lora = {"rank": 2}
+    adapted, _ = load_model(
+        "tiny:", dtype="bfloat16", float32_head=True, lora=lora, tokenizer=tokenizer
+    )
+    *_, name, value = write_start(adapted, tmp_path / "adapted")
+    assert (name, json.loads(value)) == ("--hf-overrides", {"head_dtype": "float32"})

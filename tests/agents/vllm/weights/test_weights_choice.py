@@ -1,5 +1,6 @@
 """How new weights get to servers: what is chosen, and what is refused at once."""
 
+import copy
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from gymnast.agents.loading.tiny import tiny_model
+from gymnast.agents.models.float32_head import use_float32_head
 from gymnast.agents.vllm.weights.adapters import server_rank, why_merged
 from gymnast.agents.vllm.weights.choice import check_servers, check_way, choose_way
 from gymnast.agents.vllm.weights.facts import Facts, read_facts
@@ -44,6 +46,12 @@ def adapted(**settings: Any) -> Any:
 
 def test_a_server_says_how_it_was_started() -> None:
     assert read_facts(INFO) == Facts("cpu", "bfloat16", untied=True, lora_rank=16)
+    more = copy.deepcopy(INFO)
+    more["vllm_config"]["model_config"]["hf_overrides"] = {"head_dtype": "float32"}
+    more["vllm_config"]["lora_config"]["max_loras"] = 3
+    assert read_facts(more) == Facts(
+        "cpu", "bfloat16", float32_head=True, lora_rank=16, loras_at_once=3
+    )
     plain = INFO["vllm_config"] | {
         "lora_config": None,
         "weight_transfer_config": {"backend": "nccl"},
@@ -125,6 +133,28 @@ def test_a_head_that_would_never_be_new_is_refused() -> None:
     check_servers("folder", adapted(), {URL: cpu})  # trains neither embedding nor head
     with pytest.raises(ConfigError, match="--hf-overrides"):
         check_servers("folder", adapted(target_modules=["embed_tokens"]), {URL: cpu})
+
+
+def test_a_server_on_a_cpu_that_takes_two_adapters_at_once_is_refused() -> None:
+    cpu = Facts("cpu", "float32", lora_rank=8, loras_at_once=2)
+    with pytest.raises(ConfigError, match=rf"{URL}: .* two adapters in one .* --max-loras 1, or"):
+        check_servers("adapters", adapted(), {URL: cpu})
+    check_servers("folder", adapted(), {URL: cpu})
+    check_servers("adapters", adapted(), {URL: replace(cpu, loras_at_once=1)})
+    check_servers("adapters", adapted(), {URL: replace(cpu, device="cuda")})
+
+
+def test_a_head_in_another_precision_is_refused() -> None:
+    model = tiny_model().to(torch.bfloat16)
+    use_float32_head(model)
+    gpu = Facts("cuda", "bfloat16")
+    said = r"logits in bfloat16, .*--hf-overrides '\{\"head_dtype\": \"float32\"\}', or leave"
+    with pytest.raises(ConfigError, match=said):
+        check_servers("folder", model, {URL: gpu})
+    check_servers("folder", model, {URL: replace(gpu, float32_head=True)})
+    in_float32 = tiny_model()
+    use_float32_head(in_float32)  # as all of it is
+    check_servers("folder", in_float32, {URL: GPU})
 
 
 @pytest.mark.parametrize("way", ["nccl", "ipc"])
