@@ -1,6 +1,6 @@
 """What every agent that is trained keeps to, whether or not it has a model in this process.
 
-A new agent joins by a line in AGENTS.
+How any agent samples is in `test_agent_contract.py`. A new agent joins by a line in AGENTS.
 """
 
 import asyncio
@@ -167,27 +167,6 @@ def test_every_completion_is_tagged_with_the_version_of_the_weights(trained: Tra
             assert list(completion.versions) == [VersionSpan(0, len(completion.ids), version)]
 
 
-def test_logprobs_are_those_of_the_distribution_that_was_sampled(trained: Trained) -> None:
-    trained.agent.update_weights(PolicyWeights(trained.model), 0)
-    sampling = Sampling(temperature=0.7, max_new_tokens=8, seed=3)
-    (completion,) = sample(trained.agent, sampling)
-    with torch.no_grad():
-        logits = trained.model(torch.tensor([CONTEXTS[0] + completion.ids])).logits[0]
-    predicting = torch.log_softmax(logits[len(CONTEXTS[0]) - 1 : -1] / 0.7, dim=-1)
-    expected = predicting.gather(1, torch.tensor(completion.ids)[:, None])[:, 0]
-    torch.testing.assert_close(torch.tensor(completion.logprobs), expected, rtol=0, atol=1e-4)
-
-
-def test_a_completion_ends_with_a_stop_id_or_at_its_length(trained: Trained) -> None:
-    trained.agent.update_weights(PolicyWeights(trained.model), 0)
-    first, *_ = greedy(trained.agent)
-    stopping = Sampling(temperature=0.0, max_new_tokens=8, stop_ids=(first[2],))
-    (stopped,) = sample(trained.agent, stopping)
-    assert (stopped.ids, stopped.stop) == (first[: first.index(first[2]) + 1], "stop")
-    (cut,) = sample(trained.agent, Sampling(temperature=0.0, max_new_tokens=2))
-    assert (cut.ids, cut.stop) == (first[:2], "length")
-
-
 def test_no_completion_outgrows_the_context_length(trained: Trained) -> None:
     trained.agent.update_weights(PolicyWeights(trained.model), 0)
     longest = trained.agent.context_length
@@ -271,10 +250,13 @@ def test_new_weights_are_taken_while_requests_are_under_way(trained: Trained) ->
     with agent.awake():
         completions = asyncio.run(play())
         for completion in completions:
-            first, *second = completion.versions  # it goes on, or ends with the old weights
-            assert (first.start, first.version) == (0, 0)
-            assert [(span.start, span.version) for span in second] in ([], [(first.end, 1)])
-            assert first.end > 0 and completion.versions[-1].end == len(completion.ids)
+            *first, last = completion.versions
+            if isinstance(agent, VLLMAgent):  # on a CPU, where requests end with the old weights
+                assert (first, last) == ([], VersionSpan(0, 400, 0))
+            else:  # they go on from the new ones
+                amid = last.start
+                assert (first, last) == ([VersionSpan(0, amid, 0)], VersionSpan(amid, 400, 1))
+                assert 0 < amid < 400
         assert greedy(agent) == alone(model)
 
 
