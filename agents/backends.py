@@ -7,6 +7,7 @@ from typing import Any
 from gymnast.agents.policy import PolicyAgent, check_policy_agent
 from gymnast.agents.transformers_agent import TransformersAgent
 from gymnast.agents.vllm.checks import check_vllm_settings
+from gymnast.agents.vllm_agent import VLLMAgent
 from gymnast.agents.vllm_trained import trained_vllm_agent
 from gymnast.errors import ConfigError, GymnastError, UserCodeError
 from gymnast.lookup import Names, did_you_mean
@@ -20,6 +21,11 @@ AGENTS: Names[Backend] = Names(
     {TRANSFORMERS: TransformersAgent, VLLM: trained_vllm_agent},
     wanted="class or function",
 )
+
+HOW_EXPERTS_ARE_KEPT: dict[type, str] = {
+    TransformersAgent: "keep_experts=True",
+    VLLMAgent: "experts_of=model",
+}
 
 
 def make_agent(
@@ -67,6 +73,7 @@ def check_agent(
     *,
     backend: str = TRANSFORMERS,
     deterministic: bool = False,
+    keep_experts: bool = False,
     **settings: Any,
 ) -> int | None:
     """Check what can be checked of an agent's settings before the model is loaded.
@@ -75,6 +82,7 @@ def check_agent(
         tokenizer: The model's.
         backend: As in `make_agent`.
         deterministic: Whether the run is to repeat bit for bit.
+        keep_experts: Whether its completions have to say which experts the model chose.
         **settings: Keywords of the backend.
 
     Returns:
@@ -89,7 +97,7 @@ def check_agent(
         return None
     if deterministic:
         raise _not_repeatable("a vLLM server")
-    return check_vllm_settings(tokenizer, **settings)
+    return check_vllm_settings(tokenizer, keep_experts=keep_experts, **settings)
 
 
 def _not_repeatable(name: str) -> ConfigError:
@@ -149,7 +157,7 @@ def agent_for(
         find_backend(CHAT)  # which says why not
     if settings.get("backend") == VLLM and deterministic:
         raise _not_repeatable("a vLLM server")
-    if keep_experts and settings.get("backend", TRANSFORMERS) == TRANSFORMERS:
+    if keep_experts and settings.get("backend", TRANSFORMERS) in (TRANSFORMERS, VLLM):
         settings["keep_experts"] = True
     agent = make_agent(model, tokenizer, concurrency=concurrency, **settings)
     return _keeping_experts(agent) if keep_experts else agent
@@ -162,7 +170,8 @@ def _keeping_experts(agent: PolicyAgent) -> PolicyAgent:
         ConfigError: They do not.
     """
     if not getattr(agent, "keeps_experts", False):
-        hint = ": make it with keep_experts=True" if type(agent) is TransformersAgent else ""
+        how = HOW_EXPERTS_ARE_KEPT.get(type(agent))
+        hint = "" if how is None else f": make it with {how}"
         raise ConfigError(
             f"replay_routing: {type(agent).__name__} does not say which experts the model chose "
             f"(`Completion.experts`, `keeps_experts`){hint}. Set it to false, or sample with an "

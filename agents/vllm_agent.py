@@ -1,6 +1,7 @@
 """An agent that samples from vLLM servers, which have the policy's weights in other processes.
 
 agents/vllm/wire.py       a request and its answer
+agents/vllm/experts.py    which experts were chosen for each token
 agents/vllm/checks.py     what must hold of the servers
 agents/vllm/server.py     one server
 agents/vllm/servers.py    several: which one is asked, what happens when one is lost
@@ -23,6 +24,7 @@ from typing import Any
 from gymnast.agents.policy import PolicyWeights
 from gymnast.agents.vllm.checks import Offer, check_one_process, check_servers, check_urls
 from gymnast.agents.vllm.connection import Connection
+from gymnast.agents.vllm.experts import ExpertLayers, check_experts
 from gymnast.agents.vllm.server import Request, Server, open_session
 from gymnast.agents.vllm.servers import Servers
 from gymnast.agents.vllm.versions import KnownWeights, probe
@@ -61,6 +63,9 @@ class VLLMAgent:
         lost_after_s: How long to wait for a server to come back while none answers.
         share_device: Whether the servers are on the trainer's device. Then they sleep outside of
             `awake`, and get new weights when they wake. They need `--enable-sleep-mode`.
+        experts_of: The model that is trained, or its `ExpertLayers`, where completions are to say
+            which experts were chosen (`trainer.replay_routing`). The servers need
+            `--enable-return-routed-experts`.
 
     Attributes:
         urls: Of the servers' roots.
@@ -70,9 +75,11 @@ class VLLMAgent:
         context_length: The shortest of the servers' longest contexts, in tokens.
         kept_across_weights: How many requests so far went on under new weights. Their keys and
             values were computed anew.
+        keeps_experts: Whether completions say which experts were chosen.
 
     Raises:
         ConfigError: A server cannot be reached, or cannot be used as it was started.
+        ModelError: Experts are to be kept, and the model has none that could be replayed.
     """
 
     repeatable = False
@@ -90,8 +97,12 @@ class VLLMAgent:
         request_timeout_s: float = 1800.0,
         lost_after_s: float = LOST_AFTER_S,
         share_device: bool = False,
+        experts_of: Any = None,
     ) -> None:
         self.urls = check_urls(urls)
+        given = experts_of is None or isinstance(experts_of, ExpertLayers)
+        self._experts: ExpertLayers | None = experts_of if given else ExpertLayers.of(experts_of)
+        self.keeps_experts = self._experts is not None
         check_one_process(share_device)
         self.samples_while_training = not share_device
         self._model, self._tokenizer = model, tokenizer
@@ -127,6 +138,8 @@ class VLLMAgent:
             await servers.wake()  # somebody may have left them asleep
         checking = (servers.all, self._model, self._tokenizer)
         offer = await check_servers(*checking, needs_control=share_device)
+        if self._experts is not None:
+            await check_experts(servers.all, self._model, self._experts.check)
         if share_device:
             await servers.rest()
         return offer
@@ -228,7 +241,12 @@ class VLLMAgent:
             sampled = read_answer(answer, sampling, most)
             spans = self._known.spans(sampled, sent)
             self.kept_across_weights += len(spans) > 1
-            return Completion(sampled.ids, sampled.logprobs, sampled.stop, versions=spans)
+            experts = None
+            if self._experts is not None:
+                experts = self._experts.read(sampled.experts, length + len(sampled.ids) - 1)
+            return Completion(
+                *(sampled.ids, sampled.logprobs, sampled.stop), versions=spans, experts=experts
+            )
 
         return await servers.generate(Request(context_ids, make_body, read))
 

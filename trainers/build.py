@@ -107,7 +107,8 @@ def _longest_context(config: RunConfig, tokenizer: Any) -> int | None:
         ConfigError: The agent cannot be used, or takes fewer than the environment has.
     """
     own = model_context_length(config.model.name)
-    agent = check_agent(tokenizer, deterministic=config.deterministic, **config.agent.model_dump())
+    settings = {"keep_experts": config.trainer.replay_routing} | config.agent.model_dump()
+    agent = check_agent(tokenizer, deterministic=config.deterministic, **settings)
     longest = config.environment.settings.get("context_length")
     if agent is not None and isinstance(longest, int) and longest > agent:
         raise ConfigError(

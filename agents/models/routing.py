@@ -38,12 +38,14 @@ class _Router:
 
     Attributes:
         module: The module.
+        block: The name of the module that holds the experts and this one.
         call: Which of its calls of `topk` chooses experts; those before it choose groups.
         experts: How many it chooses among.
         chosen: How many it chooses.
     """
 
     module: nn.Module
+    block: str
     call: int
     experts: int
     chosen: int
@@ -79,6 +81,8 @@ class Routers:
 
     Attributes:
         shape: [layers with experts, experts that each chooses], of one token.
+        blocks: Of each layer with experts, the name of the module that holds them.
+        experts: How many each of these layers has.
         kept: An empty array of what is chosen for tokens, [0, *shape], in the narrowest dtype that
             holds the numbers of all experts, and `UNKNOWN`.
 
@@ -91,8 +95,10 @@ class Routers:
         self._replayed: torch.Tensor | None = None
         self._routers = self._found()
         self.shape = (len(self._routers), self._routers[0].chosen)
-        most = max(router.experts for router in self._routers)
-        self.kept = np.zeros((0, *self.shape), dtype=np.int8 if most <= 2**7 else np.int16)
+        self.blocks = [router.block for router in self._routers]
+        self.experts = [router.experts for router in self._routers]
+        narrow = max(self.experts) <= 2**7
+        self.kept = np.zeros((0, *self.shape), dtype=np.int8 if narrow else np.int16)
         self._try()
 
     @contextmanager
@@ -179,7 +185,7 @@ class Routers:
             if indices.dim() == 2 and len(indices) == TRIED:
                 block = inside[id(module)]
                 last.pop(block, None)
-                last[block] = _Router(module, number, scores[-1], indices.shape[1])
+                last[block] = _Router(module, block, number, scores[-1], indices.shape[1])
         routers = list(last.values())
         if not routers:
             raise _cannot(name, f"no module of {blocks[0]} chooses experts by torch.topk")
@@ -197,7 +203,7 @@ class Routers:
             expected = self._logits()
         with self.replaying(recorded[0]):
             same = self._logits()
-        others = torch.tensor([router.experts for router in self._routers], device=same.device)
+        others = torch.tensor(self.experts, device=same.device)
         with self.replaying((recorded[0].long() + 1) % others[:, None]):
             changed = self._logits()
         noise, effect = ((each - expected).abs().max() for each in (same, changed))

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gymnast.agents.loading.vocabulary import token_ids, unused_ids
+from gymnast.agents.vllm.experts import check_experts, decode
 from gymnast.agents.vllm.launch import make_launch
 from gymnast.agents.vllm.server import GENERATE, Server, open_session
 from gymnast.errors import ConfigError, ServerLost
@@ -318,6 +319,7 @@ def check_vllm_settings(
     served_model: str = "policy",
     api_key_env: str = "VLLM_API_KEY",
     share_device: bool = False,
+    keep_experts: bool = False,
     **others: Any,
 ) -> int | None:
     """Check the `agent` section of a YAML, and servers that run, before any model is loaded.
@@ -329,6 +331,7 @@ def check_vllm_settings(
         served_model: The name of the model.
         api_key_env: Of the key.
         share_device: Whether the servers are on the trainer's device.
+        keep_experts: Whether the servers are to say which experts they choose.
         **others: Further settings.
 
     Returns:
@@ -346,7 +349,10 @@ def check_vllm_settings(
         async def ask() -> Offer:
             async with open_session(os.environ.get(api_key_env)) as session:
                 servers = [Server(url, session, api_key_env, "") for url in check_urls(urls)]
-                return await check_servers(servers, served_model, tokenizer, needs_control=True)
+                found = await check_servers(servers, served_model, tokenizer, needs_control=True)
+                if keep_experts:
+                    await check_experts(servers, served_model, decode)
+                return found
 
         return asyncio.run(ask()).context_length
 

@@ -25,14 +25,14 @@ class Sampled:
         stop: "stop" after a stop id, "length" when the most tokens were sampled.
         versions: The names of the weights that sampled `ids[start:end]`, as (start, end, name).
         experts: The experts chosen for each token of the context and of `ids` but the last, as the
-            server encodes them; None where it does not say.
+            server encodes them (`experts.py`); None where it does not say.
     """
 
     ids: list[int]
     logprobs: list[float]
     stop: Literal["stop", "length"]
     versions: list[tuple[int, int, str]]
-    experts: str | None = None
+    experts: Any = None
 
 
 def check_sampling(sampling: Sampling) -> None:

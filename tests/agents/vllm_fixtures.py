@@ -17,9 +17,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from gymnast.agents import VLLMAgent
+from gymnast.agents.backends import agent_for
 from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.agents.vllm.launch import Launch, Launched
 from gymnast.agents.vllm.weights.start import write_start
+from model_families import tiny
+from triton_interpreter import interpreted
 
 Serve = Callable[..., Launched]
 # A CPU's random generator has no offset, which vLLM 0.32 sets back where it splits the prompt of a
@@ -121,6 +125,38 @@ def sleeping_server(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> R
     options += ["--max-model-len", "2048"]
     (url,) = serve(tiny_model(), options=options, environment=environment).urls
     return Recorded(url, file)
+
+
+def mixture() -> Any:
+    """In float32, with experts in all layers but the second."""
+    return tiny(
+        "qwen3_moe",
+        vocab_size=1030,
+        head_dim=32,
+        num_experts=8,
+        num_local_experts=8,
+        mlp_only_layers=[1],
+        sliding_window=None,
+        max_position_embeddings=1024,
+        tie_word_embeddings=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def vllm_experts(
+    vllm_command: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VLLMAgent]:
+    """An agent that started a server of `mixture`, and says which experts were chosen."""
+    launch = {
+        "command": [vllm_command],
+        "options": OPTIONS,
+        "environment": ENVIRONMENT | interpreted(tmp_path_factory.mktemp("triton")),
+    }
+    settings = {"backend": "vllm", "launch": launch}
+    agent = agent_for(mixture(), tiny_tokenizer(), settings, 8, None, keep_experts=True)
+    assert isinstance(agent, VLLMAgent)
+    yield agent
+    agent.close()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gymnast.agents.models.experts import expert_blocks
 from gymnast.agents.vllm.weights.adapters import highest_rank, why_merged
 from gymnast.agents.vllm.weights.engines import IPC, NCCL, why_not_engine
 from gymnast.agents.vllm.weights.facts import Facts
@@ -120,6 +121,12 @@ def _check_on_a_cpu(url: str, way: str, model: Any, facts: Facts) -> None:
         raise ConfigError(
             f"{url}: a vLLM server on a CPU dies of two adapters in one batch, and this one takes "
             f"{facts.loras_at_once}; start it with --max-loras 1, or set agent.weights: folder"
+        )
+    if way != ADAPTERS and expert_blocks(model):  # packed when it starts, and not again
+        raise ConfigError(
+            f"{url}: a vLLM server on a CPU does not take new weights for experts: it would sample "
+            "with others than were sent; use one on a GPU, or sample in the training process "
+            "(agent.backend: transformers)"
         )
     if way != ADAPTERS and not facts.untied and trains_tied_head(model):
         raise ConfigError(

@@ -15,6 +15,7 @@ from gymnast.agents.vllm.weights.adapters import server_rank, why_merged
 from gymnast.agents.vllm.weights.choice import check_servers, check_way, choose_way
 from gymnast.agents.vllm.weights.facts import Facts, read_facts
 from gymnast.errors import ConfigError
+from model_families import tiny
 
 GPU = Facts("cuda", "float32")
 URL = "http://server"
@@ -155,6 +156,14 @@ def test_a_head_in_another_precision_is_refused() -> None:
     in_float32 = tiny_model()
     use_float32_head(in_float32)  # as all of it is
     check_servers("folder", in_float32, {URL: GPU})
+
+
+def test_experts_that_would_never_be_new_are_refused() -> None:
+    cpu = Facts("cpu", "float32", untied=True)
+    with pytest.raises(ConfigError, match=f"{URL}: .* on a CPU does not take new weights for exp"):
+        check_servers("folder", tiny("qwen3_moe"), {URL: cpu})
+    check_servers("folder", tiny("qwen3_moe"), {URL: GPU})
+    check_servers("folder", tiny("qwen3"), {URL: cpu})
 
 
 @pytest.mark.parametrize("way", ["nccl", "ipc"])
