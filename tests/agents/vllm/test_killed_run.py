@@ -14,6 +14,7 @@ import pytest
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 HERE = Path(__file__).parents[1]
+BENCHMARKS = HERE.parents[1] / "benchmarks"  # the fixtures import from there
 ENDED_S = 120.0
 
 
@@ -38,7 +39,7 @@ def test_a_killed_run_leaves_nothing_behind(
 ) -> None:
     (temporary := folder / "temporary").mkdir()
     (weights := folder / "weights").mkdir()
-    environment = os.environ | {"PYTHONPATH": str(HERE), "TMPDIR": str(temporary)}
+    environment = os.environ | {"PYTHONPATH": f"{HERE}:{BENCHMARKS}", "TMPDIR": str(temporary)}
     command = [sys.executable, str(HERE / "vllm_program.py"), vllm_command, str(weights)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as run:
         assert run.stdout is not None
