@@ -8,9 +8,9 @@
     python benchmarks/staleness.py --agent http://127.0.0.1:8000    sampled by a vLLM server
 
 Jobs are named STALENESS-SEED. Each trains SmolLM2-135M on examples/arithmetic.yaml with tools that
-take 0.5 s (`tasks/waiting.py`), sampled by a copy of the model on the CPU or by a vLLM server, in a
-process of its own, and leaves NAME.json in `--output`. Evaluations, one before and one after, are
-not timed.
+take 0.5 s (`tasks/waiting.py`), eight steps instead of 15, sampled by a copy of the model on the CPU
+or by a vLLM server, in a process of its own, and leaves NAME.json in `--output`. Evaluations, one
+before and one after, are not timed.
 """
 
 import argparse
@@ -38,7 +38,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "staleness"
 STALENESS, SEEDS = (0, 1, 2), (0, 1, 2)
 JOBS = [f"{staleness}-{seed}" for staleness in STALENESS for seed in SEEDS]
-TOOL_S = 0.5
+TOOL_S, STEPS = 0.5, 8
 QUICK: Mapping[str, Any] = {
     "model.name": "tiny:",
     "trainer.steps": 3,
@@ -65,6 +65,7 @@ def settings_of(name: str, agent: str, *, quick: bool) -> dict[str, Any]:
         "environment.id": f"{HERE / 'tasks/waiting.py'}:WaitingArithmetic",
         "environment.tool_s": TOOL_S,
         "agent": served if "://" in agent else copy,
+        "trainer.steps": STEPS,
         "trainer.max_staleness": staleness,
         "evaluation.every_steps": 0,
         "seed": seed,
