@@ -80,6 +80,7 @@ def test_without_its_token_it_is_refused(
     assert "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH" in said
 
 
+@pytest.mark.ray
 @pytest.mark.parametrize(
     ("address", "message"),
     [
@@ -89,7 +90,6 @@ def test_without_its_token_it_is_refused(
     ],
 )
 def test_an_address_where_no_cluster_is(address: str, message: str) -> None:
-    pytest.importorskip("ray")
     with pytest.raises(ConfigError, match=message), RayWorkers(address=address):
         pass
 
