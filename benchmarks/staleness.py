@@ -8,9 +8,9 @@
     python benchmarks/staleness.py --agent http://127.0.0.1:8000    sampled by a vLLM server
 
 Jobs are named STALENESS-SEED. Each trains SmolLM2-135M on examples/arithmetic.yaml with tools that
-take 0.5 s (`tasks/waiting.py`), eight steps instead of 15, sampled by a copy of the model on the CPU
-or by a vLLM server, in a process of its own, and leaves NAME.json in `--output`. Evaluations, one
-before and one after, are not timed.
+take 0.5 s (`tasks/waiting.py`), eight steps instead of 15, sampled by a copy of the model on the
+CPU or by a vLLM server, in a process of its own, and leaves NAME.json in `--output`. Evaluations,
+one before and one after, are not timed.
 """
 
 import argparse
