@@ -295,18 +295,49 @@ def test_nothing_is_polled_while_episodes_wait(make_env: Making, script: list[li
 # --- A deadline
 
 
+class AdjustableClock(asyncio.SelectorEventLoop):
+    """An event loop whose time a test can put forward."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead_s
+
+
 @pytest.mark.parametrize("place", ["setup", "tool", "async tool", "reward"])
 @pytest.mark.parametrize("wrapped", [False, True], ids=["awaited", "wrapped"])
 def test_what_has_not_finished_by_the_deadline_is_left_out_and_counted(
     place: str, wrapped: bool, make_env: Making, script: list[list[int]]
 ) -> None:
     make: Any = (lambda: Passing(make_env())) if wrapped else make_env
-    rollouts = gather(make, ScriptedAgent(script), prompts(3, slow=place), deadline_s=1.0)
-    assert [len(group) for group in rollouts] == [0, 2, 2]
-    assert rollouts.metrics["episodes/left_out/deadline"] == 2
-    assert rollouts.metrics["episodes/left_out"] == 2
-    assert rollouts.metrics["episodes/finished"] == 4
-    assert rollouts.metrics["episodes/retried"] == 0
+    counts = Counts()
+    clock = AdjustableClock()
+
+    async def groups() -> list[Group]:
+        finished = stream(
+            make,
+            ScriptedAgent(script),
+            prompts(3, slow=place),
+            group_size=2,
+            sampling=Sampling(),
+            deadline_s=1000.0,
+            counts=counts,
+        )
+        return [group async for group in finished]
+
+    async def scenario() -> list[Group]:
+        waiting = asyncio.create_task(groups())
+        while counts.finished < 4:
+            await asyncio.sleep(0.005)
+        clock.ahead_s = 1000.0
+        return await waiting
+
+    with asyncio.Runner(loop_factory=lambda: clock) as runner:
+        found = runner.run(scenario())
+    assert sorted((group.row_index, len(group)) for group in found) == [(0, 0), (1, 2), (2, 2)]
+    assert counts.left_out_for == Counter(deadline=2)
+    assert counts.finished == 6  # in some way
+    assert counts.retried == 0
 
 
 def test_rows_that_had_not_begun_by_the_deadline_are_left_out_too(
