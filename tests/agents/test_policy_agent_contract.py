@@ -91,8 +91,9 @@ def of_the_docs(model: Any, fixture: Fixture) -> tuple[PolicyAgent, Callable[[],
     return agent, lambda: len(calls)
 
 
+WITHOUT_SERVERS = [sharing, copying, on_a_device_of_its_own, in_another_process, of_the_docs]
 AGENTS = [
-    *(sharing, copying, on_a_device_of_its_own, in_another_process, of_the_docs),
+    *WITHOUT_SERVERS,
     pytest.param(on_a_vllm_server, marks=pytest.mark.vllm),
     pytest.param(on_a_vllm_server_that_sleeps, marks=pytest.mark.vllm),
 ]
@@ -260,6 +261,8 @@ def test_new_weights_are_taken_while_requests_are_under_way(trained: Trained) ->
         assert greedy(agent) == alone(model)
 
 
+# A vLLM server ends of them, so that test has one of its own: vllm/weights/test_handover.py.
+@pytest.mark.parametrize("make", WITHOUT_SERVERS, indirect=True, ids=lambda make: make.__name__)
 def test_weights_of_another_shape_are_refused(make: Callable[[Any], Trained]) -> None:
     trained = make(tiny_model())
     with pytest.raises((UsageError, RuntimeError)):

@@ -11,6 +11,7 @@ import re
 import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,9 +49,9 @@ def vllm_command() -> str:
     return ended.stdout.splitlines()[-1]
 
 
-@pytest.fixture(scope="session")
-def serve(vllm_command: str) -> Iterator[Serve]:
-    """Starts servers of a model, the tiny one by default; they end with the session."""
+@contextmanager
+def servers_of(vllm_command: str) -> Iterator[Serve]:
+    """Starts servers of a model, the tiny one by default, and ends them."""
     started: list[Launched] = []
 
     def serve(
@@ -78,9 +79,25 @@ def serve(vllm_command: str) -> Iterator[Serve]:
         )
         return started[-1]
 
-    yield serve
-    for each in started:
-        each.end()
+    try:
+        yield serve
+    finally:
+        for each in started:
+            each.end()
+
+
+@pytest.fixture(scope="module")
+def serve(vllm_command: str) -> Iterator[Serve]:
+    """Starts servers that end with the module: each takes almost 3 GB."""
+    with servers_of(vllm_command) as serve:
+        yield serve
+
+
+@pytest.fixture(scope="session")
+def serve_all(vllm_command: str) -> Iterator[Serve]:
+    """Starts servers that modules share; they end with the session."""
+    with servers_of(vllm_command) as serve:
+        yield serve
 
 
 def computed_tokens(url: str) -> int:
@@ -94,11 +111,11 @@ def computed_tokens(url: str) -> int:
 
 
 @pytest.fixture(scope="session")
-def vllm_float32_url(serve: Serve) -> str:
+def vllm_float32_url(serve_all: Serve) -> str:
     """One server of the tiny model in float32, in which greedy tokens are equal to the last."""
     if url := os.environ.get("GYMNAST_TEST_VLLM_FLOAT32_URL"):
         return url
-    (url,) = serve(tiny_model(), options=["--max-model-len", "2048"]).urls
+    (url,) = serve_all(tiny_model(), options=["--max-model-len", "2048"]).urls
     return url
 
 
@@ -118,12 +135,12 @@ def recording(file: Path) -> tuple[list[str], dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def sleeping_server(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+def sleeping_server(serve_all: Serve, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     """One server of the tiny model in float32, which says that it can sleep."""
     file = tmp_path_factory.mktemp("record") / "requests"
     options, environment = recording(file)
     options += ["--max-model-len", "2048"]
-    (url,) = serve(tiny_model(), options=options, environment=environment).urls
+    (url,) = serve_all(tiny_model(), options=options, environment=environment).urls
     return Recorded(url, file)
 
 
@@ -142,7 +159,7 @@ def mixture() -> Any:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def vllm_experts(
     vllm_command: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[VLLMAgent]:
@@ -160,9 +177,9 @@ def vllm_experts(
 
 
 @pytest.fixture(scope="session")
-def vllm_url(serve: Serve) -> str:
+def vllm_url(serve_all: Serve) -> str:
     """One server of the tiny model in bfloat16, under the name "policy"."""
     if url := os.environ.get("GYMNAST_TEST_VLLM_URL"):
         return url
-    (url,) = serve().urls
+    (url,) = serve_all().urls
     return url

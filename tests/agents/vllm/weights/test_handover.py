@@ -14,8 +14,9 @@ import torch
 from full_disk import no_file_larger_than
 from gymnast.agents import PolicyWeights, VLLMAgent
 from gymnast.agents.loading.tiny import tiny_model
-from gymnast.errors import ConfigError, DiskFull
+from gymnast.errors import ConfigError, DiskFull, UsageError
 from gymnast.types import Completion, Sampling, VersionSpan
+from vllm_fixtures import Serve
 
 pytestmark = [pytest.mark.vllm]
 CONTEXT = list(range(5, 205))  # several blocks of the server's cache
@@ -151,6 +152,14 @@ def test_weights_that_do_not_arrive_are_found_out(
 def test_a_server_of_another_dtype_is_refused_at_the_first_hand_over(agent: VLLMAgent) -> None:
     with pytest.raises(ConfigError, match="weights of bfloat16, and the trained model is in float"):
         agent.update_weights(PolicyWeights(tiny_model()), 0)
+
+
+def test_weights_of_another_shape_are_refused(serve: Serve) -> None:
+    """A server on a CPU ends of them, so this one is the test's own."""
+    agent = VLLMAgent(serve().urls)
+    with pytest.raises((UsageError, RuntimeError)):
+        agent.update_weights(PolicyWeights(tiny_model(vocab_size=99).to(torch.bfloat16)), 1)
+    agent.close()
 
 
 def test_another_process_follows(agent: VLLMAgent, vllm_url: str) -> None:
