@@ -156,12 +156,28 @@ class Processes:
             now = time.monotonic()
             if now > until and tried_all:
                 return False
+            # A group at once, so that none of it can fork in between.
+            for group in self._groups(left, session):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, signal.SIGKILL)
             for pid in left:
                 _send(pid, signal.SIGKILL)
             if self._alone and now - begun > KILL_S / 4:
                 _send(-1, signal.SIGKILL)  # to all at once, so that none can fork in between
                 until, tried_all = (until, True) if tried_all else (now + KILL_S, True)
             time.sleep(0.001)
+
+    def _groups(self, pids: Set[int], spare: Optional[int]) -> Set[int]:
+        """The groups of these processes but that of the worker, and that of a spared process."""
+        found = set()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                found.add(os.getpgid(pid))
+        spared = {os.getpgrp()}
+        if spare is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                spared.add(os.getpgid(spare))
+        return found - spared
 
     def _kill_all(self) -> None:
         """Kill all at once, and wait without allocating memory.
