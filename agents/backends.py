@@ -74,6 +74,7 @@ def check_agent(
     backend: str = TRANSFORMERS,
     deterministic: bool = False,
     keep_experts: bool = False,
+    max_staleness: int = 0,
     **settings: Any,
 ) -> int | None:
     """Check what can be checked of an agent's settings before the model is loaded.
@@ -83,6 +84,7 @@ def check_agent(
         backend: As in `make_agent`.
         deterministic: Whether the run is to repeat bit for bit.
         keep_experts: Whether its completions have to say which experts the model chose.
+        max_staleness: Above 0 it has to sample while the model is trained.
         **settings: Keywords of the backend.
 
     Returns:
@@ -93,6 +95,9 @@ def check_agent(
         UserCodeError: The backend's module raised while it was imported.
     """
     make = find_backend(backend, settings)
+    waits = make is TransformersAgent and settings.get("device") is None
+    if max_staleness and (waits or settings.get("share_device")):
+        raise takes_turns(max_staleness, f"agent.backend {backend!r}")
     if make is not trained_vllm_agent:
         return None
     if deterministic:
@@ -105,6 +110,17 @@ def _not_repeatable(name: str) -> ConfigError:
         f"deterministic: needs an agent whose batches depend on the requests alone, and {name} "
         "batches them as they come; set it to false, or sample in the training process "
         "(agent.backend: transformers)"
+    )
+
+
+def takes_turns(max_staleness: int, name: str) -> ConfigError:
+    """What is said of an agent that is asked to sample while the model is trained, and cannot."""
+    return ConfigError(
+        f"max_staleness: is {max_staleness}, and {name} cannot sample while the model is trained: "
+        "it samples with the trained model itself, takes turns with it on one device "
+        "(agent.share_device), or lacks `samples_while_training`. Set agent to {backend: vllm, "
+        "...} without share_device, or to {backend: transformers, device: DEVICE} for a copy of "
+        'the model on another device ("cuda:1", "cpu"), or max_staleness to 0.'
     )
 
 

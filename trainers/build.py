@@ -108,7 +108,13 @@ def _longest_context(config: RunConfig, tokenizer: Any) -> int | None:
     """
     own = model_context_length(config.model.name)
     settings = {"keep_experts": config.trainer.replay_routing} | config.agent.model_dump()
-    agent = check_agent(tokenizer, deterministic=config.deterministic, **settings)
+    with in_section("trainer", ["max_staleness"]):
+        agent = check_agent(
+            tokenizer,
+            deterministic=config.deterministic,
+            max_staleness=config.trainer.max_staleness,
+            **settings,
+        )
     longest = config.environment.settings.get("context_length")
     if agent is not None and isinstance(longest, int) and longest > agent:
         raise ConfigError(

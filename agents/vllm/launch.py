@@ -5,6 +5,7 @@ those of now before it is asked again (`servers.py`).
 """
 
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -29,6 +30,8 @@ HOST = "127.0.0.1"
 MOST_SOCKET_FOLDER = 70  # in characters: a socket's path has 107 at most, its name in there 36
 # What the exactness of the answers rests on.
 NEEDED = ("--enable-scale-out", "--logprobs-mode", "processed_logprobs")
+# What the run says itself, or would make the served model another than the trained one.
+RESERVED = ("--host", "--port", "--served-model-name", "--hf-overrides")
 ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
@@ -74,6 +77,13 @@ class Launch:
                 'launch.options: must be a list of texts such as ["--max-model-len", "8192"], got '
                 f"{self.options!r:.100}"
             )
+        for option in self.options:
+            if (name := re.split("[=.]", option)[0]) in RESERVED:
+                raise ConfigError(
+                    f"launch.options: {name} is set by the run, and by no option: its servers "
+                    "sample from the trained model, on addresses of their own. What is to hold of "
+                    "the model stands in its config.json (model.name)"
+                )
         if not isinstance(self.environment, Mapping) or not _is_words([*self.environment.values()]):
             raise ConfigError(
                 'launch.environment: must map names to texts, such as {OMP_NUM_THREADS: "8"}, got '

@@ -39,6 +39,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"launch": {"command": ["sh"], "servers": 0}}, "agent.launch.servers: must be a whole"),
     ({"launch": {"command": ["sh"], "options": "--x"}}, "agent.launch.options: must be a list"),
     (
+        {"launch": {"command": ["sh"], "options": ["--hf-overrides={}"]}},
+        "agent.launch.options: --hf-overrides is set by the run",
+    ),
+    (
         {"launch": {"command": ["sh"], "environment": {"A": 1}}},
         "agent.launch.environment: must map",
     ),

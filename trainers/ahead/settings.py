@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Literal
 
+from gymnast.agents.backends import takes_turns
 from gymnast.agents.policy import PolicyAgent, samples_while_training
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.algorithm import Algorithm
@@ -50,13 +51,7 @@ class StalenessSettings(Settings):
                 "before it showed. Set max_staleness to 0, or leave curriculum out."
             )
         if not samples_while_training(agent):
-            raise ConfigError(
-                f"{given} {type(agent).__name__} cannot sample while the model is trained: it "
-                "samples with the trained model itself, takes turns with it on one device "
-                "(agent.share_device), or lacks `samples_while_training`. Set "
-                "agent to {backend: vllm, ...}, or to {backend: transformers, device: DEVICE} for "
-                'a copy of the model on another device ("cuda:1", "cpu"), or max_staleness to 0.'
-            )
+            raise takes_turns(self.max_staleness, type(agent).__name__)
 
     def corrected(self, algorithm: Algorithm) -> Algorithm:
         """The algorithm with importance weights that make up for older weights.
