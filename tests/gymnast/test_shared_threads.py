@@ -19,9 +19,9 @@ from thread_fixtures import Database
 
 
 @pytest.fixture
-def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
-    # Episodes that other tests left open have threads too, which would count.
-    monkeypatch.setattr(gymnast.shared_threads, "_threads", [])
+def limit() -> Iterator[Callable[[int], None]]:
+    # Episodes that other tests left open have threads too, which would count. These go on alone.
+    gymnast.shared_threads._threads.clear()
     yield limit_threads
     limit_threads()
 
