@@ -487,7 +487,7 @@ def test_a_step_learns_from_what_finished_by_the_deadline(
         rows_per_step=3,
         steps=1,
         concurrency=1,
-        rollout_deadline_s=2.0,
+        rollout_deadline_s=4.0,
         observer=Keeps(),
     )
     before = [weight.clone() for weight in trainer.model.parameters()]
@@ -504,7 +504,7 @@ def test_a_step_of_single_episodes_goes_on_without_learning(
 ) -> None:
     monkeypatch.setattr(Hangs, "begun", 0)
     monkeypatch.setattr(Hangs, "hang", staticmethod(lambda number: number > 0))
-    trainer = make_trainer(tokenizer, environment=Hangs, steps=1, rollout_deadline_s=2.0)
+    trainer = make_trainer(tokenizer, environment=Hangs, steps=1, rollout_deadline_s=4.0)
     before = [weight.clone() for weight in trainer.model.parameters()]
     trainer.train()
     assert all(map(torch.equal, before, trainer.model.parameters()))
