@@ -1,6 +1,7 @@
 """Joining a Ray cluster that asks for a token; what is refused before anything is started."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,21 +29,28 @@ except ConfigError as error:
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[str]:
-    """The address of a cluster that asks for a token."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    patch.setenv("RAY_AUTH_MODE", "token")
-    patch.setenv("RAY_AUTH_TOKEN", TOKEN)
-    from ray._private import ray_constants
-    from ray.cluster_utils import Cluster
+    """The address of a cluster that asks for a token.
 
-    patch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)
-    node = {"num_cpus": 2, "object_store_memory": 100 * 2**20, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=node)
-    yield str(cluster.address)
-    cluster.shutdown()
-    patch.undo()
+    Ray reads tokens once in a process, so the cluster is none of this one.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    head = ["start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}"]
+    sizes = ["--num-cpus=2", f"--object-store-memory={100 * 2**20}", "--include-dashboard=false"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ray.scripts.scripts", *head, *sizes, "--disable-usage-stats"],
+        env=os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert any("Ray runtime started." in line for line in process.stdout)
+    yield f"127.0.0.1:{port}"
+    process.terminate()  # and with it what it blocks for
+    process.communicate(timeout=60)
 
 
 def join(address: str, folder: Path, **environment: str) -> str:
