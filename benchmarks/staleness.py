@@ -6,7 +6,7 @@
     python benchmarks/staleness.py --table                the table and figure of what is there
     python benchmarks/staleness.py --quick --only 0-0     a tiny model, three steps: does it run?
     python benchmarks/staleness.py --agent http://127.0.0.1:8000    sampled by a vLLM server
-    python benchmarks/staleness.py --steps 15 --output benchmarks/staleness/whole    all of it
+    python benchmarks/staleness.py --set trainer.steps=15 trainer.learning_rate=2e-4 --output DIR
 
 Jobs are named STALENESS-SEED. Each trains SmolLM2-135M on examples/arithmetic.yaml with tools that
 take 0.5 s (`tasks/waiting.py`), eight steps instead of 15, sampled by a copy of the model on the
@@ -17,6 +17,7 @@ one before and one after, are not timed.
 import argparse
 import importlib
 import importlib.util
+import json
 import multiprocessing
 import tempfile
 import warnings
@@ -39,7 +40,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "staleness"
 STALENESS, SEEDS = (0, 1, 2), (0, 1, 2)
 JOBS = [f"{staleness}-{seed}" for staleness in STALENESS for seed in SEEDS]
-TOOL_S, STEPS = 0.5, 8
+TOOL_S, STEPS, LEARNING_RATE = 0.5, 8, 4e-4
 QUICK: Mapping[str, Any] = {
     "model.name": "tiny:",
     "trainer.steps": 3,
@@ -51,13 +52,12 @@ QUICK: Mapping[str, Any] = {
 HEAD = ("staleness", "seed", "reward before", "after", "seconds", "CPU seconds", "last steps' mean")
 
 
-def settings_of(name: str, agent: str, steps: int, *, quick: bool) -> dict[str, Any]:
+def settings_of(name: str, agent: str, *, quick: bool) -> dict[str, Any]:
     """What is changed in examples/arithmetic.yaml.
 
     Args:
         name: Of the job.
         agent: A device for a copy of the model, or the URL of a vLLM server.
-        steps: Of the optimizer.
         quick: In small.
     """
     staleness, seed = map(int, name.split("-"))
@@ -67,7 +67,8 @@ def settings_of(name: str, agent: str, steps: int, *, quick: bool) -> dict[str, 
         "environment.id": f"{HERE / 'tasks/waiting.py'}:WaitingArithmetic",
         "environment.tool_s": TOOL_S,
         "agent": served if "://" in agent else copy,
-        "trainer.steps": steps,
+        "trainer.steps": STEPS,
+        "trainer.learning_rate": LEARNING_RATE,
         "trainer.max_staleness": staleness,
         "evaluation.every_steps": 0,
         "seed": seed,
@@ -75,14 +76,15 @@ def settings_of(name: str, agent: str, steps: int, *, quick: bool) -> dict[str, 
     }
 
 
-def run(name: str, agent: str, steps: int, threads: int, *, quick: bool) -> Curve:
+def run(settings: Mapping[str, Any], threads: int) -> Curve:
     """Do one job in this process."""
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")  # Transformers' own
     with tempfile.TemporaryDirectory() as folder:
-        settings = settings_of(name, agent, steps, quick=quick) | {"output_dir": f"{folder}/run"}
-        curve = train(make_job(given(settings)))
-    return replace(curve, commit=commit(), conditions=f"{conditions('cpu', threads)}; {agent}")
+        curve = train(make_job(given({**settings, "output_dir": f"{folder}/run"})))
+    steps, rate, agent = map(settings.get, ("trainer.steps", "trainer.learning_rate", "agent"))
+    told = f"{conditions('cpu', threads)}; {steps} steps at {rate:g}; {agent}"
+    return replace(curve, commit=commit(), conditions=told)
 
 
 def table(curves: Mapping[str, Curve]) -> str:
@@ -126,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--table", action="store_true", help="run nothing")
     options.add_argument("--quick", action="store_true", help="in small: does everything run?")
     options.add_argument("--agent", default="cpu", help="a device, or the URL of a vLLM server")
-    options.add_argument("--steps", type=int, default=STEPS)
+    options.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="of the YAML")
     options.add_argument("--threads", type=int, default=torch.get_num_threads())
     options.add_argument("--output", type=Path, default=RESULTS)
     chosen = options.parse_args(arguments)
@@ -136,8 +138,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             continue
         print(f"\n{name}", flush=True)
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-            given_to = (name, chosen.agent, chosen.steps, chosen.threads)
-            process.submit(run, *given_to, quick=chosen.quick).result().save(path)
+            settings = settings_of(name, chosen.agent, quick=chosen.quick)
+            changed = (each.partition("=") for each in chosen.set)
+            settings |= {key: json.loads(value) for key, _, value in changed}
+            process.submit(run, settings, chosen.threads).result().save(path)
     paths = {name: chosen.output / f"{name}.json" for name in JOBS}
     curves = {name: Curve.load(path) for name, path in paths.items() if path.exists()}
     print(f"\n{table(curves)}")
