@@ -110,10 +110,11 @@ def test_a_model_that_is_not_served_is_refused(vllm_url: str) -> None:
 def test_a_shorter_context_than_the_environments_is_refused(vllm_url: str, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(RUN.format(url=vllm_url))
+    run = f"output_dir={tmp_path / 'run'}"
     said = "environment.context_length: must be <= 1024, the longest context of the servers"
     with pytest.raises(ConfigError, match=said):
-        build_trainer(load_config(path, ["environment.context_length=2000"]))
-    config = load_config(path, [f"output_dir={tmp_path / 'run'}"])  # the servers' is the default
+        build_trainer(load_config(path, [run, "environment.context_length=2000"]))
+    config = load_config(path, [run])  # the servers' is the default
     assert build_trainer(config).agent.context_length == 1024
 
 

@@ -75,7 +75,7 @@ def test_sync_code_has_as_many_threads_as_in_training(endpoint: Endpoint, tmp_pa
     endpoint.answers(says("It is 42."))
     (tmp_path / "run.yaml").write_text(YAML)
     agent = {"backend": "chat", "model": "m", "base_url": endpoint.url, "api_key_env": None}
-    settings = [f"agent={json.dumps(agent)}", "trainer.max_threads=2", "output_dir=null"]
+    settings = [f"agent={json.dumps(agent)}", "trainer.max_threads=2", f"output_dir={tmp_path}/out"]
     try:
         evaluate_endpoint(load_config(tmp_path / "run.yaml", settings))
         assert thread_limit() == 2
