@@ -1,7 +1,7 @@
 """YAML text and overrides into plain dicts; errors say where in the text a mistake is.
 
-Two habits of YAML 1.1 are corrected: `1e-3` is a number (YAML 1.1 wants `1.0e-3`), and a key that
-is written twice is an error (YAML would silently take the last).
+Habits of YAML are corrected: `1e-3` is a number (YAML 1.1 wants `1.0e-3`); a key that is written
+twice is an error (YAML would silently take the last), and so is `{a:b}` (a key without a value).
 """
 
 import re
@@ -19,6 +19,7 @@ _FLOAT = re.compile(
     r"|[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)"
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
+_WITHOUT_SPACE = re.compile(r"\w+:[^/]")  # `{a:b}` is the key "a:b" without a value
 _NAME = re.compile(r"\w+:")
 _FLOAT_TAG = "tag:yaml.org,2002:float"
 
@@ -28,8 +29,15 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
-        for key, _ in node.value:
+        for key, value in node.value:
             if isinstance(key, yaml.ScalarNode):
+                if node.flow_style and not value.value and _WITHOUT_SPACE.match(key.value):
+                    raise yaml.constructor.ConstructorError(
+                        None,
+                        None,
+                        f"a space is missing after the colon of {key.value!r}",
+                        key.start_mark,
+                    )
                 if key.value in seen:
                     raise yaml.constructor.ConstructorError(
                         None, None, f"the key {key.value!r} is written twice", key.start_mark

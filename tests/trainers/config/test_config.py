@@ -275,6 +275,10 @@ def test_all_mistakes_are_told_at_once(folder: Path) -> None:
         ("model: {name: 'tiny:'\nseed: 0\n", "run.yaml, line 2"),
         ("model:\n\tname: x\n", "run.yaml, line 2, column 1"),
         ("seed: 1\nmodel: {}\nseed: 2\n", "run.yaml, line 3, column 1: the key 'seed' is written"),
+        (
+            "model: {name:tiny}\n",
+            "run.yaml, line 1, column 9: a space is missing after the colon of 'name:tiny'",
+        ),
         ("- 1\n", "run.yaml: must be a mapping of sections"),
         ("", "run.yaml: is empty"),
     ],
