@@ -70,8 +70,8 @@ def make(
     Args:
         environment: An id, a name that an installed package registers, "module:Class",
             "path/to/file.py:Class", or a class.
-        renderer_or_tokenizer: A `Renderer`, or a tokenizer to make one of; None for an environment
-            that is driven by messages.
+        renderer_or_tokenizer: A `Renderer`, or a tokenizer to make one of, or the name of one (a
+            hub id or a folder); None for an environment that is driven by messages.
         **settings: What the class takes.
 
     Raises:
@@ -98,7 +98,7 @@ def make(
     require_construction(made)
     if known is not None:  # so that Gymnasium can make it again
         made.spec = EnvSpec(known.id, known.entry_point, disable_env_checker=True)
-        made.spec.kwargs = {"renderer": made.renderer, **settings}
+        made.spec.kwargs = {"renderer": renderer, **settings}
     return made
 
 
@@ -167,7 +167,11 @@ def check_constructor(cls: type[Environment]) -> None:
         return
 
 
-def _renderer(given: Any) -> Renderer | None:
-    if given is None or all(hasattr(given, name) for name in ("prompt", "parse", "observe")):
+def _renderer(given: Any) -> Renderer | str | None:
+    if (
+        given is None
+        or isinstance(given, str)
+        or all(hasattr(given, name) for name in ("prompt", "parse", "observe"))
+    ):
         return given
     return Renderer(given)

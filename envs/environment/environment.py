@@ -33,7 +33,7 @@ from gymnast.envs.environment.spaces import TokenIds, TokenSpace
 from gymnast.envs.environment.worked_turns import worked_turns as messages_of_worked_turns
 from gymnast.envs.records.episode import Episode, Info, Outcome
 from gymnast.envs.records.messages import conversation
-from gymnast.envs.rendering.renderer import Renderer
+from gymnast.envs.rendering.renderer import Renderer, renderer_of
 from gymnast.envs.tools.definition import tools_of_class
 from gymnast.envs.tools.running import approximate_tokens
 from gymnast.errors import ConfigError, UsageError
@@ -62,7 +62,8 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
         ids, reward, terminated, truncated, info = env.step(action_ids)
 
     Args:
-        renderer: Messages <-> tokens. Without one, `act` works and `step` does not.
+        renderer: Messages <-> tokens; or the name of a tokenizer (a hub id or a folder) to make one
+            of. Without one, `act` works and `step` does not.
         rows: Where `reset` takes a row from if it is given none and the class has no `sample_row`
             of its own.
         max_turns: How many actions an episode may have.
@@ -101,7 +102,7 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
 
     def __init__(
         self,
-        renderer: Renderer | None = None,
+        renderer: Renderer | str | None = None,
         rows: Sequence[Mapping[str, Any]] | None = None,
         max_turns: int = 10,
         max_tokens: int | None = None,
@@ -115,7 +116,7 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
         worked_turns: int = 0,
         worked_rows: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        self.renderer = renderer
+        self.renderer = renderer_of(renderer) if isinstance(renderer, str) else renderer
         self.render_mode = render_mode
         self.rows = rows
         self.max_turns = max_turns
@@ -132,8 +133,8 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
             self, self._class_tools, stop_tools, boxes, self._encode
         )
         self._token_context: TokenContext | None = None
-        self.action_space = TokenSpace.of(renderer)
-        self.observation_space = TokenSpace.of(renderer)
+        self.action_space = TokenSpace.of(self.renderer)
+        self.observation_space = TokenSpace.of(self.renderer)
 
     @classmethod
     def from_tools(

@@ -27,7 +27,7 @@ from gymnast.envs.rendering.encoding import Encoder, check_sayable, difference
 from gymnast.envs.rendering.template.turns import after_cut, after_stop, end_of_turn
 from gymnast.envs.rendering.tokens.safe_text import SafeText
 from gymnast.envs.rendering.user_parser import Parser, load_parser
-from gymnast.errors import TemplateError
+from gymnast.errors import ModelError, TemplateError
 from gymnast.types import Message
 
 _KEPT_PROMPTS = 32  # 4 bytes a token
@@ -266,6 +266,30 @@ class Renderer:
             if tools or following.tools is None:
                 raise
             return following.render(messages, following.tools, generation_prompt=generate)
+
+
+@lru_cache
+def renderer_of(name: str) -> Renderer:
+    """The renderer of the tokenizer of a name, made once.
+
+    Args:
+        name: A hub id, or a folder with a tokenizer of Transformers.
+
+    Raises:
+        ModelError: The tokenizer cannot be found or read, or is not a fast one.
+        TemplateError: Its chat template cannot be followed, or there is none.
+    """
+    from transformers import AutoTokenizer  # takes a second, which environments in messages save
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ModelError(
+            f"renderer: {name!r} is no tokenizer that can be loaded: {reason} Name a hub id or a "
+            "folder, or pass Renderer(tokenizer)."
+        ) from error
+    return Renderer(tokenizer)
 
 
 def _encoded(text: SafeText, written: str, marker: str | None) -> "array[int]":

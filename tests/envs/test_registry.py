@@ -14,6 +14,7 @@ from gymnast.envs import Environment, Renderer, make, register, registered
 from gymnast.envs.builtin.arithmetic import Arithmetic
 from gymnast.errors import (
     ConfigError,
+    ModelError,
     ToolDefinitionError,
     UnknownEnvironment,
     UsageError,
@@ -154,6 +155,69 @@ def test_a_made_environment_can_be_made_again_from_its_spec(renderer: Renderer) 
     assert env.spec is not None
     again: Any = gymnasium.make(env.spec).unwrapped
     assert type(again) is Arithmetic and again.max_turns == 2
+
+
+@pytest.fixture
+def tokenizer_folder(tmp_path: Path, tokenizer: Any) -> str:
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    return str(tmp_path / "tokenizer")
+
+
+def test_a_tokenizers_name_makes_the_renderer_once(tokenizer_folder: str, tokenizer: Any) -> None:
+    one = make("gymnast/Arithmetic-v0", tokenizer_folder)
+    other: Any = gymnasium.make("gymnast/Arithmetic-v0", renderer=tokenizer_folder).unwrapped
+    assert isinstance(one.renderer, Renderer) and other.renderer is one.renderer
+    plain = make("gymnast/Arithmetic-v0", tokenizer)
+    assert list(one.reset(seed=0)[0]) == list(plain.reset(seed=0)[0])
+    said = r"renderer: 'no/such-one' is no tokenizer .* hub id"
+    with pytest.raises(ModelError, match=said):
+        make("gymnast/Arithmetic-v0", "no/such-one")
+    with pytest.raises(ModelError, match=said):
+        gymnasium.make("gymnast/Arithmetic-v0", renderer="no/such-one")
+
+
+@pytest.mark.parametrize("id", [id for id in registered() if id != "gymnast/Container-v0"])
+def test_a_spec_goes_to_json_and_back_with_the_wrappers(id: str, tokenizer_folder: str) -> None:
+    wrappers = gymnasium.wrappers
+    env: Any = gymnasium.make(id, renderer=tokenizer_folder, max_turns=3)
+    env = wrappers.TimeLimit(wrappers.RecordEpisodeStatistics(env), 2)
+    text = env.spec.to_json()
+    again: Any = gymnasium.make(gymnasium.envs.registration.EnvSpec.from_json(text))
+    assert again.spec.to_json() == text
+    assert type(again.unwrapped) is type(env.unwrapped) and again.unwrapped.max_turns == 3
+    assert again.unwrapped.renderer is env.unwrapped.renderer
+
+
+def test_wrappers_count_limit_and_transform(renderer: Renderer) -> None:
+    wrappers = gymnasium.wrappers
+    env: Any = gymnasium.make("gymnast/Arithmetic-v0", renderer=renderer, max_episode_steps=2)
+    env = wrappers.TransformReward(
+        wrappers.RecordEpisodeStatistics(env), lambda paid: float(paid) + 1
+    )
+    env.reset(seed=0)
+    call = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call><|im_end|>'
+    action = np.array(renderer.tokenizer.encode(call))
+    assert env.step(action)[1:4] == (1.0, False, False)
+    _, reward, terminated, truncated, info = env.step(action)
+    assert (terminated, truncated) == (False, True)
+    assert info["episode"]["l"] == 2 and info["episode"]["r"] == reward - 1
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_environments_form_a_vector(mode: str, tokenizer_folder: str, renderer: Renderer) -> None:
+    own = {} if mode == "sync" else {"shared_memory": False}
+    envs: Any = gymnasium.make_vec(
+        "gymnast/Arithmetic-v0", 2, mode, vector_kwargs=own, renderer=tokenizer_folder
+    )
+    prompts, _ = envs.reset(seed=[3, 4])
+    plain = make("gymnast/Arithmetic-v0", renderer)
+    assert [list(ids) for ids in prompts] == [list(plain.reset(seed=seed)[0]) for seed in (3, 4)]
+    plain.reset(seed=3)
+    right, wrong = f"{plain.row['answer']}<|im_end|>", "I do not know.<|im_end|>"
+    actions = tuple(np.array(renderer.tokenizer.encode(text)) for text in (right, wrong))
+    _, rewards, terminated, _, _ = envs.step(actions)
+    assert list(rewards) == [1.0, 0.0] and all(terminated)
+    envs.close()
 
 
 @pytest.mark.parametrize(
