@@ -189,7 +189,7 @@ def test_without_servers_a_run_ends_with_a_checkpoint_and_one_sentence(
     urls: Sequence[str], tokenizer: Any, tmp_path: Path
 ) -> None:
     trainer = Trainer(
-        *(tiny_model(), tokenizer, Plain, ROWS),
+        *(tiny_model().to(torch.bfloat16), tokenizer, Plain, ROWS),
         agent=VLLMAgent(urls, lost_after_s=5.0),
         sampling=SAMPLING,
         group_size=MEMBERS,
