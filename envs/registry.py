@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec, registry
 
 from gymnast.envs.environment.construction import CONSTRUCTOR, require_construction
 from gymnast.envs.environment.environment import Environment
-from gymnast.envs.rendering.renderer import Renderer
+from gymnast.envs.rendering.renderer import Renderer, renderer_of
 from gymnast.errors import (
     ConfigError,
     GymnastError,
@@ -98,7 +98,9 @@ def make(
     require_construction(made)
     if known is not None:  # so that Gymnasium can make it again
         made.spec = EnvSpec(known.id, known.entry_point, disable_env_checker=True)
-        made.spec.kwargs = {"renderer": renderer, **settings}
+        named = isinstance(renderer_or_tokenizer, str)
+        kept = renderer_or_tokenizer if named else made.renderer
+        made.spec.kwargs = {"renderer": kept, **settings}
     return made
 
 
@@ -167,11 +169,9 @@ def check_constructor(cls: type[Environment]) -> None:
         return
 
 
-def _renderer(given: Any) -> Renderer | str | None:
-    if (
-        given is None
-        or isinstance(given, str)
-        or all(hasattr(given, name) for name in ("prompt", "parse", "observe"))
-    ):
+def _renderer(given: Any) -> Renderer | None:
+    if isinstance(given, str):
+        return renderer_of(given)
+    if given is None or all(hasattr(given, name) for name in ("prompt", "parse", "observe")):
         return given
     return Renderer(given)

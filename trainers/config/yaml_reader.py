@@ -21,6 +21,7 @@ _FLOAT = re.compile(
 )
 _WITHOUT_SPACE = re.compile(r"\w+:[^/]")  # `{a:b}` is the key "a:b" without a value
 _NAME = re.compile(r"\w+:")
+_NULL_TAG = "tag:yaml.org,2002:null"
 _FLOAT_TAG = "tag:yaml.org,2002:float"
 
 
@@ -31,7 +32,8 @@ class _Loader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode):
-                if node.flow_style and not value.value and _WITHOUT_SPACE.match(key.value):
+                left_out = value.tag == _NULL_TAG and value.value == ""
+                if node.flow_style and left_out and _WITHOUT_SPACE.match(key.value):
                     raise yaml.constructor.ConstructorError(
                         None,
                         None,

@@ -128,6 +128,12 @@ def test_a_whole_number_may_be_written_with_an_exponent(folder: Path) -> None:
     assert load(LEAST, "trainer.tokens_per_microbatch=16e3").trainer.tokens_per_microbatch == 16000
 
 
+@pytest.mark.parametrize("value", ["[]", "{}", "''", "null", "0"])
+def test_a_key_with_a_colon_in_it_may_have_an_empty_value(value: str) -> None:
+    (kept,) = with_overrides({}, [f"a={{b:c: {value}}}"])["a"]
+    assert kept == "b:c"
+
+
 def test_overrides_reach_into_sections_and_make_them(folder: Path) -> None:
     config = load(
         LEAST, "trainer.steps=3", "model.lora.target=[q_proj]", "environment.rows_file=a=b"
