@@ -25,6 +25,7 @@ from gymnast.envs.records.episode import Info
 from gymnast.envs.tools import bugs
 from gymnast.envs.tools.definition import Tool
 from gymnast.threads import run_blocking
+from gymnast.types import StopReason
 from gymnast.visible import visible
 
 _SEED = 0
@@ -203,13 +204,19 @@ def _check_garbage(env: Environment, actions: list[TokenIds]) -> list[_End]:
 
 
 def _check_answer(env: Environment) -> _End:
-    """An answer without a call ends the episode, and `step` raises after it."""
+    """An answer to which nothing is said ends the episode, and `step` raises after it."""
     _, info = env.reset(seed=_SEED)
     action = np.array(info["stop_ids"][:1], dtype=np.int64)
-    observation, reward, terminated, truncated, info = env.step(action)
-    _check_step(reward, terminated, truncated, info)
-    assert terminated, f"an empty answer ended with {info['stop_reason']}, not as answered"
-    assert len(observation) == 0, f"{len(observation)} tokens were appended after the answer"
+    terminated = truncated = False
+    while not (terminated or truncated):  # one turn, unless `respond` says something
+        observation, reward, terminated, truncated, info = env.step(action)
+        _check_step(reward, terminated, truncated, info)
+        assert terminated or type(env).respond is not Hooks.respond, (
+            f"an empty answer ended with {info['stop_reason']}, not as answered"
+        )
+    assert len(observation) == 0 or info["stop_reason"] != StopReason.answered, (
+        f"{len(observation)} tokens were appended after the answer"
+    )
     _check_json(info.get("metrics"), "info['metrics']")
     try:
         env.step(action)

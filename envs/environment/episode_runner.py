@@ -26,6 +26,7 @@ from gymnast.envs.environment.user_code import (
     caused_by_policy,
     checked_messages,
     checked_numbers,
+    checked_response,
     checked_reward,
     checked_state,
 )
@@ -33,6 +34,7 @@ from gymnast.envs.environment.worked_turns import with_worked_turns
 from gymnast.envs.records.episode import CallRecord, Info, Timings
 from gymnast.envs.tools.definition import Tool
 from gymnast.envs.tools.episode_tools import EpisodeTools
+from gymnast.envs.tools.running import within
 from gymnast.errors import InfrastructureError, UserCodeError
 from gymnast.types import Message, StopReason, ToolCall
 from gymnast.visible import visible_logger
@@ -177,6 +179,19 @@ class EpisodeRunner(HookCalls):
             if record.call.name in state.tools:
                 state.timings.add(f"tool/{record.call.name}", record.seconds)
         return records
+
+    async def respond(self, message: Message) -> list[Message] | None:
+        """What the environment says to a message without calls; None where that ends the episode.
+
+        Raises:
+            Overrun: The episode's time was up before it had said anything.
+            UserCodeError: The hook raised, or returned something else.
+        """
+        if self.is_default("respond"):
+            return None
+        with self.state.timings.measure("respond"):
+            said = await within(self.hook("respond", message), self.state.time_left_s)
+        return checked_response(said, self.blame("respond"))
 
     def _runs_calls_itself(self) -> bool:
         """Whether the environment has its own `call_tool`."""

@@ -8,6 +8,8 @@ several share a thread, where a sync call waits for those of the others.
 An exception in a hook stops the run with a `UserCodeError` that carries the row, unless the policy
 caused it: an episode that cannot be scored because the policy broke its box, or did not write a
 file, gets reward 0 (docs/sandboxes.md).
+
+`sandbox_spec`, `prepare_sandbox` and what `self` has of boxes are in `boxes/access.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,20 +17,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from gymnast.envs.boxes.fresh_box import run_grader
-from gymnast.envs.boxes.settings import BoxSettings
+from gymnast.envs.boxes.access import BoxAccess
 from gymnast.envs.environment.rows import pick_row
 from gymnast.envs.records.episode import Episode, Turn
 from gymnast.envs.tools.definition import Tool
-from gymnast.sandboxes.contract.base import Sandbox
-from gymnast.sandboxes.contract.spec import ExecResult, SandboxSpec
 from gymnast.types import Message
 
 if TYPE_CHECKING:
     from gymnast.envs.environment.episode_runner import EpisodeRunner
 
 
-class Hooks:
+class Hooks(BoxAccess):
     """The defaults: the row's prompt begins the episode, and nothing is rewarded.
 
     A small complete example, with state that belongs to one episode:
@@ -51,19 +50,9 @@ class Hooks:
     max_turns: int
     episode_timeout_s: float | None
     system_prompt: str | None
-    sandbox_spec: ClassVar[SandboxSpec | None] = None
     solve_timeout_s: ClassVar[float | None] = 60.0  # for each message of `solve`; None: no limit
     _class_tools: ClassVar[Mapping[str, Tool]] = {}
     _episode_runner: "EpisodeRunner"
-
-    def prepare_sandbox(self, sandbox: Sandbox) -> None:
-        """Prepare a fresh box for an episode. Not `async def`.
-
-        Called before `setup` if the class has a `sandbox_spec`, on any thread.
-
-        Args:
-            sandbox: The box. `self.row` is the episode's row.
-        """
 
     def setup(self, row: Mapping[str, Any]) -> Any:
         """Prepare an episode.
@@ -157,6 +146,34 @@ class Hooks:
         runner = self._episode_runner
         return await runner.tools.call(name, arguments, runner.state.tools)
 
+    def respond(self, message: Message) -> Any:
+        """Say something to a message without tool calls: as a user, a game or a critic would.
+
+        By default nothing is said, and such a message is the policy's answer, which ends the
+        episode. A class that asks one question after the other:
+
+            class Quiz(Environment):
+                def setup(self, row):
+                    self.left = list(row["questions"])
+                    return [{"role": "user", "content": self.left.pop(0)}]
+
+                def respond(self, message):
+                    return [{"role": "user", "content": self.left.pop(0)}] if self.left else None
+
+        It is called before `turn_reward`, also in the last turn that `max_turns` allows, so that
+        the policy's last move counts; not for a message that was cut by its length. It may take as
+        long as the episode has left. `self.messages` is the conversation before the message.
+        `self.end_episode()` in it ends the episode after what it says.
+
+        Args:
+            message: The assistant's message, in OpenAI's shape.
+
+        Returns:
+            Messages of a user (or of the system, where the chat template takes them there), which
+            are not trained on; or None, which ends the episode (`StopReason.answered`).
+        """
+        return None
+
     def reward(self, episode: Episode) -> Any:
         """Score a finished episode.
 
@@ -228,7 +245,8 @@ class Hooks:
 
         What is yielded is one message: a text (an answer), `call("tool", argument=...)`, a list
         of these (a message with several calls), or a dict in OpenAI's shape. What `yield` gives
-        back is the list of messages that the environment answered: one for each call.
+        back is the list of messages that the environment answered: one for each call, or what
+        `respond` says.
 
         Returns:
             A list of messages, if no result is needed; or a generator, sync or async, that yields
@@ -251,11 +269,6 @@ class Hooks:
         return pick_row(self.rows, rng, type(self).__name__)
 
     # ---- the current episode, for hooks and tools ----
-
-    @property
-    def row(self) -> Mapping[str, Any]:
-        """The row of the current episode."""
-        return self._episode_runner.state.row
 
     @property
     def episode(self) -> Episode:
@@ -284,86 +297,6 @@ class Hooks:
     def end_episode(self) -> None:
         """End the episode after this turn, with `StopReason.environment`.
 
-        Call it from a tool or from `turn_reward`, for example when a game is over.
+        Call it from a tool, `respond` or `turn_reward`, for example when a game is over.
         """
         self._episode_runner.state.ended = True
-
-    # ---- boxes, for hooks and tools ----
-
-    @property
-    def sandbox(self) -> Sandbox:
-        """The episode's box: fresh in each episode, open from before `setup` to after `cleanup`.
-
-        Raises:
-            UserCodeError: The class declares no `sandbox_spec`.
-            SandboxDead: No episode is running.
-        """
-        return self._episode_runner.boxes.box(self.row or None)
-
-    @property
-    def box_settings(self) -> BoxSettings:
-        """Where this environment's boxes come from: the backend, the image and the limits.
-
-        Raises:
-            UserCodeError: The class declares no `sandbox_spec`.
-        """
-        return self._episode_runner.boxes.settings("box_settings", self.row or None)
-
-    async def open_box(self) -> Sandbox:
-        """Open another box beside the episode's, in an async hook or tool.
-
-        It has the same image and limits and is empty: `prepare_sandbox` is not called for it. It is
-        closed when the episode ends, or earlier with `async with await self.open_box() as box`.
-
-        Run what the policy wrote in `self.sandbox`, not here: when this box breaks, that counts as
-        an accident (`SandboxDead`), and the episode is tried again.
-
-        Raises:
-            UserCodeError: The class declares no `sandbox_spec`.
-            SandboxError: No box could be opened.
-        """
-        return await self._episode_runner.boxes.open_further(self.row or None)
-
-    @property
-    def max_boxes(self) -> int | None:
-        """How many episodes of this process may have a box at once; None if they use no box."""
-        return self.box_settings.max_boxes if self._episode_runner.boxes.wanted else None
-
-    async def run_grader(
-        self,
-        command: str | Sequence[str],
-        *,
-        files: Mapping[str, str] | None = None,
-        stdin: str | None = None,
-    ) -> ExecResult | None:
-        """Run a program on the files the policy left in its working folder, in an async `reward`.
-
-        The program runs in a fresh box. The files of the folder are copied there and nothing else
-        of the policy's: no process, no variable, no file from elsewhere, no link that leads out of
-        the folder or to one of `files`. Its home is empty, and Python imports nothing from the
-        folder. The policy's code runs there only if the program runs it. The Python session of the
-        episode's own box ends, with everything it started.
-
-        Args:
-            command: An argument vector, or a string for `/bin/sh -c`.
-            files: Files that the program needs, `{path: text}`. The policy never sees them. They
-                replace the policy's files at these paths, and Python imports modules from them.
-            stdin: The program's standard input.
-
-        Returns:
-            How the program ended, or None if the folder cannot be graded, for example because it
-            holds more files than can be copied. Either is the policy's responsibility.
-
-        Raises:
-            UserCodeError: The class declares no `sandbox_spec`.
-            UsageError: An argument has the wrong type, or one of `files` cannot be written.
-            SandboxError: A box broke, or none could be opened.
-        """
-        return await run_grader(
-            self.sandbox,
-            self.box_settings,
-            command,
-            begin=self.prepare_sandbox,
-            files=files or {},
-            stdin=stdin,
-        )

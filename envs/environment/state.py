@@ -82,11 +82,17 @@ class EpisodeState:
             return StopReason.error
         return StopReason.environment if self.broke_box else None
 
-    def holding(self, turn: Turn, *, cut: bool, max_turns: int) -> set[StopReason]:
+    @property
+    def time_left_s(self) -> float | None:
+        """Seconds until its time is up; None: it has no limit."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+    def holding(self, turn: Turn, *, answered: bool, cut: bool, max_turns: int) -> set[StopReason]:
         """The reasons to end the episode after this turn, other than token limits.
 
         Args:
             turn: The turn just taken, not yet in `turns`.
+            answered: Whether it has no calls, and the environment says nothing to it.
             cut: Whether the action reached its maximum length, and so lacks a stop id.
             max_turns: How many turns the episode may have.
         """
@@ -94,7 +100,7 @@ class EpisodeState:
         holds = {
             StopReason.error: self.failure is not None,
             StopReason.stop_tool: any(map(self._stops, turn.calls)),
-            StopReason.answered: not turn.calls and not cut,
+            StopReason.answered: answered,
             StopReason.environment: self.ended,
             StopReason.max_tokens: cut and not readable,
             StopReason.max_turns: len(self.turns) + 1 >= max_turns,

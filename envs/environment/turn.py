@@ -2,14 +2,16 @@
 
     read      the action becomes an assistant message        `TokenContext.read`
     run       its calls run, each to a result                `EpisodeTools.runner`
+    respond   without calls: what the environment says       `EpisodeRunner.respond`
     reward    `turn_reward` and `text_rewards` score it
-    answer    the results become ids, where they fit         `TokenContext.answer`
+    answer    results or response become ids, where they fit `TokenContext.answer`
     end       the turn is recorded; after the last one the episode is scored and cleaned up
 
-`step` does all of it; `act` takes the same turn in messages, without the first and the fourth part.
+`step` does all of it; `act` takes the same turn in messages, without reading and without ids.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,6 +23,7 @@ from gymnast.envs.records.episode import Info, Outcome, Turn
 from gymnast.envs.records.messages import json_message, parse_tool_calls
 from gymnast.envs.tools import bugs
 from gymnast.envs.tools.running import answer
+from gymnast.threads import Overrun
 from gymnast.types import StopReason
 
 Ending = tuple[float, bool, bool, Info]
@@ -106,10 +109,15 @@ async def _taken(
     turn = Turn(index, json_message(message, calls))
     turn = replace(turn, raw=turn.text if raw is None else raw)
     reward, text_rewards = 0.0, list[tuple[int, float]]()
+    answered = False
     with state.settling(runner.boxes):
         with state.timings.measure("tools"):
             records = await runner.run_calls(calls)
         turn = replace(turn, calls=tuple(records), results=tuple(map(answer, records)))
+        if not calls and not cut:
+            with suppress(Overrun):
+                said = await runner.respond(turn.message)
+                answered, turn = said is None, replace(turn, results=tuple(said or ()))
         bugs.warn_of_bugs(type(runner.hooks), turn.errors, state.row)
         with state.timings.measure("reward"):
             returned = await runner.scoring_hook("turn_reward", 0.0, turn)
@@ -117,7 +125,7 @@ async def _taken(
         reward = checked_number(returned, runner.blame("turn_reward"))
         text_rewards = checked_text_rewards(paid, turn.raw, runner.blame("text_rewards"))
         reward += sum(value for _, value in text_rewards)
-    holding = state.holding(turn, cut=cut, max_turns=runner.hooks.max_turns)
+    holding = state.holding(turn, answered=answered, cut=cut, max_turns=runner.hooks.max_turns)
     # After a failure, or without a complete call in a message that was cut, there is no answer.
     if state.failure is not None or StopReason.max_tokens in holding:
         turn = replace(turn, results=())

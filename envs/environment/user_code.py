@@ -179,7 +179,7 @@ def checked_reward(value: Any, blame: Blame) -> tuple[float, dict[str, Any]]:
 
 
 def checked_messages(value: Any, blame: Blame) -> list[Message]:
-    """The value of `setup` as a new list of messages.
+    """The value of a hook that says something, as a new list of messages.
 
     Raises:
         UserCodeError: It is not a list of messages.
@@ -190,6 +190,24 @@ def checked_messages(value: Any, blame: Blame) -> list[Message]:
         raise blame.error(f"returned messages that are not text: {error}") from error
     except ValueError as error:
         raise blame.error(f"returned {value!r:.200}; it must return {error}, or None") from error
+
+
+def checked_response(value: Any, blame: Blame) -> list[Message] | None:
+    """The value of `respond` as a new list of messages, or None.
+
+    Raises:
+        UserCodeError: It is neither, or speaks for the policy or for a tool.
+    """
+    if value is None:
+        return None
+    messages = checked_messages(value, blame)
+    for message in messages:
+        if message["role"] in ("assistant", "tool"):
+            raise blame.error(
+                f"returned a message with the role {message['role']!r}; the policy speaks for the "
+                "assistant, and tools answer calls, so write {'role': 'user', 'content': '...'}"
+            )
+    return messages
 
 
 class HookCalls:

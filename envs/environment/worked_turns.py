@@ -155,10 +155,10 @@ async def _solved(player: AnEnvironment, row: Any) -> WorkedEpisode:
 def _followed(messages: list[Message], player: AnEnvironment) -> list[Message]:
     """An episode after which a user may speak.
 
-    Where roles have to alternate, a few chat templates allow no user after the result of a stop
-    tool; for these, a last word of the assistant follows it.
+    Where roles have to alternate, some chat templates allow no user after what the environment said
+    last, such as the result of a stop tool; for these, a last word of the assistant follows it.
     """
-    if player.renderer is None or messages[-1]["role"] != "tool":
+    if player.renderer is None or messages[-1]["role"] == "assistant":
         return messages
     try:
         player.renderer.prompt([*messages, {"role": "user", "content": "Go."}], player.tools)

@@ -148,7 +148,7 @@ class CallRunner:
             raise _Failed("timeout", f"{tool.name} was not run: the episode's time is up")
         call = partial(self.call_tool, tool.name, arguments)
         try:
-            return await _within(call_user_code(self.thread, call), timeout_s)
+            return await within(call_user_code(self.thread, call), timeout_s)
         except (InfrastructureError, UserCodeError):
             raise
         except Overrun:
@@ -192,8 +192,13 @@ def _bind(tool: Tool, call: ToolCall) -> dict[str, Any]:
         raise _Failed("bad_arguments", str(error)) from error
 
 
-async def _within(awaitable: Awaitable[Any], timeout_s: float | None) -> Any:
-    """Await something for a limited time; its own `TimeoutError` passes through."""
+async def within(awaitable: Awaitable[Any], timeout_s: float | None) -> Any:
+    """Await something for a limited time, in seconds; None: as long as it takes.
+
+    Raises:
+        Overrun: The time is up.
+        TimeoutError: Its own.
+    """
     if timeout_s is None:
         return await awaitable
     async with time_limit(timeout_s):
