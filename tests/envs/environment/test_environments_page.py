@@ -23,6 +23,7 @@ def test_the_examples_run_one_after_the_other(capsys: pytest.CaptureFixture[str]
         "\n['hall', 'cellar'] [0.1, 1.1]\n[('ar', 0.1), ('ar', 0.1), ('<|im_end|>', 1.0)]\n"
         in printed
     )
+    assert "'75?', 'It is less.', '60?'] 1.0 answered\n" in printed
     assert "['knock', 'take']\n{'multiply': 1}\n1.0\n" in printed
     assert printed.endswith("[assistant]\nIt is 6.\n")
     namespace["env"].close()
