@@ -1,7 +1,8 @@
 """One client for endpoints that speak OpenAI's chat completions, for agents, judges and users.
 
 It tries again what may pass (a full or broken server, a timeout, a lost connection), keeps to a
-number of requests at once and a minute, and counts tokens and what they cost. A key is known by the
+number of requests at once and a minute, counts tokens and what they cost, and keeps replies in a
+folder where it is asked to. A key is known by the
 name of its environment variable alone: it is read when a request is made, and is in no
 configuration, error, log or pickle. What requests and answers look like is in `chat_protocol.py`.
 """
@@ -13,12 +14,14 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from gymnast.chat_protocol import (
     PASSING,
     ChatReply,
+    KeptReply,
     Problem,
     Usage,
     as_sent,
@@ -98,6 +101,8 @@ class ChatClient:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] = (),
         parameters: Mapping[str, Any] | None = None,
+        *,
+        cache: str | Path | None = None,
     ) -> ChatReply:
         """Ask for the next message of a conversation.
 
@@ -106,10 +111,13 @@ class ChatClient:
             tools: Schemas of the tools that may be called.
             parameters: Further fields of the request, those of OpenAI and of the endpoint's own:
                 `temperature`, `max_tokens`, `top_k`, ...; those that are None are left out.
+            cache: A folder that keeps replies by their requests, for judges and whoever wants the
+                same reply to the same request: one that was answered before, in this process or
+                another, is not made again, and its `usage` is none. None: each request is made.
 
         Raises:
             ConfigError: The key is missing or wrong, the endpoint has no such model, or its model
-                takes no such field.
+                takes no such field; or the folder cannot be written.
             EndpointError: The endpoint cannot be reached or does not answer as it should, also
                 after `attempts` attempts.
         """
@@ -117,6 +125,12 @@ class ChatClient:
         if tools:
             request["tools"] = list(tools)
         fields = {name: value for name, value in (parameters or {}).items() if value is not None}
+        kept = None
+        if cache is not None:
+            url = self.base_url or os.environ.get(OPENAI_URL)
+            kept = KeptReply.of(Path(cache), url, request | {"fields": fields})
+            if (before := kept.read()) is not None:
+                return before
         client, free = self._of_this_loop()
         problem = Problem("")
         for attempt in range(self.attempts):
@@ -128,6 +142,8 @@ class ChatClient:
             if not isinstance(answer, Problem):
                 reply = self._reply(answer, retries=attempt)
                 self.usage += reply.usage
+                if kept is not None:
+                    kept.write(reply)
                 return reply
             problem = answer
             if not problem.passing:

@@ -3,13 +3,18 @@
 Nothing here sends anything: that is `chat_client.py`.
 """
 
+import hashlib
 import json
+import os
 import random
 import re
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -65,6 +70,55 @@ class ChatReply:
     message: Message
     finish_reason: str
     usage: Usage
+
+
+@dataclass(frozen=True)
+class KeptReply:
+    """The place in a cache where the reply to one request is, once it was answered."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, folder: Path, url: str | None, request: Mapping[str, Any]) -> "KeptReply":
+        """The place of a request to an endpoint.
+
+        Raises:
+            ConfigError: The folder cannot be made.
+        """
+        with _written(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps([url, request], sort_keys=True)
+        return cls(folder / f"{hashlib.sha256(text.encode()).hexdigest()}.json")
+
+    def read(self) -> ChatReply | None:
+        """The reply, which took nothing; None where there is none yet."""
+        try:
+            kept = json.loads(self.path.read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+        return ChatReply(kept["message"], kept["finish_reason"], Usage())
+
+    def write(self, reply: ChatReply) -> None:
+        """Keep a reply, whole or not at all.
+
+        Raises:
+            ConfigError: The folder cannot be written.
+        """
+        kept = {"message": reply.message, "finish_reason": reply.finish_reason}
+        whole = self.path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+        with _written(self.path.parent):
+            whole.write_text(json.dumps(kept))
+            whole.replace(self.path)
+
+
+@contextmanager
+def _written(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"cache: {str(folder)!r} cannot be written ({error}); name another folder"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ class Message(TypedDict, total=False):
     tool_calls: list[Any]
     tool_call_id: str
     name: str
+    tools: list[Any]  # offered from here on, where an environment changes them
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,8 @@ class Trajectory:
         terminated: Whether the task was over.
         truncated: Whether a limit cut it off.
         messages: The conversation in OpenAI's shape, JSON-serialisable.
-        tools: The schemas of the tools that were offered, in OpenAI's shape.
+        tools: The schemas of the tools that were offered at first, in OpenAI's shape; a message
+            with `tools` changes them.
         versions: Which weights sampled which of `ids`, in order; each span lies within one turn.
             Empty where the agent does not say.
         token_rewards: How the reward of each turn is divided among its action tokens, 0.0 where

@@ -216,5 +216,7 @@ class TokenContext:
             )
 
         observation, reason = close_turn(self.budget, len(self.ids), holding, render)
+        if results:
+            self.tools = results[-1].get("tools", self.tools)
         self.ids.extend(_compact(observation))
         return observation, reason

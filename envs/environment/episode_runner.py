@@ -186,12 +186,20 @@ class EpisodeRunner(HookCalls):
         Raises:
             Overrun: The episode's time was up before it had said anything.
             UserCodeError: The hook raised, or returned something else.
+            ToolDefinitionError: What it offers cannot be tools.
         """
         if self.is_default("respond"):
             return None
         with self.state.timings.measure("respond"):
             said = await within(self.hook("respond", message), self.state.time_left_s)
-        return checked_response(said, self.blame("respond"))
+        if said is None:
+            return None
+        messages, tools = checked_response(said, self.blame("respond"))
+        if tools is not None:
+            before, self.state.tools = self.hooks.tools, self.tools.changed(tools)
+            if self.hooks.tools != before:
+                messages[-1]["tools"] = self.hooks.tools
+        return messages
 
     def _runs_calls_itself(self) -> bool:
         """Whether the environment has its own `call_tool`."""

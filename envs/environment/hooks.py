@@ -170,7 +170,10 @@ class Hooks(BoxAccess):
 
         Returns:
             Messages of a user (or of the system, where the chat template takes them there), which
-            are not trained on; or None, which ends the episode (`StopReason.answered`).
+            are not trained on; or None, which ends the episode (`StopReason.answered`). The last
+            message may have `tools`, a list as `tools_for` returns it: those are offered from
+            then on, instead of the others. A chat template that lists tools once, before the
+            conversation, refuses that (`TemplateError`).
         """
         return None
 
@@ -282,7 +285,7 @@ class Hooks(BoxAccess):
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        """The schemas of the tools offered in this episode, in OpenAI's shape.
+        """The schemas of the tools that are offered now, in OpenAI's shape.
 
         Before the first episode, and during `setup` if the class has its own `tools_for`, these
         are the methods marked with `@tool`.

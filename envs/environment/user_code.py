@@ -192,14 +192,17 @@ def checked_messages(value: Any, blame: Blame) -> list[Message]:
         raise blame.error(f"returned {value!r:.200}; it must return {error}, or None") from error
 
 
-def checked_response(value: Any, blame: Blame) -> list[Message] | None:
-    """The value of `respond` as a new list of messages, or None.
+def checked_response(value: Any, blame: Blame) -> tuple[list[Message], Any]:
+    """The value of `respond`: new messages, and the `tools` of the last one, or None.
 
     Raises:
-        UserCodeError: It is neither, or speaks for the policy or for a tool.
+        UserCodeError: It is no list of messages, or speaks for the policy or for a tool.
     """
-    if value is None:
-        return None
+    tools = None
+    if isinstance(value, list | tuple) and value and isinstance(value[-1], Mapping):
+        *others, last = value
+        tools = last.get("tools")
+        value = [*others, {key: part for key, part in last.items() if key != "tools"}]
     messages = checked_messages(value, blame)
     for message in messages:
         if message["role"] in ("assistant", "tool"):
@@ -207,7 +210,7 @@ def checked_response(value: Any, blame: Blame) -> list[Message] | None:
                 f"returned a message with the role {message['role']!r}; the policy speaks for the "
                 "assistant, and tools answer calls, so write {'role': 'user', 'content': '...'}"
             )
-    return messages
+    return messages, tools
 
 
 class HookCalls:

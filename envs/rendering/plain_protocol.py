@@ -99,10 +99,38 @@ def announce(
     return announced if takes_system else _without_system(announced)
 
 
-def announcement(tools: Sequence[Mapping[str, Any]], example: str = _EXAMPLE) -> str:
+def announcement(
+    tools: Sequence[Mapping[str, Any]],
+    example: str = _EXAMPLE,
+    first_line: str = "You can call tools:",
+) -> str:
     """The text that announces the tools."""
     signatures = [_signature(tool.get("function", tool)) for tool in tools]
-    return "\n".join(["You can call tools:", *signatures, "", "To call one, write:", example])
+    return "\n".join([first_line, *signatures, "", "To call one, write:", example])
+
+
+def with_changes_said(
+    messages: Sequence[Mapping[str, Any]], example: str = _EXAMPLE
+) -> list[MessageDict]:
+    """Messages that say in their text which `tools` they change to."""
+    return [
+        without_tools(message) | {"content": join(message.get("content"), text, "\n\n")}
+        if (text := _change(message.get("tools"), example))
+        else dict(message)
+        for message in messages
+    ]
+
+
+def without_tools(message: Mapping[str, Any]) -> MessageDict:
+    """A message without its `tools`."""
+    return {key: value for key, value in message.items() if key != "tools"}
+
+
+def _change(tools: Sequence[Mapping[str, Any]] | None, example: str) -> str:
+    if tools is None:
+        return ""
+    from_now = "From now on you can call these tools:"
+    return announcement(tools, example, from_now) if tools else "From now on there are no tools."
 
 
 def _signature(function: Mapping[str, Any]) -> str:

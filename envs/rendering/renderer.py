@@ -192,23 +192,30 @@ class Renderer:
         Args:
             context_ids: Everything so far; the action comes last.
             messages: The environment's answers. An answer to a call carries its `tool_call_id` and
-                `name`.
+                `name`. The last one may have `tools`: the schemas of those offered from now on.
             tools: The schemas that were offered.
             generation_prompt: Whether to open the assistant's next turn. Without it and without
                 messages, nothing follows a turn that ended by itself.
 
         Raises:
-            TemplateError: If the template refuses the messages.
+            TemplateError: If the template refuses the messages, or cannot offer other tools within
+                a conversation.
         """
         stopped = len(context_ids) > 0 and context_ids[-1] in self.stop_ids
         if not messages and not generation_prompt:
             ids = [] if stopped else end_of_turn(self._conventions.turns, self._text)
             return after_cut(ids, context_ids, self._conventions.turns, self._text)
-        repeated = self._conventions.following.repeats_tools
-        written, schemas, marker = self._prepare(messages, tools if repeated else None)
+        following, changed = self._conventions.following, _changed_tools(messages)
+        repeated = following.repeats_tools or changed is not None
+        offered = tools if changed is None else changed
+        written, schemas, marker = self._prepare(messages, offered if repeated else None)
         if tools and not repeated:
-            schemas = self._conventions.following.tools  # any will do: they are not written here
+            schemas = following.tools  # any will do: they are not written here
         after = self._after_turn(written, schemas, generation_prompt)
+        if changed is not None and not self._says_tools:
+            following.check_listed(
+                changed, after, self._after_turn(written, following.tools, generation_prompt)
+            )
         ids = self._text.encode(after, marker, inside=True)
         if stopped:
             return after_stop(ids, context_ids[-1], self._conventions.turns, self._text)
@@ -237,7 +244,17 @@ class Renderer:
                 self._fit_template(message)
             if "reasoning_content" in message:
                 message[self._conventions.thought_key] = message.pop("reasoning_content")
+        if self._says_tools:
+            example = {"example": self.dialect.example} if self.dialect else {}
+            written = plain_protocol.with_changes_said(written, **example)
+        else:
+            written = list(map(plain_protocol.without_tools, written))
         return written, schemas or None, marker
+
+    @property
+    def _says_tools(self) -> bool:
+        """Whether the tools are told in the text of messages, because the template does not."""
+        return self._conventions.plain or (self.dialect is not None and not self.dialect.announced)
 
     def _fit_template(self, message: dict[str, Any]) -> None:
         """Give a message with calls the content and arguments that the template takes."""
@@ -290,6 +307,11 @@ def renderer_of(name: str) -> Renderer:
             "folder, or pass Renderer(tokenizer)."
         ) from error
     return Renderer(tokenizer)
+
+
+def _changed_tools(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]] | None:
+    """The tools that are offered from the last of some messages on; None: those as before."""
+    return messages[-1].get("tools") if messages else None
 
 
 def _encoded(text: SafeText, written: str, marker: str | None) -> "array[int]":

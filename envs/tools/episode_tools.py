@@ -93,15 +93,31 @@ class EpisodeTools:
             ConfigError: A name of the stop tools is that of no tool.
             DataError: The row names an unknown tool.
         """
-        tools = with_stop_tools(tools_by_name(given, f"{self._owner}.tools_for"), self._stop_tools)
+        tools = self._runnable(given, "tools_for")
+        return offered_tools(row, with_stop_tools(tools, self._stop_tools))
+
+    def changed(self, given: Any) -> dict[str, Tool]:
+        """The tools of the rest of an episode, as `respond` offers them.
+
+        Args:
+            given: Functions, descriptions and tools.
+
+        Raises:
+            ToolDefinitionError: An entry cannot be a tool, or nothing runs its calls.
+        """
+        tools = self._runnable(given, "respond")
+        return with_stop_tools(tools, [name for name in self._stop_tools if name in tools])
+
+    def _runnable(self, given: Any, hook: str) -> dict[str, Tool]:
+        tools = tools_by_name(given, f"{self._owner}.{hook}")
         for name, tool in tools.items():
             described = tool.function is None and name not in self._methods
             if described and not self._own_call_tool():
                 raise ToolDefinitionError(
-                    f"{self._owner}.tools_for returned a description of {name!r}, but nothing runs "
+                    f"{self._owner}.{hook} returned a description of {name!r}, but nothing runs "
                     "its calls. Override call_tool(name, arguments), or return a function."
                 )
-        return offered_tools(row, tools)
+        return tools
 
     async def call(self, name: str, arguments: dict[str, Any], offered: Mapping[str, Tool]) -> Any:
         """Run a call by the function or method of its tool.

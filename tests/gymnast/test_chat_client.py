@@ -6,6 +6,7 @@ import logging
 import math
 import pickle
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,35 @@ def ask(one: ChatClient, *args: Any) -> ChatReply:
 
 
 # --- Answers
+
+
+def test_a_request_that_was_answered_is_not_made_again_where_replies_are_kept(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    endpoint.answers(says("First."), says("Second.", ("price", "{}")), says("Third."))
+    folder = tmp_path / "judge/replies"
+
+    def asked(one: ChatClient, **fields: Any) -> ChatReply:
+        return asyncio.run(one.complete(TALK, (), fields, cache=folder))
+
+    one = client(endpoint)
+    first, again = asked(one), asked(client(endpoint))
+    assert (first.message, first.finish_reason) == (again.message, again.finish_reason)
+    assert (again.usage, one.usage.requests, len(endpoint.requests)) == (Usage(), 1, 1)
+    second = asked(one, temperature=0.5)
+    assert second.message == asked(one, temperature=0.5).message != first.message
+    assert second.message["tool_calls"][0]["function"]["name"] == "price"
+    assert asked(ChatClient("other", base_url=endpoint.url, api_key_env=None)) not in (first, again)
+    assert ask(one).message["content"] == "Third."  # each is made where none are kept
+    assert KEY not in "".join(file.read_text() for file in folder.iterdir())
+    (folder / next(folder.iterdir()).name).write_text("{")  # what is broken is asked for again
+    assert asked(one).message and asked(one, temperature=0.5).message
+
+
+def test_a_folder_that_cannot_be_written_is_named(endpoint: Endpoint, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cache: '.*file/replies' cannot be written .*; name"):
+        asyncio.run(client(endpoint).complete(TALK, cache=tmp_path / "file/replies"))
 
 
 def test_a_message_is_answered_and_counted(endpoint: Endpoint) -> None:

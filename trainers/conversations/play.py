@@ -119,11 +119,14 @@ async def _play(
     """Begin an episode, have `act` take its turns, and keep it."""
     started = time.perf_counter()
     _, info = await env.areset(seed=seed, options=None if row is None else {"row": row})
+    tools = env.tools
     outcomes = await act()
     seconds = time.perf_counter() - started
     trajectory = _trajectory(env, outcomes, seed, seconds)
     infos = [info, *(outcome.info for outcome in outcomes)]
-    return replace(trajectory, states=[each["state"] for each in infos if "state" in each])
+    return replace(
+        trajectory, tools=tools, states=[each["state"] for each in infos if "state" in each]
+    )
 
 
 def _trajectory(
@@ -141,7 +144,6 @@ def _trajectory(
         terminated=last.terminated,
         truncated=last.truncated,
         messages=env.messages,
-        tools=env.tools,
         reward_parts=last.info.get("reward_parts", {}),
         no_reward=bool(last.info.get("no_reward")),
         metrics={**last.info.get("metrics", {}), "time/episode_s": seconds},

@@ -67,6 +67,7 @@ def trajectory_of(
         if answers or goes_on:
             seen = renderer.observe(ids, answers, tools=offered, generation_prompt=goes_on)
             ids, mask = ids + seen, mask + [0] * len(seen)
+        offered = _offered_after(answers, offered)
     return Trajectory(
         ids=ids,
         action_mask=mask,
@@ -107,6 +108,12 @@ def with_tokens(trajectory: Trajectory, renderer: Renderer) -> Trajectory:
         token_rewards=(),
         experts=None,
     )
+
+
+def _offered_after(answers: Sequence[Mapping[str, Any]], offered: Any) -> Any:
+    """The tools that are offered after some answers, the last of which may change them."""
+    changed = answers[-1].get("tools") if answers else None
+    return offered if changed is None else list(changed) or None
 
 
 def _call_ids(said: Mapping[str, Any], read: Message) -> dict[str, str]:

@@ -51,6 +51,7 @@ class _Record:
     reward_parts: dict[str, float] = field(default_factory=dict)
     no_reward: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
+    tools: Sequence[Mapping[str, Any]] = ()  # those offered at first
     teacher_prompt_ids: list[int] = field(default_factory=list)
 
     def append_given(self, ids: np.ndarray) -> int:
@@ -245,7 +246,9 @@ async def drive(
     started = before = clock()
     options = ({} if row is None else {"row": row}) | ({"hint": True} if hint else {})
     prompt, info = await driver.reset(seed, options or None)
-    record.teacher_prompt_ids = _hinted(info, driver.env.unwrapped) if hint else []
+    played = driver.env.unwrapped
+    record.tools = played.tools if isinstance(played, Environment) else ()
+    record.teacher_prompt_ids = _hinted(info, played) if hint else []
     prompt_length = record.append_given(prompt)
     del prompt  # an episode is held for long, and its tokens once
     record.keep(info, clock() - before)
@@ -274,7 +277,7 @@ async def drive(
         logger.warning("the infrastructure of an environment broke: %s", why)
     record.metrics["time/episode_s"] = clock() - started
     over = _Over(info, bool(terminated), bool(truncated))
-    return _trajectory(record, prompt_length, over, driver.env.unwrapped, row, seed)
+    return _trajectory(record, prompt_length, over, played, row, seed)
 
 
 async def _in_messages(
@@ -355,7 +358,7 @@ def _trajectory(
         terminated=over.terminated,
         truncated=over.truncated,
         messages=env.messages if isinstance(env, Environment) else [],
-        tools=env.tools if isinstance(env, Environment) else (),
+        tools=record.tools,
         versions=record.versions,
         token_rewards=record.token_rewards(),
         states=record.states if record.stated else (),

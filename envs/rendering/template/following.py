@@ -108,6 +108,27 @@ class Following:
                     return True
         return False
 
+    def check_listed(self, tools: Messages, text: str, otherwise: str) -> None:
+        """Check that the template lists other tools where they are offered within a conversation.
+
+        Args:
+            tools: Their schemas.
+            text: What is written with them.
+            otherwise: What is written with the stand-ins.
+
+        Raises:
+            TemplateError: Both are the same.
+        """
+        if text != otherwise:
+            return
+        names = ", ".join(str(tool.get("function", tool).get("name")) for tool in tools)
+        raise TemplateError(
+            f"the chat template of {self.template.tokenizer!r} lists the tools once, before the "
+            f"conversation, so a change to other tools ({names or 'none'}) would rewrite what was "
+            "said. Offer all tools from the start, or pass a chat_template that lists them with a "
+            "user's message"
+        )
+
     @cached_property
     def takes_strict_ids_only(self) -> bool:
         """Whether the template refuses a call's id that is not nine letters and digits."""
