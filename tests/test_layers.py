@@ -83,7 +83,7 @@ ROOMS = {
     "trainers.cluster": (
         "agents envs sandboxes.pool trainers.base trainers.conversations trainers.rollouts"
     ),
-    "trainers.conversations": "envs envs.environment trainers.base",
+    "trainers.conversations": "agents envs envs.environment trainers.base",
     "trainers.ahead": (
         "agents trainers.algorithms trainers.base trainers.data trainers.distributed "
         "trainers.rollouts"

@@ -168,7 +168,7 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
             seed: Seeds `np_random`, which `sample_row` gets.
             options: `{"row": {...}}`, to begin with that row; with `"hint": True`, the info has
                 `teacher_prompt_ids`, the prompt with what `hint` returns, as ids (none where it
-                returns None), if the class has that hook.
+                returns None), if the class has that hook; with `"agent"`, whom `ask_agent` asks.
 
         Returns:
             The prompt's ids, of shape [P] (empty without a renderer), and the info.
@@ -219,6 +219,7 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
         runner.forget()
         self._token_context = None
         options = options or {}
+        runner.agent = options.get("agent")
         row = options.get("row")
         if row is None:
             row = await runner.sample_row(self.np_random)

@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,7 @@ class EpisodeRunner(HookCalls):
         boxes: The open boxes.
         tools: The tools of the episodes.
         running: Whether a turn may be taken.
+        agent: Says messages for hooks that ask the agent who plays; None: nobody does.
 
     Args:
         hooks: The environment, whose hooks and tools are called.
@@ -70,6 +71,7 @@ class EpisodeRunner(HookCalls):
         super().__init__(hooks)
         self.boxes = boxes
         self.running = False
+        self.agent: Callable[..., Awaitable[Mapping[str, Any]]] | None = None
         self.tools = EpisodeTools(
             hooks,
             tools,
@@ -292,6 +294,7 @@ class EpisodeRunner(HookCalls):
                 raise
             logger.warning("%s.cleanup failed", self._owner, exc_info=True)
         finally:
+            self.agent = None
             if self.boxes.any_open:
                 await self.boxes.close()
 

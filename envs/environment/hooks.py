@@ -297,6 +297,30 @@ class Hooks(BoxAccess):
         """The same tools with their options and parameters, by name."""
         return dict(self._episode_runner.state.tools)
 
+    async def ask_agent(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Message:
+        """Ask the agent that plays the episode for a message, in an async hook or tool.
+
+        So it plays a user or a critic as well. What it says here is not trained on.
+
+        Args:
+            messages: A conversation of your own; the answer is its next assistant message.
+            tools: Schemas of tools that it may call.
+
+        Raises:
+            UserCodeError: Nobody can be asked: `rollout`, `collect`, training and `play_messages`
+                say who plays, where the environment is in no wrappers.
+            InfrastructureError: The agent failed.
+        """
+        runner = self._episode_runner
+        if runner.agent is None:
+            raise runner.blame("ask_agent").error(
+                "no agent plays this episode: play it by rollout, collect or play_messages, "
+                'without wrappers, or pass reset(options={"agent": ...}) an async function'
+            )
+        return {**await runner.agent(list(messages), list(tools))}  # type: ignore[typeddict-item]
+
     def end_episode(self) -> None:
         """End the episode after this turn, with `StopReason.environment`.
 

@@ -84,7 +84,7 @@ async def play_messages(
             outcomes.append(await env.act(message))
         return outcomes
 
-    return await _play(env, row, seed, converse)
+    return await _play(env, row, seed, converse, agent=speaker)
 
 
 async def play_solution(
@@ -115,10 +115,12 @@ async def _play(
     row: Mapping[str, Any] | None,
     seed: int | None,
     act: Callable[[], Awaitable[list[Outcome]]],
+    agent: Speaker | None = None,
 ) -> Trajectory:
     """Begin an episode, have `act` take its turns, and keep it."""
     started = time.perf_counter()
-    _, info = await env.areset(seed=seed, options=None if row is None else {"row": row})
+    options: dict[str, Any] = {} if row is None else {"row": row}
+    _, info = await env.areset(seed=seed, options=options | {"agent": agent})
     tools = env.tools
     outcomes = await act()
     seconds = time.perf_counter() - started

@@ -25,6 +25,7 @@ from gymnast.envs import Environment
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.base.token_ids import shared_ids
+from gymnast.trainers.conversations.agent_speaker import AgentSpeaker
 from gymnast.trainers.conversations.play import EpisodeSpeaker, SpeakingAgent, play_messages
 from gymnast.trainers.data.inputs import check_sampling_kind
 from gymnast.trainers.rollouts.drivers import Driver, make_driver
@@ -244,7 +245,10 @@ async def drive(
     _check_renderer(driver.env.unwrapped)
     record, clock = _Record(), time.perf_counter
     started = before = clock()
-    options = ({} if row is None else {"row": row}) | ({"hint": True} if hint else {})
+    options: dict[str, Any] = {} if row is None else {"row": row}
+    options |= {"hint": True} if hint else {}
+    if isinstance(driver.env, Environment) and driver.env.renderer is not None:
+        options["agent"] = AgentSpeaker(agent, driver.env.renderer, sampling)
     prompt, info = await driver.reset(seed, options or None)
     played = driver.env.unwrapped
     record.tools = played.tools if isinstance(played, Environment) else ()
