@@ -13,6 +13,7 @@ from gymnast.trainers.algorithms.distillation import Teacher
 from gymnast.trainers.algorithms.kl import Kl
 from gymnast.trainers.cluster.ray_workers import RayWorkers
 from gymnast.trainers.config.files import load_config
+from gymnast.trainers.conversations.agent_speaker import AgentSpeaker
 from gymnast.trainers.conversations.play import play_messages, play_solution
 from gymnast.trainers.data.row_files import load_rows
 from gymnast.trainers.learner.policy.micro_batches import (
@@ -31,6 +32,7 @@ from gymnast.trainers.saving.saved_runs import load_rollouts
 from gymnast.trainers.trainer import Trainer
 
 __all__ = [
+    "AgentSpeaker",
     "Algorithm",
     "CreditedTrajectory",
     "DynamicSampling",

@@ -175,7 +175,7 @@ class Support(Environment):
         if "solved" in message["content"]:
             return None
         swapped = {"user": "assistant", "assistant": "user"}
-        talk = [
+        talk: list[Any] = [
             {"role": swapped[each["role"]], "content": each["content"]}
             for each in [*self.messages, message]
         ]
