@@ -25,7 +25,7 @@ from gymnast.envs.records.episode import Info
 from gymnast.envs.tools import bugs
 from gymnast.envs.tools.definition import Tool
 from gymnast.threads import run_blocking
-from gymnast.types import StopReason
+from gymnast.types import Message, StopReason
 from gymnast.visible import visible
 
 _SEED = 0
@@ -61,6 +61,20 @@ def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
     assert isinstance(environment, Environment), (
         f"{type(environment).__name__} is not a subclass of gymnast.envs.Environment"
     )
+    runner = environment._episode_runner
+    runner.stand_in = _goes_on
+    try:
+        return _checked(environment)
+    finally:
+        runner.stand_in = None
+
+
+async def _goes_on(messages: Any, tools: Any) -> Message:
+    """What hooks hear that ask the agent, which nobody is here."""
+    return {"role": "assistant", "content": "Go on."}
+
+
+def _checked(environment: Environment) -> CheckReport:
     renderer = require_renderer(environment)
     _check_signature(environment)
     prompt = _check_reset(environment)

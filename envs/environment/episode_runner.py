@@ -51,6 +51,7 @@ class EpisodeRunner(HookCalls):
         tools: The tools of the episodes.
         running: Whether a turn may be taken.
         agent: Says messages for hooks that ask the agent who plays; None: nobody does.
+        stand_in: Says them where nobody does, for `check_env`.
 
     Args:
         hooks: The environment, whose hooks and tools are called.
@@ -72,6 +73,7 @@ class EpisodeRunner(HookCalls):
         self.boxes = boxes
         self.running = False
         self.agent: Callable[..., Awaitable[Mapping[str, Any]]] | None = None
+        self.stand_in: Callable[..., Awaitable[Mapping[str, Any]]] | None = None
         self.tools = EpisodeTools(
             hooks,
             tools,

@@ -314,12 +314,13 @@ class Hooks(BoxAccess):
             InfrastructureError: The agent failed.
         """
         runner = self._episode_runner
-        if runner.agent is None:
+        agent = runner.agent or runner.stand_in
+        if agent is None:
             raise runner.blame("ask_agent").error(
                 "no agent plays this episode: play it by rollout, collect or play_messages, "
                 'without wrappers, or pass reset(options={"agent": ...}) an async function'
             )
-        return {**await runner.agent(list(messages), list(tools))}  # type: ignore[typeddict-item]
+        return {**await agent(list(messages), list(tools))}  # type: ignore[typeddict-item]
 
     def end_episode(self) -> None:
         """End the episode after this turn, with `StopReason.environment`.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from chat_fixtures import Endpoint
 from chat_fixtures import says as answers
 from gymnast.agents import ChatAgent, ScriptedAgent
-from gymnast.envs import Environment, Renderer, tool
+from gymnast.envs import Environment, Renderer, check_env, tool
 from gymnast.errors import UserCodeError
 from gymnast.trainers import collect, play_solution, rollout
 from gymnast.trainers.demonstrations.layout import with_tokens
@@ -183,6 +183,11 @@ class Support(Environment):
         return [{"role": "user", "content": said["content"]}]
 
 
+class Unscored(Support):
+    def reward(self, episode: Any) -> float:
+        return 0.0
+
+
 def test_the_agent_itself_may_play_the_user(renderer: Renderer) -> None:
     def speak(context: list[int]) -> list[int]:
         text = renderer.decode(context)
@@ -199,6 +204,8 @@ def test_the_agent_itself_may_play_the_user(renderer: Renderer) -> None:
     ]
     assert len(played.turns) == 3 and "customer" not in renderer.decode(played.ids)
     assert sum(played.action_mask) == sum(len(renderer.encode(says(t))) for t in said[1::2])
+    report = check_env(Unscored(renderer, rows=[{"prompt": "Help!"}], max_turns=3))
+    assert report.rewards  # a stand-in for the agent says "Go on."
     with pytest.raises(UserCodeError, match=r"Support\.ask_agent: no agent plays this episode"):
         env.reset(options={"row": {"prompt": "Help!"}})
         env.step(renderer.encode(says("Try again.")))
