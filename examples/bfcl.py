@@ -10,6 +10,7 @@ template that says tools with a message (docs/environments.md), and other templa
 """
 
 import ast
+import copy
 import importlib
 import inspect
 import json
@@ -82,7 +83,7 @@ class Conversations(Environment):
             service = getattr(importlib.import_module(config.CLASS_FILE_PATH_MAPPING[name]), name)()
             if name not in config.STATELESS_CLASSES:
                 long_context = "long_context" in row["id"]
-                state = row["initial_config"].get(name, {})
+                state = copy.deepcopy(row["initial_config"].get(name, {}))
                 service._load_scenario(state, long_context=long_context)
             self.services.append(service)
             file = config.MULTI_TURN_FUNC_DOC_FILE_MAPPING[name]
@@ -110,8 +111,12 @@ class Conversations(Environment):
         return next(getattr(each, name) for each in self.services if hasattr(each, name))
 
     def call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Run a function of a service."""
-        return self.service(name)(**arguments)
+        """Run a function of a service, and write what it returns as the benchmark does."""
+        result = self.service(name)(**copy.deepcopy(arguments))  # services keep and change lists
+        try:
+            return json.dumps(result) if isinstance(result, dict) else str(result)
+        except TypeError:  # numbers of mpmath, say
+            return str(result)
 
     def respond(self, message: Message) -> Any:
         """Ask the next thing."""
