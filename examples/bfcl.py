@@ -112,7 +112,7 @@ class Conversations(Environment):
 
     def call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
         """Run a function of a service, and write what it returns as the benchmark does."""
-        result = self.service(name)(**copy.deepcopy(arguments))  # services keep and change lists
+        result = self.service(name)(**arguments)
         try:
             return json.dumps(result) if isinstance(result, dict) else str(result)
         except TypeError:  # numbers of mpmath, say

@@ -6,6 +6,7 @@ that come out are `InfrastructureError`, after which the episode cannot go on, a
 """
 
 import asyncio
+import copy
 import inspect
 import itertools
 import time
@@ -116,9 +117,10 @@ class CallRunner:
         start = time.perf_counter()
         try:
             tool = self._find(call)
-            arguments = _bind(tool, call)
+            arguments = _bind(tool, call.arguments)
+            own = _bind(tool, _copied(tool, call.arguments))  # a tool may change what it is given
             start = time.perf_counter()
-            result = await self._call(tool, arguments)
+            result = await self._call(tool, own)
             seconds = time.perf_counter() - start
             value, text = self._written(tool, result)
         except _Failed as failure:
@@ -185,9 +187,17 @@ def _whole(result: Any) -> Any:
     return list(result) if isinstance(result, GeneratorType) else result
 
 
-def _bind(tool: Tool, call: ToolCall) -> dict[str, Any]:
+def _copied(tool: Tool, arguments: Any) -> Any:
     try:
-        return bind_arguments(tool, call.arguments)
+        return copy.deepcopy(arguments)
+    except RecursionError:
+        message = f"{tool.signature}: the arguments are nested too deeply"
+        raise _Failed("bad_arguments", message) from None
+
+
+def _bind(tool: Tool, arguments: Any) -> dict[str, Any]:
+    try:
+        return bind_arguments(tool, arguments)
     except BadArguments as error:
         raise _Failed("bad_arguments", str(error)) from error
 

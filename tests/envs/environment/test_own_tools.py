@@ -279,3 +279,39 @@ def test_tools_are_in_the_prompt_and_every_one_is_checked(renderer: Any) -> None
     report = check_env(Desk(renderer, rows=[{"prompt": "Go."}]))
     assert '"plus"' in report.prompt
     assert [tried.call for tried in report.tools] == ["plus(a=1, b=1)"]
+
+
+def test_what_a_tool_does_to_its_arguments_is_in_no_record(calls: Calls, play: Play) -> None:
+    class Sorter(Environment):
+        @tool
+        def sort(self, names: list[Any], options: Any) -> str:
+            """Sort names.
+
+            Args:
+                names: The names, in lists.
+                options: How.
+            """
+            names[0].sort()
+            options.clear()
+            return " ".join(names[0])
+
+    given = {"names": [["b", "a"]], "options": {"by": "name"}}
+    env = Sorter()
+    (outcome,) = play(env, calls(("sort", given)))
+    assert outcome.messages[0]["content"] == "a b"
+    (record,) = env.episode.calls
+    assert record.call.arguments == {"names": [["b", "a"]], "options": {"by": "name"}}
+    assert record.arguments == record.call.arguments == given
+
+
+def test_arguments_that_are_nested_too_deeply_are_refused(calls: Calls, play: Play) -> None:
+    class Taker(Environment):
+        @tool
+        def take(self, value: Any) -> str:
+            """Take a value."""
+            return "taken"
+
+    for levels, answer in ((100, "taken"), (900, "Error: take(value: any): the arguments are ")):
+        text = '{"value": ' + "[" * levels + "]" * levels + "}"
+        (outcome,) = play(Taker(), calls(("take", text)))
+        assert outcome.messages[0]["content"].startswith(answer)
