@@ -140,7 +140,7 @@ class Conversations(Environment):
         steps: Steps = []
         for turn in episode.turns:
             if turn.calls:
-                steps.append([written(record) for record in turn.calls])
+                steps.append([written(record) for record in turn.calls if ran(record)])
             else:
                 done.append(steps)
                 steps = []
@@ -157,8 +157,9 @@ class Conversations(Environment):
             graded = checker.multi_turn_checker(done, truth, row, row["id"], name)
             return bool(graded["valid"])
         finally:
-            for each in [key for key in kept if key.startswith(name)]:
-                del kept[each]
+            for each in list(kept):  # other episodes add theirs meanwhile
+                if each.startswith(name):
+                    del kept[each]
 
     def solve(self, row: Row) -> Iterator[Any]:
         """Say the calls that the benchmark holds to be right."""
@@ -173,7 +174,13 @@ class Conversations(Environment):
             yield "Done."
 
 
+def ran(record: CallRecord) -> bool:
+    """Whether a call came to a function; what else a policy writes may be code."""
+    refused = ("malformed", "unknown_tool", "bad_arguments")
+    return record.error is None or record.error.kind not in refused
+
+
 def written(record: CallRecord) -> str:
-    """A call as the benchmark writes it."""
-    given = ", ".join(f"{name}={value!r}" for name, value in record.call.arguments.items())
+    """A call as the benchmark writes it, whose checker evaluates it as Python."""
+    given = ", ".join(f"{name}={value!r}" for name, value in record.arguments.items())
     return f"{record.call.name}({given})"

@@ -67,6 +67,26 @@ def test_solutions_pass_the_benchmarks_checker_and_half_of_them_do_not(
     env.close()
 
 
+def test_what_a_policy_writes_is_no_code_that_the_checker_runs(bfcl: Any, tmp_path: Path) -> None:
+    """The checker evaluates calls as Python: names of tools and of arguments could be any."""
+    name, key = (f"open({str(tmp_path / place)!r}, 'w').close" for place in ("name", "key"))
+    written = [{"name": name, "arguments": {}}, {"name": "pwd", "arguments": {f"a={key}(), b": 1}}]
+
+    env = bfcl.Conversations()
+
+    async def played() -> float:
+        await env.areset(options={"row": env.rows[0]})
+        for _ in env.rows[0]["question"]:
+            await env.act({"role": "assistant", "content": "", "tool_calls": written})
+            outcome = await env.act({"role": "assistant", "content": "Done."})
+        assert outcome.terminated
+        return outcome.reward
+
+    assert asyncio.run(played()) == 0.0
+    assert list(tmp_path.iterdir()) == []
+    env.close()
+
+
 @pytest.mark.parametrize("category", ["base", "miss_func"])
 def test_a_policy_plays_it_in_tokens(category: str, bfcl: Any, tokenizer: Any) -> None:
     renderer = Renderer(tokenizer, chat_template=REPEATING)

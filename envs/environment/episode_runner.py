@@ -36,6 +36,7 @@ from gymnast.envs.tools.definition import Tool
 from gymnast.envs.tools.episode_tools import EpisodeTools
 from gymnast.envs.tools.running import within
 from gymnast.errors import InfrastructureError, UserCodeError
+from gymnast.threads import Overrun
 from gymnast.types import Message, StopReason, ToolCall
 from gymnast.visible import visible_logger
 
@@ -189,13 +190,17 @@ class EpisodeRunner(HookCalls):
 
         Raises:
             Overrun: The episode's time was up before it had said anything.
+            PromptTooLong: It asked the agent with more than the agent's context holds.
             UserCodeError: The hook raised, or returned something else.
             ToolDefinitionError: What it offers cannot be tools.
         """
         if self.is_default("respond"):
             return None
+        left_s = self.state.time_left_s
+        if left_s is not None and left_s <= 0:
+            raise Overrun
         with self.state.timings.measure("respond"):
-            said = await within(self.hook("respond", message), self.state.time_left_s)
+            said = await within(self.hook("respond", message), left_s)
         if said is None:
             return None
         messages, tools = checked_response(said, self.blame("respond"))

@@ -302,7 +302,8 @@ class Hooks(BoxAccess):
     ) -> Message:
         """Ask the agent that plays the episode for a message, in an async hook or tool.
 
-        So it plays a user or a critic as well. What it says here is not trained on.
+        So it plays a user or a critic as well, one request after the other. What it says here is
+        not trained on.
 
         Args:
             messages: A conversation of your own; the answer is its next assistant message.
@@ -310,7 +311,9 @@ class Hooks(BoxAccess):
 
         Raises:
             UserCodeError: Nobody can be asked: `rollout`, `collect`, training and `play_messages`
-                say who plays, where the environment is in no wrappers.
+                say who plays; elsewhere, `reset` does.
+            PromptTooLong: The conversation does not fit into `context_length`; in `respond`, that
+                ends the episode (`StopReason.context`).
             InfrastructureError: The agent failed.
         """
         runner = self._episode_runner
@@ -318,7 +321,7 @@ class Hooks(BoxAccess):
         if agent is None:
             raise runner.blame("ask_agent").error(
                 "no agent plays this episode: play it by rollout, collect or play_messages, "
-                'without wrappers, or pass reset(options={"agent": ...}) an async function'
+                'or pass reset(options={"agent": ...}) an async function'
             )
         return {**await agent(list(messages), list(tools))}  # type: ignore[typeddict-item]
 

@@ -11,7 +11,6 @@
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,6 +22,7 @@ from gymnast.envs.records.episode import Info, Outcome, Turn
 from gymnast.envs.records.messages import json_message, parse_tool_calls
 from gymnast.envs.tools import bugs
 from gymnast.envs.tools.running import answer
+from gymnast.errors import PromptTooLong
 from gymnast.threads import Overrun
 from gymnast.types import StopReason
 
@@ -109,15 +109,19 @@ async def _taken(
     turn = Turn(index, json_message(message, calls))
     turn = replace(turn, raw=turn.text if raw is None else raw)
     reward, text_rewards = 0.0, list[tuple[int, float]]()
-    answered = False
+    answered, reached = False, set[StopReason]()
     with state.settling(runner.boxes):
         with state.timings.measure("tools"):
             records = await runner.run_calls(calls)
         turn = replace(turn, calls=tuple(records), results=tuple(map(answer, records)))
         if not calls and not cut:
-            with suppress(Overrun):
+            try:
                 said = await runner.respond(turn.message)
                 answered, turn = said is None, replace(turn, results=tuple(said or ()))
+            except Overrun:
+                reached.add(StopReason.timeout)
+            except PromptTooLong:  # for the agent that it asks
+                reached.add(StopReason.context)
         bugs.warn_of_bugs(type(runner.hooks), turn.errors, state.row)
         with state.timings.measure("reward"):
             returned = await runner.scoring_hook("turn_reward", 0.0, turn)
@@ -126,6 +130,7 @@ async def _taken(
         text_rewards = checked_text_rewards(paid, turn.raw, runner.blame("text_rewards"))
         reward += sum(value for _, value in text_rewards)
     holding = state.holding(turn, answered=answered, cut=cut, max_turns=runner.hooks.max_turns)
+    holding |= reached
     # After a failure, or without a complete call in a message that was cut, there is no answer.
     if state.failure is not None or StopReason.max_tokens in holding:
         turn = replace(turn, results=())

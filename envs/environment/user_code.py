@@ -205,6 +205,8 @@ def checked_response(value: Any, blame: Blame) -> tuple[list[Message], Any]:
         value = [*others, {key: part for key, part in last.items() if key != "tools"}]
     messages = checked_messages(value, blame)
     for message in messages:
+        if message.get("tools") is not None:
+            raise blame.error("returned `tools` with a message that is not the last; the last may")
         if message["role"] in ("assistant", "tool"):
             raise blame.error(
                 f"returned a message with the role {message['role']!r}; the policy speaks for the "

@@ -18,7 +18,7 @@ import numpy as np
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.rows import checked_row
 from gymnast.envs.environment.solution import solve_episode
-from gymnast.errors import DataError, NoSolution, TemplateError, UserCodeError
+from gymnast.errors import ConfigError, DataError, NoSolution, TemplateError, UserCodeError
 from gymnast.types import Message
 from gymnast.visible import visible_logger
 
@@ -149,6 +149,12 @@ async def _solved(player: AnEnvironment, row: Any) -> WorkedEpisode:
     reward = sum(outcome.reward for outcome in outcomes)
     _check_reward(player, kept, reward, outcomes[-1].info)
     messages = player.messages[_leading(player.messages) :]
+    if any("tools" in message for message in messages):
+        raise ConfigError(
+            f"worked_turns: {type(player).__name__}.respond changes the tools within an episode, "
+            "so the episode that a prompt goes on with would have others than it was told; set "
+            "worked_turns to 0"
+        )
     return WorkedEpisode(kept, tuple(_followed(messages, player)), reward)
 
 

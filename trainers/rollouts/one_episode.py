@@ -25,7 +25,7 @@ from gymnast.envs import Environment
 from gymnast.errors import ConfigError
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.base.token_ids import shared_ids
-from gymnast.trainers.conversations.agent_speaker import AgentSpeaker
+from gymnast.trainers.conversations.agent_speaker import AgentSpeaker, AskedByHooks
 from gymnast.trainers.conversations.play import EpisodeSpeaker, SpeakingAgent, play_messages
 from gymnast.trainers.data.inputs import check_sampling_kind
 from gymnast.trainers.rollouts.drivers import Driver, make_driver
@@ -243,12 +243,36 @@ async def drive(
     if isinstance(agent, SpeakingAgent):
         return await _in_messages(driver.env, agent.speaker(sampling), row, seed)
     _check_renderer(driver.env.unwrapped)
-    record, clock = _Record(), time.perf_counter
-    started = before = clock()
     options: dict[str, Any] = {} if row is None else {"row": row}
     options |= {"hint": True} if hint else {}
-    if isinstance(driver.env, Environment) and driver.env.renderer is not None:
-        options["agent"] = AgentSpeaker(agent, driver.env.renderer, sampling)
+    asked = _asked(driver.env.unwrapped, agent, sampling)
+    if asked is None:
+        return await _in_tokens(driver, agent, row, seed, sampling, options)
+    try:
+        return await _in_tokens(driver, agent, row, seed, sampling, options | {"agent": asked})
+    finally:
+        asked.close()
+
+
+def _asked(env: Any, agent: Agent, sampling: Sampling) -> AskedByHooks | None:
+    """Who says what hooks ask the agent for; None where there are no such hooks."""
+    if not isinstance(env, Environment) or env.renderer is None:
+        return None
+    speaker = AgentSpeaker(agent, env.renderer, sampling, context_length=env.context_length)
+    return AskedByHooks(speaker)
+
+
+async def _in_tokens(
+    driver: Driver,
+    agent: Agent,
+    row: Mapping[str, Any] | None,
+    seed: int | None,
+    sampling: Sampling,
+    options: dict[str, Any],
+) -> Trajectory:
+    """What an agent with token ids plays; `options` are those of `reset`."""
+    record, clock, hint = _Record(), time.perf_counter, "hint" in options
+    started = before = clock()
     prompt, info = await driver.reset(seed, options or None)
     played = driver.env.unwrapped
     record.tools = played.tools if isinstance(played, Environment) else ()

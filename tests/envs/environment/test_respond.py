@@ -1,6 +1,7 @@
 """What an environment says to a message without calls: `respond`, in messages and in tokens."""
 
 import asyncio
+import pickle
 import time
 from collections.abc import Callable
 from typing import Any
@@ -168,6 +169,33 @@ def test_an_episode_whose_time_is_up_while_the_user_thinks_is_truncated(
     assert last.info["metrics"]["tools/abandoned_threads"] == float(sync)
 
 
+def test_after_its_time_an_episode_is_not_responded_to(
+    renderer: Renderer, say: Callable[..., list[int]]
+) -> None:
+    """A sync hook that began would hold its thread, which would be counted as abandoned."""
+    env = Quiz(renderer, episode_timeout_s=0.05)
+    env.reset(options={"row": QUESTIONS})
+    time.sleep(0.06)  # the policy thinks
+    ids, *_, info = env.step(say("3"))
+    assert (len(ids), info["stop_reason"], env.heard) == (0, StopReason.timeout, [])
+    assert info["metrics"]["tools/abandoned_threads"] == 0.0
+
+
+def test_an_environment_can_be_pickled_within_a_conversation(
+    renderer: Renderer, say: Callable[..., list[int]]
+) -> None:
+    async def agent(messages: Any, tools: Any) -> Any:
+        return says("Go on.")
+
+    env = Game(renderer)
+    env.reset(options={"row": {"any": 1}, "agent": agent})
+    env.step(say("a"))
+    copied = pickle.loads(pickle.dumps(env.unwrapped))
+    copied.reset(options={"row": {"any": 1}})
+    assert not copied.step(say("a"))[2]
+    assert env.step(say("win"))[2]
+
+
 def test_a_user_that_is_lost_ends_the_episode_as_an_error(play: Play) -> None:
     (last,) = play(Game(), says("break"), row={"any": 1})
     assert (last.info["stop_reason"], last.reward) == (StopReason.error, 0.0)
@@ -204,6 +232,10 @@ def test_a_message_that_was_cut_is_not_responded_to(
         ("Go on.", "returned 'Go on.'; it must return a list of messages"),
         ([says("I am the policy.")], "role 'assistant'; the policy speaks for the assistant"),
         ([{"role": "tool", "content": "1", "tool_call_id": "a"}], "role 'tool'; .*'role': 'user'"),
+        (
+            [{**user("Now."), "tools": [{"name": "shut"}]}, user("Go on.")],
+            "returned `tools` with a message that is not the last",
+        ),
         ([{"role": "user", "content": 3}], "messages that are not text: the content of message 0"),
     ],
 )

@@ -12,7 +12,7 @@ from chat_fixtures import Endpoint
 from chat_fixtures import says as answers
 from gymnast.agents import ChatAgent, ScriptedAgent
 from gymnast.envs import Environment, Outcome, Renderer, call, tool
-from gymnast.errors import TemplateError, ToolDefinitionError
+from gymnast.errors import ConfigError, TemplateError, ToolDefinitionError
 from gymnast.trainers import play_solution, rollout
 from gymnast.trainers.demonstrations.layout import with_tokens
 from gymnast.types import StopReason
@@ -118,6 +118,14 @@ def test_a_template_that_lists_tools_once_refuses_others(
         env.step(say("Please."))
     with pytest.raises(TemplateError, match="lists the tools once"):
         with_tokens(asyncio.run(play_solution(Safe(), ROW)), renderer)
+
+
+def test_worked_turns_cannot_show_tools_that_change(tokenizer: Any) -> None:
+    """The plain protocol would say the others before an episode that does not offer them."""
+    own = Renderer(tokenizer, chat_template=WITHOUT.read_text())
+    env = Safe(own, rows=[ROW, {"prompt": "Open it."}], worked_turns=1)
+    with pytest.raises(ConfigError, match=r"worked_turns: Safe\.respond changes the tools .* to 0"):
+        env.reset(options={"row": ROW})
 
 
 def test_the_same_tools_are_no_change(renderer: Renderer, say: Callable[..., list[int]]) -> None:

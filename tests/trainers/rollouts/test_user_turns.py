@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from chat_fixtures import Endpoint
 from chat_fixtures import says as answers
 from gymnast.agents import ChatAgent, ScriptedAgent
-from gymnast.envs import Environment, Renderer, check_env, tool
-from gymnast.errors import UserCodeError
+from gymnast.envs import Environment, Renderer, tool
 from gymnast.trainers import collect, play_solution, rollout
 from gymnast.trainers.demonstrations.layout import with_tokens
 from gymnast.types import Sampling, StopReason, Trajectory
@@ -166,59 +165,3 @@ def test_a_solution_is_a_demonstration_of_the_whole_conversation(renderer: Rende
     assert renderer.decode(masked) == "".join(
         f"{text}<|im_end|>" for text in ("Answer 0.", "Answer 1.", "Bye.")
     )
-
-
-class Support(Environment):
-    """A customer whom the agent itself plays, and its clerk, whom the episode trains."""
-
-    async def respond(self, message: Any) -> Any:
-        if "solved" in message["content"]:
-            return None
-        swapped = {"user": "assistant", "assistant": "user"}
-        talk: list[Any] = [
-            {"role": swapped[each["role"]], "content": each["content"]}
-            for each in [*self.messages, message]
-        ]
-        said = await self.ask_agent([{"role": "system", "content": "You are a customer."}, *talk])
-        return [{"role": "user", "content": said["content"]}]
-
-
-class Unscored(Support):
-    def reward(self, episode: Any) -> float:
-        return 0.0
-
-
-def test_the_agent_itself_may_play_the_user(renderer: Renderer) -> None:
-    def speak(context: list[int]) -> list[int]:
-        text = renderer.decode(context)
-        if "You are a customer." in text:
-            return renderer.encode(says(f"It does not work, {text.count('Try')}."))
-        return renderer.encode(says("It is solved." if "work, 2" in text else "Try again."))
-
-    env = Support(renderer)
-    played = asyncio.run(rollout(env, ScriptedAgent(speak), {"prompt": "Help!"}))
-    said = [message["content"] for message in played.messages]
-    assert said[1:] == [
-        *("Try again.", "It does not work, 1.", "Try again.", "It does not work, 2."),
-        "It is solved.",
-    ]
-    assert len(played.turns) == 3 and "customer" not in renderer.decode(played.ids)
-    assert sum(played.action_mask) == sum(len(renderer.encode(says(t))) for t in said[1::2])
-    report = check_env(Unscored(renderer, rows=[{"prompt": "Help!"}], max_turns=3))
-    assert report.rewards  # a stand-in for the agent says "Go on."
-    with pytest.raises(UserCodeError, match=r"Support\.ask_agent: no agent plays this episode"):
-        env.reset(options={"row": {"prompt": "Help!"}})
-        env.step(renderer.encode(says("Try again.")))
-
-
-def test_a_model_behind_an_endpoint_may_play_both_sides(endpoint: Endpoint) -> None:
-    endpoint.answers(answers("Try again."), answers("It works!"), answers("So it is solved."))
-    agent = ChatAgent("m", base_url=endpoint.url, api_key_env=None)
-    played = asyncio.run(rollout(Support(), agent, {"prompt": "Help!"}))
-    assert [message["content"] for message in played.messages][2:] == [
-        "It works!",
-        "So it is solved.",
-    ]
-    roles = [[m["role"] for m in request["messages"]] for request in endpoint.requests]
-    assert roles[1] == ["system", "assistant", "user"]
-    assert played.metrics["chat/requests"] == 3
