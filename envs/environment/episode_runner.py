@@ -87,6 +87,10 @@ class EpisodeRunner(HookCalls):
         self._needs_cleanup = False
         self.forget()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has no agent, which belongs to the event loop that plays the original."""
+        return vars(self) | {"agent": None}
+
     # ---- an episode, from begin to end ----
 
     def forget(self) -> None:

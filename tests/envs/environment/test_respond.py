@@ -1,6 +1,7 @@
 """What an environment says to a message without calls: `respond`, in messages and in tokens."""
 
 import asyncio
+import copy
 import pickle
 import time
 from collections.abc import Callable
@@ -181,7 +182,7 @@ def test_after_its_time_an_episode_is_not_responded_to(
     assert info["metrics"]["tools/abandoned_threads"] == 0.0
 
 
-def test_an_environment_can_be_pickled_within_a_conversation(
+def test_copies_within_a_conversation_go_on_without_its_agent(
     renderer: Renderer, say: Callable[..., list[int]]
 ) -> None:
     async def agent(messages: Any, tools: Any) -> Any:
@@ -190,10 +191,14 @@ def test_an_environment_can_be_pickled_within_a_conversation(
     env = Game(renderer)
     env.reset(options={"row": {"any": 1}, "agent": agent})
     env.step(say("a"))
-    copied = pickle.loads(pickle.dumps(env.unwrapped))
-    copied.reset(options={"row": {"any": 1}})
-    assert not copied.step(say("a"))[2]
-    assert env.step(say("win"))[2]
+    for copied in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
+        assert copied.messages == env.messages
+        assert copied.step(say("win"))[1] == 2.0
+        with pytest.raises(UserCodeError, match="no agent plays this episode"):
+            asyncio.run(copied.ask_agent([user("Hello.")]))
+        copied.close()
+    assert asyncio.run(env.ask_agent([user("Hello.")])) == says("Go on.")
+    env.close()
 
 
 def test_a_user_that_is_lost_ends_the_episode_as_an_error(play: Play) -> None:

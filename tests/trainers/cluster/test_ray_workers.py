@@ -1,19 +1,21 @@
 """Episodes on a Ray cluster of two nodes are those that this process plays."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from typing import Any
 
+import gymnasium
 import pytest
 
 from gymnast.agents import ScriptedAgent, TransformersAgent, load_model
 from gymnast.commands.output import print_traceback
-from gymnast.envs import Environment
+from gymnast.envs import Environment, Renderer
 from gymnast.errors import UserCodeError
 from gymnast.trainers import DynamicSampling, RayWorkers, collect, stream
 from gymnast.trainers.rollouts.rewards import Reward
-from gymnast.types import Sampling, Trajectory
+from gymnast.types import Completion, Sampling, Trajectory
 from ray_fixtures import timeless
 
 pytestmark = pytest.mark.ray
@@ -73,6 +75,50 @@ def test_an_agent_of_this_process_is_asked_by_the_workers(
     for ours, theirs in zip(here.trajectories, there.trajectories, strict=True):
         assert ours.ids == theirs.ids and ours.messages == theirs.messages
         assert ours.logprobs == pytest.approx(theirs.logprobs, abs=0.0 if deterministic else 1e-4)
+
+
+class Customer(Environment):
+    """The agent plays the customer as well, and two critics who speak at once."""
+
+    async def respond(self, message: Any) -> Any:
+        talk = [{"role": "system", "content": "You are a customer."}]
+        talk += [{"role": "user", "content": message["content"]}]
+        said, _ = await asyncio.gather(self.ask_agent(talk), self.ask_agent(talk[1:]))
+        return [{"role": "user", "content": said["content"]}]
+
+    def reward(self, episode: Any) -> float:
+        return float(len(episode.turns))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("stays", [False, True], ids=["sent", "asked"])
+def test_hooks_on_workers_ask_the_agent(
+    workers: RayWorkers, renderer: Renderer, *, stays: bool, wrapped: bool, deterministic: bool
+) -> None:
+    def make_env() -> Any:
+        env = Customer(renderer, max_turns=2)
+        return gymnasium.wrappers.OrderEnforcing(env) if wrapped else env
+
+    agent = Echo(renderer, threading.Lock() if stays else None)  # a lock cannot be sent
+    settings = SETTINGS | {"deterministic": deterministic}
+    here = asyncio.run(collect(make_env, agent, ROWS, **settings))
+    there = asyncio.run(collect(make_env, agent, ROWS, **settings, workers=workers))
+    assert timeless(here) == timeless(there)
+    assert all(len(each.turns) == 2 for each in there.trajectories)
+    assert len({each.messages[2]["content"] for each in there.trajectories}) == 18
+
+
+class Echo:
+    """Says the seed of each request, which differs from message to message."""
+
+    def __init__(self, renderer: Renderer, kept: Any) -> None:
+        self.renderer, self.kept = renderer, kept
+
+    async def generate(self, context_ids: list[int], sampling: Sampling) -> Completion:
+        message = {"role": "assistant", "content": f"{len(context_ids)} {sampling.seed}"}
+        ids = self.renderer.encode(message)
+        return Completion(ids, [0.0] * len(ids), "stop")
 
 
 def test_what_holds_here_holds_on_workers(
