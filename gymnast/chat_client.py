@@ -2,16 +2,18 @@
 
 It tries again what may pass (a full or broken server, a timeout, a lost connection), keeps to a
 number of requests at once and a minute, counts tokens and what they cost, and keeps replies in a
-folder where it is asked to. A key is known by the
-name of its environment variable alone: it is read when a request is made, and is in no
-configuration, error, log or pickle. What requests and answers look like is in `chat_protocol.py`.
+folder where it is asked to. A key is known by the name of its environment variable alone: it is
+read when a request is made, and is in no configuration, error, log or pickle. What requests and
+answers look like is in `chat_protocol.py`.
 """
 
 import asyncio
 import importlib.util
+import inspect
 import math
 import os
 import re
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,6 +36,7 @@ from gymnast.chat_protocol import (
     without_fields,
 )
 from gymnast.errors import ConfigError, EndpointError
+from gymnast.lookup import did_you_mean
 
 OPENAI_URL = "OPENAI_BASE_URL"  # the environment variable
 
@@ -307,3 +310,33 @@ def _check_above(least: float | None, **values: Any) -> None:
         )
         if not in_range:
             raise ConfigError(f"{name}: must be {rule}, got {value!r:.100}")
+
+
+def shared_client(**settings: Any) -> ChatClient:
+    """The client of this process with these settings, so that its limits hold for all who ask.
+
+    Environments are made by the dozen: one that asks an endpoint takes the client's settings as a
+    mapping, from a YAML say, and gets here the client that the others have.
+
+    Args:
+        settings: Keywords of `ChatClient`.
+
+    Raises:
+        ConfigError: One is unknown, missing or wrong.
+    """
+    known = list(inspect.signature(ChatClient).parameters)
+    for name in settings:
+        if name not in known:
+            hint = did_you_mean(name, known) or f" It has: {', '.join(known)}."
+            raise ConfigError(f"{name}: a ChatClient has no such setting.{hint}")
+    if "model" not in settings:
+        raise ConfigError("model: is required; name a model of the endpoint")
+    kind = repr(sorted(settings.items()))
+    with _lock:
+        if kind not in _clients:
+            _clients[kind] = ChatClient(**settings)
+        return _clients[kind]
+
+
+_clients: dict[str, ChatClient] = {}
+_lock = threading.Lock()

@@ -94,9 +94,9 @@ class KeptReply:
         """The reply, which took nothing; None where there is none yet."""
         try:
             kept = json.loads(self.path.read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
+            return ChatReply(kept["message"], kept["finish_reason"], Usage())
+        except (OSError, ValueError, TypeError, KeyError):  # no file, or none of ours
             return None
-        return ChatReply(kept["message"], kept["finish_reason"], Usage())
 
     def write(self, reply: ChatReply) -> None:
         """Keep a reply, whole or not at all.

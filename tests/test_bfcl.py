@@ -74,7 +74,7 @@ def test_what_a_policy_writes_is_no_code_that_the_checker_runs(bfcl: Any, tmp_pa
 
     env = bfcl.Conversations()
 
-    async def played() -> float:
+    async def played() -> Any:
         await env.areset(options={"row": env.rows[0]})
         for _ in env.rows[0]["question"]:
             await env.act({"role": "assistant", "content": "", "tool_calls": written})

@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from chat_fixtures import Endpoint, says
 from command_fixtures import CommandLine
 from gymnast.trainers import load_rollouts
 
@@ -52,6 +53,17 @@ def test_the_tiny_example_goes_the_whole_way(gymnast: CommandLine, tmp_path: Pat
     tokenizer = AutoTokenizer.from_pretrained(run / "model")
     ids = tokenizer("What is 3 plus 4?", return_tensors="pt")
     assert model.generate(**ids, max_new_tokens=3).shape[1] > ids["input_ids"].shape[1]
+
+
+def test_an_endpoint_plays_the_user_of_an_example(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.answers(says("It is a blue one."))
+    run = tmp_path / "run"
+    customer = [f"environment.customer.base_url={endpoint.url}", "trainer.steps=1"]
+    in_a_process("train", "examples/support.yaml", f"output_dir={run}", *customer)
+    assert (run / "metrics.jsonl").exists()
+    talks = [request["messages"] for request in endpoint.requests]
+    assert all(request["model"] == "my-model" for request in endpoint.requests)
+    assert all(talk[0]["content"].startswith("You are a customer") for talk in talks)
 
 
 def test_the_loop_on_one_page_learns() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from chat_fixtures import HANGS, KEY, Answer, Endpoint, refuses, says
-from gymnast.chat_client import ChatClient
+from gymnast.chat_client import ChatClient, shared_client
 from gymnast.chat_protocol import ChatReply, Usage
 from gymnast.errors import ConfigError, EndpointError
 
@@ -55,8 +55,9 @@ def test_a_request_that_was_answered_is_not_made_again_where_replies_are_kept(
     assert asked(ChatClient("other", base_url=endpoint.url, api_key_env=None)) not in (first, again)
     assert ask(one).message["content"] == "Third."  # each is made where none are kept
     assert KEY not in "".join(file.read_text() for file in folder.iterdir())
-    (folder / next(folder.iterdir()).name).write_text("{")  # what is broken is asked for again
-    assert asked(one).message and asked(one, temperature=0.5).message
+    for broken in (b"{", b"[]", b"{}", b"\xff"):  # what is broken is asked for again
+        (folder / next(folder.iterdir()).name).write_bytes(broken)
+        assert asked(one).message and asked(one, temperature=0.5).message
 
 
 def test_a_folder_that_cannot_be_written_is_named(endpoint: Endpoint, tmp_path: Path) -> None:
@@ -327,3 +328,24 @@ def test_so_many_requests_a_minute_and_no_more(endpoint: Endpoint) -> None:
     before = time.monotonic()
     asyncio.run(many())
     assert time.monotonic() - before >= 0.3
+
+
+def test_clients_of_equal_settings_are_one_with_one_limit(endpoint: Endpoint) -> None:
+    def slowly(request: Any, number: int) -> Any:
+        time.sleep(0.02)
+        return says("Hello.")
+
+    endpoint.script = slowly
+    settings: dict[str, Any] = {"base_url": endpoint.url, "api_key_env": None}
+
+    async def ask_all() -> None:
+        made = [shared_client(model="m", **settings, max_concurrent=2) for _ in range(6)]
+        await asyncio.gather(*(each.complete(TALK) for each in made))
+
+    asyncio.run(ask_all())
+    assert (len(endpoint.requests), endpoint.most_at_once) == (6, 2)
+    assert shared_client(model="m", **settings) is not shared_client(model="n", **settings)
+    with pytest.raises(ConfigError, match=r"modle: a ChatClient has no such setting.*model"):
+        shared_client(modle="m")
+    with pytest.raises(ConfigError, match="model: is required"):
+        shared_client(**settings)

@@ -13,7 +13,7 @@ import pytest
 
 from gymnast.envs import Environment, Outcome, Renderer, check_env, make, tool
 from gymnast.errors import InfrastructureError, UserCodeError
-from gymnast.types import StopReason
+from gymnast.types import Message, StopReason
 
 Play = Callable[..., list[Outcome]]
 QUESTIONS = {"questions": ["What is 1 plus 2?", "And 3 plus 4?", "Is that all?"]}
@@ -188,16 +188,16 @@ def test_copies_within_a_conversation_go_on_without_its_agent(
     async def agent(messages: Any, tools: Any) -> Any:
         return says("Go on.")
 
-    env = Game(renderer)
+    env, hello = Game(renderer), [Message(role="user", content="Hello.")]
     env.reset(options={"row": {"any": 1}, "agent": agent})
     env.step(say("a"))
     for copied in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
         assert copied.messages == env.messages
         assert copied.step(say("win"))[1] == 2.0
         with pytest.raises(UserCodeError, match="no agent plays this episode"):
-            asyncio.run(copied.ask_agent([user("Hello.")]))
+            asyncio.run(copied.ask_agent(hello))
         copied.close()
-    assert asyncio.run(env.ask_agent([user("Hello.")])) == says("Go on.")
+    assert asyncio.run(env.ask_agent(hello)) == says("Go on.")
     env.close()
 
 

@@ -81,10 +81,10 @@ class Customer(Environment):
     """The agent plays the customer as well, and two critics who speak at once."""
 
     async def respond(self, message: Any) -> Any:
-        talk = [{"role": "system", "content": "You are a customer."}]
+        talk: list[Any] = [{"role": "system", "content": "You are a customer."}]
         talk += [{"role": "user", "content": message["content"]}]
-        said, _ = await asyncio.gather(self.ask_agent(talk), self.ask_agent(talk[1:]))
-        return [{"role": "user", "content": said["content"]}]
+        said = await asyncio.gather(self.ask_agent(talk), self.ask_agent(talk[1:]))
+        return [{"role": "user", "content": said[0]["content"]}]
 
     def reward(self, episode: Any) -> float:
         return float(len(episode.turns))

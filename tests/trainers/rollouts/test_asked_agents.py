@@ -119,7 +119,9 @@ class Council(Environment):
 
     async def respond(self, message: Any) -> Any:
         await asyncio.sleep(random.random() * 0.02)
-        asked = [[{"role": "user", "content": f"{i}: {message['content']}"}] for i in range(3)]
+        asked: list[Any] = [
+            [{"role": "user", "content": f"{i}: {message['content']}"}] for i in range(3)
+        ]
         said = await asyncio.gather(*map(self.ask_agent, asked[: self.row["critics"]]))
         self.heard += [each["content"] for each in said]
         return [{"role": "user", "content": f"{len(self.heard)}?"}]
