@@ -12,6 +12,7 @@ messages), `environment/context.py` (its tokens). The rooms, from the bottom up:
     environment  `Environment` and its hooks
     checking     `check_env`
     builtin      the environments that Gymnast brings along
+    adapters     the games and questions of other packages as environments
 """
 
 from gymnast.envs.checking.check import check_env

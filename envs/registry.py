@@ -1,4 +1,4 @@
-"""Environments by name: an id, "module:Class", "path/to/file.py:Class", or the class itself.
+"""Environments by name: an id, "scheme:name", "module:Class", "path/to/file.py:Class", or a class.
 
 Ids live in Gymnasium's own registry, so `gymnasium.make` knows them as well; the short names of
 installed packages (`gymnast/lookup.py`) are known here alone. `make` returns the environment
@@ -24,6 +24,11 @@ from gymnast.errors import (
 )
 from gymnast.lookup import Names, did_you_mean
 
+# Schemes of names ("gymnasium:FrozenLake-v1"), and the functions that make classes of them.
+SCHEMES: dict[str, str] = {
+    "gymnasium": "gymnast.envs.adapters.gymnasium:game",
+    "reasoning_gym": "gymnast.envs.adapters.reasoning_gym:dataset",
+}
 _ids: dict[str, str | type[Environment]] = {}  # given to `register`
 ENVIRONMENTS: Names[type[Environment]] = Names(
     "environment",
@@ -32,6 +37,7 @@ ENVIRONMENTS: Names[type[Environment]] = Names(
     base=Environment,
     wanted="subclass of gymnast.envs.Environment (plain functions become one with "
     "Environment.from_tools([...]))",
+    schemes=SCHEMES,
     error=UnknownEnvironment,
 )
 
@@ -68,8 +74,8 @@ def make(
     """Construct an environment.
 
     Args:
-        environment: An id, a name that an installed package registers, "module:Class",
-            "path/to/file.py:Class", or a class.
+        environment: An id, a name that an installed package registers, one that begins with a
+            scheme ("gymnasium:FrozenLake-v1"), "module:Class", "path/to/file.py:Class", or a class.
         renderer_or_tokenizer: A `Renderer`, or a tokenizer to make one of, or the name of one (a
             hub id or a folder); None for an environment that is driven by messages.
         **settings: What the class takes.

@@ -5,7 +5,9 @@ A name is
     docker                    a short one: built in, or registered by an installed package
     my_package.boxes:MyBox    a module and what it defines; the working folder is searched too
     path/to/boxes.py:MyBox    a Python file and what it defines
+    gymnasium:FrozenLake-v1   a scheme, whose adapter makes the thing of what follows it
 
+A scheme wins over a module of its name, and `python:gymnasium:MyEnv` names what the module defines.
 Packages register short names by entry points, with one group for each kind:
 
     [project.entry-points."gymnast.sandboxes"]
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LISTED = 30  # names in a message
+_MODULE = "python:"  # what follows is a module, though a scheme may have its name
 
 
 class Names(Generic[T]):
@@ -55,6 +58,8 @@ class Names(Generic[T]):
             imported when it is used. It may grow later.
         base: The class that they are subclasses of; None: they are callables.
         wanted: What they must be, for messages: "function".
+        schemes: Maps each scheme to "module:function", which is imported when it is used; the
+            function is given what follows the scheme, and returns the thing.
         error: Raised if a name means nothing.
     """
 
@@ -66,12 +71,14 @@ class Names(Generic[T]):
         *,
         base: type | None = None,
         wanted: str = "function",
+        schemes: Mapping[str, str] | None = None,
         error: type[UsageError] = ConfigError,
     ) -> None:
         self.kind, self.group = kind, group
+        self.schemes: Mapping[str, str] = {} if schemes is None else schemes
         self._builtin: Mapping[str, str | T] = {} if builtin is None else builtin
         self._base, self._wanted, self._error = base, wanted, error
-        self._loaded: dict[str, T] = {}  # by entry points
+        self._loaded: dict[str, T] = {}  # by entry points and adapters
 
     def find(self, given: str | T, field: str = "") -> T:
         """Return what a name means; anything but a name is checked and returned.
@@ -114,7 +121,7 @@ class Names(Generic[T]):
         if name not in self._builtin:
             self.find(name, field)
         source, colon, attribute = name.rpartition(":")
-        if not source.endswith(".py"):
+        if not source.endswith(".py") or self._scheme(name) is not None:
             return name
         return f"{os.path.abspath(os.path.expanduser(source))}{colon}{attribute}"
 
@@ -124,15 +131,39 @@ class Names(Generic[T]):
         if given in self._builtin:
             target = self._builtin[given]
             return _builtin(target) if isinstance(target, str) else target
-        if is_source(given):
-            return self._checked(self._attribute(given), repr(given))
+        scheme = self._scheme(given)
+        if scheme is None and is_source(given):
+            return self._checked(self._attribute(given.removeprefix(_MODULE)), repr(given))
         if given not in self._loaded:
-            self._loaded[given] = self._of_package(given)
+            make = self._of_package if scheme is None else self._adapted
+            self._loaded[given] = make(given)  # so that a name means one thing, however often
         return self._loaded[given]
+
+    def _scheme(self, name: str) -> str | None:
+        """The scheme that a name begins with; None: with none of this kind."""
+        scheme, colon, _ = name.partition(":")
+        return scheme if colon and scheme in self.schemes else None
+
+    def _adapted(self, name: str) -> T:
+        """What the adapter of a scheme makes of the rest of a name."""
+        scheme, _, rest = name.partition(":")
+        if not rest:
+            raise _NotFound(f"{name!r} names nothing. Write what is meant after the colon.")
+        return self._checked(_builtin(self.schemes[scheme])(rest), repr(name))
+
+    def _no_such_scheme(self, source: str) -> str:
+        """What to say of a module that is not there, whose name may have been meant as a scheme."""
+        if not self.schemes or not source.isidentifier():
+            return ""
+        listed = ", ".join(f"{name}:" for name in self.schemes)
+        return f"{did_you_mean(source, self.schemes)} The schemes are: {listed}."
 
     def _attribute(self, path: str) -> Any:
         source, _, name = path.rpartition(":") if ":" in path else (path, "", "")
-        module = import_source(source)
+        try:
+            module = import_source(source)
+        except _NoModule as error:
+            raise _NotFound(f"{error}{self._no_such_scheme(source.partition(':')[0])}") from error
         if name and hasattr(module, name):
             return getattr(module, name)
         defined = [key for key, value in vars(module).items() if self._is_own(key, value, module)]
@@ -217,6 +248,10 @@ class _NotFound(Exception):
     """Why a name means nothing; `Names.find` turns it into the error of its kind."""
 
 
+class _NoModule(_NotFound):
+    """There is no such module."""
+
+
 def is_source(name: str) -> bool:
     """Whether a name is written as "module:name" or a file, rather than as a short name."""
     return ":" in name or name.endswith(".py")
@@ -248,7 +283,7 @@ def _module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise _import_error(name, error) from error
-        raise _NotFound(
+        raise _NoModule(
             f"there is no module {name!r} to import (looked in {folder} and the installed "
             "packages). For a file, write its path: 'path/to/file.py:name'."
         ) from error

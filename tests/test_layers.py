@@ -58,6 +58,7 @@ ROOMS = {
     "envs": "envs.environment envs.rendering",
     "envs.checking": "envs.environment envs.records envs.tools",
     "envs.builtin": "envs.boxes envs.environment envs.records envs.tools sandboxes.contract",
+    "envs.adapters": "envs.environment envs.records envs.tools",
     "envs.builtin.code.judging": "",
     "envs.builtin.code": (
         "envs.boxes envs.builtin.code.judging envs.environment envs.records envs.tools "

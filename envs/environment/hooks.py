@@ -325,9 +325,14 @@ class Hooks(BoxAccess):
             )
         return {**await agent(list(messages), list(tools))}  # type: ignore[typeddict-item]
 
-    def end_episode(self) -> None:
+    def end_episode(self, *, truncated: bool = False) -> None:
         """End the episode after this turn, with `StopReason.environment`.
 
         Call it from a tool, `respond` or `turn_reward`, for example when a game is over.
+
+        Args:
+            truncated: Whether the task is not over, and a limit of its own was reached: the
+                episode ends with `StopReason.max_turns`.
         """
-        self._episode_runner.state.ended = True
+        state = self._episode_runner.state
+        state.ended, state.cut_off = state.ended or not truncated, state.cut_off or truncated

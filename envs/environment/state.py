@@ -47,6 +47,7 @@ class EpisodeState:
         turns: The turns taken.
         timings: Of the current turn.
         ended: Whether the environment ended it.
+        cut_off: Whether a limit of the environment's own was reached.
         failure: The infrastructure error that ended it, if any.
         broke_box: Whether the policy broke its box.
         unusable: Whether a scoring hook failed on a file or a text of the policy's.
@@ -63,6 +64,7 @@ class EpisodeState:
     turns: list[Turn] = field(default_factory=list)
     timings: Timings = field(default_factory=Timings)
     ended: bool = False
+    cut_off: bool = False
     failure: InfrastructureError | None = None
     broke_box: bool = False
     unusable: bool = False
@@ -103,7 +105,7 @@ class EpisodeState:
             StopReason.answered: answered,
             StopReason.environment: self.ended,
             StopReason.max_tokens: cut and not readable,
-            StopReason.max_turns: len(self.turns) + 1 >= max_turns,
+            StopReason.max_turns: self.cut_off or len(self.turns) + 1 >= max_turns,
             StopReason.timeout: self.deadline is not None and time.monotonic() >= self.deadline,
         }
         return {reason for reason, holding in holds.items() if holding}

@@ -1,0 +1,26 @@
+"""The packages of adapters, which are imported when an environment of theirs is named."""
+
+import importlib
+from types import ModuleType
+
+from gymnast.errors import ConfigError, first_line
+
+
+def import_package(module: str, needed_by: str, install: str) -> ModuleType:
+    """Import a package that is not among the dependencies.
+
+    Args:
+        module: Its module.
+        needed_by: The name of the environment, for the error.
+        install: What pip installs: "gymnast[reasoning-gym]".
+
+    Raises:
+        ConfigError: It is not installed, or lacks a package itself.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{needed_by} needs the package {module}, which cannot be imported "
+            f"({first_line(error)}). Run: pip install '{install}'"
+        ) from error
