@@ -53,7 +53,7 @@ class EnvironmentSection(Settings):
     model_config = ConfigDict(extra="allow")
 
     id: CodeName
-    """A registered id, "module:Class" or "path/to/file.py:Class"."""
+    """A registered id, "scheme:name", "module:Class" or "path/to/file.py:Class"."""
     max_turns: Positive | None = None
     """Actions in an episode; the environment's own default when left out."""
     max_tokens: Positive | None = None

@@ -55,7 +55,8 @@ class Outside(gymnasium.Env[Any, Any]):
         return "on", reward, False, False, {}
 
 
-gymnasium.register(id="Outside-v0", entry_point=Outside, disable_env_checker=True)
+OUTSIDE: Any = Outside  # whose parameters are not those of Gymnasium's protocol
+gymnasium.register(id="Outside-v0", entry_point=OUTSIDE, disable_env_checker=True)
 
 
 @pytest.fixture
@@ -243,7 +244,7 @@ def test_a_subclass_describes_in_its_own_words_and_a_yaml_names_actions(calls: C
 ACTIONS = {
     "discrete": spaces.Discrete(3, start=-1),
     "multi-discrete": spaces.MultiDiscrete([3, 5], start=[0, 2]),
-    "a table of multi-discrete": spaces.MultiDiscrete([[2, 3], [4, 5]]),
+    "a table of multi-discrete": spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])),
     "multi-binary": spaces.MultiBinary([2, 3]),
     "box": spaces.Box(np.array([-0.4, 0]), np.array([0.4, np.inf]), dtype=np.float32),
     "a number": spaces.Box(-1.0, 1.0, (), dtype=np.float64),

@@ -1,4 +1,4 @@
-"""reasoning-gym's generators: each asks, scores its own answer, and runs nothing that is written."""
+"""reasoning-gym's generators: each asks, scores, and runs nothing that a policy wrote."""
 
 import asyncio
 import importlib
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gymnast.envs import Outcome, Renderer, check_env, make
+from gymnast.envs.adapters.reasoning_gym import evaluates_answers
 from gymnast.errors import ConfigError, UnknownEnvironment
 from gymnast.types import StopReason
 
@@ -28,10 +29,10 @@ def generators() -> dict[str, Any]:
 def answered(env: Any, text: str, seed: int = 0) -> Outcome:
     async def run() -> Outcome:
         await env.areset(options={"row": {"seed": seed}})
-        return await env.act({"role": "assistant", "content": text})
+        outcome: Outcome = await env.act({"role": "assistant", "content": text})
+        return outcome
 
-    outcome: Outcome = asyncio.run(run())
-    return outcome
+    return asyncio.run(run())
 
 
 def plain(name: str, seed: int, **config: Any) -> tuple[Any, dict[str, Any]]:
@@ -98,8 +99,6 @@ def test_what_evaluates_answers_is_recognised() -> None:
         "spiral_matrix",
         "string_insertion",
     }
-    from gymnast.envs.adapters.reasoning_gym import evaluates_answers
-
     found = {name for name, (cls, _) in generators().items() if evaluates_answers(cls)}
     assert found == evaluating
 
@@ -125,7 +124,7 @@ def test_the_settings_of_a_generator_are_those_of_config() -> None:
     env.reset(options={"row": {"seed": 3}})
     assert env.messages[1]["content"] == entry["question"]
     env.close()
-    with pytest.raises(ConfigError, match="leg_counting makes no question .* with config=.'legs'"):
+    with pytest.raises(ConfigError, match="leg_counting makes no question"):
         make("reasoning_gym:leg_counting", config={"legs": 3})
 
 

@@ -24,6 +24,8 @@ def test_the_examples_run_one_after_the_other(capsys: pytest.CaptureFixture[str]
         in printed
     )
     assert "'75?', 'It is less.', '60?'] 1.0 answered\n" in printed
+    lake = re.search(r"```\n(  \(Down\)\n.*?)```", PAGE, re.DOTALL)
+    assert lake is not None and lake[1] in printed
     assert "['knock', 'take']\n{'multiply': 1}\n1.0\n" in printed
     assert printed.endswith("[assistant]\nIt is 6.\n")
     namespace["env"].close()
