@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from gymnast.envs.environment.solution import require_solve
-from gymnast.envs.tools.definition import function_name, with_stop_tools
+from gymnast.envs.tools.definition import Tool, function_name, with_stop_tools
+from gymnast.envs.tools.json_schema import tool_of_library
 from gymnast.envs.tools.marks import ToolOptions, mark_of, marked
 from gymnast.errors import ConfigError, ToolDefinitionError, UsageError
 
@@ -104,22 +105,38 @@ def environment_class(
     if callable(functions):
         raise ToolDefinitionError(f"from_tools takes a list of functions: [{functions!r}].")
     members: dict[str, Any] = {"__doc__": f"Made of plain functions by {base.__name__}.from_tools."}
+    others: dict[str, Tool] = {}  # of other libraries
     for function in functions:
-        tool_name = function_name(function, "from_tools was given")
-        if tool_name in members or hasattr(base, tool_name):
+        other = tool_of_library(function)
+        tool_name = function_name(function, "from_tools was given") if other is None else other.name
+        if tool_name in {**members, **others} or hasattr(base, tool_name):
             raise ToolDefinitionError(
                 f"from_tools: the name of tool {tool_name!r} is taken, by another tool or by "
                 f"{base.__name__}.{tool_name}. Rename the function."
             )
-        members[tool_name] = _as_tool(function)
+        if other is None:
+            members[tool_name] = _as_tool(function)
+        else:
+            others[tool_name] = other
     if reward is not None:
         members["reward"] = _as_method(reward)
     made: Any = type(base)("ToolsEnvironment", (base,), members)
-    tools = with_stop_tools(made._class_tools, stop_tools)
+    tools = with_stop_tools({**made._class_tools, **others}, stop_tools)
     for tool_name in members.keys() & tools.keys():  # marked, so that subclasses see it too
         marked(members[tool_name], tools[tool_name].options)
-    made._class_tools = tools
+    made._class_tools = {name: tool for name, tool in tools.items() if name not in others}
+    if others:
+        made.tools_for = _with_tools(base, [tools[name] for name in others])
     return made
+
+
+def _with_tools(base: Any, others: list[Tool]) -> Callable[..., Any]:
+    """The hook `tools_for` of a class that offers further tools."""
+
+    def tools_for(self: Any, row: Mapping[str, Any]) -> list[Any]:
+        return [*base.tools_for(self, row), *others]
+
+    return tools_for
 
 
 def _as_tool(function: Callable[..., Any]) -> "staticmethod[..., Any]":

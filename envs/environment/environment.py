@@ -147,7 +147,8 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
         """Make an environment class from plain functions.
 
         Args:
-            functions: The tools, with type hints and docstrings, marked with `@tool` or not.
+            functions: The tools, with type hints and docstrings, marked with `@tool` or not; and
+                tools of LangChain, smolagents and the OpenAI Agents SDK.
             reward: Scores an episode, whose row is `episode.row`.
             stop_tools: Names of the tools that end the episode.
 

@@ -105,7 +105,8 @@ class Hooks(BoxAccess):
         Returns:
             A list, whose entries may be functions and methods (marked with `@tool` or not),
             descriptions with a JSON schema (`{"name": ..., "description": ..., "parameters":
-            {...}}`, as a server lists its tools), and what `super().tools_for(row)` returns.
+            {...}}`, as a server lists its tools), tools of LangChain, smolagents and the OpenAI
+            Agents SDK, and what `super().tools_for(row)` returns.
             Calls of a tool that is only described need a `call_tool` of the class. `row["tools"]`
             and the setting `stop_tools` may name any of these tools.
         """

@@ -1,4 +1,4 @@
-"""Tools that are made at run time: from functions, or from descriptions with a JSON schema.
+"""Tools that are made at run time: of functions, descriptions with a JSON schema, other libraries.
 
 A description has OpenAI's shape: `{"name": ..., "description": ..., "parameters": {"type":
 "object", ...}}`, bare or as the `function` of `{"type": "function", "function": {...}}`. It may
@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from gymnast.envs.tools.definition import Parameter, Tool, define_tool, function_name
 from gymnast.envs.tools.marks import ToolOptions, mark_of
+from gymnast.envs.tools.other_libraries import of_library
 from gymnast.envs.tools.schema import Schema, simplified
 from gymnast.errors import ToolDefinitionError
 
@@ -54,11 +55,23 @@ def _tool(given: Any, giver: str) -> Tool:
     try:
         if isinstance(given, Mapping):
             return tool_of_schema(given)
+        if (other := tool_of_library(given)) is not None:
+            return other
         name = function_name(given, "it was given")
         options = mark_of(given) or ToolOptions()
         return replace(define_tool(given, name=name, options=options), function=given)
     except ToolDefinitionError as error:
         raise ToolDefinitionError(f"{giver}: {error}") from error
+
+
+def tool_of_library(given: Any) -> Tool | None:
+    """Read a tool of LangChain, smolagents or the OpenAI Agents SDK; None for anything else.
+
+    Raises:
+        ToolDefinitionError: It lacks a description, or has a parameter that JSON cannot express.
+    """
+    read = of_library(given)
+    return None if read is None else replace(tool_of_schema(read[0]), function=read[1])
 
 
 def tool_of_schema(given: Any) -> Tool:
