@@ -117,13 +117,13 @@ class GymnasiumEnvironment(Environment, metaclass=MadeClass):
 
     def tools_for(self, row: Mapping[str, Any]) -> list[Tool]:
         """The tool `act`."""
-        parameters = self._parameters()
-        if isinstance(self.game.action_space, gymnasium.spaces.Dict):
-            parameters["description"] = section(self.game, "action space")
+        what = "Take an action in the game. Returns what is then observed."
+        if isinstance(self.game.action_space, gymnasium.spaces.Dict):  # others say it of `action`
+            what = f"{what}\n\n{section(self.game, 'action space')}".strip()
         described: dict[str, Any] = {
             "name": "act",
-            "description": "Take an action in the game. Returns what is then observed.",
-            "parameters": parameters,
+            "description": what,
+            "parameters": self._parameters(),
             "timeout_s": self.step_timeout_s,
         }
         return [replace(tool_of_schema(described), function=self._act)]

@@ -1,4 +1,4 @@
-"""The environments that Gymnast brings along use public names alone, as a user's do."""
+"""The environments and adapters of Gymnast use public names alone, as a user's do."""
 
 import ast
 from collections.abc import Iterator
@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
-import gymnast.envs.builtin
+import gymnast.envs
 from gymnast.envs import Environment, make
 
-FOLDER = Path(gymnast.envs.builtin.__file__).parent
+FOLDER = Path(gymnast.envs.__file__).parent
 # What runs inside boxes imports no environment, and may reach into Python as it likes.
-FILES = [path for path in sorted(FOLDER.rglob("*.py")) if "judging" not in path.parts]
+FILES = [
+    path
+    for room in ("adapters", "builtin")
+    for path in sorted(FOLDER.joinpath(room).rglob("*.py"))
+    if "judging" not in path.parts
+]
 PUBLIC = {"_asdict", "_replace", "_fields"}  # of named tuples
 
 

@@ -195,6 +195,30 @@ def test_the_environment_can_end_an_episode(
     assert outcome.messages[0]["content"] == "won"
 
 
+class Clock(Environment):
+    """A game with limits of its own."""
+
+    @tool
+    def tick(self, truncated: bool, terminated: bool = False) -> str:
+        """Let time pass."""
+        self.end_episode(truncated=truncated)
+        if terminated:
+            self.end_episode()
+        return "tick"
+
+
+@pytest.mark.parametrize("terminated", [True, False])
+def test_the_environment_can_end_an_episode_at_a_limit_of_its_own(
+    terminated: bool, calls: Callable[..., Any], play: Callable[..., Any]
+) -> None:
+    said = calls(("tick", {"truncated": True, "terminated": terminated}))
+    outcome = play(Clock(max_turns=9), said)[0]
+    assert (outcome.terminated, outcome.truncated) == (terminated, not terminated)
+    reason = StopReason.environment if terminated else StopReason.max_turns
+    assert outcome.info["stop_reason"] is reason
+    assert outcome.messages[0]["content"] == "tick"
+
+
 def test_on_the_last_turn_tools_still_run(
     calls: Callable[..., Any], play: Callable[..., Any]
 ) -> None:
