@@ -177,18 +177,20 @@ def evaluate(
 
 @app.command()
 def envs() -> None:
-    """List the environments that have names."""
+    """List the environments that have names, and the schemes of adapters."""
     from gymnast.envs import registered
-    from gymnast.envs.registry import find
+    from gymnast.envs.registry import find, schemes
 
-    ids = registered()
-    width = max(len(id) for id in ids)
+    ids, adapters = registered(), schemes()
+    width = max(len(name) for name in [*ids, *adapters])
     for id in ids:
         try:
             description = _first_line(find(id).__doc__)
         except (UsageError, UserCodeError) as error:  # an installed package's is broken
             description = f"does not work: {error}"
         say(f"{id:{width}}  {description}")
+    for name, description in adapters.items():
+        say(f"{name:{width}}  {description}")
 
 
 @app.command(context_settings=HANDED_OVER)

@@ -1,4 +1,4 @@
-"""`gymnasium:ID`: an environment of Gymnasium's, whose actions a policy takes by calling a tool."""
+"""`gymnasium:ID`: Play a game of Gymnasium's, by calls of the tool `act`."""
 
 import importlib
 import math

@@ -1,4 +1,4 @@
-"""`reasoning_gym:NAME`: the questions of a generator of reasoning-gym, and its scorer."""
+"""`reasoning_gym:NAME`: Answer the questions of a generator of reasoning-gym, which scores them."""
 
 import inspect
 import re

@@ -155,6 +155,7 @@ def test_an_evaluation_says_the_whole_first_and_every_number_where_wanted(
 
 def test_environments_are_listed_with_what_they_are(gymnast: CommandLine) -> None:
     listed = gymnast("envs").output
+    assert "\ngymnasium:ID " in listed and "Play a game of Gymnasium's, by calls" in listed
     assert "gymnast/Arithmetic-v0  Answer a question about two integers" in listed
 
 
