@@ -250,7 +250,7 @@ ACTIONS = {
     "multi-discrete": spaces.MultiDiscrete([3, 5], start=[0, 2]),
     "a table of multi-discrete": spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])),
     "multi-binary": spaces.MultiBinary([2, 3]),
-    "box": spaces.Box(np.array([-0.4, 0]), np.array([0.4, np.inf]), dtype=np.float32),
+    "box": spaces.Box(np.array([-0.4, 0], np.float32), np.array([0.4, np.inf], np.float32)),
     "a number": spaces.Box(-1.0, 1.0, (), dtype=np.float64),
     "box of bytes": spaces.Box(0, 255, (2, 2), dtype=np.uint8),
     "text": spaces.Text(4, min_length=1, charset="ab]^-\\"),
