@@ -23,6 +23,6 @@ def test_an_example_trains(name: str, gymnast: CommandLine, tmp_path: Path) -> N
     settings += ["trainer.steps=1", "trainer.rows_per_step=2", f"output_dir={tmp_path}/run"]
     ended = gymnast("train", str(ROOT / f"examples/{name}.yaml"), *settings)
     assert ended.code == 0, ended.output
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").open()]
+    lines = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
     (step,) = [line for line in lines if "loss" in line]
     assert step["episodes/finished"] == 4 and step["episodes/left_out"] == 0

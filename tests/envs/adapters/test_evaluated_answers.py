@@ -1,6 +1,4 @@
-"""Answers that a scorer may evaluate: values and short formulas, and nothing that acts or lasts."""
-
-import time
+"""Answers that a scorer may evaluate: values and formulas, and nothing that acts or looks around."""
 
 import pytest
 
@@ -12,7 +10,7 @@ from gymnast.envs.adapters.evaluated_answers import is_harmless
     [
         "",
         "42",
-        "BDAAEACE",
+        "up down",
         "1 0 2\n3 4 5",
         "_ Q _ _\n_ _ _ Q",
         "['A', 'B']",
@@ -24,7 +22,10 @@ from gymnast.envs.adapters.evaluated_answers import is_harmless
         "exp(-x)*cos(2*x) + log(x + 1)",
         "x**(3/2)",
         "x**-2",
-        "9" * 2000,
+        "9" * 5000,
+        "9**9**9",
+        "[0] * 10**9",
+        "(None, True, {1: 'a b', 'c': {2, 3}})",
     ],
 )
 def test_values_and_formulas_are_evaluated(answer: str) -> None:
@@ -44,30 +45,33 @@ def test_values_and_formulas_are_evaluated(answer: str) -> None:
         "(lambda: 1)()",
         "[x for x in y]",
         "[i for i in iter(int, 1)]",
-        "[0] * 10**9",
-        "'a' * 10**9",
         "f'{x}'",
-        "9**9**9",
-        "9**(9*9*9*9*9*9*9)",
-        "((9**99)**99)**99",
-        "10**-1e9",
-        "2**1000",
+        "b'x'",
         "(9!)!",
-        "exp(exp(exp(exp(9))))",
         "factorial(99999)",
         "Integral(x, x)",
         "x if y else z",
         "x[0]",
-        "1 << 99999999",
+        "'%s' % x",
         "1 and exit",
         "*x",
+        "sin(*x)",
+        "sin(x, y)",
+        "f(x)",
+        "x\x00",
         "(" * 300 + ")" * 300,
-        "-" * 1500 + "1",
-        "1+" * 900 + "1",
-        "9" * 2001,
+        "-" * 100_000 + "1",
     ],
 )
 def test_nothing_else_is(answer: str) -> None:
-    began = time.monotonic()
     assert not is_harmless(answer)
-    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("answer", ["oracle_answer", "self,", "\u017felf", " self "])
+def test_variables_of_the_scorer_are_not_named(answer: str) -> None:
+    assert not is_harmless(answer)
+
+
+@pytest.mark.parametrize("answer", ["'exit()'", "['x.y']", "{'1': '(lambda: 1)'}", "('exit' '()')"])
+def test_strings_are_evaluated_again_so_they_are_words(answer: str) -> None:
+    assert not is_harmless(answer)

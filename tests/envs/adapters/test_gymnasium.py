@@ -40,8 +40,8 @@ class Outside(gymnasium.Env[Any, Any]):
     """A game whose spaces, rewards and accidents are given."""
 
     def __init__(self, actions: Any = None, observations: Any = None, reward: Any = 1.0) -> None:
-        self.action_space = actions or spaces.Discrete(2)
-        self.observation_space = observations or spaces.Text(9)
+        self.action_space = spaces.Discrete(2) if actions is None else actions
+        self.observation_space = spaces.Text(9) if observations is None else observations
         self.reward = reward
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:

@@ -1,0 +1,56 @@
+"""The process of `scoring.py`: reads questions with answers from stdin, writes their scores.
+
+Started as a file, and imports nothing of Gymnast. A score that takes too long, or too much memory,
+ends the process, whatever the scorer does about it.
+"""
+
+import json
+import os
+import pickle
+import resource
+import signal
+import sys
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+_MEMORY_BYTES = 4 * 2**30
+
+
+def main() -> None:
+    """Answer one request after the other, until there are no more."""
+    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1):  # scorers may print
+        os.dup2(nowhere, stream)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which is for whoever asks
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    with suppress(ValueError, OSError):  # a lower limit holds already, or the system has none
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    with suppress(EOFError):
+        sys.path[:] = pickle.load(requests)
+        while True:
+            replies.write(json.dumps(_reply(requests)) + "\n")
+            replies.flush()
+
+
+def _reply(requests: BinaryIO) -> dict[str, Any]:
+    timeout_s, request = pickle.load(requests)
+    try:
+        import reasoning_gym
+
+        name, module, config, entry, answer = pickle.loads(request)
+        __import__(module)  # which registers a generator of the user's own
+        generator = reasoning_gym.create_dataset(name, size=1, **config)
+    except Exception as error:
+        return {"unreadable": f"{type(error).__name__}: {error}"}
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    try:
+        return {"score": float(generator.score_answer(answer=answer, entry=entry))}
+    except Exception as error:
+        return {"failure": f"{type(error).__name__}: {error}"[:300]}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+if __name__ == "__main__":
+    main()
