@@ -21,6 +21,7 @@ import hashlib
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LISTED = 30  # names in a message
+_FILE = re.compile(r"(\w+:)?(.+\.py)(:[^:]*)")  # a scheme, a path, and a name in it
 _MODULE = "python:"  # what follows is a module, though a scheme may have its name
 
 
@@ -120,10 +122,8 @@ class Names(Generic[T]):
         """
         if name not in self._builtin:
             self.find(name, field)
-        source, colon, attribute = name.rpartition(":")
-        if not source.endswith(".py") or self._scheme(name) is not None:
-            return name
-        return f"{os.path.abspath(os.path.expanduser(source))}{colon}{attribute}"
+        scheme, path, defined = file_in(name)
+        return f"{scheme}{os.path.abspath(os.path.expanduser(path))}{defined}" if path else name
 
     def _find(self, given: str | T) -> T:
         if not isinstance(given, str):
@@ -255,6 +255,15 @@ class _NoModule(_NotFound):
 def is_source(name: str) -> bool:
     """Whether a name is written as "module:name" or a file, rather than as a short name."""
     return ":" in name or name.endswith(".py")
+
+
+def file_in(name: str) -> tuple[str, str, str]:
+    """The scheme, the path and what is defined there of "scheme:path/to/file.py:name".
+
+    The scheme is empty if there is none; all but the last are, if no file is named.
+    """
+    found = _FILE.fullmatch(name)
+    return ("", "", name) if found is None else (found[1] or "", found[2], found[3])
 
 
 def _listed(names: list[str]) -> str:

@@ -21,6 +21,7 @@ pytest_plugins = [
     "code_fixtures",
     "command_fixtures",
     "engine_fixtures",
+    "game_fixtures",
     "pool_fixtures",
     "ray_fixtures",
     "sandbox_fixtures",

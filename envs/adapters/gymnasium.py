@@ -1,29 +1,34 @@
 """`gymnasium:ID`: Play a game of Gymnasium's, by calls of the tool `act`."""
 
-import importlib
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec, load_env_creator, registry
 
 from gymnast.envs.adapters import spaces
 from gymnast.envs.adapters.game_texts import instructions_of, section, without_escapes
+from gymnast.envs.adapters.games import closed, made, spec_of
 from gymnast.envs.adapters.made_classes import MadeClass, make_class
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.records.episode import Turn
 from gymnast.envs.tools.definition import Tool
 from gymnast.envs.tools.json_schema import tool_of_schema
-from gymnast.errors import ConfigError, InfrastructureError, UnknownEnvironment, first_line
-from gymnast.lookup import did_you_mean
+from gymnast.envs.tools.results import shortened
+from gymnast.errors import ConfigError, InfrastructureError
 from gymnast.types import Message
+from gymnast.visible import visible_logger
+
+logger = visible_logger(__name__)
 
 _MAX_TURNS = 100  # of a game that has no limit of its own
 _MAX_NUMBERS = 1000  # of an observation that is shown as numbers
+_MAX_CHARACTERS = 1_000_000  # of what is told of an observation
 _SEEDS = 2**31
 
 
@@ -53,7 +58,8 @@ class GymnasiumEnvironment(Environment, metaclass=MadeClass):
         make: Keywords of `gymnasium.make`. Where the game has it, `render_mode` is "ansi".
         actions: The names of the actions of a discrete space, in order; by default, numbers.
         instructions: What the policy is told of the game; by default, what its docstring says.
-        step_timeout_s: Seconds that a step of the game may take; None: no limit.
+        step_timeout_s: Seconds that a step of the game may take before it is given up; None: no
+            limit.
         max_turns: By default, as many as the game has steps at most, or 100.
         **settings: As for `Environment`.
     """
@@ -68,23 +74,28 @@ class GymnasiumEnvironment(Environment, metaclass=MadeClass):
         make: Mapping[str, Any] | None = None,
         actions: Sequence[str] | None = None,
         instructions: str | None = None,
-        step_timeout_s: float | None = None,
+        step_timeout_s: float | None = 60.0,
         max_turns: int | None = None,
         **settings: Any,
     ) -> None:
         self.make_keywords = dict(make or {})
         self.actions = None if actions is None else list(actions)
         self.step_timeout_s = step_timeout_s
-        self.game = self._made()
-        limit = self.game.spec.max_episode_steps if self.game.spec is not None else None
+        self.game = made(self.id, self.make_keywords)
         if max_turns is None:
-            max_turns = limit or _MAX_TURNS
-        super().__init__(renderer, rows, max_turns=max_turns, **settings)
-        self.instructions = instructions or instructions_of(self.game)
-        self._check_spaces()
+            spec = self.game.spec
+            max_turns = (spec.max_episode_steps if spec is not None else None) or _MAX_TURNS
+        try:
+            self._check_spaces()
+            super().__init__(renderer, rows, max_turns=max_turns, **settings)
+        except Exception:
+            closed(self.game)
+            raise
+        self.instructions = instructions_of(self.game) if instructions is None else instructions
         self._observation: Any = None
         self._earned = 0.0  # in this turn
-        self._over = self._stepping = False
+        self._over = False
+        self._stepping = self._broken = self._closed = False  # of the game
 
     def sample_row(self, rng: np.random.Generator) -> Mapping[str, Any]:
         """A row of `rows` if there are any, else a seed."""
@@ -95,25 +106,28 @@ class GymnasiumEnvironment(Environment, metaclass=MadeClass):
 
     def setup(self, row: Mapping[str, Any]) -> list[Message]:
         """Reset the game by the row's seed, or by the environment's where it has none."""
-        if self._stepping:  # in a step that raised, or was given up and may never end
-            self.game = self._made()
+        if self._broken:
+            closed(self.game)
+        if self._broken or self._closed or self._stepping:  # a step closes its game when it ends
+            self.game = made(self.id, self.make_keywords)
         seed = row.get("seed")
         if seed is None:
             seed = int(self.np_random.integers(_SEEDS))
-        self._observation, _ = self.game.reset(seed=seed, options=row.get("options"))
-        self._earned, self._over, self._stepping = 0.0, False, False
-        parts = (
-            self.instructions,
-            self.describe(self._observation),
-            "Act by calling the tool act.",
-        )
+        self._earned = 0.0
+        self._over = self._stepping = self._broken = self._closed = False
+        with self._blamed(f"reset(seed={seed})"):
+            self._observation, _ = self.game.reset(seed=seed, options=row.get("options"))
+        parts = (self.instructions, self._told(), "Act by calling the tool act.")
         return [{"role": "user", "content": "\n\n".join(filter(None, parts))}]
 
     def describe(self, observation: Any) -> str:
         """Say what is observed: by default, the game's own text, or the observation's numbers."""
-        if self.game.render_mode == "ansi":
-            return without_escapes(str(self.game.render()))
-        return spaces.text(observation)
+        with self._blamed("its observation"):
+            if self.game.render_mode == "ansi":
+                return without_escapes(str(self.game.render()))
+            if (size := spaces.size(observation)) > _MAX_NUMBERS:
+                raise ValueError(f"there are {size} numbers, and its space has fewer")
+            return spaces.text(observation)
 
     def tools_for(self, row: Mapping[str, Any]) -> list[Tool]:
         """The tool `act`."""
@@ -134,18 +148,26 @@ class GymnasiumEnvironment(Environment, metaclass=MadeClass):
         return earned
 
     def turn_state(self) -> str:
-        """The observation, exactly."""
-        return repr(spaces.plain(self._observation))
+        """The observation, exactly; of a long one, a digest."""
+        state = repr(spaces.plain(self._observation))
+        if len(state) <= _MAX_NUMBERS:
+            return state
+        return hashlib.blake2b(state.encode(errors="replace")).hexdigest()
 
     def close(self) -> None:
         """End the episode, if one is running, and close the game."""
         super().close()
-        self.game.close()
+        self._close_game()
 
     async def aclose(self) -> None:
         """Close without blocking."""
         await super().aclose()
-        self.game.close()
+        self._close_game()
+
+    def _close_game(self) -> None:
+        self._closed = True
+        if not self._stepping:  # else the step does it, when it comes back
+            closed(self.game)
 
     def _act(self, **arguments: Any) -> str:
         """Take one action: what the tool's calls run."""
@@ -156,22 +178,43 @@ class GymnasiumEnvironment(Environment, metaclass=MadeClass):
             raise InfrastructureError(f"gymnasium:{self.id} is in a step that was given up")
         game, self._stepping = self.game, True
         try:
-            observation, reward, terminated, truncated, _ = game.step(action)
-        except Exception as error:
-            raise InfrastructureError(
-                f"gymnasium:{self.id}: step({action!r:.200}) raised {type(error).__name__}: {error}"
-            ) from error
-        if not math.isfinite(reward):
-            raise InfrastructureError(f"gymnasium:{self.id} gave the reward {reward!r}")
-        if game is not self.game:  # the step was given up, and another episode has begun
+            with self._blamed(f"step({action!r:.200})", game):
+                observation, reward, terminated, truncated, _ = game.step(action)
+                earned, over, cut_off = float(reward), bool(terminated), bool(truncated)
+                if not math.isfinite(earned):
+                    raise ValueError(f"the reward is {earned}")
+        finally:
+            late = game is not self.game or self._closed  # the step was given up
+            self._stepping = self._stepping and late
+            if late:
+                closed(game)
+        if late:
             return ""
         self._observation = observation
-        self._earned += float(reward)
-        if terminated or truncated:
+        self._earned += earned
+        if over or cut_off:
             self._over = True
-            self.end_episode(truncated=not terminated)
-        self._stepping = False
-        return self.describe(observation)
+            self.end_episode(truncated=not over)
+        return self._told()
+
+    def _told(self) -> str:
+        """What the policy is told of the observation."""
+        return shortened(self.describe(self._observation), _MAX_CHARACTERS)
+
+    @contextmanager
+    def _blamed(self, what: str, game: Any = None) -> Iterator[None]:
+        """Run code of the game's; what goes wrong there is of this episode alone.
+
+        Raises:
+            InfrastructureError: It raised; the next episode has a new game.
+        """
+        try:
+            yield
+        except Exception as error:
+            self._broken = self._broken or game in (None, self.game)
+            raise InfrastructureError(
+                f"gymnasium:{self.id}: {what}: {type(error).__name__}: {error}"
+            ) from error
 
     def _action(self, arguments: Mapping[str, Any]) -> Any:
         space = self.game.action_space
@@ -194,27 +237,6 @@ class GymnasiumEnvironment(Environment, metaclass=MadeClass):
         elif said := section(self.game, "action space"):
             action["description"] = said
         return {"type": "object", "properties": {"action": action}, "required": ["action"]}
-
-    def _made(self) -> gymnasium.Env[Any, Any]:
-        """The game, with its text for terminals where it has one."""
-        try:
-            point = _spec(self.id).entry_point
-            creator = load_env_creator(point) if isinstance(point, str) else point
-            modes = getattr(creator, "metadata", {}).get("render_modes", ())
-            own = {"render_mode": "ansi"} if "ansi" in modes else {}
-            keywords = {"disable_env_checker": True, **own, **self.make_keywords}
-            made: gymnasium.Env[Any, Any] = gymnasium.make(self.id, **keywords)
-        except UnknownEnvironment:
-            raise
-        except Exception as error:
-            given = f" with {self.make_keywords!r:.300}" if self.make_keywords else ""
-            raise ConfigError(
-                f"gymnasium:{self.id} cannot be made{given}: {type(error).__name__}: "
-                f"{first_line(error)}"
-            ) from error
-        if isinstance(made.unwrapped, Environment):
-            raise ConfigError(f"gymnasium:{self.id} is one of Gymnast's own; write {self.id!r}.")
-        return made
 
     def _check_spaces(self) -> None:
         actions, observations = self.game.action_space, self.game.observation_space
@@ -251,23 +273,6 @@ def game(id: str) -> type[GymnasiumEnvironment]:
     Raises:
         UnknownEnvironment: Gymnasium knows no such id.
     """
-    _spec(id)
+    spec_of(id)
     about = f"Play {id}, a game of Gymnasium's."
     return make_class(GymnasiumEnvironment, "gymnasium", id, game, id=id, __doc__=about)
-
-
-def _spec(id: str) -> EnvSpec:
-    """What Gymnasium's registry says of an id, which may have a module in front."""
-    module, _, name = id.rpartition(":")
-    try:
-        if module:
-            importlib.import_module(module)
-        return gymnasium.spec(name)
-    except (gymnasium.error.Error, ImportError) as error:
-        problem = first_line(error)
-        problem += "" if problem.endswith((".", "?")) else "."
-        meant = "" if "Did you mean" in problem else did_you_mean(name, registry)
-        raise UnknownEnvironment(
-            f"gymnasium:{id}: {problem}{meant} The module that registers an id stands before it: "
-            "'gymnasium:ale_py:ALE/Pong-v5'."
-        ) from error

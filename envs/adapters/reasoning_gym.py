@@ -46,7 +46,7 @@ class ReasoningGymEnvironment(Environment, metaclass=MadeClass):
         renderer: As for `Environment`.
         rows: As for `Environment`; by default, seeds are drawn.
         config: The generator's settings, without `seed` and `size`.
-        score_timeout_s: Seconds that scoring an answer may take.
+        score_timeout_s: Seconds of a core that scoring an answer may take.
         system_prompt: By default, it says how the answer is written.
         max_turns: As for `Environment`.
         **settings: As for `Environment`.

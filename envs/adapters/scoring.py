@@ -51,7 +51,7 @@ def score(question: Question, answer: str, timeout_s: float) -> Score:
     Args:
         question: What was asked.
         answer: What was answered.
-        timeout_s: Seconds that it may take.
+        timeout_s: Seconds of a core that it may take, so that a busy machine changes no score.
 
     Raises:
         ConfigError: The generator cannot be made in another process.
@@ -122,7 +122,7 @@ class _Process:
             except OSError:  # it ended before it read all
                 continue
         code = self._process.wait()
-        if code == -signal.SIGALRM:
+        if code in (-signal.SIGPROF, -signal.SIGALRM):
             return f"the scorer was ended after {timeout_s:g} s"
         return f"the scorer's process ended with the exit code {code}"
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 _MEMORY_BYTES = 4 * 2**30
+_WAITING = 20  # times as long as it may compute, where others compute too
 
 
 def main() -> None:
@@ -23,7 +24,8 @@ def main() -> None:
     for stream in (0, 1):  # scorers may print
         os.dup2(nowhere, stream)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # which is for whoever asks
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for ending in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(ending, signal.SIG_DFL)
     with suppress(ValueError, OSError):  # a lower limit holds already, or the system has none
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     with suppress(EOFError):
@@ -43,13 +45,15 @@ def _reply(requests: BinaryIO) -> dict[str, Any]:
         generator = reasoning_gym.create_dataset(name, size=1, **config)
     except Exception as error:
         return {"unreadable": f"{type(error).__name__}: {error}"}
-    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    signal.setitimer(signal.ITIMER_PROF, timeout_s)
+    signal.setitimer(signal.ITIMER_REAL, _WAITING * timeout_s)
     try:
         return {"score": float(generator.score_answer(answer=answer, entry=entry))}
     except Exception as error:
         return {"failure": f"{type(error).__name__}: {error}"[:300]}
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
+            signal.setitimer(timer, 0)
 
 
 if __name__ == "__main__":

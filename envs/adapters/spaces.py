@@ -63,6 +63,17 @@ def text(element: Any) -> str:
     return json.dumps(_rounded(plain(element)), ensure_ascii=False, default=str)
 
 
+def size(element: Any) -> int:
+    """How many numbers an element consists of, about."""
+    if isinstance(element, np.ndarray):
+        return element.size
+    if isinstance(element, Mapping):
+        return sum(map(size, element.values()))
+    if isinstance(element, Sequence) and not isinstance(element, str | bytes):
+        return sum(map(size, element))
+    return 1
+
+
 def numbers(space: Space[Any]) -> int:
     """How many numbers an element of a space consists of, about."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
@@ -153,7 +164,11 @@ def _scalar(space: Any, given: Any) -> Any:
 
 
 def _filled(space: Any, given: Any) -> Any:
-    return np.asarray(given, dtype=space.dtype)
+    with np.errstate(over="ignore"):
+        made = np.asarray(given, dtype=space.dtype)
+    if not np.isfinite(made).all():
+        raise ValueError(f"{json.dumps(given)} has numbers that are not finite, or too large")
+    return made
 
 
 def _as_it_is(space: Any, given: Any) -> Any:

@@ -134,7 +134,11 @@ def test_a_scheme_wins_over_a_module_which_python_names(folder: Path) -> None:
     assert MIXED.find("python:mixed:Juice").__module__ == "mixed"
     assert MIXED.find("mixed.py:Juice").__module__.startswith("gymnast_file_mixed")
     assert DRINKS.find("mixed:Juice") is MIXED.find("python:mixed:Juice")  # knows no schemes
-    assert MIXED.check("mixed:path/to.py:Juice") == "mixed:path/to.py:Juice"
+    assert MIXED.check("mixed:Juice") == "mixed:Juice"
+    assert MIXED.check("mixed:path/to.py:Juice") == f"mixed:{folder}/path/to.py:Juice"
+    named = MIXED.check("python:mixed.py:Juice")
+    assert named == f"python:{folder}/mixed.py:Juice"
+    assert MIXED.find(named) is MIXED.find("mixed.py:Juice")
 
 
 @pytest.mark.parametrize(

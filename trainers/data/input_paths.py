@@ -5,7 +5,7 @@ same everywhere; what the command line names, in the working folder. `output_dir
 to the working folder. A key that may name an input is marked with `Input` where it is declared.
 
 Names that are not paths stay as they are: ids, `module:Class`, `pypi:...`, hub names that no file
-or folder has.
+or folder has. In `scheme:path/to/file.py:Class`, the path alone is made absolute.
 """
 
 import os
@@ -19,6 +19,7 @@ from annotated_types import MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from gymnast.lookup import file_in
 from gymnast.trainers.base.config_errors import section_in
 from gymnast.trainers.data.row_formats import SUFFIXES
 
@@ -28,32 +29,26 @@ class Input:
     """Marks a key of a YAML that may name a file or a folder.
 
     Attributes:
-        part: Splits a value into the part that may be a path, and the rest.
+        part: Splits a value into what stands before a path, the part that may be one, and the rest.
         surely: Whether that part can only be a path; `org/name` may also be a hub's name.
         key: The key that names the input where the value is a mapping; "*": all of its keys do.
     """
 
-    part: Callable[[str], tuple[str, str]]
+    part: Callable[[str], tuple[str, str, str]]
     surely: Callable[[str], bool]
     key: str = ""
 
 
-def _whole(text: str) -> tuple[str, str]:
-    return text, ""
+def _whole(text: str) -> tuple[str, str, str]:
+    return "", text, ""
 
 
-def _before_the_name(text: str) -> tuple[str, str]:
-    """`path/to/file.py:Class` as its two parts; a module is not a path."""
-    source, colon, name = text.rpartition(":")
-    return (source, colon + name) if source.endswith(".py") else ("", text)
+def _template_file(text: str) -> tuple[str, str, str]:
+    return ("", "", text) if "{{" in text or "{%" in text else ("", text, "")
 
 
-def _template_file(text: str) -> tuple[str, str]:
-    return ("", text) if "{{" in text or "{%" in text else (text, "")
-
-
-def _demonstration_file(text: str) -> tuple[str, str]:
-    return ("", text) if text == "solve" else (text, "")
+def _demonstration_file(text: str) -> tuple[str, str, str]:
+    return ("", "", text) if text == "solve" else ("", text, "")
 
 
 def _is_path(text: str) -> bool:
@@ -65,10 +60,10 @@ def _is_row_file(text: str) -> bool:
     return _is_path(text) or Path(text).suffix.lower() in SUFFIXES
 
 
-CODE = Input(_before_the_name, lambda _: True)
-BACKEND = Input(_before_the_name, lambda _: True, key="backend")
-PART = Input(_before_the_name, lambda _: True, key="name")
-TRACKERS = Input(_before_the_name, lambda _: True, key="*")
+CODE = Input(file_in, lambda _: True)
+BACKEND = Input(file_in, lambda _: True, key="backend")
+PART = Input(file_in, lambda _: True, key="name")
+TRACKERS = Input(file_in, lambda _: True, key="*")
 TEMPLATE = Input(_template_file, lambda _: True)
 MODEL = Input(_whole, _is_path)
 ROWS = Input(_whole, _is_row_file)
@@ -135,17 +130,17 @@ class _Search:
         return value
 
     def _input(self, value: str, mark: Input, place: str) -> str:
-        path, rest = mark.part(value)
-        if not path or re.match(r"\w+:", path):  # tiny:, pypi:NAME, a module
+        before, path, rest = mark.part(value)
+        if not path or re.match(r"\w+:", path):  # tiny:, pypi:NAME
             return value
         beside = absolute(path, self.folder)
         here = absolute(path, Path.cwd())
         if not beside.exists() and here.exists() and here != beside:
-            there = f"{os.path.relpath(here, self.folder)}{rest}"
+            there = f"{before}{os.path.relpath(here, self.folder)}{rest}"
             self.misplaced[place] = (value, there)
         elif not mark.surely(path) and not beside.exists():
             return value
-        return f"{beside}{rest}"
+        return f"{before}{beside}{rest}"
 
 
 def _mark(field: FieldInfo) -> Input | None:

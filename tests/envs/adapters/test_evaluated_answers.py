@@ -1,4 +1,4 @@
-"""Answers that a scorer may evaluate: values and formulas, and nothing that acts or looks around."""
+"""Answers that a scorer may evaluate: values, formulas, and nothing that acts or looks around."""
 
 import pytest
 

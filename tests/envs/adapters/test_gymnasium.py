@@ -1,22 +1,20 @@
-"""Gymnasium's games: the return of plain Gymnasium, any space, and what goes wrong in a game."""
+"""Gymnasium's games: the return of plain Gymnasium, what a policy reads, and their names."""
 
 import asyncio
 import json
-import math
 import pickle
-import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import gymnasium.utils.env_checker
-import numpy as np
 import pytest
-from gymnasium import spaces
 
+from game_fixtures import play
 from gymnast.agents import ScriptedAgent
-from gymnast.envs import Environment, Outcome, Renderer, check_env, make
+from gymnast.envs import Renderer, check_env, make
 from gymnast.envs.adapters.gymnasium import GymnasiumEnvironment
 from gymnast.errors import ConfigError, UnknownEnvironment
 from gymnast.trainers import rollout
@@ -34,51 +32,6 @@ GAMES: dict[str, dict[str, Any]] = {
     "CliffWalking-v1": {"max_episode_steps": 30},
     "MountainCarContinuous-v0": {"max_episode_steps": 60},
 }
-
-
-class Outside(gymnasium.Env[Any, Any]):
-    """A game whose spaces, rewards and accidents are given."""
-
-    def __init__(self, actions: Any = None, observations: Any = None, reward: Any = 1.0) -> None:
-        self.action_space = spaces.Discrete(2) if actions is None else actions
-        self.observation_space = spaces.Text(9) if observations is None else observations
-        self.reward = reward
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
-        super().reset(seed=seed)
-        self.taken: list[Any] = []
-        return "begun", {}
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Any]:
-        self.taken.append(action)
-        reward = self.reward() if callable(self.reward) else self.reward
-        return "on", reward, False, False, {}
-
-
-OUTSIDE: Any = Outside  # whose parameters are not those of Gymnasium's protocol
-gymnasium.register(id="Outside-v0", entry_point=OUTSIDE, disable_env_checker=True)
-
-
-@pytest.fixture
-def outside() -> Iterator[Callable[..., Any]]:
-    made: list[Environment] = []
-
-    def outside(*, step_timeout_s: float | None = None, **keywords: Any) -> Any:
-        env = make("gymnasium:Outside-v0", make=keywords, step_timeout_s=step_timeout_s)
-        made.append(env)
-        return env
-
-    yield outside
-    for env in made:
-        env.close()
-
-
-def play(env: Environment, *messages: Any, row: Any = None) -> list[Outcome]:
-    async def run() -> list[Outcome]:
-        await env.areset(options={"row": row or {"seed": 0}})
-        return [await env.act(message) for message in messages]
-
-    return asyncio.run(run())
 
 
 # --- The same game
@@ -243,136 +196,6 @@ def test_a_subclass_describes_in_its_own_words_and_a_yaml_names_actions(calls: C
     env.close()
 
 
-# --- Any space
-
-ACTIONS = {
-    "discrete": spaces.Discrete(3, start=-1),
-    "multi-discrete": spaces.MultiDiscrete([3, 5], start=[0, 2]),
-    "a table of multi-discrete": spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])),
-    "multi-binary": spaces.MultiBinary([2, 3]),
-    "box": spaces.Box(np.array([-0.4, 0], np.float32), np.array([0.4, np.inf], np.float32)),
-    "a number": spaces.Box(-1.0, 1.0, (), dtype=np.float64),
-    "box of bytes": spaces.Box(0, 255, (2, 2), dtype=np.uint8),
-    "text": spaces.Text(4, min_length=1, charset="ab]^-\\"),
-    "dict": spaces.Dict({"go": spaces.Discrete(4), "say": spaces.Text(3, min_length=0)}),
-    "tuple": spaces.Tuple([spaces.Discrete(2), spaces.Dict({"x": spaces.Box(0, 1, (1,))})]),
-}
-
-
-def written(action: Any) -> Any:
-    """An action as a policy writes it, in JSON."""
-    if isinstance(action, dict):
-        return {key: written(part) for key, part in action.items()}
-    if isinstance(action, tuple):
-        return [written(part) for part in action]
-    return action if isinstance(action, str) else action.tolist()
-
-
-@pytest.mark.parametrize("name", ACTIONS)
-def test_an_action_of_any_space_is_a_call(name: str, calls: Calls, outside: Any) -> None:
-    space = ACTIONS[name]
-    space.seed(0)
-    env = outside(actions=space)
-    for _ in range(10):
-        action = space.sample()
-        arguments = written(action)
-        arguments = arguments if isinstance(space, spaces.Dict) else {"action": arguments}
-        arguments = json.loads(json.dumps(arguments))
-        (outcome,) = play(env, calls(("act", arguments)))
-        assert outcome.info["errors"] == [] and outcome.reward == 1.0
-        (taken,) = env.game.unwrapped.taken
-        assert space.contains(taken)
-        np.testing.assert_equal(taken, action)
-        parts = zip(taken, action, strict=True) if isinstance(action, tuple) else [(taken, action)]
-        assert all(type(one) is type(other) for one, other in parts)
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong", "message"),
-    [
-        ("discrete", 2, "2 is greater than the maximum of 1"),
-        ("discrete", "left", "'left' is not of type 'integer'"),
-        ("multi-discrete", [0, 7], r"7 is greater than the maximum of 6"),
-        ("multi-discrete", [0], r"\[0\] is too short"),
-        ("multi-binary", [[0, 1, 2], [0, 0, 0]], "2 is greater than the maximum of 1"),
-        ("box", [0.5, 0], "0.5 is greater than the maximum of 0.4"),
-        ("box", [0.1, -1], "-1 is less than the minimum of 0"),
-        ("a number", [0.5], "is not of type 'number'"),
-        ("text", "abc", "'abc' does not match"),
-        ("text", "aaaaa", "'aaaaa' is too long"),
-        ("tuple", [1, {}], "'x' is a required property"),
-    ],
-)
-def test_an_action_outside_of_its_space_is_told_and_not_taken(
-    name: str, wrong: Any, message: str, calls: Calls, outside: Any
-) -> None:
-    env = outside(actions=ACTIONS[name])
-    (outcome,) = play(env, calls(("act", {"action": wrong})))
-    (error,) = outcome.info["errors"]
-    assert error.kind == "bad_arguments"
-    assert env.game.unwrapped.taken == [] and outcome.reward == 0.0
-    assert re.search(message, error.message), error.message
-
-
-OBSERVED = [
-    ({"room": "hall", "keys": np.array([1, 0])}, "room: hall\nkeys: [1, 0]"),
-    ((np.int64(3), np.float32(0.123456)), "[3, 0.1235]"),
-    (np.array([[np.inf, 2.0]]), '[["inf", 2.0]]'),
-    ("a dark room", "a dark room"),
-]
-
-
-@pytest.mark.parametrize(("observation", "text"), OBSERVED)
-def test_any_observation_has_a_text(observation: Any, text: str, outside: Any) -> None:
-    assert outside().describe(observation) == text
-
-
-# --- Accidents
-
-
-@pytest.mark.parametrize("accident", [lambda: 1 / 0, math.nan, math.inf])
-def test_a_game_that_raises_or_lies_ends_its_own_episode(
-    accident: Any, calls: Calls, outside: Any
-) -> None:
-    env = outside(reward=accident)
-    act = calls(("act", {"action": 1}))
-    (outcome,) = play(env, act)
-    assert outcome.truncated and outcome.info["stop_reason"] is StopReason.error
-    assert "gymnasium:Outside-v0" in outcome.info["failure"]
-    env.make_keywords = {}  # a game in which nothing goes wrong, as the next is a new one
-    (outcome,) = play(env, act)
-    assert outcome.reward == 1.0 and outcome.info["stop_reason"] is None
-
-
-def test_a_game_that_hangs_ends_its_own_episode(calls: Calls, outside: Any) -> None:
-    stuck, ended = threading.Event(), threading.Event()
-
-    def late() -> float:
-        stuck.wait(30)
-        ended.set()
-        return 7.0
-
-    env = outside(reward=late, step_timeout_s=0.2)
-    act = calls(("act", {"action": 1}))
-    first, second = play(env, act, act)
-    assert first.info["errors"][0].kind == "timeout"
-    assert second.info["stop_reason"] is StopReason.error
-    assert "a step that was given up" in second.info["failure"]
-    env.make_keywords = {}
-    asyncio.run(env.areset(options={"row": {"seed": 0}}))
-    stuck.set()
-    assert ended.wait(30)
-    outcome = asyncio.run(env.act(act))
-    assert outcome.reward == 1.0  # nothing of the step that came back late
-
-
-def test_a_result_of_any_length_is_an_observation_like_others(calls: Calls, outside: Any) -> None:
-    env = outside()
-    env.game.unwrapped.step = lambda action: ("on " * 10**6, 1.0, True, False, {})
-    (outcome,) = play(env, calls(("act", {"action": 1})))
-    assert outcome.terminated and outcome.reward == 1.0
-
-
 # --- Checks, pickles, names
 
 
@@ -396,13 +219,24 @@ def test_environments_and_their_classes_are_pickled_by_name(renderer: Renderer) 
         copy.close()
 
 
+def test_a_file_registers_a_game(tmp_path: Path) -> None:
+    (tmp_path / "lakes.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('Lake-v0', 'gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv')\n"
+    )
+    env = make(f"gymnasium:{tmp_path}/lakes.py:Lake-v0")
+    assert env.game.spec.id == "Lake-v0"
+    env.close()
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("gymnasium:FrozenLak-v1", "FrozenLak` doesn't exist. Did you mean: `FrozenLake`?"),
         ("gymnasium:FrozenLake", "Did you mean 'FrozenLake-v1'?"),
         ("gymnasium:FrozenLake-v9", "It provides versioned environments: [ `v1` ]."),
-        ("gymnasium:nowhere:Pong-v5", "gymnasium:nowhere:Pong-v5: No module named 'nowhere'."),
+        ("gymnasium:nowhere:Pong-v5", "there is no module 'nowhere' to import"),
+        ("gymnasium:nowhere.py:Pong-v5", "nowhere.py"),
         ("gymnasium:Pong v5", "Malformed environment ID: Pong v5."),
         ("gymnasium:", "'gymnasium:' names nothing."),
     ],
@@ -421,16 +255,6 @@ def test_a_game_that_is_not_there(name: str, message: str) -> None:
         ("FrozenLake-v1", {"actions": ["left"]}, "actions names 1 actions, and the action space"),
         ("Pendulum-v1", {"actions": ["left"]}, "name each action of a Discrete space"),
         ("gymnast/Arithmetic-v0", {}, "is one of Gymnast's own; write 'gymnast/Arithmetic-v0'"),
-        (
-            "Outside-v0",
-            {"make": {"actions": spaces.Sequence(spaces.Discrete(2))}},
-            "gymnasium:Outside-v0 has the action space Sequence(Discrete(2), stack=False); a call",
-        ),
-        (
-            "Outside-v0",
-            {"make": {"observations": spaces.Box(0, 255, (210, 160, 3), np.uint8)}},
-            "an observation is 100800 numbers",
-        ),
     ],
 )
 def test_a_game_that_cannot_be_played_says_why(id: str, settings: Any, message: str) -> None:

@@ -162,6 +162,9 @@ def test_an_input_that_is_only_in_the_working_folder_is_told_the_way_out(
     ]
     ways = ["environment.id=project/store.py:Store", "model={name: project/weights}"]
     assert load_config("project/run.yaml", ways).environment.id == f"{project}/store.py:Store"
+    ways[0] = "environment.id=python:project/store.py:Store"
+    config = load_config("project/run.yaml", ways)
+    assert config.environment.id == f"python:{project}/store.py:Store"
 
 
 def test_a_saved_config_means_the_same_from_every_folder(
@@ -206,6 +209,9 @@ def test_a_run_is_evaluated_and_resumed_from_any_folder(
         ({"environment": {"id": "x:Y", "sandbox": "store.py:Box"}}, "{here}/store.py:Box"),
         ({"environment": {"id": "x:Y", "sandbox": {"backend": "store.py:Box"}}}, "{here}/store.py"),
         ({"environment": {"id": "x:Y", "sandbox": "docker"}}, "'docker'"),
+        ({"environment": {"id": "python:store.py:Store"}}, "'python:{here}/store.py:Store'"),
+        ({"environment": {"id": "gymnasium:store.py:A/Game-v0"}}, "'gymnasium:{here}/store.py:A/"),
+        ({"environment": {"id": "gymnasium:store:Game-v0"}}, "'gymnasium:store:Game-v0'"),
         ({"agent": {"backend": "store.py:Agent"}}, "{here}/store.py:Agent"),
         ({"trackers": ["store.py:Board", "jsonl"]}, "{here}/store.py:Board"),
         ({"trackers": {"store.py:Board": {"url": "x"}}}, "{here}/store.py:Board"),
