@@ -10,6 +10,7 @@ warehouse-warmup-0, ...         the same for four tools that share a state
 trail-grpo-0, -turn_level, ...  four dependent calls and one reward, by how credit is given
 hopeless-without-0, -with       half of the rows give no reward: dynamic sampling
 code-0                          examples/code.yaml
+lake-0                          a game of Gymnasium's, after two steps of demonstrations
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 ARITHMETIC = ROOT / "examples" / "arithmetic.yaml"
 SHOP = ROOT / "examples" / "shop.yaml"
 CODE = ROOT / "examples" / "code.yaml"
+FROZEN_LAKE = ROOT / "examples" / "frozen_lake.yaml"
 TINY = ROOT / "examples" / "tiny.yaml"
 TASKS = ROOT / "benchmarks" / "tasks"
 SEEDS = (0, 1, 2)
@@ -158,6 +160,21 @@ CREDIT: Mapping[str, Settings] = {
     "state_baseline": {"algorithm.name": "state_baseline", "algorithm.gamma": 0.9},
 }
 
+LAKE = {
+    "environment.id": f"{TASKS / 'lake.py'}:Lake",
+    "environment.max_turns": 8,
+    "warmup": {
+        "demonstrations": "solve",
+        "steps": 2,  # so few that most episodes still fail
+        "rows_per_step": 16,
+        "learning_rate": 1e-3,
+    },
+    "algorithm.group_size": 8,
+    "trainer.steps": 12,
+    "trainer.learning_rate": 5e-4,
+    "evaluation": {"rows": 32, "every_steps": 6, "temperature": 1.0},
+}
+
 # With more than one seed.
 SEVERAL_SEEDS = {
     *(("shop", way) for way in WAYS),
@@ -210,6 +227,7 @@ def _jobs() -> dict[str, LearningJob]:
         jobs[f"letters-{name}-0"] = LearningJob("eight steps", TINY, settings)
     jobs["distillation-0"] = LearningJob("alone", SHOP, ALONE)
     jobs["code-0"] = LearningJob("code", CODE, {})
+    jobs["lake-0"] = LearningJob("game", FROZEN_LAKE, LAKE)
     return jobs
 
 

@@ -1,7 +1,8 @@
 """Tools of LangChain, smolagents and the OpenAI Agents SDK, known by their attributes.
 
 None of these packages is imported here, but by whom a tool was made. A tool keeps its name, its
-description and its parameters.
+description and its parameters. What it returns and JSON cannot hold is told as `str` makes it, as
+these libraries do.
 """
 
 import importlib
@@ -12,7 +13,6 @@ from typing import Any
 from gymnast.errors import ToolDefinitionError
 
 _NO_TEXT = ("audio", "image")  # types of smolagents' parameters
-
 
 Read = tuple[Mapping[str, Any], Callable[..., Any]]  # a JSON schema, and what runs calls
 
@@ -37,10 +37,10 @@ def _of_langchain(given: Any) -> Read:
     shown = given.tool_call_schema  # without the arguments that LangChain injects
 
     def invoke(**arguments: Any) -> Any:
-        return given.invoke(arguments)
+        return _told(given.invoke(arguments))
 
     async def ainvoke(**arguments: Any) -> Any:
-        return await given.ainvoke(arguments)
+        return _told(await given.ainvoke(arguments))
 
     is_async = getattr(given, "coroutine", None) is not None
     schema = shown if isinstance(shown, Mapping) else shown.model_json_schema()
@@ -61,18 +61,28 @@ def _of_smolagents(given: Any) -> Read:
         properties[name] = shown
         required += [] if parameter.get("nullable") else [name]
     schema = {"type": "object", "properties": properties, "required": required}
-    return schema, lambda **arguments: given(**arguments)
+    return schema, lambda **arguments: _told(given(**arguments))
 
 
 def _of_agents(given: Any) -> Read:
-    context_of = importlib.import_module(f"{type(given).__module__}_context").ToolContext
+    (base,) = (c for c in type(given).__mro__ if c.__name__ == "FunctionTool")
+    context_of = importlib.import_module(f"{base.__module__}_context").ToolContext
 
     async def invoke(**arguments: Any) -> Any:
         written = json.dumps(arguments)
         context = context_of(None, tool_name=given.name, tool_call_id="", tool_arguments=written)
-        return await given.on_invoke_tool(context, written)
+        return _told(await given.on_invoke_tool(context, written))
 
     return given.params_json_schema, invoke
+
+
+def _told(result: Any) -> Any:
+    """A result, as a text if JSON cannot hold it."""
+    try:
+        json.dumps(result)
+    except (TypeError, ValueError, RecursionError):
+        return str(result)
+    return result
 
 
 # The attributes by which a library's tools are known, and what reads their parameters and function.

@@ -16,6 +16,7 @@ NAMES = {
     "warehouse": f"{TASKS / 'warehouse.py'}:Warehouse",
     "trail": f"{TASKS / 'trail.py'}:Trail",
 }
+LAKE_ACTIONS = ["left", "down", "right", "up"]
 LAMP = {
     "prompt": "Move the lamp to shelf 42.",
     "thing": "lamp",
@@ -115,3 +116,14 @@ def test_states_of_a_trail_are_how_far_it_is_known() -> None:
         return found
 
     assert asyncio.run(states()) == [0, 1, 1, 1, 2]
+
+
+def test_the_demonstrations_of_the_lake_go_different_ways() -> None:
+    env = make(f"{TASKS / 'lake.py'}:Lake", make={"is_slippery": False}, actions=LAKE_ACTIONS)
+    played_ways = set()
+    for seed in range(3):
+        trajectory = asyncio.run(play_solution(env, {"seed": seed}))
+        assert trajectory.reward == 1.0 and trajectory.terminated
+        played_ways.add(str(trajectory.messages))
+    env.close()
+    assert len(played_ways) == 3

@@ -1,6 +1,8 @@
 """Tools of LangChain, smolagents and the OpenAI Agents SDK as they are, in an environment."""
 
+import asyncio
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -115,6 +117,83 @@ def test_tools_for_returns_them_and_they_may_stop(library: str, calls: Calls, pl
     env = Environment.from_tools(tools, stop_tools=["price"])()
     (outcome,) = play(env, calls(("price", {"fruit": "fig"})))
     assert outcome.info["stop_reason"] is StopReason.stop_tool
+
+
+class Fruit:
+    """What JSON cannot hold."""
+
+    def __str__(self) -> str:
+        return "a pear"
+
+
+def misbehave(how: str) -> Any:
+    """Do something wrong.
+
+    Args:
+        how: In which way.
+    """
+    if how == "raise":
+        raise RuntimeError("broken")
+    if how == "hang":
+        HANGING.wait(30)
+    return {"huge": "on " * 10**6, "odd": Fruit()}.get(how, how)
+
+
+HANGING = threading.Event()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_tool_that_misbehaves_harms_its_own_episode_alone(
+    library: str, calls: Calls, play: Play
+) -> None:
+    (tool,) = LIBRARIES[library](misbehave)
+    env = Environment.from_tools([tool])()
+    wrong = [calls(("misbehave", {"how": how})) for how in ("raise", "huge", "odd", "well")]
+    raised, huge, odd, well = (o.messages[0]["content"] for o in play(env, *wrong))
+    assert "broken" in raised or "An error occurred" in raised
+    assert huge == "on " * 10**6 and odd == "a pear" and well == "well"
+    short = Environment.from_tools([tool])(episode_timeout_s=1)
+    try:
+        (outcome,) = play(short, calls(("misbehave", {"how": "hang"})))
+    finally:
+        HANGING.set()
+    assert outcome.info["stop_reason"] is StopReason.timeout
+    HANGING.clear()
+    (outcome,) = play(env, calls(("misbehave", {"how": "well"})))
+    assert outcome.messages[0]["content"] == "well"
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_thousand_episodes_leave_nothing_behind(library: str, calls: Calls) -> None:
+    env = Environment.from_tools(LIBRARIES[library](price), reward=lambda episode: 1.0)()
+
+    async def run() -> list[tuple[str, float]]:
+        said = []
+        for count in range(1000):
+            await env.areset(options={"row": {"prompt": "How much?"}})
+            outcome = await env.act(calls(("price", {"fruit": "fig", "count": count})))
+            last = await env.act({"role": "assistant", "content": "There."})
+            said.append((str(outcome.messages[0]["content"]), last.reward))
+        return said
+
+    assert asyncio.run(run()) == [(f"fig: {3 * count} cents", 1.0) for count in range(1000)]
+    env.close()
+    for thread in threading.enumerate():
+        if "ToolsEnvironment" in thread.name:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_a_subclass_of_the_agents_sdks_tool_is_one_too(calls: Calls, play: Play) -> None:
+    (made,) = openai_agents(price)
+
+    class Own(type(made)):  # type: ignore[misc]
+        """As its own, from another module."""
+
+    fields = {name: getattr(made, name) for name in ("name", "description", "params_json_schema")}
+    own = Own(**fields, on_invoke_tool=made.on_invoke_tool)
+    (outcome,) = play(Environment.from_tools([own])(), calls(("price", {"fruit": "fig"})))
+    assert outcome.messages[0]["content"] == "fig: 3 cents"
 
 
 def test_two_tools_of_a_name_are_refused() -> None:
