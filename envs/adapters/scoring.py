@@ -63,7 +63,7 @@ def score(question: Question, answer: str, timeout_s: float) -> Score:
         raise _unreadable(question, f"{type(error).__name__}: {error}") from error
     with _room:
         process = _idle_process() or _Process()
-        reply = process.ask(pickle.dumps((timeout_s, request)))
+        reply = process.ask(pickle.dumps((timeout_s, sys.path, request)))
         if reply is not None:
             _idle.append(process)
     if reply is None:
@@ -96,7 +96,6 @@ class _Process:
             env={**os.environ, **few},
         )
         self._parent = os.getpid()
-        self._send(pickle.dumps(sys.path))
 
     @property
     def is_usable(self) -> bool:
@@ -105,9 +104,10 @@ class _Process:
 
     def ask(self, request: bytes) -> Any:
         """The reply to a request; None if the process ended."""
-        assert self._process.stdout is not None
+        assert self._process.stdin is not None and self._process.stdout is not None
         try:
-            self._send(request)
+            self._process.stdin.write(request)
+            self._process.stdin.flush()
             line = self._process.stdout.readline()
         except OSError:
             return None
@@ -125,11 +125,6 @@ class _Process:
         if code in (-signal.SIGPROF, -signal.SIGALRM):
             return f"the scorer was ended after {timeout_s:g} s"
         return f"the scorer's process ended with the exit code {code}"
-
-    def _send(self, message: bytes) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(message)
-        self._process.stdin.flush()
 
 
 _room = threading.BoundedSemaphore(os.cpu_count() or 1)

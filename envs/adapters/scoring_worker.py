@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 from contextlib import suppress
+from importlib import import_module
 from typing import Any, BinaryIO
 
 _MEMORY_BYTES = 4 * 2**30
@@ -29,20 +30,17 @@ def main() -> None:
     with suppress(ValueError, OSError):  # a lower limit holds already, or the system has none
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     with suppress(EOFError):
-        sys.path[:] = pickle.load(requests)
         while True:
             replies.write(json.dumps(_reply(requests)) + "\n")
             replies.flush()
 
 
 def _reply(requests: BinaryIO) -> dict[str, Any]:
-    timeout_s, request = pickle.load(requests)
+    timeout_s, sys.path[:], request = pickle.load(requests)
     try:
-        import reasoning_gym
-
         name, module, config, entry, answer = pickle.loads(request)
-        __import__(module)  # which registers a generator of the user's own
-        generator = reasoning_gym.create_dataset(name, size=1, **config)
+        import_module(module)  # which registers a generator of the user's own
+        generator = import_module("reasoning_gym").create_dataset(name, size=1, **config)
     except Exception as error:
         return {"unreadable": f"{type(error).__name__}: {error}"}
     signal.setitimer(signal.ITIMER_PROF, timeout_s)

@@ -40,7 +40,7 @@ gymnasium.register(id="Outside-v0", entry_point=OUTSIDE, disable_env_checker=Tru
 
 @pytest.fixture
 def outside() -> Iterator[Callable[..., Any]]:
-    made: list[Environment] = []
+    made: list[Any] = []
 
     def outside(*, step_timeout_s: float | None = None, **keywords: Any) -> Any:
         env = make("gymnasium:Outside-v0", make=keywords, step_timeout_s=step_timeout_s)

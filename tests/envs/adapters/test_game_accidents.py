@@ -60,7 +60,7 @@ def test_a_game_that_cannot_begin_ends_its_own_episode(calls: Calls, outside: An
 
 
 def test_a_text_that_a_game_cannot_make_ends_its_own_episode(calls: Calls) -> None:
-    env = make("gymnasium:FrozenLake-v1")
+    env: Any = make("gymnasium:FrozenLake-v1")
     env.reset(options={"row": {"seed": 1}})
     env.game.unwrapped.render = lambda: 1 / 0
     outcome = asyncio.run(env.act(calls(("act", {"action": 1}))))
@@ -73,7 +73,12 @@ def test_a_game_that_cannot_be_closed_does_not_stop_the_run(
     outside: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     env = outside()
-    env.game.unwrapped.close = lambda: CLOSED.append(env.game.unwrapped) or 1 / 0
+
+    def close() -> None:
+        CLOSED.append(env.game.unwrapped)
+        raise RuntimeError("stuck")
+
+    env.game.unwrapped.close = close
     env.close()
     assert "cannot be closed" in caplog.text
 

@@ -224,7 +224,7 @@ def test_a_file_registers_a_game(tmp_path: Path) -> None:
         "import gymnasium\n"
         "gymnasium.register('Lake-v0', 'gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv')\n"
     )
-    env = make(f"gymnasium:{tmp_path}/lakes.py:Lake-v0")
+    env: Any = make(f"gymnasium:{tmp_path}/lakes.py:Lake-v0")
     assert env.game.spec.id == "Lake-v0"
     env.close()
 

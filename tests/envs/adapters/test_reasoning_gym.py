@@ -165,6 +165,7 @@ def test_a_scorer_of_ones_own_harms_its_own_episode_alone(
     (tmp_path / "own_questions.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("own_questions")
+    assert answered(make("reasoning_gym:coin_flip"), "no").reward < 1  # a process runs already
     env = make("reasoning_gym:gymnast_own")
     for wrong in ("huge", "gone", "nan", "none"):
         outcome = answered(env, wrong)
@@ -195,7 +196,7 @@ def test_a_thousand_episodes_leave_nothing_behind() -> None:
     for earned in asyncio.run(run()):
         right = [reward for seed, reward in enumerate(earned) if seed % 4]
         assert right == pytest.approx([1.0] * 93)
-        assert len(earned) == 125 and max(earned[::4]) < 0.1
+        assert len(earned) == 125 and max(earned[::4]) < 0.5
     for env in envs:
         env.close()
     for thread in threading.enumerate():
