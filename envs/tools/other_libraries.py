@@ -5,6 +5,7 @@ description and its parameters. What it returns and JSON cannot hold is told as 
 these libraries do.
 """
 
+import asyncio
 import importlib
 import json
 from collections.abc import Callable, Mapping
@@ -73,7 +74,13 @@ def _of_agents(given: Any) -> Read:
         context = context_of(None, tool_name=given.name, tool_call_id="", tool_arguments=written)
         return _told(await given.on_invoke_tool(context, written))
 
-    return given.params_json_schema, invoke
+    def invoke_sync(**arguments: Any) -> Any:
+        return asyncio.run(invoke(**arguments))
+
+    # A sync function runs in the loop's pool of few threads, which calls that hang would fill: so
+    # it has a loop of its own, on the episode's thread.
+    is_sync = getattr(given.on_invoke_tool, "__agents_sync_function_tool__", False)
+    return given.params_json_schema, invoke_sync if is_sync else invoke
 
 
 def _told(result: Any) -> Any:

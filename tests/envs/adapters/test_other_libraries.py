@@ -135,11 +135,11 @@ def misbehave(how: str) -> Any:
     if how == "raise":
         raise RuntimeError("broken")
     if how == "hang":
-        HANGING.wait(30)
+        ENDED.append(HANGING.wait(30))
     return {"huge": "on " * 10**6, "odd": Fruit()}.get(how, how)
 
 
-HANGING = threading.Event()
+HANGING, ENDED = threading.Event(), list[bool]()
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -153,8 +153,10 @@ def test_a_tool_that_misbehaves_harms_its_own_episode_alone(
     assert "broken" in raised or "An error occurred" in raised
     assert huge == "on " * 10**6 and odd == "a pear" and well == "well"
     short = Environment.from_tools([tool])(episode_timeout_s=1)
+    ended = len(ENDED)
     try:
         (outcome,) = play(short, calls(("misbehave", {"how": "hang"})))
+        assert len(ENDED) == ended  # the loop waited for nothing
     finally:
         HANGING.set()
     assert outcome.info["stop_reason"] is StopReason.timeout
@@ -192,7 +194,8 @@ def test_a_subclass_of_the_agents_sdks_tool_is_one_too(calls: Calls, play: Play)
 
     fields = {name: getattr(made, name) for name in ("name", "description", "params_json_schema")}
     own = Own(**fields, on_invoke_tool=made.on_invoke_tool)
-    (outcome,) = play(Environment.from_tools([own])(), calls(("price", {"fruit": "fig"})))
+    said = calls(("price", {"fruit": "fig", "count": 1}))
+    (outcome,) = play(Environment.from_tools([own])(), said)
     assert outcome.messages[0]["content"] == "fig: 3 cents"
 
 
