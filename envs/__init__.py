@@ -10,16 +10,19 @@ messages), `environment/context.py` (its tokens). The rooms, from the bottom up:
     rendering    messages to tokens and back, for any chat template
     boxes        an episode's sandbox, and the fresh one in which its work is graded
     environment  `Environment` and its hooks
+    rubrics      rewards made of named parts
     checking     `check_env`
     builtin      the environments that Gymnast brings along
     adapters     the games and questions of other packages as environments
 """
 
+from gymnast.envs import rubrics
 from gymnast.envs.checking.check import check_env
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.environment.solution import can_solve
 from gymnast.envs.records.assistant import call
 from gymnast.envs.records.episode import CallRecord, Episode, Outcome, ToolError, Turn
+from gymnast.envs.records.score import Score
 from gymnast.envs.registry import make, register, registered
 from gymnast.envs.rendering.renderer import Renderer
 from gymnast.envs.tools.marks import tool
@@ -34,6 +37,7 @@ __all__ = [
     "Episode",
     "Outcome",
     "Renderer",
+    "Score",
     "ToolError",
     "Turn",
     "call",
@@ -42,5 +46,6 @@ __all__ = [
     "make",
     "register",
     "registered",
+    "rubrics",
     "tool",
 ]

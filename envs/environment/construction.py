@@ -119,7 +119,7 @@ def environment_class(
         else:
             others[tool_name] = other
     if reward is not None:
-        members["reward"] = _as_method(reward)
+        members["reward"] = reward if hasattr(reward, "of_environment") else _as_method(reward)
     made: Any = type(base)("ToolsEnvironment", (base,), members)
     tools = with_stop_tools({**made._class_tools, **others}, stop_tools)
     for tool_name in members.keys() & tools.keys():  # marked, so that subclasses see it too

@@ -271,7 +271,7 @@ class EpisodeRunner(HookCalls):
             metrics = await self.scoring_hook("metrics", {}, episode)
         metrics = checked_numbers(metrics, self.blame("metrics"))
         reward, extra = checked_reward(returned, self.blame("reward"))
-        return reward, {"metrics": metrics, **extra}
+        return reward, {**extra, "metrics": metrics | extra.get("metrics", {})}
 
     def solution(self) -> Solution:
         """What `solve` says in the episode that has begun."""

@@ -179,12 +179,13 @@ class Hooks(BoxAccess):
         return None
 
     def reward(self, episode: Episode) -> Any:
-        """Score a finished episode.
+        """Score a finished episode; a class may also set a rubric (`gymnast.envs.rubrics`).
 
         Returns:
             A finite number; or named numbers (`{"format": 0.2, "answer": 0.8}`), whose sum is the
-            reward and which are also in `info["reward_parts"]`; or None if the episode cannot be
-            judged: it is never trained on, and `info["no_reward"]` is True.
+            reward and which are also in `info["reward_parts"]`; or a `Score`, which has metrics
+            beside such numbers; or None if the episode cannot be judged: it is never trained on,
+            and `info["no_reward"]` is True.
         """
         return 0.0
 

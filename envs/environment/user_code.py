@@ -18,6 +18,7 @@ from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.state import EpisodeState
 from gymnast.envs.records.episode import Episode, Turn
 from gymnast.envs.records.messages import read_messages
+from gymnast.envs.records.score import Score
 from gymnast.envs.tools import bugs
 from gymnast.envs.tools.running import call_user_code
 from gymnast.errors import (
@@ -168,10 +169,13 @@ def checked_reward(value: Any, blame: Blame) -> tuple[float, dict[str, Any]]:
     """The value of `reward` as a number, and what `info` says about it.
 
     Raises:
-        UserCodeError: It is neither a finite number nor a mapping of such nor None.
+        UserCodeError: It is no finite number, mapping of such, `Score` or None.
     """
     if value is None:
         return 0.0, {"no_reward": True}
+    if isinstance(value, Score):
+        reward, extra = checked_reward(dict(value.parts), blame)
+        return reward, {**extra, "metrics": checked_numbers(value.metrics, blame)}
     if not isinstance(value, Mapping):
         return checked_number(value, blame), {}
     parts = checked_numbers(value, blame)

@@ -1,0 +1,79 @@
+"""What rubrics look at: the answer of an episode, a place in it, and columns of the row."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jmespath
+
+from gymnast.envs.records.messages import text_of
+from gymnast.envs.rubrics.rubric import Played
+from gymnast.envs.rubrics.searching import search
+from gymnast.errors import ConfigError, DataError
+
+
+def answer_of(episode: Played) -> str:
+    """The text of the last turn, "" if it has none."""
+    if not episode.turns:
+        return ""
+    said = [message for message in episode.messages if message["role"] == "assistant"]
+    return text_of(said[-1]) if said else ""
+
+
+def extracted(text: str, pattern: str | None) -> str | None:
+    """The last place in a text that a pattern matches; None where there is none.
+
+    Args:
+        text: The text.
+        pattern: A regular expression, whose first group is taken if it has one; None takes all.
+    """
+    if pattern is None:
+        return text
+    found = search(pattern, text, last=True)
+    if found is None:
+        return None
+    return found.group(1) if found.re.groups else found.group()
+
+
+def check_column(rubric: str, column: Any) -> None:
+    """Check what names a column.
+
+    Raises:
+        ConfigError: It is no jmespath expression.
+    """
+    if not isinstance(column, str) or not column:
+        raise ConfigError(f"{rubric}: column must be the name of a column, got {column!r:.100}")
+    try:
+        jmespath.compile(column)
+    except jmespath.exceptions.JMESPathError as error:
+        if not column.replace(" ", "").replace("-", "").isidentifier():
+            raise ConfigError(
+                f"{rubric}: column must be the name of a column or a jmespath expression, got "
+                f"{column!r:.100} ({str(error).splitlines()[0]})"
+            ) from error
+
+
+def of_row(row: Mapping[str, Any], column: str, rubric: str) -> Any:
+    """What a row says in a column.
+
+    Args:
+        row: The episode's.
+        column: Its name, or a jmespath expression where the row has none of that name.
+        rubric: Who asks, for errors.
+
+    Raises:
+        DataError: The row has nothing there.
+    """
+    found = row[column] if column in row else _searched(row, column)
+    if found is None:
+        raise DataError(
+            f"{rubric}: the row has nothing in {column!r}, which the answer is compared with; its "
+            f"columns are: {', '.join(map(str, row))} (row: {dict(row)!r:.300})"
+        )
+    return found
+
+
+def _searched(row: Mapping[str, Any], column: str) -> Any:
+    try:
+        return jmespath.search(column, row)
+    except Exception:  # jmespath's functions let Python's own errors through
+        return None
