@@ -56,7 +56,7 @@ ROOMS = {
     "envs.boxes": "sandboxes.backends sandboxes.contract sandboxes.pool",
     "envs.environment": "envs.boxes envs.records envs.rendering envs.tools sandboxes.contract",
     "envs": "envs.environment envs.rendering",
-    "envs.rubrics": "envs.records",
+    "envs.rubrics": "envs.boxes envs.builtin.code envs.records sandboxes.contract",
     "envs.checking": "envs.environment envs.records envs.tools",
     "envs.builtin": "envs.boxes envs.environment envs.records envs.tools sandboxes.contract",
     "envs.adapters": "envs.environment envs.records envs.tools",
@@ -79,7 +79,7 @@ ROOMS = {
     "trainers.algorithms": "trainers.base",
     "trainers.distributed": "",
     "trainers.rollouts": (
-        "agents envs envs.boxes envs.environment trainers.base "
+        "agents envs envs.boxes envs.environment envs.rubrics trainers.base "
         "trainers.conversations trainers.data trainers.distributed"
     ),
     "trainers.cluster": (

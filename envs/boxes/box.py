@@ -56,11 +56,18 @@ class EpisodeBox(ForwardingSandbox):
     Args:
         settings: Where boxes come from.
         prepare: Called with the box before anything else runs there.
+        purpose: Of the pool that it is taken from. Who holds a box while another one is waited for
+            takes them from two pools, or they wait in a circle.
     """
 
-    def __init__(self, settings: BoxSettings, prepare: Callable[[Sandbox], object]) -> None:
+    def __init__(
+        self,
+        settings: BoxSettings,
+        prepare: Callable[[Sandbox], object],
+        purpose: str = "",
+    ) -> None:
         self.broke: SandboxBroken | SandboxDead | None = None
-        self._settings = settings
+        self._settings, self._purpose = settings, purpose
         self._prepare = prepare
         self._box: Sandbox | None = None
         self._closed = False
@@ -78,7 +85,7 @@ class EpisodeBox(ForwardingSandbox):
         Raises:
             SandboxError: None is available.
         """
-        box = await self._settings.pool().atake()
+        box = await self._settings.pool(self._purpose).atake()
         await in_background(lambda: self._put(box))
 
     @property

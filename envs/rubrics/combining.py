@@ -189,7 +189,7 @@ def gate(*scorers: Scorer, least: float = 1.0, **named: Scorer) -> Gate:
     parts = _parts("gate", scorers, named)
     if len(parts) != 2:
         raise ConfigError(f"gate: takes a condition and a rubric behind it, got {len(parts)}")
-    return Gate(*parts, least)
+    return Gate(parts[0], parts[1], least)
 
 
 async def together(begun: Sequence[Any]) -> list[Any]:

@@ -9,6 +9,7 @@ from gymnast.envs.records.messages import text_of
 from gymnast.envs.rubrics.rubric import Played
 from gymnast.envs.rubrics.searching import search
 from gymnast.errors import ConfigError, DataError
+from gymnast.types import Message
 
 
 def answer_of(episode: Played) -> str:
@@ -17,6 +18,13 @@ def answer_of(episode: Played) -> str:
         return ""
     said = [message for message in episode.messages if message["role"] == "assistant"]
     return text_of(said[-1]) if said else ""
+
+
+def prompt_of(episode: Played) -> list[Message]:
+    """The messages before the policy's first one."""
+    said = [i for i, message in enumerate(episode.messages) if message["role"] == "assistant"]
+    own = said[-len(episode.turns) :] if episode.turns else []
+    return list(episode.messages[: own[0]] if own else episode.messages)
 
 
 def extracted(text: str, pattern: str | None) -> str | None:

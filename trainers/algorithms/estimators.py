@@ -171,6 +171,11 @@ def discounted(rewards: Sequence[float], gamma: float) -> torch.Tensor:
     return torch.tensor(backwards[::-1])
 
 
+def _weight_of(part: str, weights: Mapping[str, float]) -> float:
+    """The weight of a part, or of the function that named it: "judged" of "judged/polite"."""
+    return weights.get(part, weights.get(part.partition("/")[0], 1.0))
+
+
 def weighted_parts(batch: RewardBatch, weights: Mapping[str, float] | None) -> torch.Tensor:
     """The weighted sum of the parts of the reward, each standardised within the group, [N].
 
@@ -191,5 +196,5 @@ def weighted_parts(batch: RewardBatch, weights: Mapping[str, float] | None) -> t
     used = {**batch.weights, **(weights or {})}
     total = torch.zeros_like(batch.rewards * 1.0)
     for name, values in parts.items():
-        total += used.get(name, 1.0) * in_groups(standardised, values * 1.0, batch.group)
+        total += _weight_of(name, used) * in_groups(standardised, values * 1.0, batch.group)
     return total

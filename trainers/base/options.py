@@ -8,7 +8,9 @@ Their annotations say which values they take; one without a default has to be gi
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields
 from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, ValidationError, create_model
@@ -36,6 +38,18 @@ def options_of(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
     }
 
 
+def arguments_of(made: Any) -> dict[str, tuple[Any, Any]]:
+    """The arguments of a dataclass, as `options_of` gives the options of a function."""
+    hints = get_type_hints(made, include_extras=True)
+    return {one.name: (hints[one.name], _default(one)) for one in fields(made) if one.init}
+
+
+def _default(one: Field[Any]) -> Any:
+    if one.default_factory is not MISSING:
+        return one.default_factory()
+    return ... if one.default is MISSING else one.default
+
+
 def checked_options(fields: Fields, given: Mapping[str, Any], section: str) -> dict[str, Any]:
     """Every option: as given, else its default.
 
@@ -49,7 +63,9 @@ def checked_options(fields: Fields, given: Mapping[str, Any], section: str) -> d
     """
     config = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
     kinds: dict[str, Any] = dict(fields)
-    model = create_model("Options", __config__=config, **kinds)
+    with warnings.catch_warnings():  # an option may be called as something that models have
+        warnings.filterwarnings("ignore", message="Field name")
+        model = create_model("Options", __config__=config, **kinds)
     try:
         checked = model.model_validate(dict(given))
     except ValidationError as error:

@@ -238,14 +238,19 @@ class RewardSection(Settings):
     model_config = ConfigDict(extra="allow")
 
     function: CodeName
-    """The function, as "module:function" or "path/to/file.py:function", or overlong."""
+    """The function, as "module:function" or "path/to/file.py:function", overlong, or a rubric: one
+    that is made in a file, or a kind (exact, numeric, regex, json_schema, result_set, unit_tests,
+    judge) with its arguments as further keys."""
+    name: str | None = None
+    """What its part of the reward is called; by default, as the function."""
     weight: Number = 1.0
     """Multiplies what the function returns."""
 
     @property
     def named(self) -> tuple[str, float, dict[str, Any]]:
         """The function's name, its weight and its options, as `load_rewards` takes them."""
-        return self.function, self.weight, dict(self.model_extra or {})
+        name = {} if self.name is None else {"name": self.name}
+        return self.function, self.weight, {**name, **(self.model_extra or {})}
 
 
 _Sampling: Any = sampling_keys(optional=False)

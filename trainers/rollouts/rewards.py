@@ -12,15 +12,17 @@
             return None                       # the episode is left out
         return await ask_a_judge(trajectory.messages, trajectory.row["answer"])
 
-Keyword-only arguments are options, which stand beside the weight: `overlong`, the one function that
-comes with Gymnast, has `limit` and `buffer`.
+Keyword-only arguments are options, which stand beside the weight: `overlong`, for instance, has
+`limit` and `buffer`. A rubric (`gymnast.envs.rubrics`) is named by its kind, with what it is made
+with as options, `{function: exact, column: city}`, or by where it is: `my_rewards.py:polite`.
 
 A function gets the whole `Trajectory`: messages, row, stop reason, token ids, turns. All functions
 run at once as soon as an episode ends, while other episodes go on; sync ones may run on several
 threads at the same time. Their weighted sum is added to the reward of the last turn. Each value is
 kept, unweighted, in `Trajectory.reward_parts` under the function's name, beside the environment's
-parts ("environment", if it named none). No function is called for an episode whose box the policy
-broke: its reward is 0.
+parts ("environment", if it named none); a function that names parts of its own, by a mapping or a
+`Score`, has one for each: "judged/polite". No function is called for an episode whose box the
+policy broke: its reward is 0.
 """
 
 import asyncio
@@ -31,13 +33,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from gymnast.envs import Score, rubrics
 from gymnast.envs.boxes.box import BROKEN
-from gymnast.envs.environment.user_code import Blame, call_hook, checked_number
+from gymnast.envs.environment.user_code import Blame, call_hook, checked_number, checked_numbers
 from gymnast.errors import ConfigError
 from gymnast.lookup import Names
 from gymnast.threads import EpisodeThread
 from gymnast.trainers.base.key_hints import unknown_key
-from gymnast.trainers.base.options import checked_options, options_of
+from gymnast.trainers.base.options import arguments_of, checked_options, options_of
 from gymnast.trainers.base.settings import Positive
 from gymnast.types import Trajectory
 
@@ -74,7 +77,9 @@ def _check_overlong(section: str, limit: int, buffer: int) -> None:
         )
 
 
-REWARDS: Names[Callable[..., Any]] = Names("reward", "gymnast.rewards", {"overlong": overlong})
+REWARDS: Names[Callable[..., Any]] = Names(
+    "reward", "gymnast.rewards", {"overlong": overlong, **rubrics.KINDS}
+)
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,8 @@ class Reward:
 
     Attributes:
         name: Names its part of the reward, and the function in errors.
-        function: Maps a `Trajectory` to a finite number, or to None to leave the episode out; sync
-            or async.
+        function: Maps a `Trajectory` to a finite number, to several by name, to a `Score`, or to
+            None to leave the episode out; sync or async.
         weight: The number is multiplied by it.
     """
 
@@ -106,13 +111,15 @@ def load_rewards(named: Sequence[tuple[str, float, Mapping[str, Any]]]) -> list[
     rewards: dict[str, Reward] = {}
     for index, (path, weight, options) in enumerate(named):
         field = f"rewards.{index}.function"
-        name = path.rpartition(":")[2]
+        found, options = REWARDS.find(path, field), dict(options)
+        named_here = "name" not in options_of(found) and options.pop("name", None)
+        name = named_here or path.rpartition(":")[2]
         if name in rewards or name == OWN:
             raise ConfigError(
-                f"{field}: another part of the reward is called {name!r} already; rename the "
-                "function, or leave one of them out"
+                f"{field}: another part of the reward is called {name!r} already; give this one a "
+                "name of its own (`name: ...`), or leave one of them out"
             )
-        function = _with_options(REWARDS.find(path, field), options, f"rewards.{index}")
+        function = _with_options(found, options, f"rewards.{index}")
         rewards[name] = Reward(name, function, weight)
     return list(rewards.values())
 
@@ -126,10 +133,12 @@ def _with_options(
         ConfigError: It cannot be called with a trajectory; it has no such option, one has another
             kind of value, one is missing, or two do not go together.
     """
+    if isinstance(function, type) and issubclass(function, rubrics.Rubric):
+        return _rubric(function, options, section)
     fields = options_of(function)
     _check_takes_a_trajectory(function, fields, section)
     if unknown := [name for name in options if name not in fields]:
-        known = ["function", "weight", *fields]
+        known = ["function", "weight", "name", *fields]
         raise ConfigError("\n".join(unknown_key(section, name, known) for name in unknown))
     if not fields:
         return function
@@ -137,6 +146,22 @@ def _with_options(
     if function is overlong:
         _check_overlong(section, **checked)
     return partial(function, **checked)
+
+
+def _rubric(kind: type[rubrics.Rubric], options: Mapping[str, Any], section: str) -> rubrics.Rubric:
+    """A rubric that is made with options.
+
+    Raises:
+        ConfigError: As for `_with_options`.
+    """
+    fields = arguments_of(kind)
+    if unknown := [name for name in options if name not in fields]:
+        known = ["function", "weight", "name", *fields]
+        raise ConfigError("\n".join(unknown_key(section, name, known) for name in unknown))
+    try:
+        return kind(**checked_options(fields, options, section))
+    except ConfigError as error:
+        raise ConfigError(f"{section}: {error}") from error
 
 
 def _check_takes_a_trajectory(
@@ -183,11 +208,16 @@ async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Traj
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
-    if any(value is None for value in outcomes):
+    if any(score is None for score in outcomes):
         return None
-    values = {reward.name: value for reward, value in zip(rewards, outcomes, strict=True)}
-    added = sum(reward.weight * values[reward.name] for reward in rewards)
-    parts = {**(trajectory.reward_parts or {OWN: own}), **values}
+    added = sum(
+        reward.weight * score.reward for reward, score in zip(rewards, outcomes, strict=True)
+    )
+    parts = dict(trajectory.reward_parts or {OWN: own})
+    metrics = dict(trajectory.metrics)
+    for score in outcomes:
+        parts |= score.parts
+        metrics |= score.metrics
     turn_rewards = list(trajectory.turn_rewards)
     turn_rewards[-1] += added
     token_rewards = list(trajectory.token_rewards)
@@ -195,13 +225,17 @@ async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Traj
     if token_rewards and end > start:
         token_rewards[end - 1] += added
     return replace(
-        trajectory, turn_rewards=turn_rewards, token_rewards=token_rewards, reward_parts=parts
+        trajectory,
+        turn_rewards=turn_rewards,
+        token_rewards=token_rewards,
+        reward_parts=parts,
+        metrics=metrics,
     )
 
 
 def _check_names(trajectory: Trajectory, rewards: Sequence[Reward]) -> None:
     """Check that no reward function has the name of another, or of a part by the environment."""
-    taken = set(trajectory.reward_parts) or {OWN}
+    taken = {name.partition("/")[0] for name in trajectory.reward_parts} or {OWN}
     for reward in rewards:
         if reward.name in taken:
             raise ConfigError(
@@ -212,13 +246,32 @@ def _check_names(trajectory: Trajectory, rewards: Sequence[Reward]) -> None:
 
 
 async def _outcome(reward: Reward, trajectory: Trajectory) -> Any:
-    """The number, None, or the exception, which is returned so that it cancels no others."""
+    """The `Score`, None, or the exception, which is returned so that it cancels no others."""
     blame = Blame("rewards", reward.name, trajectory.row)
     thread = EpisodeThread(f"gymnast-reward-{reward.name}")
+    function, named = reward.function, isinstance(reward.function, rubrics.Rubric)
+    if isinstance(function, rubrics.Rubric):
+        function = partial(function.scored, name=reward.name)
     try:
-        value = await call_hook(reward.function, trajectory, thread=thread, blame=blame)
-        return None if value is None else checked_number(value, blame)
+        value = await call_hook(function, trajectory, thread=thread, blame=blame)
+        if value is None:
+            return None
+        return _score(value, "" if named else reward.name, blame)
     except Exception as error:
         return error
     finally:
         thread.stop()
+
+
+def _score(value: Any, name: str, blame: Blame) -> Score:
+    """What a function returned, with whole names.
+
+    Raises:
+        UserCodeError: It is no finite number, mapping of such or `Score`.
+    """
+    if not isinstance(value, Score | Mapping):
+        return Score({name: checked_number(value, blame)})
+    score = value if isinstance(value, Score) else Score(value)
+    parts = checked_numbers(score.parts, blame)
+    metrics = checked_numbers(score.metrics, blame)
+    return Score({"/".join(filter(None, (name, part))): parts[part] for part in parts}, metrics)

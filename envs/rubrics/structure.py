@@ -1,0 +1,165 @@
+"""Rubrics for the form of an answer: a regular expression, and JSON that fits a schema."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema.validators import extend
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from gymnast.envs.rubrics.reading import answer_of, check_column, extracted, of_row
+from gymnast.envs.rubrics.rubric import Played, Rubric
+from gymnast.envs.rubrics.searching import TIMEOUT_S, check_pattern, search
+from gymnast.errors import ConfigError, DataError
+
+FENCED = r"(?s)```[ \t]*+\w*+[ \t]*+\n(.*?)\n?[ \t]*+```"
+
+
+@dataclass(frozen=True)
+class Regex(Rubric):
+    """1.0 where a regular expression matches in the answer, else 0.0.
+
+    Args:
+        pattern: In the syntax of the package `regex`, which is that of `re` and more.
+        whole: Whether it has to match all of the answer.
+        ignore_case: Whether "a" matches "A".
+        timeout_s: How much processor time a search may take, in seconds, counted over all threads
+            of the process. A pattern that takes longer is the author's mistake, as an exception in
+            `reward` is, whatever the policy wrote.
+    """
+
+    name: ClassVar[str] = "regex"
+    pattern: str
+    whole: bool = False
+    ignore_case: bool = False
+    timeout_s: float = TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        check_pattern("regex", "pattern", self.pattern)
+        if isinstance(self.timeout_s, bool) or not self.timeout_s > 0:
+            raise ConfigError(f"regex: timeout_s must be a number > 0, got {self.timeout_s!r}")
+
+    def score(self, episode: Played, environment: Any = None) -> float:
+        """Whether it matches."""
+        options = {"whole": self.whole, "ignore_case": self.ignore_case}
+        found = search(self.pattern, answer_of(episode), timeout_s=self.timeout_s, **options)
+        return float(found is not None)
+
+
+@dataclass(frozen=True)
+class JsonSchema(Rubric):
+    """1.0 where the answer is JSON that fits a schema (draft 2020-12), else 0.0.
+
+    Where the answer has a fenced block, its last one is read instead of the whole.
+
+    Args:
+        schema: The schema, or the column of the row that has it. References lead to places in the
+            schema itself; nothing is fetched.
+        extract: A regular expression; its last match in the answer is read, or what its first group
+            matches.
+    """
+
+    name: ClassVar[str] = "json_schema"
+    schema: Mapping[str, Any] | str
+    extract: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.schema, str):
+            check_column("json_schema", self.schema)
+        elif problem := _schema_problem(self.schema):
+            raise ConfigError(f"json_schema: schema {problem}")
+        if self.extract is not None:
+            check_pattern("json_schema", "extract", self.extract)
+
+    def score(self, episode: Played, environment: Any = None) -> float:
+        """Whether it fits."""
+        value, is_json = json_in(answer_of(episode), self.extract)
+        schema = self._schema_of(episode)
+        return float(is_json and _fits(value, schema))
+
+    def _schema_of(self, episode: Played) -> Any:
+        if not isinstance(self.schema, str):
+            return self.schema
+        schema = of_row(episode.row, self.schema, "json_schema")
+        if isinstance(schema, str):  # as datasets keep what has no fixed columns
+            schema, _ = parsed_json(schema)
+        if problem := _schema_problem(schema):
+            raise DataError(
+                f"json_schema: column {self.schema!r} {problem} (row: {dict(episode.row)!r:.300})"
+            )
+        return schema
+
+
+def json_in(answer: str, extract: str | None = None) -> tuple[Any, bool]:
+    """The JSON value in an answer, and whether there is one.
+
+    Args:
+        answer: The text.
+        extract: See `JsonSchema`; without one, the last fenced block or all of the answer.
+    """
+    text = extracted(answer, extract)
+    if extract is None:
+        text = extracted(answer, FENCED) or answer
+    return (None, False) if text is None else parsed_json(text)
+
+
+def parsed_json(text: str) -> tuple[Any, bool]:
+    """A value from JSON, and whether the text is JSON, which has no NaN and no infinity."""
+    try:
+        return json.loads(text, parse_constant=_no_constant), True
+    except (ValueError, RecursionError):
+        return None, False
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(text)
+
+
+def _schema_problem(schema: Any) -> str:
+    """What is wrong with a schema; "" if nothing is."""
+    if not isinstance(schema, Mapping | bool):
+        return f"must be a JSON schema, got {schema!r:.200}"
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        return f"is no valid JSON schema: {error.message:.200}"
+    return ""
+
+
+def _fits(value: Any, schema: Any) -> bool:
+    validator = _validator()(schema, registry=Registry())
+    try:
+        return bool(validator.is_valid(value))
+    except Unresolvable as error:
+        raise ConfigError(
+            f"json_schema: the schema refers to {error.ref!r:.200}, which is not in it; put that "
+            "into its $defs"
+        ) from error
+    except RecursionError:  # a value that is nested too deeply to be looked at
+        return False
+
+
+@cache
+def _validator() -> Any:
+    """The validator of draft 2020-12, whose patterns cannot take forever."""
+    own = {"pattern": _pattern, "patternProperties": _pattern_properties}
+    return extend(Draft202012Validator, own)  # type: ignore[no-untyped-call]
+
+
+def _pattern(validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[ValidationError]:
+    if isinstance(value, str) and search(pattern, value) is None:
+        yield ValidationError(f"{value!r:.100} does not match {pattern!r}")
+
+
+def _pattern_properties(
+    validator: Any, patterns: Mapping[str, Any], value: Any, schema: Any
+) -> Iterator[ValidationError]:
+    for pattern, inner in patterns.items() if isinstance(value, Mapping) else ():
+        for key, below in value.items():
+            if search(pattern, key) is not None:
+                yield from validator.descend(below, inner, path=key, schema_path=pattern)
