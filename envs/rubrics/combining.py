@@ -43,6 +43,10 @@ class Weighted(Rubric):
     scorer: Scorer
     weight: float
 
+    def own_name(self) -> str:
+        """That of what is weighted."""
+        return name_of(self.scorer)
+
     def score(self, episode: Played, environment: Any = None) -> Any:
         """The rubric's score, times the weight."""
         return Sum((Part("", self.scorer, self.weight),)).score(episode, environment)
@@ -248,11 +252,17 @@ def _parts(kind: str, scorers: Sequence[Scorer], named: Mapping[str, Scorer]) ->
 
 
 def _name(kind: str, scorer: Scorer) -> str:
-    inner = scorer.scorer if isinstance(scorer, Weighted) else scorer
-    name = inner.name if isinstance(inner, Rubric) else getattr(inner, "__name__", "")
-    if not name or name == "<lambda>":
+    if not (name := name_of(scorer)):
         raise ConfigError(f"{kind}: {scorer!r:.100} has no name; give it one: {kind}(name=...)")
-    return str(name)
+    return name
+
+
+def name_of(scorer: Scorer) -> str:
+    """What a rubric or function is called where nobody names it; "" if it has no name."""
+    if isinstance(scorer, Rubric):
+        return scorer.own_name()
+    name = str(getattr(scorer, "__name__", ""))
+    return "" if name == "<lambda>" else name
 
 
 def _check_scorer(kind: str, scorer: Any) -> None:

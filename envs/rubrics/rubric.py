@@ -57,6 +57,10 @@ class Rubric(ABC):
 
     name: ClassVar[str] = ""  # of its part of the reward, unless it is given another one
 
+    def own_name(self) -> str:
+        """What its part is called where nobody names it; "" for one that is made of parts."""
+        return self.name
+
     @abstractmethod
     def score(self, episode: Played, environment: Any = None) -> Any:
         """Score an episode.
@@ -76,7 +80,7 @@ class Rubric(ABC):
 
     def scored(self, episode: Played, *, environment: Any = None, name: str | None = None) -> Any:
         """The same for an environment's episode, or under another name."""
-        own = self.name if name is None else name
+        own = self.own_name() if name is None else name
         found = begin(self, own, episode, environment)
         if inspect.isawaitable(found):
             return later(found, partial(_with_names, own))

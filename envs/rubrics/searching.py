@@ -29,6 +29,17 @@ def check_pattern(rubric: str, option: str, pattern: Any) -> None:
         ) from error
 
 
+def check_timeout(rubric: str, timeout_s: Any) -> None:
+    """Check a limit of processor time.
+
+    Raises:
+        ConfigError: It is no number of seconds above 0.
+    """
+    number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+    if not number or not timeout_s > 0:
+        raise ConfigError(f"{rubric}: timeout_s must be a number > 0, got {timeout_s!r:.100}")
+
+
 def search(
     pattern: str,
     text: str,

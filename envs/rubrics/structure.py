@@ -14,7 +14,7 @@ from referencing.exceptions import Unresolvable
 
 from gymnast.envs.rubrics.reading import answer_of, check_column, extracted, of_row
 from gymnast.envs.rubrics.rubric import Played, Rubric
-from gymnast.envs.rubrics.searching import TIMEOUT_S, check_pattern, search
+from gymnast.envs.rubrics.searching import TIMEOUT_S, check_pattern, check_timeout, search
 from gymnast.errors import ConfigError, DataError
 
 FENCED = r"(?s)```[ \t]*+\w*+[ \t]*+\n(.*?)\n?[ \t]*+```"
@@ -41,8 +41,7 @@ class Regex(Rubric):
 
     def __post_init__(self) -> None:
         check_pattern("regex", "pattern", self.pattern)
-        if isinstance(self.timeout_s, bool) or not self.timeout_s > 0:
-            raise ConfigError(f"regex: timeout_s must be a number > 0, got {self.timeout_s!r}")
+        check_timeout("regex", self.timeout_s)
 
     def score(self, episode: Played, environment: Any = None) -> float:
         """Whether it matches."""
@@ -62,11 +61,13 @@ class JsonSchema(Rubric):
             schema itself; nothing is fetched.
         extract: A regular expression; its last match in the answer is read, or what its first group
             matches.
+        timeout_s: For each search for a pattern of the schema, as for `Regex`.
     """
 
     name: ClassVar[str] = "json_schema"
     schema: Mapping[str, Any] | str
     extract: str | None = None
+    timeout_s: float = TIMEOUT_S
 
     def __post_init__(self) -> None:
         if isinstance(self.schema, str):
@@ -75,12 +76,13 @@ class JsonSchema(Rubric):
             raise ConfigError(f"json_schema: schema {problem}")
         if self.extract is not None:
             check_pattern("json_schema", "extract", self.extract)
+        check_timeout("json_schema", self.timeout_s)
 
     def score(self, episode: Played, environment: Any = None) -> float:
         """Whether it fits."""
         value, is_json = json_in(answer_of(episode), self.extract)
         schema = self._schema_of(episode)
-        return float(is_json and _fits(value, schema))
+        return float(is_json and _fits(value, schema, self.timeout_s))
 
     def _schema_of(self, episode: Played) -> Any:
         if not isinstance(self.schema, str):
@@ -128,11 +130,17 @@ def _schema_problem(schema: Any) -> str:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         return f"is no valid JSON schema: {error.message:.200}"
+    text = json.dumps(schema, default=str)
+    if '"unevaluatedProperties"' in text and '"patternProperties"' in text:
+        return (
+            "has unevaluatedProperties and patternProperties, which together search without a "
+            "limit of time; write additionalProperties"
+        )
     return ""
 
 
-def _fits(value: Any, schema: Any) -> bool:
-    validator = _validator()(schema, registry=Registry())
+def _fits(value: Any, schema: Any, timeout_s: float) -> bool:
+    validator = _validator(timeout_s)(schema, registry=Registry())
     try:
         return bool(validator.is_valid(value))
     except Unresolvable as error:
@@ -145,21 +153,33 @@ def _fits(value: Any, schema: Any) -> bool:
 
 
 @cache
-def _validator() -> Any:
+def _validator(timeout_s: float) -> Any:
     """The validator of draft 2020-12, whose patterns cannot take forever."""
-    own = {"pattern": _pattern, "patternProperties": _pattern_properties}
+
+    def pattern(validator: Any, wanted: str, value: Any, schema: Any) -> Iterator[ValidationError]:
+        if isinstance(value, str) and search(wanted, value, timeout_s=timeout_s) is None:
+            yield ValidationError(f"{value!r:.100} does not match {wanted!r}")
+
+    def pattern_properties(
+        validator: Any, patterns: Mapping[str, Any], value: Any, schema: Any
+    ) -> Iterator[ValidationError]:
+        for wanted, inner in patterns.items() if isinstance(value, Mapping) else ():
+            for key, below in value.items():
+                if search(wanted, key, timeout_s=timeout_s) is not None:
+                    yield from validator.descend(below, inner, path=key, schema_path=wanted)
+
+    def additional_properties(
+        validator: Any, inner: Any, value: Any, schema: Mapping[str, Any]
+    ) -> Iterator[ValidationError]:
+        named, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+        for key, below in value.items() if isinstance(value, Mapping) else ():
+            known = key in named or any(search(p, key, timeout_s=timeout_s) for p in patterns)
+            if not known:
+                yield from validator.descend(below, inner, path=key)
+
+    own = {
+        "pattern": pattern,
+        "patternProperties": pattern_properties,
+        "additionalProperties": additional_properties,
+    }
     return extend(Draft202012Validator, own)  # type: ignore[no-untyped-call]
-
-
-def _pattern(validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[ValidationError]:
-    if isinstance(value, str) and search(pattern, value) is None:
-        yield ValidationError(f"{value!r:.100} does not match {pattern!r}")
-
-
-def _pattern_properties(
-    validator: Any, patterns: Mapping[str, Any], value: Any, schema: Any
-) -> Iterator[ValidationError]:
-    for pattern, inner in patterns.items() if isinstance(value, Mapping) else ():
-        for key, below in value.items():
-            if search(pattern, key) is not None:
-                yield from validator.descend(below, inner, path=key, schema_path=pattern)

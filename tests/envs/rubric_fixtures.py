@@ -39,7 +39,7 @@ def score(rubric: Any, episode: Any) -> Score | None:
     return found
 
 
-def reward(rubric: Any, answer: str, **row: Any) -> float:
+def reward(rubric: Any, answer: str, /, **row: Any) -> float:
     """What an answer earns."""
     found = score(rubric, played(answer, row))
     assert found is not None

@@ -1,4 +1,4 @@
-"""What holds for every kind of rubric: named, deterministic, picklable, alike wherever it is used."""
+"""What holds for every kind of rubric: named, deterministic, picklable, alike everywhere."""
 
 import asyncio
 import pickle
@@ -53,9 +53,7 @@ CASES = {
         rubrics.all_of(rubrics.exact(), rubrics.regex("^B")), "Bern", "Oslo", {"answer": "Bern"}
     ),
     "weighted": Case(rubrics.weighted(rubrics.exact(), 1.0), "Bern", "Oslo", {"answer": "Bern"}),
-    "weighted_sum": Case(
-        rubrics.weighted_sum(rubrics.exact()), "Bern", "Oslo", {"answer": "Bern"}
-    ),
+    "weighted_sum": Case(rubrics.weighted_sum(rubrics.exact()), "Bern", "Oslo", {"answer": "Bern"}),
     "gate": Case(
         rubrics.gate(rubrics.regex("^B"), rubrics.exact()), "Bern", "Oslo", {"answer": "Bern"}
     ),
@@ -92,11 +90,7 @@ def trajectory(case: Case, answer: str) -> Trajectory:
 def outcome(reward: Any, case: Case, answer: str) -> Any:
     """The last info of an episode of a class with this reward."""
 
-    class Answering(Environment):
-        pass
-
-    Answering.reward = reward
-    environment = Answering()
+    environment = type("Answering", (Environment,), {"reward": reward})()
 
     async def play() -> Any:
         await environment.areset(options={"row": {"prompt": "Go.", **case.row}})
