@@ -1,6 +1,7 @@
 """The examples that take seconds, run as a user runs them."""
 
 import ast
+import asyncio
 import json
 import runpy
 import subprocess
@@ -12,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from chat_fixtures import Endpoint, says
 from command_fixtures import CommandLine
-from gymnast.trainers import load_rollouts
+from gymnast.trainers import load_rollouts, play_solution
 
 ROOT = Path(__file__).parent.parent
 
@@ -64,6 +65,20 @@ def test_an_endpoint_plays_the_user_of_an_example(endpoint: Endpoint, tmp_path: 
     talks = [request["messages"] for request in endpoint.requests]
     assert all(request["model"] == "my-model" for request in endpoint.requests)
     assert all(talk[0]["content"].startswith("You are a customer") for talk in talks)
+
+
+def test_the_example_of_rubrics_reports_every_part(tmp_path: Path) -> None:
+    report = runpy.run_path(str(ROOT / "examples/rubrics.py"))["Report"]()
+    row = {"prompt": "Go.", "city": "Bern", "celsius": -3}
+    solved = asyncio.run(play_solution(report, row))
+    assert solved.reward == 1.0
+    shares = {"report/city": 0.25, "report/celsius": 0.5, "report/brief": 0.25}
+    assert solved.reward_parts == shares
+
+    run = tmp_path / "run"
+    in_a_process("train", "examples/rubrics.yaml", f"output_dir={run}")
+    (trained,) = [line for line in lines(run / "metrics.jsonl") if "loss" in line]
+    assert {"reward_parts/names_the_city", "reward_parts/report", "rubrics/json"} <= {*trained}
 
 
 def test_the_loop_on_one_page_learns() -> None:

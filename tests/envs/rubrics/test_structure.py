@@ -110,7 +110,7 @@ def test_references_lead_into_the_schema_and_nowhere_else() -> None:
 
 
 def test_further_properties_are_those_that_no_name_and_no_pattern_has() -> None:
-    closed = {"properties": {"a": {}}, "patternProperties": {"^x-": {}}}
+    closed: dict[str, Any] = {"properties": {"a": {}}, "patternProperties": {"^x-": {}}}
     rubric = rubrics.json_schema({**closed, "additionalProperties": False})
     answers = ('{"a": 1, "x-b": 2}', '{"a": 1, "b": 2}', "[1]")
     assert [reward(rubric, answer) for answer in answers] == [1, 0, 1]
