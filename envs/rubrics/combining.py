@@ -10,7 +10,6 @@ Each part is reported twice: what it adds to the reward is a part of the reward 
 Sync parts run one after another, async ones at the same time.
 """
 
-import asyncio
 import inspect
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from gymnast.envs.records.score import Score
-from gymnast.envs.rubrics.rubric import Played, Rubric, Scorer, begin, joined, later
+from gymnast.envs.rubrics.later import Later, Together, give_up
+from gymnast.envs.rubrics.rubric import Played, Rubric, Scorer, begin, joined
 from gymnast.errors import ConfigError
 from gymnast.threads import in_background
 
@@ -65,14 +65,11 @@ class Sum(Rubric):
             for part in self.parts:
                 begun.append(part.begin(episode, environment))
         except BaseException:
-            _drop(begun)
+            give_up(begun)
             raise
         if any(map(inspect.isawaitable, begun)):
-            return self._later(begun)
+            return Later(Together(begun), self._sum)
         return self._sum(begun)
-
-    async def _later(self, begun: Sequence[Any]) -> Score | None:
-        return self._sum(await together(begun))
 
     def _sum(self, found: Sequence[Score | None]) -> Score | None:
         parts: dict[str, float] = {}
@@ -97,8 +94,11 @@ class Gate(Rubric):
     def score(self, episode: Played, environment: Any = None) -> Any:
         """What is behind the gate, or 0."""
         found = self.condition.begin(episode, environment)
-        if inspect.isawaitable(found):
-            return self._later(found, episode, environment)
+        if inspect.isawaitable(found):  # then off the event loop, as what is behind may be sync
+            return Later(
+                found,
+                lambda known: in_background(partial(self._after, known, episode, environment)),
+            )
         return self._after(found, episode, environment)
 
     def _after(self, found: Score | None, episode: Played, environment: Any) -> Any:
@@ -110,13 +110,8 @@ class Gate(Rubric):
             return Score({self.then.name: 0.0}, reported)
         rest = Sum((self.then,)).score(episode, environment)
         if inspect.isawaitable(rest):
-            return later(rest, partial(_reporting, reported))
+            return Later(rest, partial(_reporting, reported))
         return _reporting(reported, rest)
-
-    async def _later(self, condition: Any, episode: Played, environment: Any) -> Any:
-        found = await condition
-        after = await in_background(partial(self._after, found, episode, environment))
-        return await after if inspect.isawaitable(after) else after
 
 
 def weighted(scorer: Scorer, weight: float) -> Weighted:
@@ -194,27 +189,6 @@ def gate(*scorers: Scorer, least: float = 1.0, **named: Scorer) -> Gate:
     if len(parts) != 2:
         raise ConfigError(f"gate: takes a condition and a rubric behind it, got {len(parts)}")
     return Gate(parts[0], parts[1], least)
-
-
-async def together(begun: Sequence[Any]) -> list[Any]:
-    """Wait for those that can be awaited; raises the first exception when all are done."""
-    waiting = [one if inspect.isawaitable(one) else _at_once(one) for one in begun]
-    found = await asyncio.gather(*waiting, return_exceptions=True)
-    for one in found:
-        if isinstance(one, BaseException):
-            raise one
-    return found
-
-
-async def _at_once(found: Any) -> Any:
-    return found
-
-
-def _drop(begun: Sequence[Any]) -> None:
-    """Close coroutines that nobody will await."""
-    for one in begun:
-        if inspect.iscoroutine(one):
-            one.close()
 
 
 def _of_part(part: Part, score: Score) -> tuple[dict[str, float], dict[str, float]]:

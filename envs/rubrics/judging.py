@@ -17,7 +17,7 @@ from gymnast.chat_client import ChatClient
 from gymnast.chat_protocol import ChatReply, Usage
 from gymnast.envs.records.messages import conversation
 from gymnast.envs.records.score import Score
-from gymnast.envs.rubrics.combining import together
+from gymnast.envs.rubrics.later import together
 from gymnast.envs.rubrics.quoting import mark_of, quoted
 from gymnast.envs.rubrics.reading import answer_of, check_column, of_row, prompt_of
 from gymnast.envs.rubrics.rubric import Played, Rubric

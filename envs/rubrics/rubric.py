@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from gymnast.envs.records.score import Score
+from gymnast.envs.rubrics.later import Later
 from gymnast.types import Message
 
 METRICS = "rubrics/"
@@ -83,7 +84,7 @@ class Rubric(ABC):
         own = self.own_name() if name is None else name
         found = begin(self, own, episode, environment)
         if inspect.isawaitable(found):
-            return later(found, partial(_with_names, own))
+            return _named_later(own, found)
         return _with_names(own, found)
 
     def of_environment(self, environment: Any) -> Callable[[Played], Any]:
@@ -113,13 +114,8 @@ def begin(scorer: Scorer, name: str, episode: Played, environment: Any) -> Any:
     else:
         found = scorer(episode)
     if inspect.isawaitable(found):
-        return later(found, partial(as_score, name))
+        return Later(found, partial(as_score, name))
     return as_score(name, found)
-
-
-async def later(found: Awaitable[Any], then: Callable[[Any], Any]) -> Any:
-    """What a function makes of a result, once that is there."""
-    return then(await found)
 
 
 def takes_environment(scorer: Scorer) -> bool:
@@ -164,6 +160,10 @@ def _number(name: str, value: Any) -> float:
 def joined(*names: str) -> str:
     """The name of a part of a part: "answer/format"; "" is the part itself."""
     return "/".join(filter(None, names))
+
+
+async def _named_later(own: str, found: Awaitable[Score | None]) -> Score | None:
+    return _with_names(own, await found)
 
 
 def _with_names(own: str, found: Score | None) -> Score | None:

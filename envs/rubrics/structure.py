@@ -12,12 +12,11 @@ from jsonschema.validators import extend
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
+from gymnast.envs.builtin.code.environment import fenced_blocks
 from gymnast.envs.rubrics.reading import answer_of, check_column, extracted, of_row
 from gymnast.envs.rubrics.rubric import Played, Rubric
 from gymnast.envs.rubrics.searching import TIMEOUT_S, check_pattern, check_timeout, search
 from gymnast.errors import ConfigError, DataError
-
-FENCED = r"(?s)```[ \t]*+\w*+[ \t]*+\n(.*?)\n?[ \t]*+```"
 
 
 @dataclass(frozen=True)
@@ -105,8 +104,8 @@ def json_in(answer: str, extract: str | None = None) -> tuple[Any, bool]:
         extract: See `JsonSchema`; without one, the last fenced block or all of the answer.
     """
     text = extracted(answer, extract)
-    if extract is None:
-        text = extracted(answer, FENCED) or answer
+    if extract is None and (blocks := fenced_blocks(answer)):
+        text = blocks[-1][1]
     return (None, False) if text is None else parsed_json(text)
 
 

@@ -184,7 +184,7 @@ def code_in(answer: str, name: str) -> str:
         answer: The text.
         name: The function.
     """
-    fenced = _fenced(answer)
+    fenced = fenced_blocks(answer)
     if not fenced:
         return answer
     blocks = [text for mark, text in fenced if mark.lower() in ("", "python", "py", "python3")]
@@ -192,7 +192,7 @@ def code_in(answer: str, name: str) -> str:
     return (defining or blocks or [""])[-1]
 
 
-def _fenced(answer: str) -> list[tuple[str, str]]:
+def fenced_blocks(answer: str) -> list[tuple[str, str]]:
     """The language and the text of each fenced block, in linear time."""
     fenced = []
     at, last_line = 0, answer.rfind("\n") + 1  # nothing can be opened there

@@ -174,7 +174,8 @@ def test_async_parts_are_asked_at_the_same_time() -> None:
 @pytest.mark.parametrize("wrong", ["7", float("nan"), [1.0], {"a": "b"}])
 def test_what_is_no_number_is_an_error_that_names_the_part(wrong: Any) -> None:
     class Wrong(Environment):
-        reward = rubrics.all_of(whole, bad=lambda episode: wrong)
+        awaited = rubrics.gate(whole=rubrics.all_of(whole), half=half)
+        reward = rubrics.all_of(whole, awaited=awaited, bad=lambda episode: wrong)
 
     environment = Wrong()
     environment.reset(options={"row": {"prompt": "Go."}})

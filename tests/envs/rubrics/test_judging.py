@@ -1,8 +1,10 @@
 """A judge at a scripted endpoint: its verdicts, what it sees, what fails, what it may cost."""
 
 import asyncio
+import inspect
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chat_fixtures import KEY, Endpoint, refuses, says
+from gymnast.chat_client import ChatClient
 from gymnast.envs import Environment, Score, rubrics
 from gymnast.envs.rubrics.quoting import mark_of, quoted, without_control_tokens
 from gymnast.errors import ConfigError, EndpointError
@@ -171,6 +174,24 @@ def test_the_budget_of_money_ends_the_run(endpoint: Endpoint) -> None:
     asked(rubric), asked(rubric)
     with pytest.raises(ConfigError, match=r"judge: max_cost is 0\.005, and .* cost 0\.008; raise"):
         asked(rubric)
+
+
+@pytest.mark.skipif(
+    "cache" not in inspect.signature(ChatClient.complete).parameters,
+    reason="this client keeps no replies",
+)
+def test_kept_replies_are_not_asked_for_again(endpoint: Endpoint, tmp_path: Path) -> None:
+    endpoint.answers(says("Hm."), *verdicts("yes", "no", "yes"))
+    settings: dict[str, Any] = {"votes": 3, "max_concurrent": 1, "cache": str(tmp_path)}
+    first = asked(judge(endpoint, **settings))
+    assert first.reward == 1.0 and len(endpoint.requests) == 4
+    again = asked(judge(endpoint, max_requests=1, **settings))
+    assert len(endpoint.requests) == 4
+    assert again.parts == first.parts
+    assert again.metrics["rubrics/judge/requests"] == 0
+    assert again.metrics["rubrics/judge/unreadable"] == 1
+    asked(judge(endpoint, **settings), "Another answer.")
+    assert len(endpoint.requests) == 7
 
 
 # --- What it is shown
