@@ -1,1 +1,1 @@
-"""The records of an episode: messages, calls, turns, metrics and timings."""
+"""The records of an episode: messages, calls, turns, scores, metrics and timings."""

@@ -15,6 +15,7 @@
                                 what a `ChatAgent` took
     sandbox/broken              1 if the policy broke its box, which means reward 0
     sandbox/unusable            1 if a hook that scores could not use what the policy left
+    rubrics/<name>              what a part of a rubric found (`gymnast.envs.rubrics`)
     anything else               what the environment's `metrics` returned
 
 Everything measured by a clock begins with `time/`; the rest repeats when a run does. The wait
