@@ -14,7 +14,7 @@ from gymnast.agents.loading.tiny import tiny_model
 from gymnast.agents.vllm.server import Server, open_session
 from gymnast.agents.vllm.servers import Servers
 from gymnast.agents.vllm.versions import KnownWeights, probe
-from gymnast.envs import Environment, Renderer, tool
+from gymnast.envs import Environment, Renderer, Score, rubrics, tool
 from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import Kl, Reward, Teacher, Trainer, make_algorithm
 from gymnast.types import Completion, Sampling
@@ -60,6 +60,19 @@ class Shop(Environment):
 
     def metrics(self, episode: Any) -> Any:
         return {"words": float(len(episode.answer.split()))}
+
+
+class Counts(rubrics.Rubric):
+    """A rubric that reports a number beside what it found, as a judge does."""
+
+    def score(self, episode: Any, environment: Any = None) -> Score:
+        return Score({"": 1.0}, {"requests": 2.0})
+
+
+class Judged(Shop):
+    """The same with a rubric as its reward."""
+
+    reward = rubrics.all_of(said=Counts())
 
 
 def first_calls_a_tool(trainer: Trainer, calls: list[list[int]]) -> None:
@@ -119,7 +132,7 @@ def written(
     chooses_rows = Trainer(
         tiny_model(),
         tokenizer,
-        lambda: Shop(Renderer(tokenizer), sandbox="local"),
+        lambda: Judged(Renderer(tokenizer), sandbox="local"),
         [{"prompt": "Go."}],
         group_size=2,
         rows_per_step=1,
