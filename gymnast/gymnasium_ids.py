@@ -16,6 +16,7 @@ ENVIRONMENTS = {
     "gymnast/Code-v0": "gymnast.envs.builtin.code.environment:Code",
     "gymnast/Container-v0": "gymnast.envs.builtin.container:Container",
     "gymnast/Python-v0": "gymnast.envs.builtin.python:Python",
+    "gymnast/SQL-v0": "gymnast.envs.builtin.sql.environment:SQL",
     "gymnast/Shell-v0": "gymnast.envs.builtin.shell:Shell",
 }
 _REGISTRATION = "gymnasium.envs.registration"

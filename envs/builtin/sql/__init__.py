@@ -1,0 +1,1 @@
+"""SQL: questions about a SQLite database, answered by queries."""
