@@ -9,8 +9,8 @@ shop-warmup-0, -worked, -distil examples/shop.yaml: what brings a model to call 
 warehouse-warmup-0, ...         the same for four tools that share a state
 trail-grpo-0, -turn_level, ...  four dependent calls and one reward, by how credit is given
 hopeless-without-0, -with       half of the rows give no reward: dynamic sampling
-code-0                          examples/code.yaml
 lake-0                          a game of Gymnasium's, after two steps of demonstrations
+code-0, sql-0                   examples/code.yaml, examples/sql.yaml
 """
 
 from collections.abc import Mapping
@@ -23,6 +23,7 @@ ARITHMETIC = ROOT / "examples" / "arithmetic.yaml"
 SHOP = ROOT / "examples" / "shop.yaml"
 CODE = ROOT / "examples" / "code.yaml"
 FROZEN_LAKE = ROOT / "examples" / "frozen_lake.yaml"
+SQL = ROOT / "examples" / "sql.yaml"
 TINY = ROOT / "examples" / "tiny.yaml"
 TASKS = ROOT / "benchmarks" / "tasks"
 SEEDS = (0, 1, 2)
@@ -228,6 +229,7 @@ def _jobs() -> dict[str, LearningJob]:
     jobs["distillation-0"] = LearningJob("alone", SHOP, ALONE)
     jobs["code-0"] = LearningJob("code", CODE, {})
     jobs["lake-0"] = LearningJob("game", FROZEN_LAKE, LAKE)
+    jobs["sql-0"] = LearningJob("sql", SQL, {})
     return jobs
 
 
