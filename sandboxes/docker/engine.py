@@ -4,12 +4,10 @@ A watch tells whether the engine has stopped since a box was made.
 """
 
 import contextlib
-import math
 import os
 import socket
 import ssl
 import threading
-import time
 from functools import cache
 from typing import Any
 
@@ -24,6 +22,7 @@ from gymnast.sandboxes.lifetime.users import all_ids_are_here
 ENGINE_ERRORS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
 ENGINE_TIMEOUT_S = 60
 _PING_S = 10.0
+_PIECES_AT_ONCE = 64
 
 _clients: dict[tuple[int, str], Any] = {}
 _clients_lock = threading.Lock()
@@ -217,22 +216,24 @@ class AttachedStream:
         self._header = bytearray()
         self._left = 0  # of the piece that is being read
         self._kind = 0
-        self._until = math.inf
 
-    def settimeout(self, value: float | None, /) -> None:
+    def fileno(self) -> int:
         """See `link.Stream`."""
-        self._until = math.inf if value is None else time.monotonic() + value
-        self._socket.settimeout(value)
+        return self._socket.fileno()
 
-    def sendall(self, data: bytes, /) -> None:
+    def setblocking(self, flag: bool, /) -> None:
         """See `link.Stream`."""
-        self._socket.sendall(data)
+        self._socket.setblocking(flag)
+
+    def send(self, data: memoryview, /) -> int:
+        """See `link.Stream`."""
+        return self._socket.send(data)
 
     def recv(self, size: int, /) -> bytes:
         """See `link.Stream`."""
-        while True:
+        for _ in range(_PIECES_AT_ONCE):
             if self._left == 0:
-                piece = self._receive(8 - len(self._header))
+                piece = self._socket.recv(8 - len(self._header))
                 if not piece:
                     return b""
                 self._header += piece
@@ -243,20 +244,12 @@ class AttachedStream:
                     )
                     self._header.clear()
                 continue
-            piece = self._receive(min(self._left, size))
+            piece = self._socket.recv(min(self._left, size))
             self._left -= len(piece)
             if self._kind == 1 or not piece:
                 return piece
             self.stderr = (self.stderr + piece)[-4000:]
-
-    def _receive(self, size: int) -> bytes:
-        """Receive from the engine: one `recv` may take any number of these, skipping stderr."""
-        if self._until < math.inf:
-            left = self._until - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            self._socket.settimeout(left)
-        return self._socket.recv(size)
+        raise InterruptedError  # it may send stderr without end
 
     def shutdown(self) -> None:
         """End the connection; a thread that waits in `recv` gets b""."""

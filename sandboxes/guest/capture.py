@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import functools
 import os
 import select
 import time
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from gymnast.sandboxes.guest.loop import Loop
 
 CHUNK_BYTES = 1 << 16
 _DRAIN_BYTES = 1 << 21  # more than a pipe can hold
@@ -51,31 +53,30 @@ class Output:
 
 
 class Pump:
-    """Moves bytes from and to what runs, until it has ended.
+    """Moves bytes from and to what a call runs, until it has ended.
 
     Args:
+        loop: Where the worker waits; it also sees to the host, and to what runs beside the call.
         outputs: Where to keep what is read from each descriptor.
         feed: A descriptor, what to write to it, and what to call once that is written.
-        wakers: Further descriptors; when one can be read, `ended` is asked again.
-        host: The connection, which is watched for its end.
+        waker: One more descriptor; when it can be read, `ended` is asked again. -1: none.
     """
 
     def __init__(
         self,
+        loop: Loop,
         outputs: Dict[int, Output],
         feed: Optional[Tuple[int, bytes, Callable[[], None]]],
-        wakers: List[int],
-        host: int,
+        waker: int = -1,
     ) -> None:
+        self._loop = loop
         self._outputs = outputs
-        self._host = host
         self._feed_fd, self._feed, self._fed = feed or (-1, b"", lambda: None)
-        self._poll = select.poll()
-        for fd in [*outputs, *wakers]:
-            self._poll.register(fd, select.POLLIN)
-        self._poll.register(host, 0)  # the end of it is always reported
+        self._watched = [*outputs, *([waker] if waker >= 0 else [])]
+        for fd in self._watched:
+            loop.watch(fd, select.POLLIN, functools.partial(self._move, fd))
         if feed:
-            self._poll.register(self._feed_fd, select.POLLOUT)
+            loop.watch(self._feed_fd, select.POLLOUT, self._write)
 
     def run(self, ended: Callable[[], bool], timeout_s: float, most_bytes: int) -> str:
         """Wait.
@@ -92,15 +93,17 @@ class Pump:
             HostGone: The connection has ended.
         """
         deadline = time.monotonic() + timeout_s
-        while not ended():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return "timeout"
-            if any(output.total > most_bytes for output in self._outputs.values()):
-                return "output_limit"
-            for fd, _ in self._poll.poll(math.ceil(min(left, 3600) * 1000)):
-                self._move(fd)
-        return "ended"
+        try:
+            while not ended():
+                if time.monotonic() >= deadline:
+                    return "timeout"
+                if any(output.total > most_bytes for output in self._outputs.values()):
+                    return "output_limit"
+                self._loop.turn(deadline)
+            return "ended"
+        finally:
+            for fd in (*self._watched, self._feed_fd):
+                self._loop.forget(fd)
 
     def drain(self) -> None:
         """Read what is still in the pipes, without waiting."""
@@ -110,12 +113,8 @@ class Pump:
                 pass
 
     def _move(self, fd: int) -> None:
-        if fd == self._host:
-            raise HostGone
-        if fd == self._feed_fd:
-            self._write()
-        elif fd in self._outputs and self._read(fd) == b"":
-            self._poll.unregister(fd)
+        if fd in self._outputs and self._read(fd) == b"":
+            self._loop.forget(fd)
 
     def _read(self, fd: int) -> Optional[bytes]:
         """Read once: b"" at the end of the stream, None if nothing can be read yet."""
@@ -133,6 +132,22 @@ class Pump:
         except OSError:  # nobody reads it
             self._feed = b""
         if not self._feed:
-            self._poll.unregister(self._feed_fd)
+            self._loop.forget(self._feed_fd)
             self._feed_fd = -1
             self._fed()
+
+
+def run_answer(
+    reason: str, code: int, oom: bool, killed: bool, note: str, outputs: List[Output]
+) -> Tuple[Dict[str, Any], bytes]:
+    """The answer to a call that ran something, of what it wrote."""
+    parts = [output.parts() for output in outputs]
+    answer = {
+        "reason": reason,
+        "exit_code": code,
+        "oom": oom,
+        "killed": killed,
+        "note": note,
+        "outputs": [[len(head), len(tail), missing] for head, tail, missing in parts],
+    }
+    return answer, b"".join(head + tail for head, tail, _ in parts)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import time
-from typing import Dict, Iterator, List, Optional, Set
+from typing import Callable, Dict, Iterator, List, Optional, Set
 
 KILL_S = 2.0  # how long killing is tried before the box is given up
 
@@ -67,6 +68,7 @@ class Processes:
 
     def __init__(self, alone: bool, proc: Optional[int] = None) -> None:
         self.ended: Dict[int, int] = {}  # exit codes of the watched
+        self.started: Set[int] = set()  # run beside the calls, and are spared after each
         self._alone = alone
         self._watched: Set[int] = set()
         self._pid = os.getpid()
@@ -103,6 +105,7 @@ class Processes:
                 return True
             if pid in self._watched:
                 self._watched.discard(pid)
+                self.started.discard(pid)
                 killed = os.WIFSIGNALED(status)
                 self.ended[pid] = 128 + os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)
         return True
@@ -120,11 +123,13 @@ class Processes:
                     os.pwrite(self._oom_score, self._own_score, 0)
 
     def tidy(self, session: Optional[int]) -> bool:
-        """Kill what a call has left behind, but spare the session and what is below it."""
+        """Kill what a call has left behind; spare the session and the started, with their own."""
         self.reap()
         if self._children < 0:
             return self.kill(session)
-        return self.kill(session) if self._own_children() - {session} else True
+        spared = self._spared(session)
+        left = any(not self._is_kept(pid, spared) for pid in self._own_children())
+        return self.kill(session) if left else True
 
     def _own_children(self) -> Set[int]:
         """The children of this process, adopted orphans included; empty if they are unknown."""
@@ -138,46 +143,87 @@ class Processes:
             text += piece
 
     def kill(self, session: Optional[int] = None) -> bool:
-        """Kill every process below the worker; spare the session and what is below it.
+        """Kill every process below the worker; spare the session and the started, with their own.
+
+        Those started are spared no more if they keep adding to what is to be killed.
 
         Returns:
             Whether none is left. If False, the box must not be used again.
         """
-        if session is None and self._alone:
+        if session is None and self._alone and not self.started:
             self._kill_all()
         begun = time.monotonic()
         until = begun + KILL_S
         tried_all = not self._alone
         while True:
             self.reap()
-            left = self._freeze(session)
+            spared = self._spared(session)
+            left = self._freeze(functools.partial(self._below, spared))
             if not left:
                 return True
             now = time.monotonic()
             if now > until and tried_all:
                 return False
-            # A group at once, so that none of it can fork in between.
-            for group in self._groups(left, session):
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(group, signal.SIGKILL)
-            for pid in left:
-                _send(pid, signal.SIGKILL)
-            if self._alone and now - begun > KILL_S / 4:
-                _send(-1, signal.SIGKILL)  # to all at once, so that none can fork in between
-                until, tried_all = (until, True) if tried_all else (now + KILL_S, True)
+            self._kill_frozen(left, spared)
+            if now - begun > KILL_S / 4:
+                self.started.clear()
+                if self._alone:
+                    _send(-1, signal.SIGKILL)  # to all at once, so that none can fork in between
+                    until, tried_all = (until, True) if tried_all else (now + KILL_S, True)
             time.sleep(0.001)
 
-    def _groups(self, pids: Set[int], spare: Optional[int]) -> Set[int]:
-        """The groups of these processes but that of the worker, and that of a spared process."""
-        found = set()
-        for pid in pids:
+    def kill_started(self, pid: int) -> bool:
+        """Kill one that was started, what is below it, and the rest of its session.
+
+        Returns:
+            Whether none is left.
+        """
+        self.started.discard(pid)
+        until = time.monotonic() + KILL_S
+        while True:
+            self.reap()
+            left = self._freeze(functools.partial(self._of_started, pid))
+            if not left:
+                return True
+            if time.monotonic() > until:
+                return False
+            self._kill_frozen(left, set())
+            time.sleep(0.001)
+
+    def kill_for_good(self) -> bool:
+        """Kill every process below the worker, those started as well: the host has gone."""
+        self.started.clear()
+        return self.kill()
+
+    def _spared(self, session: Optional[int]) -> Set[int]:
+        return self.started if session is None else self.started | {session}
+
+    def _is_kept(self, pid: int, spared: Set[int]) -> bool:
+        """Whether it is spared, or an orphan in the session of one that was started."""
+        return pid in spared or _session_of(pid) in self.started
+
+    def _below(self, spared: Set[int]) -> Set[int]:
+        """All processes below this one, but those that are kept and what is below them."""
+        # With the children that the kernel itself lists: some boxes show no processes in /proc.
+        found = set(_descendants(os.getpid(), lambda pid: self._is_kept(pid, spared)))
+        return found | {pid for pid in self._own_children() if not self._is_kept(pid, spared)}
+
+    def _of_started(self, root: int) -> Set[int]:
+        """A started process unless it has ended, what is below it, and what is in its session."""
+        found = {pid for pid in (*process_ids(), *self._own_children()) if _session_of(pid) == root}
+        return found | set(_descendants(root, lambda pid: False)) | ({root} & self._watched)
+
+    def _kill_frozen(self, left: Set[int], spared: Set[int]) -> None:
+        # A group at once, so that none of it can fork in between.
+        for group in self._groups(left, spared):
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                found.add(os.getpgid(pid))
-        spared = {os.getpgrp()}
-        if spare is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                spared.add(os.getpgid(spare))
-        return found - spared
+                os.killpg(group, signal.SIGKILL)
+        for pid in left:
+            _send(pid, signal.SIGKILL)
+
+    def _groups(self, pids: Set[int], spared: Set[int]) -> Set[int]:
+        """The groups of these processes but those of the worker and of spared processes."""
+        return {_group_of(pid) for pid in pids} - {_group_of(pid) for pid in (0, *spared)} - {0}
 
     def _kill_all(self) -> None:
         """Kill all at once, and wait without allocating memory.
@@ -190,14 +236,12 @@ class Processes:
         while self.reap() and time.monotonic() < until:
             time.sleep(0.001)
 
-    def _freeze(self, session: Optional[int]) -> Set[int]:
-        """Stop all of them, so that none forks while the others are killed; return their ids."""
+    def _freeze(self, find: Callable[[], Set[int]]) -> Set[int]:
+        """Stop all that are found, so that none forks while the others are killed."""
         seen: Set[int] = set()
         until = time.monotonic() + KILL_S / 4
         for _ in range(50):
-            # With the children that the kernel itself lists: some boxes show no processes in /proc.
-            below = set(_descendants(os.getpid(), session)) | self._own_children()
-            new = below - {session} - seen
+            new = find() - seen
             if not new or time.monotonic() > until:
                 break
             for pid in new:
@@ -211,7 +255,21 @@ def _send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _descendants(root: int, spare: Optional[int]) -> List[int]:
+def _session_of(pid: int) -> int:
+    """The session of a process; 0 if there is no such process."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        return os.getsid(pid)
+    return 0
+
+
+def _group_of(pid: int) -> int:
+    """The group of a process, of this one for 0; 0 if there is no such process."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        return os.getpgid(pid)
+    return 0
+
+
+def _descendants(root: int, is_kept: Callable[[int], bool]) -> List[int]:
     children: Dict[int, List[int]] = {}
     for pid in process_ids():
         stat = read_stat(pid)
@@ -221,7 +279,7 @@ def _descendants(root: int, spare: Optional[int]) -> List[int]:
     todo = [root]
     while todo:
         for pid in children.get(todo.pop(), ()):
-            if pid != spare:
+            if not is_kept(pid):
                 found.append(pid)
                 todo.append(pid)
     return found

@@ -2,14 +2,14 @@
 
 A frame is the length of its header (4 bytes, big-endian), the header (a JSON object in UTF-8) and
 a payload of `header["size"]` raw bytes. The first frame is the program itself. After it the host
-sends one request at a time and reads one answer:
+sends requests, and each gets one answer, in any order:
 
-    request   {"nonce", "op": "ping" | "exec" | "python" | "read" | "write", ..., "size"} + payload
+    request   {"nonce", "op": "ping" | "exec" | "start" | ..., "size"} + payload
     answer    {"nonce", ..., "size"} + payload,
               or {"nonce", "error": {"kind": "file" | "worker", "number", "text"}, "size": 0}
 
-`worker.py` lists the operations. The host accepts an answer only with the nonce that it drew for
-the request, and never reads more than the request allows.
+`worker.py` and `started.py` list the operations. The host accepts an answer only with the nonce
+that it drew for a request, once, and never reads more than the request allows.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ def pack(header: Header, payload: bytes = b"") -> bytes:
     return len(text).to_bytes(4, "big") + text + payload
 
 
-def unpack(receive: Callable[[int], bytes], max_payload_bytes: int) -> Tuple[Header, bytes]:
-    """Read one frame.
+def read_header(receive: Callable[[int], bytes]) -> Header:
+    """Read the header of a frame; a payload of `header["size"]` bytes follows it.
 
     Args:
         receive: Returns exactly as many bytes as it is asked for, or raises.
-        max_payload_bytes: A larger payload is refused before it is read.
 
     Raises:
-        BrokenFrame: It is no frame, or too large.
+        BrokenFrame: It is none, or too large.
     """
     length = int.from_bytes(receive(4), "big")
     if length > MAX_HEADER_BYTES:
@@ -51,7 +50,29 @@ def unpack(receive: Callable[[int], bytes], max_payload_bytes: int) -> Tuple[Hea
         header = json.loads(receive(length).decode())
     except (ValueError, RecursionError, MemoryError) as error:
         raise BrokenFrame("a header cannot be read: %r" % (error,)) from None
-    size = header.get("size") if isinstance(header, dict) else None
-    if type(size) is not int or not 0 <= size <= max_payload_bytes:
-        raise BrokenFrame("a payload of %r bytes is larger than %d" % (size, max_payload_bytes))
-    return header, receive(size)
+    if not isinstance(header, dict):
+        raise BrokenFrame("a header is no object")
+    return header
+
+
+def read_payload(receive: Callable[[int], bytes], header: Header, most_bytes: int) -> bytes:
+    """Read the payload that follows a header.
+
+    Args:
+        receive: As for `read_header`.
+        header: The header.
+        most_bytes: A larger payload is refused before it is read.
+
+    Raises:
+        BrokenFrame: It is too large, or the header does not say its size.
+    """
+    size = header.get("size")
+    if type(size) is not int or not 0 <= size <= most_bytes:
+        raise BrokenFrame("a payload of %r bytes is larger than %d" % (size, most_bytes))
+    return receive(size)
+
+
+def unpack(receive: Callable[[int], bytes], max_payload_bytes: int) -> Tuple[Header, bytes]:
+    """Read one frame; see `read_header` and `read_payload`."""
+    header = read_header(receive)
+    return header, read_payload(receive, header, max_payload_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from typing import List, Optional
+from typing import Callable, List, Optional
 
 from gymnast.sandboxes.guest import confine, interpreter
 from gymnast.sandboxes.guest.processes import Processes, set_dumpable
@@ -35,8 +35,13 @@ class Session:
         self._processes = processes
         self._scoped = scoped
 
-    def ensure(self) -> None:
-        """Fork a session unless there is one: before a request, and its nonce, is read."""
+    def ensure(self, before_fork: Callable[[], object]) -> None:
+        """Fork a session unless there is one: before a call, and its nonce, is read.
+
+        Args:
+            before_fork: Called before: it must see to it that no nonce is in memory that the host
+                still takes.
+        """
         self._processes.reap()
         if self.pid is not None and (self.pid in self._processes.ended or self._out_of_step()):
             if not self._processes.kill():
@@ -44,6 +49,7 @@ class Session:
             self.lost = True
             self.forget()
         if self.pid is None:
+            before_fork()
             self._start()
 
     def _out_of_step(self) -> bool:

@@ -1,4 +1,4 @@
-"""The worker: one request in, one answer out, until the host closes the connection.
+"""The worker: requests in, answers out, until the host closes the connection. One call at a time.
 
     ping    {}                                              -> {}
     exec    {argv, cwd, env, timeout_s, max_output_bytes,
@@ -10,7 +10,8 @@
     run     {reason: "ended" | "timeout" | "output_limit", exit_code, oom, killed, note,
              outputs: [[head, tail, missing] for stdout, stderr]} + the heads and tails
 
-`killed` is false if something that had to be killed may still run.
+`killed` is false if something that had to be killed may still run. Beside the calls come the
+requests of `started.py`, also while a call runs.
 """
 
 from __future__ import annotations
@@ -18,20 +19,23 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
 import traceback
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from gymnast.sandboxes.guest import confine, files, processes, protocol
-from gymnast.sandboxes.guest.capture import HostGone, Output, Pump
+from gymnast.sandboxes.guest.capture import HostGone, Output, Pump, run_answer
+from gymnast.sandboxes.guest.loop import Loop
 from gymnast.sandboxes.guest.processes import Processes
 from gymnast.sandboxes.guest.session import Session
+from gymnast.sandboxes.guest.spawn import close_all, pipes, restore_signals, spawn, why_not
+from gymnast.sandboxes.guest.started import OPERATIONS, Started
 
 MAX_REQUEST_BYTES = 1 << 30
 _EXIT_BY_KILL = 128 + signal.SIGKILL
-_NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # what a shell says
 
 Answer = Tuple[Dict[str, Any], bytes]
 
@@ -52,11 +56,15 @@ class Worker:
         self._scoped = bool(boot.get("scoped"))
         self._processes = Processes(self._alone or self._scoped, boot.get("proc"))
         self._session = Session(self._processes, self._scoped)
+        self._loop = Loop()
+        self._call: Optional[Tuple[Dict[str, Any], bytes]] = None  # the next one
+        self._calling = False
+        self._started = Started(self._processes, self._loop, self._send, self._scoped, self._tidy)
         self._wake, wake = os.pipe()
         for fd in (self._wake, wake):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        _restore_signals()
+        restore_signals()
         # Handlers, not SIG_IGN: a handler is not inherited by what the guest starts.
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
@@ -65,27 +73,42 @@ class Worker:
 
     def serve(self, nonce: str) -> None:
         """Report that the worker is ready; then answer requests until the host is gone."""
+        self._loop.watch(self._requests, select.POLLIN, self._take_request)
+        self._loop.watch(self._wake, select.POLLIN, self._note_signals)
         self._send({"nonce": nonce, "pid": os.getpid()}, b"")
         try:
             while True:
-                self._session.ensure()
-                request, payload = protocol.unpack(self._receive, MAX_REQUEST_BYTES)
-                answer, data = self._answer(request, payload)
+                self._session.ensure(self._started.answer_all)
+                while self._call is None:
+                    self._loop.turn()
+                (request, payload), self._call = self._call, None
+                self._calling = True
+                operation = getattr(self, "_op_" + request["op"])
+                answer, data = _answered(operation, request, payload)
+                self._calling = False
                 self._send({"nonce": request["nonce"], **answer}, data)
                 del request, payload, answer, data
         except HostGone:
-            self._processes.kill()
+            self._processes.kill_for_good()
 
-    def _answer(self, request: Dict[str, Any], payload: bytes) -> Answer:
-        try:
-            operation = getattr(self, "_op_" + request["op"])
-            return operation(request, payload)  # type: ignore[no-any-return]
-        except OSError as error:
-            text = error.strerror or str(error)
-            return {"error": {"kind": "file", "number": error.errno or 0, "text": text}}, b""
-        except (Exception, MemoryError):
-            text = traceback.format_exc()[-4000:]
-            return {"error": {"kind": "worker", "number": 0, "text": text}}, b""
+    def _take_request(self) -> None:
+        request, payload = protocol.unpack(self._receive, MAX_REQUEST_BYTES)
+        if request["op"] not in OPERATIONS:
+            self._call = request, payload
+            return
+        answer = _answered(self._started.handle, request, payload)
+        if answer is not None:
+            self._send({"nonce": request["nonce"], **answer[0]}, answer[1])
+
+    def _note_signals(self) -> None:
+        self._drain_wake()
+        self._processes.reap()
+        self._started.settle()
+
+    def _tidy(self) -> None:
+        """After the end of a program that was started; a call that runs tidies up at its end."""
+        if not self._calling and not self._processes.tidy(self._session.pid):
+            raise RuntimeError("what a program has left cannot be killed")
 
     def _op_ping(self, request: Dict[str, Any], payload: bytes) -> Answer:
         return {}, b""
@@ -100,33 +123,35 @@ class Worker:
 
     def _op_exec(self, request: Dict[str, Any], payload: bytes) -> Answer:
         oom_before = self._oom_kills()
+        theirs, ours = pipes()
+        streams = (theirs[0] if request["stdin"] else subprocess.DEVNULL, theirs[1], theirs[2])
         try:
-            child = self._spawn(request)
+            pid = spawn(request, streams, self._processes, self._scoped)
         except OSError as error:
-            return self._not_started(request, error)
-        assert child.stdout is not None and child.stderr is not None
+            close_all(ours)
+            return _not_started(request, error)
+        finally:
+            close_all(theirs)
+        open_fds = set(ours)
+
+        def close_stdin() -> None:
+            open_fds.discard(ours[0])
+            os.close(ours[0])
+
         limit = request["max_output_bytes"]
-        outputs = {child.stdout.fileno(): Output(limit), child.stderr.fileno(): Output(limit)}
-        stdin = child.stdin
-        feed = (stdin.fileno(), payload, stdin.close) if stdin is not None else None
-        for fd in [*outputs, *([feed[0]] if feed else [])]:
-            os.set_blocking(fd, False)
-        pump = Pump(outputs, feed, [self._wake], self._requests)
-        reason = pump.run(
-            lambda: self._has_ended(child.pid), request["timeout_s"], _most_output(limit)
-        )
+        outputs = {fd: Output(limit) for fd in ours[1:]}
+        feed = (ours[0], payload, close_stdin) if request["stdin"] else None
+        pump = Pump(self._loop, outputs, feed)
+        reason = pump.run(lambda: self._has_ended(pid), request["timeout_s"], _most_output(limit))
         if reason == "ended":
             killed = self._processes.tidy(self._session.pid)
         else:
             killed = self._processes.kill(self._session.pid)
         pump.drain()
-        code = self._processes.ended.pop(child.pid, _EXIT_BY_KILL)
-        child.returncode = code  # or its destructor would wait for it
-        for stream in (child.stdin, child.stdout, child.stderr):
-            if stream is not None:
-                stream.close()
+        close_all(open_fds)
+        code = self._processes.ended.pop(pid, _EXIT_BY_KILL)
         oom = code != 0 and self._oom_kills() > oom_before
-        return _run_answer(reason, code, oom, killed, "", list(outputs.values()))
+        return run_answer(reason, code, oom, killed, "", list(outputs.values()))
 
     def _op_python(self, request: Dict[str, Any], payload: bytes) -> Answer:
         session, oom_before = self._session, self._oom_kills()
@@ -134,7 +159,7 @@ class Worker:
         outputs = {session.stdout: Output(limit), session.stderr: Output(limit)}
         code_frame = len(payload).to_bytes(4, "big") + payload
         feed = (session.commands, code_frame, lambda: None)
-        pump = Pump(outputs, feed, [self._wake, session.done], self._requests)
+        pump = Pump(self._loop, outputs, feed, session.done)
         status: List[int] = []
         pid = session.pid or 0
         reason = pump.run(
@@ -154,31 +179,7 @@ class Worker:
             notes.append(_ending(reason, request["timeout_s"], code))
         oom = code != 0 and self._oom_kills() > oom_before
         text = "".join("[%s]\n" % note for note in notes)
-        return _run_answer(reason, code, oom, killed, text, list(outputs.values()))
-
-    def _spawn(self, request: Dict[str, Any]) -> "subprocess.Popen[bytes]":
-        with self._processes.first_victims():
-            child = subprocess.Popen(
-                request["argv"],
-                bufsize=0,
-                stdin=subprocess.PIPE if request["stdin"] else subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=request["cwd"],
-                env={**os.environ, **request["env"]},
-                start_new_session=True,
-                preexec_fn=confine.signal_own_processes_only if self._scoped else None,
-            )
-        self._processes.watch(child.pid)
-        return child
-
-    def _not_started(self, request: Dict[str, Any], error: OSError) -> Answer:
-        """The answer for a command that cannot be started, in the words of a shell."""
-        name = error.filename if error.filename is not None else request["argv"][0]
-        code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
-        stderr = Output(request["max_output_bytes"])
-        stderr.add(("%s: %s\n" % (name, error.strerror)).encode("utf-8", "replace"))
-        return _run_answer("ended", code, False, True, "", [Output(1), stderr])
+        return run_answer(reason, code, oom, killed, text, list(outputs.values()))
 
     def _has_ended(self, pid: int) -> bool:
         self._drain_wake()
@@ -221,15 +222,26 @@ class Worker:
             raise HostGone from None
 
 
-def _restore_signals() -> None:
-    """Undo the ignoring and blocking of signals by the run's parent (`nohup`, a shell's `&`).
+def _answered(operation: Callable[[Dict[str, Any], bytes], Any], *request: Any) -> Any:
+    """What an operation answers, or why it failed."""
+    try:
+        return operation(*request)
+    except HostGone:
+        raise
+    except OSError as error:
+        text = error.strerror or str(error)
+        return {"error": {"kind": "file", "number": error.errno or 0, "text": text}}, b""
+    except (Exception, MemoryError):
+        text = traceback.format_exc()[-4000:]
+        return {"error": {"kind": "worker", "number": 0, "text": text}}, b""
 
-    SIGPIPE and SIGXFSZ stay: Python itself ignores them, and restores them in what it starts.
-    """
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    kept = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
-    for number in signal.valid_signals() - kept:
-        signal.signal(number, signal.SIG_DFL)
+
+def _not_started(request: Dict[str, Any], error: OSError) -> Answer:
+    """The answer for a command that cannot be started, in the words of a shell."""
+    code, text = why_not(request, error)
+    stderr = Output(request["max_output_bytes"])
+    stderr.add((text + "\n").encode("utf-8", "replace"))
+    return run_answer("ended", code, False, True, "", [Output(1), stderr])
 
 
 def _most_output(limit: int) -> int:
@@ -247,21 +259,6 @@ def _ending(reason: str, timeout_s: float, code: int) -> str:
     else:
         why = "exit code %d" % code
     return "the Python session has ended, its variables are gone: %s" % why
-
-
-def _run_answer(
-    reason: str, code: int, oom: bool, killed: bool, note: str, outputs: List[Output]
-) -> Answer:
-    parts = [output.parts() for output in outputs]
-    answer = {
-        "reason": reason,
-        "exit_code": code,
-        "oom": oom,
-        "killed": killed,
-        "note": note,
-        "outputs": [[len(head), len(tail), missing] for head, tail, missing in parts],
-    }
-    return answer, b"".join(head + tail for head, tail, _ in parts)
 
 
 def main(boot: Dict[str, Any], confine_more: Callable[[], object] = lambda: None) -> None:

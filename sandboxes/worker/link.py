@@ -1,23 +1,43 @@
-"""The host's end of the connection to a worker: one request, one answer, within a time limit.
+"""The host's end of the connection to a worker: requests, and the answer to each within its time.
 
 Each backend makes the connection; `results.py` reads the answers.
 """
 
 import secrets
+import select
+import ssl
+import threading
 import time
+from dataclasses import dataclass
 from typing import Protocol
 
-from gymnast.sandboxes.guest.protocol import BrokenFrame, Header, pack, unpack
+from gymnast.sandboxes.guest.protocol import (
+    BrokenFrame,
+    Header,
+    pack,
+    read_header,
+    read_payload,
+)
+
+_LONGEST_POLL_S = 1.0  # the descriptor may be closed meanwhile
+_PIECE_BYTES = 1 << 20
 
 
 class Stream(Protocol):
-    """What a link needs of a connection; a connected `socket.socket` is one."""
+    """What a link needs of a connection; a connected `socket.socket` is one.
 
-    def settimeout(self, value: float | None, /) -> None:
-        """Let each following call wait at most this many seconds, then raise TimeoutError."""
+    `send` and `recv` never block. Where they would, they raise BlockingIOError or its like of
+    `ssl`, and the link waits for the descriptor; or InterruptedError, to be asked again at once.
+    """
 
-    def sendall(self, data: bytes, /) -> None:
-        """Send all of it."""
+    def fileno(self) -> int:
+        """The descriptor to wait for; -1 once it is closed."""
+
+    def setblocking(self, flag: bool, /) -> None:
+        """Called once, with False."""
+
+    def send(self, data: memoryview, /) -> int:
+        """Send some of it; return how many bytes."""
 
     def recv(self, size: int, /) -> bytes:
         """Receive at most `size` bytes; b"" at the end."""
@@ -28,11 +48,22 @@ class LinkTimeout(Exception):
 
 
 class LinkClosed(Exception):
-    """The connection ended, or something other than the answer came."""
+    """The connection ended, or something other than an answer came."""
+
+
+@dataclass
+class _Waiting:
+    """A request whose answer has not come."""
+
+    max_answer_bytes: int
+    answer: tuple[Header, bytes] | None = None
 
 
 class Link:
-    """Sends requests over a stream. Not thread-safe.
+    """Sends requests over a stream, from any thread, and gives each its answer.
+
+    No thread is kept for it: of those that wait, one reads, for the others as well. What is not
+    waited for is not read.
 
     Args:
         stream: The connection.
@@ -40,6 +71,13 @@ class Link:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
+        self._sending = threading.Lock()  # frames go out whole
+        self._using = threading.Lock()  # the stream: TLS bears one call at a time
+        self._changed = threading.Condition()
+        self._waiting: dict[str, _Waiting] = {}
+        self._somebody_reads = False
+        self._broken: str | None = None
+        stream.setblocking(False)
 
     def request(
         self, header: Header, payload: bytes = b"", *, timeout_s: float, max_answer_bytes: int
@@ -57,9 +95,9 @@ class Link:
 
         Raises:
             LinkTimeout: No answer came in time. The link must not be used again.
-            LinkClosed: The connection ended, or something other than the answer came.
+            LinkClosed: The connection ended, or something other than an answer came.
         """
-        nonce = secrets.token_hex(16)
+        nonce = new_nonce()
         return self._exchange(
             pack({**header, "nonce": nonce}, payload), nonce, timeout_s, max_answer_bytes
         )
@@ -72,36 +110,114 @@ class Link:
         self, frame: bytes, nonce: str, timeout_s: float, max_answer_bytes: int
     ) -> tuple[Header, bytes]:
         deadline = time.monotonic() + timeout_s
+        waiting = _Waiting(max_answer_bytes)
         try:
-            self._wait_until(deadline)
-            self._stream.sendall(frame)
-            answer, payload = unpack(lambda size: self._receive(size, deadline), max_answer_bytes)
+            with self._changed:
+                if self._broken is not None:
+                    raise LinkClosed(self._broken)
+                self._waiting[nonce] = waiting
+            self._send(frame, deadline)
+            return self._answer(waiting, deadline)
         except TimeoutError:
+            self._break("an answer did not come in time")
             raise LinkTimeout(f"no answer within {timeout_s:g} s") from None
         except (OSError, ValueError) as error:  # ValueError: the file is closed
-            raise LinkClosed(f"the connection broke: {error}") from None
-        except BrokenFrame as error:
-            raise LinkClosed(str(error)) from None
-        echoed = answer.get("nonce")
-        if not isinstance(echoed, str) or not secrets.compare_digest(ascii(echoed), ascii(nonce)):
-            raise LinkClosed("an answer came that does not belong to the request")
-        return answer, payload
+            raise LinkClosed(self._break(f"the connection broke: {error}")) from None
+        except (BrokenFrame, LinkClosed) as error:
+            raise LinkClosed(self._break(str(error))) from None
+        except BaseException:  # an interrupt: nobody is there any more to take the answer
+            self._break("a request was given up")
+            raise
+
+    def _break(self, why: str) -> str:
+        """Let all that wait know; return the first reason."""
+        with self._changed:
+            self._broken = self._broken or why
+            self._changed.notify_all()
+            return self._broken
+
+    def _send(self, frame: bytes, deadline: float) -> None:
+        data = memoryview(frame)
+        if not self._sending.acquire(timeout=_left(deadline)):
+            raise TimeoutError
+        try:
+            while data:
+                try:
+                    with self._using:
+                        sent = self._stream.send(data[:_PIECE_BYTES])
+                    data = data[sent:]
+                except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    self._wait(select.POLLOUT, deadline)
+        finally:
+            self._sending.release()
+
+    def _answer(self, waiting: _Waiting, deadline: float) -> tuple[Header, bytes]:
+        """Wait for an answer, and read if nobody else does."""
+        while True:
+            with self._changed:
+                while waiting.answer is None and self._broken is None and self._somebody_reads:
+                    self._changed.wait(_left(deadline))
+                if waiting.answer is not None:
+                    return waiting.answer
+                if self._broken is not None:
+                    raise LinkClosed(self._broken)
+                self._somebody_reads = True
+            try:
+                while waiting.answer is None:
+                    self._read_answer(deadline)
+            finally:
+                with self._changed:
+                    self._somebody_reads = False
+                    self._changed.notify_all()
+
+    def _read_answer(self, deadline: float) -> None:
+        """Read an answer, of whichever request."""
+        header = read_header(lambda size: self._receive(size, deadline))
+        nonce = header.get("nonce")
+        with self._changed:
+            waiting = self._waiting.pop(nonce, None) if isinstance(nonce, str) else None
+        if waiting is None:
+            raise LinkClosed("an answer came that belongs to no request")
+        payload = read_payload(
+            lambda size: self._receive(size, deadline), header, waiting.max_answer_bytes
+        )
+        with self._changed:
+            waiting.answer = header, payload
+            self._changed.notify_all()
 
     def _receive(self, size: int, deadline: float) -> bytes:
         data = bytearray()
         while len(data) < size:
-            self._wait_until(deadline)
-            piece = self._stream.recv(min(size - len(data), 1 << 20))
+            _left(deadline)
+            try:
+                with self._using:
+                    piece = self._stream.recv(min(size - len(data), _PIECE_BYTES))
+            except InterruptedError:
+                continue
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                self._wait(select.POLLIN, deadline)
+                continue
             if not piece:
                 raise LinkClosed("the worker has gone")
             data += piece
         return bytes(data)
 
-    def _wait_until(self, deadline: float) -> None:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self._stream.settimeout(left)
+    def _wait(self, events: int, deadline: float) -> None:
+        poll = select.poll()
+        poll.register(self._stream.fileno(), events)  # ValueError if it is closed
+        poll.poll(min(_left(deadline), _LONGEST_POLL_S) * 1000)
+
+
+def _left(deadline: float) -> float:
+    """The seconds that are left.
+
+    Raises:
+        TimeoutError: None.
+    """
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
 
 
 def new_nonce() -> str:

@@ -14,12 +14,15 @@ from gymnast.sandboxes.guest.protocol import pack
 # Each module comes after those that it imports.
 _MODULES = (
     "protocol",
+    "loop",
     "processes",
     "capture",
     "files",
     "confine",
     "interpreter",
     "session",
+    "spawn",
+    "started",
     "worker",
 )
 
