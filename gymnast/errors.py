@@ -22,6 +22,8 @@
     |           `-- SandboxTemporarilyUnavailable     or only not now: its engine is down, say
     |-- NoServers                 (RuntimeError)  all servers that sample are lost
     |-- SandboxFileError          (OSError)       a path in a box: missing, a folder, too large, ...
+    |-- ProcessTimeout            (TimeoutError)  a process in a box does not end, read or write
+    |-- ProcessInputClosed        (BrokenPipeError)   it does not read its stdin any more
     |-- SandboxBroken             (RuntimeError)  the policy broke the box of its episode
     |-- TooManyFailures           (RuntimeError)  more episodes failed than the run allows
     |-- DiskFull                  (OSError)       no room where a run writes
@@ -162,6 +164,14 @@ class SandboxFileError(GymnastError, OSError):
 
     def __str__(self) -> str:
         return visible(str(self.strerror))
+
+
+class ProcessTimeout(GymnastError, TimeoutError):
+    """A process in a box has not ended, written or read in time. It goes on."""
+
+
+class ProcessInputClosed(GymnastError, BrokenPipeError):
+    """A process in a box was written to after it had ended, or closed its stdin."""
 
 
 class SandboxBroken(GymnastError, RuntimeError):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gymnast.sandboxes.backends.open import open_sandbox
 from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.sandboxes.contract.process import Process
 from gymnast.sandboxes.contract.spec import ExecResult, SandboxSpec
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ __all__ = [
     "ExecResult",
     "LandlockSandbox",
     "LocalSandbox",
+    "Process",
     "Sandbox",
     "SandboxPool",
     "SandboxSpec",

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gymnast.errors import SandboxDead
+from gymnast.errors import SandboxDead, UsageError
+from gymnast.sandboxes.contract.process import Process
 from gymnast.sandboxes.contract.spec import ExecResult
 from gymnast.threads import in_background
 
@@ -151,6 +152,35 @@ class Sandbox(ABC):
             SandboxDead: The box is closed or broken.
         """
 
+    def start(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Process:
+        """Start a process that goes on beside the box's calls: a server, say.
+
+        It has no time limit, and pipes for its streams; nothing of its output is kept but what is
+        read. What it starts goes on with it, except for what detaches itself (`setsid`) and is an
+        orphan: the end of the next call kills that. All of it ends with the box. Code in the box
+        has the same user, and can kill it or write to its streams: do not rely on what it answers.
+
+        Args:
+            command: An argument vector, or a text for `/bin/sh -c`.
+            cwd: As for `exec`.
+            env: As for `exec`.
+
+        Raises:
+            SandboxFileError: There is no such program or folder, or no room for one more process.
+            SandboxDead: The box is closed or broken.
+            UsageError: An argument breaks its rule, or the backend starts no processes.
+        """
+        raise UsageError(
+            f"{type(self).__name__} starts no processes beside its calls; docker, landlock, "
+            "bubblewrap and local do"
+        )
+
     @abstractmethod
     def close(self) -> None:
         """Kill everything that runs in the box and delete its files. May be called again.
@@ -218,6 +248,16 @@ class Sandbox(ABC):
                 max_output_bytes=max_output_bytes,
             )
         )
+
+    async def astart(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Process:
+        """`start` without blocking the event loop."""
+        return await in_background(partial(self.start, command, cwd=cwd, env=env))
 
     async def apython(
         self, code: str, *, timeout_s: float | None = None, max_output_bytes: int | None = None

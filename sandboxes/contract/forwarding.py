@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from gymnast.sandboxes.contract.base import MAX_FILE_BYTES, Sandbox
+from gymnast.sandboxes.contract.process import OutputNumber, Process, ProcessCalls
 from gymnast.sandboxes.contract.spec import ExecResult
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ class ForwardingSandbox(Sandbox):
         """The box that calls are forwarded to."""
 
     def forward(self, call: Callable[[Sandbox], T]) -> T:
-        """Make a call of `exec`, `python`, `read_file` or `write_file`.
+        """Make a call of `exec`, `python`, `read_file`, `write_file` or `start`, or of a process.
 
         Override this to do something before or after every call.
         """
@@ -79,6 +80,17 @@ class ForwardingSandbox(Sandbox):
         """See `Sandbox.write_file`."""
         self.forward(lambda box: box.write_file(path, data))
 
+    def start(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Process:
+        """See `Sandbox.start`."""
+        process = self.forward(lambda box: box.start(command, cwd=cwd, env=env))
+        return Process(_ForwardedProcess(self, process.calls))
+
     @property
     def alive(self) -> bool:
         """See `Sandbox.alive`; as cheap as that of the box behind."""
@@ -91,3 +103,36 @@ class ForwardingSandbox(Sandbox):
     def engine_lost(self) -> bool:
         """See `Sandbox.engine_lost`."""
         return self.target().engine_lost()
+
+
+class _ForwardedProcess(ProcessCalls):
+    """The calls of a process, each of which is forwarded like a call of its box.
+
+    Args:
+        owner: The box that forwards.
+        calls: Those of the backend's process.
+    """
+
+    def __init__(self, owner: ForwardingSandbox, calls: ProcessCalls) -> None:
+        self._owner, self._calls = owner, calls
+
+    def receive(self, stream: OutputNumber, max_bytes: int, timeout_s: float) -> bytes:
+        return self._forward(lambda: self._calls.receive(stream, max_bytes, timeout_s))
+
+    def send(self, data: bytes, timeout_s: float) -> None:
+        self._forward(lambda: self._calls.send(data, timeout_s))
+
+    def close_stream(self, stream: int) -> None:
+        self._forward(lambda: self._calls.close_stream(stream))
+
+    def wait(self, timeout_s: float) -> int:
+        return self._forward(lambda: self._calls.wait(timeout_s))
+
+    def kill(self) -> None:
+        self._forward(self._calls.kill)
+
+    def forget(self) -> None:
+        self._forward(self._calls.forget)
+
+    def _forward(self, call: Callable[[], T]) -> T:
+        return self._owner.forward(lambda box: call())

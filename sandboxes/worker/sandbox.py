@@ -3,11 +3,9 @@
 A backend makes the box and the connection, and discards both.
 """
 
-import os
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from gymnast.errors import (
     SandboxDead,
@@ -15,9 +13,9 @@ from gymnast.errors import (
     SandboxTemporarilyUnavailable,
     SandboxTextError,
     SandboxUnavailable,
-    UsageError,
 )
 from gymnast.sandboxes.contract.base import MAX_FILE_BYTES, Sandbox
+from gymnast.sandboxes.contract.process import Process
 from gymnast.sandboxes.contract.spec import (
     ExecResult,
     SandboxSpec,
@@ -27,13 +25,16 @@ from gymnast.sandboxes.contract.spec import (
 )
 from gymnast.sandboxes.guest.protocol import BrokenFrame, Header
 from gymnast.sandboxes.lifetime.living import when_gone
+from gymnast.sandboxes.worker.arguments import as_bytes, check_argv, check_text
 from gymnast.sandboxes.worker.link import Link, LinkClosed, LinkTimeout, Stream, new_nonce
+from gymnast.sandboxes.worker.process import WorkerProcess
 from gymnast.sandboxes.worker.program import boot_frame
 from gymnast.sandboxes.worker.results import BrokenAnswer, exec_result, failure_in, field
 from gymnast.visible import visible_line, visible_logger
 
 GRACE_S = 5.0  # beyond a call's own time, for the worker to kill and to answer
 FILE_S = 60.0  # for one piece of a file
+BESIDE_S = 30.0  # for what comes beside the calls, while the worker may be killing for one of them
 _PIECE_BYTES = 1 << 20
 
 log = visible_logger("gymnast.sandboxes")
@@ -147,18 +148,18 @@ class WorkerSandbox(Sandbox):
         """See `Sandbox.exec`."""
         header = {
             "op": "exec",
-            "argv": _argv(command),
-            "cwd": None if cwd is None else _text("cwd", cwd),
+            "argv": check_argv(command),
+            "cwd": None if cwd is None else check_text("cwd", cwd),
             "env": dict(check_env_variables(env or {})),
             "stdin": stdin is not None,
         }
-        return self._run(header, _bytes(stdin or b""), timeout_s, max_output_bytes)
+        return self._run(header, as_bytes(stdin or b""), timeout_s, max_output_bytes)
 
     def python(
         self, code: str, *, timeout_s: float | None = None, max_output_bytes: int | None = None
     ) -> ExecResult:
         """See `Sandbox.python`."""
-        return self._run({"op": "python"}, _bytes(code), timeout_s, max_output_bytes)
+        return self._run({"op": "python"}, as_bytes(code), timeout_s, max_output_bytes)
 
     def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """See `Sandbox.read_file`."""
@@ -166,7 +167,12 @@ class WorkerSandbox(Sandbox):
         data = b""
         while True:
             most = min(_PIECE_BYTES, max_bytes + 1 - len(data))
-            header = {"op": "read", "path": _text("path", path), "offset": len(data), "most": most}
+            header = {
+                "op": "read",
+                "path": check_text("path", path),
+                "offset": len(data),
+                "most": most,
+            }
             size, piece = self._file_request(path, header, b"", most)
             data += piece
             if max(len(data), size) > max_bytes:
@@ -181,11 +187,30 @@ class WorkerSandbox(Sandbox):
 
     def write_file(self, path: str, data: str | bytes) -> None:
         """See `Sandbox.write_file`."""
-        content = memoryview(_bytes(data))
+        content = memoryview(as_bytes(data))
         for offset in range(0, max(1, len(content)), _PIECE_BYTES):
-            header = {"op": "write", "path": _text("path", path), "offset": offset}
+            header = {"op": "write", "path": check_text("path", path), "offset": offset}
             piece = bytes(content[offset : offset + _PIECE_BYTES])
             self._file_request(path, header, piece, 0)
+
+    def start(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Process:
+        """See `Sandbox.start`."""
+        argv = check_argv(command)
+        header = {
+            "op": "start",
+            "argv": argv,
+            "cwd": None if cwd is None else check_text("cwd", cwd),
+            "env": dict(check_env_variables(env or {})),
+        }
+        answer, _ = self._ask_beside(header, b"", 0, 0.0)
+        name = visible_line(f"the process {argv[0]!r} in {self._name()}")
+        return Process(WorkerProcess(self._ask_beside, field(answer, "process", int), name))
 
     def close(self) -> None:
         """See `Sandbox.close`."""
@@ -238,23 +263,47 @@ class WorkerSandbox(Sandbox):
             raise SandboxDead(f"{self._name()} broke: {error}") from None
         raise SandboxFileError(failed.number, visible_line(f"{path}: {failed.text}"), path)
 
+    def _ask_beside(
+        self, header: Header, payload: bytes, max_answer_bytes: int, wait_s: float
+    ) -> tuple[Header, bytes]:
+        """Send a request of a process; see `worker/process.py`."""
+        try:
+            answer, data = self._send(header, payload, wait_s + BESIDE_S, max_answer_bytes)
+            failed = failure_in(answer)
+            if failed is None:
+                if answer.get("killed") is False:
+                    raise BrokenAnswer("something in it could not be killed")
+                return answer, data
+            if failed.kind != "file":
+                raise BrokenAnswer(failed.text)
+        except (LinkTimeout, LinkClosed, BrokenAnswer) as error:
+            self._break(f"its worker broke: {error}")
+            raise SandboxDead(f"{self._name()} broke: {self._why_dead}") from None
+        raise SandboxFileError(failed.number, visible_line(failed.text), str(header["argv"][0]))
+
     def _request(
         self, header: Header, payload: bytes, timeout_s: float, max_answer_bytes: int
     ) -> tuple[Header, bytes]:
+        """Send the request of a call, and wait for its answer."""
         with self._lock:
-            if self._link is None or self._why_dead is not None:
-                raise SandboxDead(
-                    f"{self._name()} cannot be used: {self._why_dead}; open another sandbox"
-                )
-            try:
-                return self._link.request(
-                    header, payload, timeout_s=timeout_s, max_answer_bytes=max_answer_bytes
-                )
-            except BrokenFrame as error:  # nothing has been sent
-                raise SandboxTextError(f"command, env or path are too long: {error}") from None
-            except (LinkTimeout, LinkClosed) as error:
-                self._break(str(error))
-                raise
+            return self._send(header, payload, timeout_s, max_answer_bytes)
+
+    def _send(
+        self, header: Header, payload: bytes, timeout_s: float, max_answer_bytes: int
+    ) -> tuple[Header, bytes]:
+        if self._link is None or self._why_dead is not None:
+            raise SandboxDead(
+                f"{self._name()} cannot be used: {self._why_dead}; open another sandbox"
+            )
+        try:
+            return self._link.request(
+                header, payload, timeout_s=timeout_s, max_answer_bytes=max_answer_bytes
+            )
+        except BrokenFrame as error:  # nothing has been sent
+            raise SandboxTextError(f"command, env or path are too long: {error}") from None
+        except (LinkTimeout, LinkClosed) as error:
+            self._break(str(error))
+            raise
 
     def _break(self, why: str) -> None:
         """Throw the box away, and remember the first reason."""
@@ -263,30 +312,3 @@ class WorkerSandbox(Sandbox):
             if why != "it was closed":
                 log.warning("%s was thrown away: %s", self._name(), why)
         self._discard()
-
-
-def _argv(command: str | Sequence[str]) -> list[str]:
-    if isinstance(command, str):
-        return ["/bin/sh", "-c", _text("command", command)]
-    if not isinstance(command, Sequence) or not all(isinstance(part, str) for part in command):
-        raise UsageError(f"command is {command!r:.200}; it must be a text or a list of texts")
-    argv = [_text("command", part) for part in command]
-    if not argv:
-        raise UsageError("command is empty; it must be a text or name a program")
-    return argv
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or "\0" in value:
-        raise SandboxTextError(f"{name} is {value!r}; it must be a text without NUL")
-    try:
-        os.fsencode(value)
-    except UnicodeEncodeError:
-        raise SandboxTextError(f"{name} is {value!r}; it must be a text that has bytes") from None
-    return value
-
-
-def _bytes(data: str | bytes) -> bytes:
-    if not isinstance(data, str | bytes | bytearray | memoryview):
-        raise UsageError(f"{data!r:.200} is no content for a box; it must be text or bytes")
-    return data.encode("utf-8", "surrogatepass") if isinstance(data, str) else bytes(data)
