@@ -7,12 +7,15 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from gymnast.errors import UsageError
 from gymnast.sandboxes.contract.packages import check_packages
 
 Verdict = Literal["ok", "nonzero", "timeout", "oom", "output_limit", "dead"]
+
+Network = Literal["none", "endpoint", "full"]
+Root = Literal["read_only", "writable"]
 
 MIB = 1 << 20
 
@@ -40,6 +43,13 @@ class SandboxSpec:
         max_output_bytes: How much of stdout, and how much of stderr, one call keeps.
         start_timeout_s: Wall time until a new box must answer, in seconds.
         env: Environment variables of everything that runs in the box.
+        network: "none"; "endpoint": the one address of the host that `endpoint` names; "full":
+            whatever the machine that runs the box can reach. See `docs/isolation.md` for what each
+            of these and of the next two gives away. A backend refuses what it cannot do.
+        endpoint: With network "endpoint": "127.0.0.1:PORT", from port 1024 on. Code in the box
+            finds it at the same address.
+        root: "read_only"; "writable": the image's files can be changed, as far as its user may.
+        user: None: a user of the box's own. "root", or numbers as in "1000" or "1000:1000".
 
     Raises:
         UsageError: A value breaks its rule.
@@ -57,6 +67,10 @@ class SandboxSpec:
     max_output_bytes: int = MIB
     start_timeout_s: float = 60.0
     env: Mapping[str, str] = field(default_factory=dict, hash=False)
+    network: Network = "none"
+    endpoint: str | None = None
+    root: Root = "read_only"
+    user: str | None = None
 
     def __post_init__(self) -> None:
         for name, least in _LEAST_BYTES.items():
@@ -73,6 +87,33 @@ class SandboxSpec:
         if self.packages is not None:
             object.__setattr__(self, "packages", check_packages(self.packages))
         object.__setattr__(self, "env", dict(check_env_variables(self.env)))
+        for name, kinds in (("network", get_args(Network)), ("root", get_args(Root))):
+            if getattr(self, name) not in kinds:
+                known = ", ".join(map(repr, kinds))
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be one of {known}")
+        self._check_endpoint()
+        if self.user is not None and not re.fullmatch(r"root|\d+(:\d+)?", str(self.user)):
+            raise UsageError(
+                f"user is {self.user!r}; it must be 'root' or numbers as in '1000' or '1000:1000'"
+            )
+
+    def _check_endpoint(self) -> None:
+        if (self.network == "endpoint") is not (self.endpoint is not None):
+            raise UsageError(
+                f"network is {self.network!r} and endpoint is {self.endpoint!r}; the network "
+                "'endpoint' takes an endpoint, '127.0.0.1:8000' say, and no other network does"
+            )
+        port = re.fullmatch(r"127\.0\.0\.1:(\d{4,5})", str(self.endpoint or "127.0.0.1:8000"))
+        if port is None or not 1024 <= int(port[1]) < 1 << 16:
+            raise UsageError(
+                f"endpoint is {self.endpoint!r}; it must be '127.0.0.1:PORT', with a port from "
+                "1024 to 65535: other addresses need a forwarder there"
+            )
+
+    @property
+    def endpoint_port(self) -> int | None:
+        """The port of `endpoint`."""
+        return None if self.endpoint is None else int(self.endpoint.partition(":")[2])
 
     @classmethod
     def from_limits(cls, limits: Mapping[str, Any]) -> "SandboxSpec":

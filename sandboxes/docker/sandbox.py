@@ -9,7 +9,7 @@ import docker.errors
 from docker.types import LogConfig, Ulimit
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
-from gymnast.sandboxes.contract.spec import SandboxSpec
+from gymnast.sandboxes.contract.spec import Network, SandboxSpec
 from gymnast.sandboxes.docker.engine import (
     ENGINE_ERRORS,
     AttachedStream,
@@ -21,7 +21,7 @@ from gymnast.sandboxes.docker.engine import (
 from gymnast.sandboxes.docker.removal import remove_left, remove_some_time
 from gymnast.sandboxes.lifetime.owner import owner_labels
 from gymnast.sandboxes.lifetime.users import LIMITS, LOGIN, random_user_id
-from gymnast.sandboxes.seccomp.bpf_filter import BOX_CALLS
+from gymnast.sandboxes.seccomp.bpf_filter import BOX_CALLS, NETWORK_CALLS
 from gymnast.sandboxes.seccomp.docker_profile import profile
 from gymnast.sandboxes.worker.file_room import file_room
 from gymnast.sandboxes.worker.program import command
@@ -66,6 +66,11 @@ class DockerSandbox(WorkerSandbox):
     terminals (PTYs). With `userns-remap`, or without root, an engine has few users, and two boxes
     may have the same one.
 
+    What a spec can open: `network` "endpoint" (TCP and UDP over the box's own loopback, whose
+    buffers no limit counts, and one port there that leads to the host) and "full" (the engine's
+    default network); `root` "writable" (on the engine's disk, which `disk_bytes` does not limit);
+    `user`, "root" among them, without capabilities. `docs/isolation.md` says what each gives away.
+
     Args:
         spec: The image, the runtime and the limits.
         image: Replaces the spec's image.
@@ -104,7 +109,11 @@ class DockerSandbox(WorkerSandbox):
             raise kind(_why_not(error, self.image, self.spec)) from None
         container, attached = self._container, self._attached
         self._connect(
-            attached, lambda: _discard(api, container, attached), alone=True, seal_proc=True
+            attached,
+            lambda: _discard(api, container, attached),
+            alone=True,
+            seal_proc=True,
+            forward=True,
         )
         remove_left()
 
@@ -131,18 +140,16 @@ def default_image() -> str:
 
 def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
     all_ids = has_all_user_ids(api)
-    user_id = random_user_id(all_ids=all_ids)
+    user_id, group_id = _user(spec, all_ids)
     # With an owner, as the mode is ignored if the image has a folder of that name.
-    owner, room = f"uid={user_id},gid={user_id},mode=1777", file_room(spec)
+    owner, room = f"uid={user_id},gid={group_id},mode=1777", file_room(spec)
     tmpfs = f"rw,nosuid,nodev,{owner},size={room.size_bytes},nr_inodes={room.inodes}"
     host_config = api.create_host_config(
         auto_remove=True,
-        network_mode="none",
-        dns=["127.0.0.1"],  # else the box sees the host's own servers and domains
-        dns_search=["."],
+        **_network(spec),
         cap_drop=["ALL"],
-        security_opt=["no-new-privileges:true", f"seccomp={_seccomp_profile()}"],
-        read_only=True,
+        security_opt=["no-new-privileges:true", f"seccomp={_seccomp_profile(spec.network)}"],
+        read_only=spec.root == "read_only",
         tmpfs={
             WORK_FOLDER: f"{tmpfs},exec",
             "/tmp": f"{tmpfs},noexec",
@@ -155,7 +162,7 @@ def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
         pids_limit=spec.processes + _OWN_PROCESSES,
         nano_cpus=int(spec.cpus * 1e9),
         oom_score_adj=_OOM_SCORE,
-        ulimits=_ulimits(spec, all_ids),
+        ulimits=_ulimits(spec, all_ids and spec.user is None),
         group_add=[_FIRST_USERS_GROUP],
         log_config=LogConfig(type=LogConfig.types.NONE),  # else a log of all answers grows on disk
         runtime=spec.runtime,
@@ -165,7 +172,7 @@ def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
         name=name,
         entrypoint=command(spec.python),
         command=[],
-        user=f"{user_id}:{user_id}",
+        user=f"{user_id}:{group_id}",
         working_dir=WORK_FOLDER,
         environment={"HOME": WORK_FOLDER, "LANG": "C.UTF-8", **LOGIN, **spec.env},
         labels=owner_labels(),
@@ -175,6 +182,23 @@ def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
         host_config=host_config,
     )
     return str(created["Id"])
+
+
+def _user(spec: SandboxSpec, all_ids: bool) -> tuple[int, int]:
+    """The numbers of the user and of its group."""
+    if spec.user is None:
+        user_id = random_user_id(all_ids=all_ids)
+        return user_id, user_id
+    user, _, group = spec.user.replace("root", "0").partition(":")
+    return int(user), int(group or user)
+
+
+def _network(spec: SandboxSpec) -> dict[str, Any]:
+    """The options for the network. An endpoint is reached over the worker's connection."""
+    if spec.network == "full":
+        return {"network_mode": "bridge"}
+    # The names of servers: else the box sees the host's own servers and domains.
+    return {"network_mode": "none", "dns": ["127.0.0.1"], "dns_search": ["."]}
 
 
 def _ulimits(spec: SandboxSpec, all_ids: bool) -> list[Ulimit]:
@@ -187,8 +211,8 @@ def _ulimits(spec: SandboxSpec, all_ids: bool) -> list[Ulimit]:
 
 
 @cache
-def _seccomp_profile() -> str:
-    return profile(BOX_CALLS)
+def _seccomp_profile(network: Network) -> str:
+    return profile({**BOX_CALLS, **NETWORK_CALLS[network]})
 
 
 def _why_not(error: Exception, image: str, spec: SandboxSpec) -> str:

@@ -54,7 +54,7 @@ def refuse_calls(program: bytes) -> None:
     _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(header))
 
 
-def use_files_only(granted: Mapping[int, Iterable[str]]) -> None:
+def use_files_only(granted: Mapping[int, Iterable[str]], tcp: bool = False) -> None:
     """Let this process and what it starts use the named files, and nothing else of the system.
 
     No other file; no TCP; no signals, tracing or abstract sockets beyond this Landlock domain.
@@ -62,11 +62,12 @@ def use_files_only(granted: Mapping[int, Iterable[str]]) -> None:
     Args:
         granted: Files, and folders with all that is below them, by how they may be used: `LIST`,
             `READ`, `WRITE`, `USE_DEVICE`.
+        tcp: Whether TCP is allowed, as the network is the box's own.
 
     Raises:
         OSError: A file does not exist, or the kernel cannot do this (before 6.12).
     """
-    ruleset = _ruleset(_ALL_OF_FILES, _ALL_OF_TCP, _ALL_SCOPES)
+    ruleset = _ruleset(_ALL_OF_FILES, 0 if tcp else _ALL_OF_TCP, _ALL_SCOPES)
     try:
         for ways, paths in granted.items():
             for path in paths:

@@ -1,4 +1,4 @@
-"""Programs that run beside the calls: their streams, waiting for their end, killing them.
+"""What goes on beside the calls: programs, and connections to the one address of the host.
 
     start    {argv, cwd, env}                       -> {process}
     receive  {process, stream: 1 | 2, most, wait_s} -> {end} + what its stdout or stderr has
@@ -7,7 +7,9 @@
     wait     {process, wait_s}                      -> {exit_code: a number | None}
     kill     {process}                              -> {killed}
     forget   {process}, which has ended             -> {}
+    accept   {wait_s}                               -> {process: a number | None}
 
+A connection that `accept` takes has the number, the stdin and the stdout of a program.
 `receive`, `send` and `wait` are answered when there is something to say, or after `wait_s` with
 nothing. The worker keeps no output: what the host has not asked for stays in the program's pipe,
 and a program that writes without end waits there. Of what goes to a program's stdin the worker
@@ -16,9 +18,11 @@ holds what one request brings.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
+import socket
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -27,7 +31,7 @@ from gymnast.sandboxes.guest.processes import Processes
 from gymnast.sandboxes.guest.spawn import close_all, pipes, spawn, why_not
 
 MOST_PROGRAMS = 64  # that run, or have a stream that is open
-OPERATIONS = frozenset({"start", "receive", "send", "close", "wait", "kill", "forget"})
+OPERATIONS = frozenset({"start", "receive", "send", "close", "wait", "kill", "forget", "accept"})
 
 _FORGOTTEN = -1
 
@@ -36,10 +40,11 @@ Attempt = Callable[[bool], Optional[Answer]]  # told whether it is the last one
 
 
 class _Program:
-    def __init__(self, pid: int, fds: List[int]) -> None:
+    def __init__(self, pid: int, fds: List[int], exit_code: Optional[int] = None) -> None:
         self.pid = pid
         self.fds = fds  # for its stdin, stdout and stderr; -1: closed
-        self.exit_code: Optional[int] = None
+        self.exit_code = exit_code
+        self.connection: Optional[socket.socket] = None
 
     @property
     def is_over(self) -> bool:
@@ -60,6 +65,7 @@ class Started:
         send: Sends an answer to the host.
         scoped: Whether Landlock keeps programs from signalling others.
         tidy: Kills what an ended program has left behind; see `Worker`.
+        listener: Where code in the box finds the one address of the host, if there is one.
     """
 
     def __init__(
@@ -69,9 +75,10 @@ class Started:
         send: Callable[[Dict[str, Any], bytes], None],
         scoped: bool,
         tidy: Callable[[], None],
+        listener: Optional[socket.socket],
     ) -> None:
         self._processes, self._loop, self._send = processes, loop, send
-        self._scoped, self._tidy = scoped, tidy
+        self._scoped, self._tidy, self._listener = scoped, tidy, listener
         self._programs: Dict[int, _Program] = {}
         self._count = 0
         self._waiting: Dict[str, _Waiting] = {}  # requests without an answer yet, by their nonces
@@ -102,7 +109,7 @@ class Started:
             self._try(nonce, last=True)
 
     def _op_start(self, request: Dict[str, Any], payload: bytes) -> Answer:
-        if sum(not one.is_over for one in self._programs.values()) >= MOST_PROGRAMS:
+        if self._is_full():
             text = "%d programs run or have streams that are open; close some" % MOST_PROGRAMS
             raise OSError(errno.EAGAIN, text)
         theirs, ours = pipes()
@@ -114,9 +121,27 @@ class Started:
         finally:
             close_all(theirs)
         self._processes.started.add(pid)
-        self._count += 1
-        self._programs[self._count] = _Program(pid, list(ours))
-        return {"process": self._count}, b""
+        return {"process": self._add(_Program(pid, list(ours)))}, b""
+
+    def _op_accept(self, request: Dict[str, Any], payload: bytes) -> Optional[Answer]:
+        listener = self._listener
+        assert listener is not None
+
+        def attempt(last: bool) -> Optional[Answer]:
+            try:
+                connection = listener.accept()[0]
+            except OSError:  # there is none, or it is gone again
+                return ({"process": None}, b"") if last else None
+            if self._is_full():
+                connection.close()
+                return {"process": None}, b""
+            connection.setblocking(False)
+            receiving = os.dup(connection.fileno())
+            program = _Program(0, [connection.fileno(), receiving, -1], exit_code=0)
+            program.connection = connection
+            return {"process": self._add(program)}, b""
+
+        return self._answer_or_wait(request, listener.fileno(), select.POLLIN, attempt)
 
     def _op_receive(self, request: Dict[str, Any], payload: bytes) -> Optional[Answer]:
         program, stream = self._find(request), int(request["stream"])
@@ -130,6 +155,8 @@ class Started:
                 data = os.read(fd, most)
             except BlockingIOError:
                 return ({"end": False}, b"") if last else None
+            except OSError:  # a connection was reset
+                data = b""
             if not data:
                 self._close(program, stream)
             return {"end": not data}, data
@@ -217,17 +244,44 @@ class Started:
         for nonce in [nonce for nonce, waiting in self._waiting.items() if waiting.fd == fd]:
             self._try(nonce, last)
 
+    def _is_full(self) -> bool:
+        return sum(not one.is_over for one in self._programs.values()) >= MOST_PROGRAMS
+
+    def _add(self, program: _Program) -> int:
+        self._count += 1
+        self._programs[self._count] = program
+        return self._count
+
     def _find(self, request: Dict[str, Any]) -> _Program:
         """The program of a request; one that has ended if it was forgotten."""
         program = self._programs.get(request["process"])
         if program is None:
-            program = _Program(0, [-1, -1, -1])
-            program.exit_code = _FORGOTTEN
+            program = _Program(0, [-1, -1, -1], _FORGOTTEN)
         return program
 
     def _close(self, program: _Program, stream: int) -> None:
         fd, program.fds[stream] = program.fds[stream], -1
-        if fd >= 0:
-            self._loop.forget(fd)
+        if fd < 0:
+            return
+        self._loop.forget(fd)
+        if program.connection is not None and stream == 0:
+            with contextlib.suppress(OSError):
+                program.connection.shutdown(socket.SHUT_WR)
+            program.connection.close()
+        else:
             os.close(fd)
-            self._retry(fd, last=False)
+        self._retry(fd, last=False)
+
+
+def listen(port: int) -> socket.socket:
+    """Listen on the box's own loopback.
+
+    Raises:
+        OSError: It has none, or the port is not to be had.
+    """
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(MOST_PROGRAMS)
+    listener.setblocking(False)
+    return listener

@@ -32,7 +32,7 @@ from gymnast.sandboxes.guest.loop import Loop
 from gymnast.sandboxes.guest.processes import Processes
 from gymnast.sandboxes.guest.session import Session
 from gymnast.sandboxes.guest.spawn import close_all, pipes, restore_signals, spawn, why_not
-from gymnast.sandboxes.guest.started import OPERATIONS, Started
+from gymnast.sandboxes.guest.started import OPERATIONS, Started, listen
 
 MAX_REQUEST_BYTES = 1 << 30
 _EXIT_BY_KILL = 128 + signal.SIGKILL
@@ -59,7 +59,14 @@ class Worker:
         self._loop = Loop()
         self._call: Optional[Tuple[Dict[str, Any], bytes]] = None  # the next one
         self._calling = False
-        self._started = Started(self._processes, self._loop, self._send, self._scoped, self._tidy)
+        self._started = Started(
+            self._processes,
+            self._loop,
+            self._send,
+            self._scoped,
+            self._tidy,
+            listen(boot["port"]) if boot.get("port") else None,
+        )
         self._wake, wake = os.pipe()
         for fd in (self._wake, wake):
             os.set_blocking(fd, False)

@@ -22,6 +22,7 @@ from gymnast.sandboxes.host.plan import (
     PYTHON_FOLDER,
     box_environment,
     box_files,
+    check_openings,
     new_user_id,
     python_program,
 )
@@ -33,7 +34,7 @@ from gymnast.sandboxes.host.removal import (
 )
 from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE, folder_prefix
 from gymnast.sandboxes.lifetime.users import LIMITS
-from gymnast.sandboxes.seccomp.bpf_filter import BOX_CALLS, assemble, has_machine
+from gymnast.sandboxes.seccomp.bpf_filter import BOX_CALLS, NETWORK_CALLS, assemble, has_machine
 from gymnast.sandboxes.worker.file_room import file_room
 from gymnast.sandboxes.worker.program import command
 from gymnast.sandboxes.worker.sandbox import WorkerSandbox
@@ -68,6 +69,7 @@ class _Box(WorkerSandbox):
 
     def __init__(self, spec: SandboxSpec) -> None:
         super().__init__(spec)
+        check_openings("bubblewrap", spec)
         files = box_files(spec)
         user_id = new_user_id()
         with undone_unless_whole() as made:
@@ -90,8 +92,9 @@ class _Box(WorkerSandbox):
             lambda: _discard(process, ours, folder, groups),
             alone=True,
             rlimits=_rlimits(self.spec, groups),
-            seccomp=assemble(BOX_CALLS, platform.machine()),
+            seccomp=assemble({**BOX_CALLS, **NETWORK_CALLS[spec.network]}, platform.machine()),
             proc=_PROC,
+            forward=True,
         )
 
     def _name(self) -> str:
@@ -132,7 +135,8 @@ class BubblewrapSandbox(_Box):
     - Holes in the kernel, which the box shares with the host, are not closed.
 
     Args:
-        spec: The limits; `image`, `runtime` and `python` mean nothing here.
+        spec: The limits; `image`, `runtime` and `python` mean nothing here. Of what it can open
+            there is only the `network` "endpoint".
 
     Attributes:
         controllers: What control groups limit: some of "memory", "pids", "cpu".

@@ -9,12 +9,13 @@ import sys
 import tempfile
 
 from gymnast.errors import SandboxTemporarilyUnavailable, SandboxUnavailable
-from gymnast.sandboxes.contract.spec import SandboxSpec
+from gymnast.sandboxes.contract.spec import Network, SandboxSpec
 from gymnast.sandboxes.host.cgroups import make_groups
 from gymnast.sandboxes.host.landlock_process import Errors, discard, launch
 from gymnast.sandboxes.host.plan import (
     OWN_PROCESSES,
     box_files,
+    check_openings,
     is_boxes_own,
     make_folder,
     make_plan,
@@ -26,6 +27,7 @@ from gymnast.sandboxes.host.plan import (
 from gymnast.sandboxes.host.removal import delete_place, undone_unless_whole
 from gymnast.sandboxes.seccomp.bpf_filter import (
     BOX_CALLS,
+    NETWORK_CALLS,
     NO_ATTRIBUTES,
     NO_CHANGE_OF_RIGHTS,
     NO_LOCAL_SOCKETS,
@@ -48,6 +50,7 @@ class _Box(WorkerSandbox):
     def __init__(self, spec: SandboxSpec, *, namespaces: bool) -> None:
         super().__init__(spec)
         self.namespaces = namespaces
+        check_openings("Landlock", spec, namespaces=namespaces)
         files = box_files(spec)
         user_id = new_user_id()
         with undone_unless_whole() as made:
@@ -69,8 +72,9 @@ class _Box(WorkerSandbox):
             lambda: discard(process, ours, errors, folder, groups, user_id),
             alone=namespaces,
             rlimits=rlimits(spec, groups),
-            seccomp=_filter(namespaces, is_boxes_own(user_id)),
+            seccomp=_filter(namespaces, is_boxes_own(user_id), spec.network),
             scoped=not namespaces,
+            forward=True,
         )
 
     def _name(self) -> str:
@@ -129,7 +133,8 @@ class LandlockSandbox(_Box):
     - Holes in the kernel, which the box shares with the host, are not closed.
 
     Args:
-        spec: The limits; `image`, `runtime` and `python` mean nothing here.
+        spec: The limits; `image`, `runtime` and `python` mean nothing here. Of what it can open
+            there is only the `network` "endpoint", with namespaces.
 
     Attributes:
         folder: The box's folder on the host.
@@ -264,9 +269,9 @@ def _try(*, namespaces: bool) -> str:
 
 
 @functools.cache
-def _filter(namespaces: bool, own_user: bool) -> bytes:
+def _filter(namespaces: bool, own_user: bool, network: Network) -> bytes:
     """The calls that a box may make."""
-    rules: Rules = BOX_CALLS
+    rules: Rules = {**BOX_CALLS, **NETWORK_CALLS[network]}
     if not namespaces:
         rules = {**rules, **NO_LOCAL_SOCKETS, **NO_ATTRIBUTES}
         rules = rules if own_user else {**rules, **NO_CHANGE_OF_RIGHTS}

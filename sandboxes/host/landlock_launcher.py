@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import resource
 import select
 import signal
+import socket
+import struct
 import sys
 import time
 from collections.abc import Sequence
@@ -39,6 +42,7 @@ _PR_SET_PDEATHSIG = 1
 _CAPABILITIES_VERSION = 0x20080522
 _OOM_SCORE = 500  # killed before the run itself, and after what the worker starts
 _HOST_NAME = b"box"
+_SET_INTERFACE_FLAGS, _UP = 0x8914, 1
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -47,6 +51,7 @@ class Plan(TypedDict):
     """What the launcher is to do."""
 
     namespaces: bool  # whether the box has its own; otherwise it has the host's
+    loopback: bool  # with namespaces: whether the box's own loopback can be used
     user_id: int | None  # the user to become; None: keep this one
     env: dict[str, str]
     root: str  # with namespaces: an empty folder where the box's root is made
@@ -122,6 +127,8 @@ def _become_worker(plan: Plan, alive: int, group_id: int) -> None:
         others = _NEW_MOUNTS | _NEW_GROUPS | _NEW_NAMES | _NEW_IPC | _NEW_NETWORK
         check_call(_LIBC.unshare(others), "unshare")
         check_call(_LIBC.sethostname(_HOST_NAME, len(_HOST_NAME)), "sethostname")
+        if plan["loopback"]:
+            _start_loopback()
         make_view(
             plan["root"],
             steps=plan["steps"],
@@ -148,7 +155,13 @@ def _become_worker(plan: Plan, alive: int, group_id: int) -> None:
         confine.WRITE: plan["writable"],
         confine.USE_DEVICE: plan["devices"],
     }
-    worker.main(boot, lambda: confine.use_files_only(granted))
+    worker.main(boot, lambda: confine.use_files_only(granted, tcp=plan["loopback"]))
+
+
+def _start_loopback() -> None:
+    """Switch on the only interface of the box's own network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SET_INTERFACE_FLAGS, struct.pack("16sh22x", b"lo", _UP))
 
 
 def _give_up_rights(plan: Plan) -> None:

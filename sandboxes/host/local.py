@@ -8,6 +8,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from gymnast.errors import SandboxUnavailable
 from gymnast.sandboxes.contract.packages import python_path
 from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.sandboxes.host.removal import delete_folder, end_process, undone_unless_whole
@@ -35,11 +36,17 @@ class LocalSandbox(WorkerSandbox):
     is refused, the code gets an error.
 
     Args:
-        spec: The limits; `image`, `runtime` and `python` mean nothing here.
+        spec: The limits; `image`, `runtime` and `python` mean nothing here, nor do `network`,
+            `endpoint` and `root`: code has the user's.
     """
 
     def __init__(self, spec: SandboxSpec | None = None) -> None:
         super().__init__(spec or SandboxSpec())
+        if self.spec.user is not None:
+            raise SandboxUnavailable(
+                f"user is {self.spec.user!r}; a local box runs as the run's own user: use the "
+                'backend "docker", or leave user out'
+            )
         _warn_once()
         with undone_unless_whole() as made:
             self.folder = folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from gymnast.errors import SandboxUnavailable
 from gymnast.sandboxes.contract.packages import python_path
 from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.sandboxes.host.cgroups import Groups
@@ -51,6 +52,23 @@ OOM_PLACES = {
     "memory.events": "/sys/fs/cgroup/memory.events",
     "memory.oom_control": "/sys/fs/cgroup/memory/memory.oom_control",
 }
+
+
+def check_openings(backend: str, spec: SandboxSpec, *, namespaces: bool = True) -> None:
+    """Check that a box on the host's kernel can have what its spec opens.
+
+    Raises:
+        SandboxUnavailable: It cannot.
+    """
+    wanted = [("network", "full"), ("root", "writable"), ("user", spec.user)]
+    wanted += [] if namespaces else [("network", "endpoint")]
+    for name, value in wanted:
+        if value is not None and getattr(spec, name) == value:
+            without = "" if namespaces else " without namespaces"
+            raise SandboxUnavailable(
+                f"{name} is {value!r}; a {backend} box{without} cannot have that: use the backend "
+                f'"docker", or leave {name} out'
+            )
 
 
 def box_files(spec: SandboxSpec) -> HostFiles:
@@ -151,6 +169,7 @@ def make_plan(
     counter, room = groups.oom_counter, file_room(spec)
     return Plan(
         namespaces=namespaces,
+        loopback=spec.network == "endpoint",
         user_id=user_id,
         env=box_environment(spec, python=python, work=work, temporary=temporary, mark=folder.name),
         root=str(folder / "root"),

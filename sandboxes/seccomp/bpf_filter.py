@@ -48,7 +48,8 @@ Rule = tuple[Check, ...] | int
 Rules = Mapping[str, Rule]
 
 _REFUSED = errno.EPERM
-_AF_UNIX = 1
+_AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
+_USUAL, _TCP, _UDP = 0, 6, 17
 _DATAGRAM_BIT = 2  # in SOCK_DGRAM and SOCK_RAW, not in SOCK_STREAM and SOCK_SEQPACKET
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _F_SETLEASE, _F_NOTIFY = 1024, 1026
@@ -79,6 +80,20 @@ BOX_CALLS: Rules = {
     "socket": (Check(0, one_of=(_AF_UNIX,)),),
     "socketpair": (Check(0, one_of=(_AF_UNIX,)),),
 }
+
+# For a box that has a loopback of its own to use, or a network: TCP and UDP beside local sockets,
+# and no other protocol of the internet.
+_LOOPBACK: Rules = {
+    "socket": (Check(0, one_of=(_AF_UNIX, _AF_INET)), Check(2, one_of=(_USUAL, _TCP, _UDP)))
+}
+_INTERNET: Rules = {
+    "socket": (
+        Check(0, one_of=(_AF_UNIX, _AF_INET, _AF_INET6)),
+        Check(2, one_of=(_USUAL, _TCP, _UDP)),
+    )
+}
+# What replaces rules of `BOX_CALLS`, by a spec's `network`.
+NETWORK_CALLS: Mapping[str, Rules] = {"none": {}, "endpoint": _LOOPBACK, "full": _INTERNET}
 
 # For a box that sees the host's files: to Landlock, which grants or refuses files, local sockets
 # are none. A pair of datagram sockets could be connected to others later on.

@@ -61,6 +61,7 @@ def boot_frame(
     scoped: bool = False,
     proc: int | None = None,
     seal_proc: bool = False,
+    port: int | None = None,
 ) -> bytes:
     """The first frame that the program reads.
 
@@ -72,10 +73,11 @@ def boot_frame(
         scoped: Whether Landlock keeps what it starts from signalling the worker.
         proc: See `guest/processes.py`.
         seal_proc: Whether all of them are kept from writing to /proc, if the kernel can do that.
+        port: Where the worker listens, on the box's own loopback, for the one address of the host.
     """
     boot: dict[str, Any] = {"nonce": nonce, "alone": alone, "rlimits": dict(rlimits)}
     boot.update({"seccomp": seccomp.hex(), "scoped": scoped, "proc": proc})
-    boot["seal_proc"] = seal_proc
+    boot.update({"seal_proc": seal_proc, "port": port})
     return pack({**boot, "modules": guest_sources()})
 
 

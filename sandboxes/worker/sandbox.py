@@ -26,6 +26,7 @@ from gymnast.sandboxes.contract.spec import (
 from gymnast.sandboxes.guest.protocol import BrokenFrame, Header
 from gymnast.sandboxes.lifetime.living import when_gone
 from gymnast.sandboxes.worker.arguments import as_bytes, check_argv, check_text
+from gymnast.sandboxes.worker.endpoint import forward_connections
 from gymnast.sandboxes.worker.link import Link, LinkClosed, LinkTimeout, Stream, new_nonce
 from gymnast.sandboxes.worker.process import WorkerProcess
 from gymnast.sandboxes.worker.program import boot_frame
@@ -67,6 +68,7 @@ class WorkerSandbox(Sandbox):
         scoped: bool = False,
         proc: int | None = None,
         seal_proc: bool = False,
+        forward: bool = False,
     ) -> None:
         """Start the worker over an open connection.
 
@@ -81,6 +83,8 @@ class WorkerSandbox(Sandbox):
             scoped: See `boot_frame`.
             proc: See `boot_frame`.
             seal_proc: See `boot_frame`.
+            forward: Whether the box has a loopback of its own, on which its worker listens if the
+                spec names an endpoint. If not, the box can reach it by itself, or is refused.
 
         Raises:
             SandboxUnavailable: No worker answers; the box is discarded.
@@ -88,6 +92,7 @@ class WorkerSandbox(Sandbox):
         self._discard = when_gone(self, discard)
         nonce = new_nonce()
         link = Link(stream)
+        port = self.spec.endpoint_port if forward else None
         try:
             frame = boot_frame(
                 nonce,
@@ -97,6 +102,7 @@ class WorkerSandbox(Sandbox):
                 scoped=scoped,
                 proc=proc,
                 seal_proc=seal_proc,
+                port=port,
             )
             link.boot(frame, nonce, timeout_s=self.spec.start_timeout_s)
         except (LinkTimeout, LinkClosed) as error:
@@ -107,6 +113,8 @@ class WorkerSandbox(Sandbox):
                 f"{self._name()}: the worker did not start: {reason}{self._start_hint()}"
             ) from None
         self._link = link
+        if port is not None:
+            forward_connections(link, ("127.0.0.1", port))
 
     @abstractmethod
     def _name(self) -> str:
