@@ -20,6 +20,7 @@ pytest_plugins = [
     "chat_fixtures",
     "code_fixtures",
     "command_fixtures",
+    "endpoint_fixtures",
     "engine_fixtures",
     "game_fixtures",
     "pool_fixtures",
