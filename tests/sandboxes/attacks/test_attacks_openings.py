@@ -115,14 +115,14 @@ for address in ("127.0.0.1", "0.0.0.0"):
         server = socket.socket()
         server.setsockopt(socket.SOL_SOCKET, option, 1)
         try:
-            server.bind((address, PORT))
+            server.bind((address, HERE))
             server.listen()
             taken.append((address, option))
         except OSError:
             pass
 taken
 """
-    assert open_to.python(take.replace("PORT", str(echo.port))).stdout == "[]\n"
+    assert open_to.python(take.replace("HERE", str(echo.port))).stdout == "[]\n"
     assert still_works(open_to, echo)
 
 

@@ -99,7 +99,7 @@ def container(open_box: OpenBox, backend: str) -> Callable[..., Sandbox]:
 
 
 def test_a_writable_root_is_for_one_container(container: Callable[..., Sandbox]) -> None:
-    wrote = "echo mine >/opt/new && mkdir -p /srv/made && cat /opt/new"
+    wrote = "mkdir -p /opt/made && echo mine >/opt/new && cat /opt/new"
     box = container(root="writable", user="root")
     assert box.exec(wrote).stdout == "mine\n"
     box.write_file("/opt/file", "written")
