@@ -68,7 +68,8 @@ class DockerSandbox(WorkerSandbox):
 
     What a spec can open: `network` "endpoint" (TCP and UDP over the box's own loopback, whose
     buffers no limit counts, and one port there that leads to the host) and "full" (the engine's
-    default network); `root` "writable" (on the engine's disk, which `disk_bytes` does not limit);
+    default network); `root` "writable" (on the engine's disk, which `disk_bytes` does not limit;
+    code can then choose to be killed after the worker, as without Landlock);
     `user`, "root" among them, without capabilities. `docs/isolation.md` says what each gives away.
 
     Args:
@@ -112,7 +113,8 @@ class DockerSandbox(WorkerSandbox):
             attached,
             lambda: _discard(api, container, attached),
             alone=True,
-            seal_proc=True,
+            # It would also close what is made later in the root itself.
+            seal_proc=self.spec.root == "read_only",
             forward=True,
         )
         remove_left()
