@@ -24,6 +24,8 @@ from gymnast.envs.tools.running import call_user_code
 from gymnast.errors import (
     DataError,
     GymnastError,
+    ProcessInputClosed,
+    ProcessTimeout,
     SandboxFileError,
     SandboxTextError,
     UserCodeError,
@@ -33,7 +35,7 @@ from gymnast.threads import EpisodeThread
 from gymnast.types import Message
 
 # Raised by a scoring hook, these may be due to what the policy left in its box or said.
-POLICY_ERRORS = (SandboxFileError, SandboxTextError)
+POLICY_ERRORS = (SandboxFileError, SandboxTextError, ProcessInputClosed, ProcessTimeout)
 _MAX_ROW_CHARACTERS = 500
 
 

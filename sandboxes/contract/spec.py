@@ -80,7 +80,7 @@ class SandboxSpec:
         check_seconds("start_timeout_s", self.start_timeout_s)
         if not _is_number(self.cpus) or not 0.01 <= self.cpus < math.inf:
             raise UsageError(f"cpus is {self.cpus!r}; it must be a number of cores from 0.01 on")
-        for name in ("image", "runtime", "python", "packages"):
+        for name in ("image", "runtime", "python", "packages", "endpoint", "user"):
             text = getattr(self, name)
             if text is not None and (not isinstance(text, str) or not text.strip()):
                 raise UsageError(f"{name} is {text!r}; it must be a text with something in it")
@@ -92,7 +92,7 @@ class SandboxSpec:
                 known = ", ".join(map(repr, kinds))
                 raise UsageError(f"{name} is {getattr(self, name)!r}; it must be one of {known}")
         self._check_endpoint()
-        if self.user is not None and not re.fullmatch(r"root|\d+(:\d+)?", str(self.user)):
+        if self.user is not None and not re.fullmatch(r"root|\d{1,9}(:\d{1,9})?", self.user):
             raise UsageError(
                 f"user is {self.user!r}; it must be 'root' or numbers as in '1000' or '1000:1000'"
             )
@@ -103,7 +103,7 @@ class SandboxSpec:
                 f"network is {self.network!r} and endpoint is {self.endpoint!r}; the network "
                 "'endpoint' takes an endpoint, '127.0.0.1:8000' say, and no other network does"
             )
-        port = re.fullmatch(r"127\.0\.0\.1:(\d{4,5})", str(self.endpoint or "127.0.0.1:8000"))
+        port = re.fullmatch(r"127\.0\.0\.1:(\d{4,5})", self.endpoint or "127.0.0.1:8000")
         if port is None or not 1024 <= int(port[1]) < 1 << 16:
             raise UsageError(
                 f"endpoint is {self.endpoint!r}; it must be '127.0.0.1:PORT', with a port from "

@@ -108,7 +108,10 @@ class Worker:
             self._send({"nonce": request["nonce"], **answer[0]}, answer[1])
 
     def _note_signals(self) -> None:
-        self._drain_wake()
+        """What drains the pipe must see to all that have ended: nothing else will call it."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._wake, 4096):
+                pass
         self._processes.reap()
         self._started.settle()
 
@@ -189,8 +192,7 @@ class Worker:
         return run_answer(reason, code, oom, killed, text, list(outputs.values()))
 
     def _has_ended(self, pid: int) -> bool:
-        self._drain_wake()
-        self._processes.reap()
+        self._note_signals()
         return pid in self._processes.ended
 
     def _has_answered(self, pid: int, status: List[int]) -> bool:
@@ -200,13 +202,6 @@ class Worker:
             return True  # if nothing was read, the guest has closed the pipe
         except BlockingIOError:
             return self._has_ended(pid)
-
-    def _drain_wake(self) -> None:
-        try:
-            while os.read(self._wake, 4096):
-                pass
-        except BlockingIOError:
-            pass
 
     def _oom_kills(self) -> int:
         return processes.oom_kills() if self._alone else 0

@@ -285,11 +285,11 @@ def test_a_box_that_the_policy_breaks_for_cleanup_does_not_undo_the_episode(call
 
 
 @pytest.mark.parametrize("hook", [*HOOKS, "cleanup"])
-@pytest.mark.parametrize("what", ["file", "command"])
+@pytest.mark.parametrize("what", ["file", "command", "process"])
 def test_what_the_policy_left_or_said_does_not_raise_in_hooks(
     play: Play, calls: Calls, hook: str, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A missing file, or a NUL in a command: the hook's value is 0, and the run goes on."""
+    """A missing file, a NUL in a command, a process that is gone: the hook's value is 0."""
 
     class Careless(Boxed):
         def reward(self, episode: Any) -> float:
@@ -298,6 +298,10 @@ def test_what_the_policy_left_or_said_does_not_raise_in_hooks(
     def careless(self: Any, *arguments: Any) -> Any:
         if what == "file":
             return float(len(self.sandbox.read_file("start.txt")))
+        if what == "process":
+            with self.sandbox.start("test -e start.txt && cat") as process:
+                process.wait(timeout_s=20)
+                process.stdin.write("more")
         return float(self.sandbox.exec(["echo", "a\0b"]).exit_code)  # as the answer has it
 
     setattr(Careless, hook, careless)

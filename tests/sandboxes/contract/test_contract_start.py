@@ -67,6 +67,9 @@ def test_calls_are_answered_while_it_runs_and_it_while_they_run(box: Sandbox) ->
         call.start()
         process.stdin.write("hello\n")
         assert process.stdout.readline(timeout_s=20) == b"hello\n"
+        for _ in range(30):  # their ends come at any point of the call
+            with box.start(["true"]) as other:
+                assert other.wait(timeout_s=20) == 0
         with box.start("echo > said") as other:
             assert other.wait(timeout_s=20) == 0
         call.join()

@@ -5,7 +5,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,97 @@ def test_other_answers_are_not(reply: Callable[[dict[str, Any]], bytes]) -> None
 def test_no_answer_is_waited_for_as_long_as_allowed() -> None:
     with pytest.raises(LinkTimeout, match=r"within 0\.1 s"):
         answer_with(lambda request: pack(request)[:9], timeout_s=0.1)
+
+
+@contextlib.contextmanager
+def worker_of(count: int) -> Iterator[tuple[Link, list[dict[str, Any]], socket.socket]]:
+    """A link, the requests once so many have come, and the worker's end, which has not answered."""
+    ours, theirs = socket.socketpair()
+    link, requests = Link(ours), list[dict[str, Any]]()
+
+    def ask(name: str) -> None:
+        with contextlib.suppress(LinkClosed):
+            asked = link.request({"op": name}, timeout_s=20, max_answer_bytes=8)
+            answers[name] = asked[1]
+
+    answers: dict[str, bytes] = {}
+    threads = [threading.Thread(target=ask, args=[str(name)]) for name in range(count)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        length = int.from_bytes(theirs.recv(4, socket.MSG_WAITALL), "big")
+        requests.append(json.loads(theirs.recv(length, socket.MSG_WAITALL)))
+    with ours, theirs:
+        yield link, requests, theirs
+        for thread in threads:
+            thread.join(20)
+    for request in requests:
+        request["answer"] = answers.get(request["op"])
+
+
+def test_requests_are_answered_in_any_order() -> None:
+    with worker_of(5) as (_, requests, worker):
+        for request in reversed(requests):
+            worker.sendall(pack({"nonce": request["nonce"]}, request["op"].encode()))
+    assert [request["answer"] for request in requests] == [
+        request["op"].encode() for request in requests
+    ]
+
+
+def test_a_nonce_is_taken_once() -> None:
+    with worker_of(2) as (link, requests, worker):
+        again = pack({"nonce": requests[0]["nonce"]}, b"forged")
+        worker.sendall(pack({"nonce": requests[0]["nonce"]}, b"ok") + again)
+    assert [request["answer"] for request in requests] == [b"ok", None]
+    with pytest.raises(LinkClosed, match="belongs to no request"):
+        link.request({"op": "ping"}, timeout_s=5, max_answer_bytes=0)
+
+
+def test_a_request_that_is_late_breaks_the_link_for_all() -> None:
+    with worker_of(1) as (link, requests, _):
+        with pytest.raises(LinkTimeout, match=r"within 0\.1 s"):
+            link.request({"op": "ping"}, timeout_s=0.1, max_answer_bytes=0)
+        with pytest.raises(LinkClosed, match="did not come in time"):
+            link.request({"op": "ping"}, timeout_s=5, max_answer_bytes=0)
+        link._stream.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
+    assert requests[0]["answer"] is None
+
+
+def test_a_large_request_and_a_large_answer_pass_each_other() -> None:
+    ours, theirs = socket.socketpair()
+    size, asked = 8 << 20, threading.Event()
+    worker = threading.Thread(target=_answer_before_reading, args=[theirs, size, asked])
+    worker.start()
+    with ours:
+        link = Link(ours)
+        first = threading.Thread(
+            target=link.request,
+            args=[{"op": "read"}],
+            kwargs={"timeout_s": 20, "max_answer_bytes": size},
+        )
+        first.start()
+        assert asked.wait(20)
+        link.request({"op": "write"}, b"x" * size, timeout_s=20, max_answer_bytes=0)
+        first.join()
+    worker.join()
+    theirs.close()
+
+
+def _answer_before_reading(worker: socket.socket, size: int, asked: threading.Event) -> None:
+    """Be asked for much, and send all of it while a request comes that is as large."""
+
+    def header() -> dict[str, Any]:
+        length = int.from_bytes(worker.recv(4, socket.MSG_WAITALL), "big")
+        found: dict[str, Any] = json.loads(worker.recv(length, socket.MSG_WAITALL))
+        return found
+
+    first = header()
+    asked.set()
+    worker.sendall(pack({"nonce": first["nonce"]}, b"y" * size))
+    second = header()
+    while size > 0:
+        size -= len(worker.recv(1 << 20))
+    worker.sendall(pack({"nonce": second["nonce"]}))
 
 
 def test_the_program_is_for_any_python_from_3_8_on() -> None:
