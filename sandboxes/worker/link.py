@@ -19,7 +19,7 @@ from gymnast.sandboxes.guest.protocol import (
     read_payload,
 )
 
-_LONGEST_POLL_S = 1.0  # the descriptor may be closed meanwhile
+_LONGEST_POLL_S = 1.0  # the stream may be closed meanwhile, and its descriptor another's
 _PIECE_BYTES = 1 << 20
 
 
@@ -31,7 +31,7 @@ class Stream(Protocol):
     """
 
     def fileno(self) -> int:
-        """The descriptor to wait for; -1 once it is closed."""
+        """The descriptor to wait for."""
 
     def setblocking(self, flag: bool, /) -> None:
         """Called once, with False."""
@@ -78,6 +78,9 @@ class Link:
         self._somebody_reads = False
         self._broken: str | None = None
         stream.setblocking(False)
+        self._polls = {events: select.poll() for events in (select.POLLIN, select.POLLOUT)}
+        for events, poll in self._polls.items():
+            poll.register(stream.fileno(), events)
 
     def request(
         self, header: Header, payload: bytes = b"", *, timeout_s: float, max_answer_bytes: int
@@ -203,9 +206,7 @@ class Link:
         return bytes(data)
 
     def _wait(self, events: int, deadline: float) -> None:
-        poll = select.poll()
-        poll.register(self._stream.fileno(), events)  # ValueError if it is closed
-        poll.poll(min(_left(deadline), _LONGEST_POLL_S) * 1000)
+        self._polls[events].poll(min(_left(deadline), _LONGEST_POLL_S) * 1000)
 
 
 def _left(deadline: float) -> float:
