@@ -100,6 +100,31 @@ def check_broken(outcome: Any) -> None:
     assert "failure" not in outcome.info
 
 
+def test_a_policy_that_breaks_its_box_while_a_process_is_read_has_broken_it(
+    play: Play, calls: Calls
+) -> None:
+    class Served(Boxed):
+        def setup(self, row: Any) -> None:
+            self.server = self.sandbox.start(["cat"])
+
+        @tool
+        def ask(self, text: str) -> str:
+            """Ask the server, which answers what it is sent, and then waits.
+
+            Args:
+                text: What to ask.
+            """
+            self.server.stdin.write(text + "\n")
+            answer = self.server.stdout.readline(timeout_s=20)
+            return answer.decode() + self.server.stdout.readline(timeout_s=20).decode()
+
+    (outcome,) = play(
+        Served(), calls(("python", {"code": BREAKS_LATER}), ("ask", {"text": "What?"}))
+    )
+    check_broken(outcome)
+    assert outcome.reward == 0.0
+
+
 @pytest.mark.parametrize("name", ["python", "later"])
 def test_a_policy_that_breaks_its_box_has_ended_its_episode(
     play: Play, calls: Calls, name: str
