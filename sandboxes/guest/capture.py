@@ -76,6 +76,8 @@ class Pump:
         for fd in self._watched:
             loop.watch(fd, select.POLLIN, functools.partial(self._move, fd))
         if feed:
+            self._write()  # most of it fits a pipe
+        if self._feed_fd >= 0:
             loop.watch(self._feed_fd, select.POLLOUT, self._write)
 
     def run(self, ended: Callable[[], bool], timeout_s: float, most_bytes: int) -> str:

@@ -21,6 +21,7 @@ from gymnast.sandboxes.guest.protocol import (
 
 _LONGEST_POLL_S = 1.0  # the stream may be closed meanwhile, and its descriptor another's
 _PIECE_BYTES = 1 << 20
+_LEAST_BYTES = 1 << 12  # asked for at once, as most answers are short
 
 
 class Stream(Protocol):
@@ -76,6 +77,7 @@ class Link:
         self._changed = threading.Condition()
         self._waiting: dict[str, _Waiting] = {}
         self._somebody_reads = False
+        self._received = bytearray()  # that is not read as an answer yet
         self._broken: str | None = None
         stream.setblocking(False)
         self._polls = {events: select.poll() for events in (select.POLLIN, select.POLLOUT)}
@@ -156,22 +158,22 @@ class Link:
 
     def _answer(self, waiting: _Waiting, deadline: float) -> tuple[Header, bytes]:
         """Wait for an answer, and read if nobody else does."""
-        while True:
-            with self._changed:
-                while waiting.answer is None and self._broken is None and self._somebody_reads:
-                    self._changed.wait(_left(deadline))
-                if waiting.answer is not None:
-                    return waiting.answer
-                if self._broken is not None:
-                    raise LinkClosed(self._broken)
-                self._somebody_reads = True
-            try:
-                while waiting.answer is None:
-                    self._read_answer(deadline)
-            finally:
-                with self._changed:
-                    self._somebody_reads = False
-                    self._changed.notify_all()
+        with self._changed:
+            while waiting.answer is None and self._broken is None and self._somebody_reads:
+                self._changed.wait(_left(deadline))
+            if waiting.answer is not None:
+                return waiting.answer
+            if self._broken is not None:
+                raise LinkClosed(self._broken)
+            self._somebody_reads = True
+        while waiting.answer is None:
+            self._read_answer(deadline)
+        # Not if reading failed: nobody may go on in the middle of a frame.
+        with self._changed:
+            self._somebody_reads = False
+            if self._waiting:
+                self._changed.notify_all()
+        return waiting.answer
 
     def _read_answer(self, deadline: float) -> None:
         """Read an answer, of whichever request."""
@@ -189,12 +191,14 @@ class Link:
             self._changed.notify_all()
 
     def _receive(self, size: int, deadline: float) -> bytes:
-        data = bytearray()
-        while len(data) < size:
+        """Exactly so many bytes; what comes with them is kept for the next call."""
+        received = self._received
+        while len(received) < size:
             _left(deadline)
+            most = max(_LEAST_BYTES, min(size - len(received), _PIECE_BYTES))
             try:
                 with self._using:
-                    piece = self._stream.recv(min(size - len(data), _PIECE_BYTES))
+                    piece = self._stream.recv(most)
             except InterruptedError:
                 continue
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -202,8 +206,10 @@ class Link:
                 continue
             if not piece:
                 raise LinkClosed("the worker has gone")
-            data += piece
-        return bytes(data)
+            received += piece
+        data = bytes(received[:size])
+        del received[:size]
+        return data
 
     def _wait(self, events: int, deadline: float) -> None:
         self._polls[events].poll(min(_left(deadline), _LONGEST_POLL_S) * 1000)

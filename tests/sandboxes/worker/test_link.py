@@ -5,6 +5,7 @@ import contextlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,18 @@ def test_a_payload_above_the_limit_is_refused_before_it_is_read() -> None:
         unpack(reader(frame[:-5]), 4)
 
 
+def read_frame(worker: socket.socket) -> dict[str, Any]:
+    length = int.from_bytes(worker.recv(4, socket.MSG_WAITALL), "big")
+    header: dict[str, Any] = json.loads(worker.recv(length, socket.MSG_WAITALL))
+    return header
+
+
 def answer_with(reply: Callable[[dict[str, Any]], bytes], timeout_s: float = 5) -> Any:
     """What a link makes of a worker that replies so to a request."""
     ours, theirs = socket.socketpair()
 
     def work() -> None:
-        length = int.from_bytes(theirs.recv(4, socket.MSG_WAITALL), "big")
-        theirs.sendall(reply(json.loads(theirs.recv(length, socket.MSG_WAITALL))))
+        theirs.sendall(reply(read_frame(theirs)))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -109,8 +115,7 @@ def worker_of(count: int) -> Iterator[tuple[Link, list[dict[str, Any]], socket.s
     for thread in threads:
         thread.start()
     for _ in threads:
-        length = int.from_bytes(theirs.recv(4, socket.MSG_WAITALL), "big")
-        requests.append(json.loads(theirs.recv(length, socket.MSG_WAITALL)))
+        requests.append(read_frame(theirs))
     with ours, theirs:
         yield link, requests, theirs
         for thread in threads:
@@ -147,6 +152,35 @@ def test_a_request_that_is_late_breaks_the_link_for_all() -> None:
     assert requests[0]["answer"] is None
 
 
+def test_nobody_reads_on_in_the_middle_of_an_answer_that_is_late() -> None:
+    """Else what code in the box has written is read as an answer, or waited for."""
+    ours, theirs = socket.socketpair()
+    link, said = Link(ours), dict[float, str]()
+    remember = link._break
+
+    def remember_late(why: str) -> str:
+        time.sleep(0.2)  # as when the machine is busy
+        return remember(why)
+
+    link._break = remember_late  # type: ignore[method-assign]
+
+    def ask(timeout_s: float) -> None:
+        try:
+            link.request({"op": "ping"}, timeout_s=timeout_s, max_answer_bytes=8)
+        except (LinkTimeout, LinkClosed) as error:
+            said[timeout_s] = str(error)
+
+    threads = [threading.Thread(target=ask, args=[timeout_s]) for timeout_s in (0.1, 1)]
+    with ours, theirs:
+        for thread in threads:
+            thread.start()
+            request = read_frame(theirs)
+        theirs.sendall(pack({"nonce": request["nonce"]}, b"a answer")[:-4])
+        for thread in threads:
+            thread.join()
+    assert said == {0.1: "no answer within 0.1 s", 1: "an answer did not come in time"}
+
+
 def test_a_large_request_and_a_large_answer_pass_each_other() -> None:
     ours, theirs = socket.socketpair()
     size, asked = 8 << 20, threading.Event()
@@ -170,15 +204,10 @@ def test_a_large_request_and_a_large_answer_pass_each_other() -> None:
 def _answer_before_reading(worker: socket.socket, size: int, asked: threading.Event) -> None:
     """Be asked for much, and send all of it while a request comes that is as large."""
 
-    def header() -> dict[str, Any]:
-        length = int.from_bytes(worker.recv(4, socket.MSG_WAITALL), "big")
-        found: dict[str, Any] = json.loads(worker.recv(length, socket.MSG_WAITALL))
-        return found
-
-    first = header()
+    first = read_frame(worker)
     asked.set()
     worker.sendall(pack({"nonce": first["nonce"]}, b"y" * size))
-    second = header()
+    second = read_frame(worker)
     while size > 0:
         size -= len(worker.recv(1 << 20))
     worker.sendall(pack({"nonce": second["nonce"]}))
