@@ -13,7 +13,7 @@ from functools import partial
 
 from gymnast.sandboxes.guest.protocol import Header
 from gymnast.sandboxes.worker.link import Link, LinkClosed, LinkTimeout
-from gymnast.sandboxes.worker.results import BrokenAnswer, failure_in, field
+from gymnast.sandboxes.worker.results import BrokenAnswer, failure_in, field, taken_of
 from gymnast.visible import visible_logger
 
 _WAIT_S = 60.0  # then the worker is asked again
@@ -96,10 +96,11 @@ class _Forwarding:
                 while data := server.recv(_PIECE_BYTES):
                     while data:
                         answer, _ = self._ask({"op": "send", "process": number}, data, 0)
-                        if not field(answer, "open", bool):
+                        taken, is_open = taken_of(answer, len(data))
+                        if not is_open:
                             _end(server)
                             return
-                        data = data[field(answer, "taken", int) :]
+                        data = data[taken:]
             self._ask({"op": "close", "process": number, "stream": 0}, b"", 0)
 
     def _ask(self, header: Header, payload: bytes, most: int) -> tuple[Header, bytes]:

@@ -57,6 +57,18 @@ def failure_in(answer: Header) -> Failure | None:
     return Failure(field(error, "kind", str), number, visible_line(field(error, "text", str)))
 
 
+def taken_of(answer: Header, sent_bytes: int) -> tuple[int, bool]:
+    """How many bytes of an input were taken, and whether its stream is still open.
+
+    Raises:
+        BrokenAnswer: It is malformed.
+    """
+    taken = field(answer, "taken", int)
+    if not 0 <= taken <= sent_bytes:
+        raise BrokenAnswer(f"its answer has taken {taken} of {sent_bytes} bytes")
+    return taken, field(answer, "open", bool)
+
+
 def exec_result(answer: Header, payload: bytes) -> ExecResult:
     """Read the answer to `exec` or `python`.
 

@@ -28,7 +28,7 @@ from gymnast.sandboxes.lifetime.living import when_gone
 from gymnast.sandboxes.worker.arguments import as_bytes, check_argv, check_text
 from gymnast.sandboxes.worker.endpoint import forward_connections
 from gymnast.sandboxes.worker.link import Link, LinkClosed, LinkTimeout, Stream, new_nonce
-from gymnast.sandboxes.worker.process import WorkerProcess
+from gymnast.sandboxes.worker.process import Answer, WorkerProcess
 from gymnast.sandboxes.worker.program import boot_frame
 from gymnast.sandboxes.worker.results import BrokenAnswer, exec_result, failure_in, field
 from gymnast.visible import visible_line, visible_logger
@@ -216,9 +216,9 @@ class WorkerSandbox(Sandbox):
             "cwd": None if cwd is None else check_text("cwd", cwd),
             "env": dict(check_env_variables(env or {})),
         }
-        answer, _ = self._ask_beside(header, b"", 0, 0.0)
+        number = self._ask_beside(header, b"", lambda answer, _: field(answer, "process", int))
         name = visible_line(f"the process {argv[0]!r} in {self._name()}")
-        return Process(WorkerProcess(self._ask_beside, field(answer, "process", int), name))
+        return Process(WorkerProcess(self._ask_beside, number, name))
 
     def close(self) -> None:
         """See `Sandbox.close`."""
@@ -272,17 +272,21 @@ class WorkerSandbox(Sandbox):
         raise SandboxFileError(failed.number, visible_line(f"{path}: {failed.text}"), path)
 
     def _ask_beside(
-        self, header: Header, payload: bytes, max_answer_bytes: int, wait_s: float
-    ) -> tuple[Header, bytes]:
-        """Send a request of a process; see `worker/process.py`."""
+        self,
+        header: Header,
+        payload: bytes,
+        read: Callable[[Header, bytes], Answer],
+        *,
+        wait_s: float = 0.0,
+        max_answer_bytes: int = 0,
+    ) -> Answer:
+        """See `worker/process.py`. What cannot be started is a `SandboxFileError`."""
         try:
             answer, data = self._send(header, payload, wait_s + BESIDE_S, max_answer_bytes)
             failed = failure_in(answer)
             if failed is None:
-                if answer.get("killed") is False:
-                    raise BrokenAnswer("something in it could not be killed")
-                return answer, data
-            if failed.kind != "file":
+                return read(answer, data)
+            if failed.kind != "file" or header["op"] != "start":
                 raise BrokenAnswer(failed.text)
         except (LinkTimeout, LinkClosed, BrokenAnswer) as error:
             self._break(f"its worker broke: {error}")

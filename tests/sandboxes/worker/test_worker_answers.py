@@ -10,9 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gymnast.errors import SandboxDead, SandboxFileError
+from gymnast.errors import ProcessInputClosed, ProcessTimeout, SandboxDead, SandboxFileError
 from gymnast.sandboxes import ExecResult, SandboxSpec
 from gymnast.sandboxes.guest.protocol import pack, unpack
+from gymnast.sandboxes.worker.process import WorkerProcess
 from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 from gymnast.visible import visible_line
 
@@ -69,7 +70,7 @@ def asked(reply: Reply, ask: Callable[[WorkerSandbox], Any]) -> Any:
         found = ask(box)
     except SandboxDead:
         found = DEAD
-    except SandboxFileError as error:
+    except (SandboxFileError, ProcessTimeout, ProcessInputClosed) as error:
         found = error
     alive = box.alive
     box.close()
@@ -80,12 +81,25 @@ def asked(reply: Reply, ask: Callable[[WorkerSandbox], Any]) -> Any:
     return found
 
 
+def process(box: WorkerSandbox) -> WorkerProcess:
+    """A process that was started in the box."""
+    return WorkerProcess(box._ask_beside, 1, "the process")
+
+
 CALLS: dict[str, tuple[dict[str, Any], bytes, Callable[[WorkerSandbox], Any]]] = {
     "exec": (RAN, b"hi", lambda box: box.exec("true")),
     "python": (RAN, b"hi", lambda box: box.python("1")),
     "read": (READ, b"hi", lambda box: box.read_file("f")),
     "write": ({}, b"", lambda box: box.write_file("f", b"x")),
     "missing": (FAILED, b"", lambda box: box.read_file("f")),
+    "start": ({"process": 1}, b"", lambda box: box.start("true")),
+    "not started": (FAILED, b"", lambda box: box.start("none")),
+    "receive": ({"end": False}, b"hi", lambda box: process(box).receive(1, 2, 0.05)),
+    "send": ({"taken": 2, "open": True}, b"", lambda box: process(box).send(b"hi", 0.05)),
+    "wait": ({"exit_code": 3}, b"", lambda box: process(box).wait(0.05)),
+    "kill": ({"killed": True}, b"", lambda box: process(box).kill()),
+    "close": ({}, b"", lambda box: process(box).close_stream(1)),
+    "forget": ({"exit_code": 0}, b"", lambda box: process(box).forget()),
 }
 
 
@@ -120,6 +134,27 @@ def test_a_malformed_frame_is_a_dead_box(text: bytes, call: str) -> None:
     def reply(request: dict[str, Any]) -> bytes:
         said = text.replace(b'"N"', json.dumps(request["nonce"]).encode())
         return len(said).to_bytes(4, "big") + said
+
+    assert asked(reply, CALLS[call][2]) is DEAD
+
+
+@pytest.mark.parametrize(
+    "call, answer",
+    {
+        "start": {"process": "1"},
+        "receive": {"end": 0},
+        "send": {"taken": -1, "open": True},
+        "wait": {"exit_code": "0"},
+        "kill": {"killed": False},
+        "close": FAILED,
+        "forget": {"exit_code": True},
+    }.items(),
+)
+def test_an_answer_about_a_process_that_cannot_be_is_a_dead_box(
+    call: str, answer: dict[str, Any]
+) -> None:
+    def reply(request: dict[str, Any]) -> bytes:
+        return pack({**answer, "nonce": request["nonce"]})
 
     assert asked(reply, CALLS[call][2]) is DEAD
 
