@@ -95,7 +95,9 @@ class Started:
     def settle(self) -> None:
         """Take note of programs that have ended."""
         ended = self._processes.ended
-        found = [one for one in self._programs.values() if one.pid in ended]
+        # Its id may be another's by now.
+        running = (one for one in self._programs.values() if one.exit_code is None)
+        found = [one for one in running if one.pid in ended]
         for program in found:
             program.exit_code = ended.pop(program.pid)
             self._close(program, 0)
