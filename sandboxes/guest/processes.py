@@ -14,7 +14,7 @@ import functools
 import os
 import signal
 import time
-from typing import Callable, Dict, Iterator, List, Optional, Set
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Set
 
 KILL_S = 2.0  # how long killing is tried before the box is given up
 
@@ -205,13 +205,13 @@ class Processes:
     def _below(self, spared: Set[int]) -> Set[int]:
         """All processes below this one, but those that are kept and what is below them."""
         # With the children that the kernel itself lists: some boxes show no processes in /proc.
-        found = set(_descendants(os.getpid(), lambda pid: self._is_kept(pid, spared)))
+        found = set(_descendants([os.getpid()], lambda pid: self._is_kept(pid, spared)))
         return found | {pid for pid in self._own_children() if not self._is_kept(pid, spared)}
 
     def _of_started(self, root: int) -> Set[int]:
         """A started process unless it has ended, what is below it, and what is in its session."""
         found = {pid for pid in (*process_ids(), *self._own_children()) if _session_of(pid) == root}
-        return found | set(_descendants(root, lambda pid: False)) | ({root} & self._watched)
+        return found | set(_descendants([root], lambda pid: False)) | ({root} & self._watched)
 
     def _kill_frozen(self, left: Set[int], spared: Set[int]) -> None:
         # A group at once, so that none of it can fork in between.
@@ -222,8 +222,9 @@ class Processes:
             _send(pid, signal.SIGKILL)
 
     def _groups(self, pids: Set[int], spared: Set[int]) -> Set[int]:
-        """The groups of these processes but those of the worker and of spared processes."""
-        return {_group_of(pid) for pid in pids} - {_group_of(pid) for pid in (0, *spared)} - {0}
+        """The groups of these processes but those of the worker and of what is spared."""
+        kept = {0, *spared, *_descendants(self.started, lambda pid: False)}
+        return {_group_of(pid) for pid in pids} - {_group_of(pid) for pid in kept} - {0}
 
     def _kill_all(self) -> None:
         """Kill all at once, and wait without allocating memory.
@@ -269,14 +270,14 @@ def _group_of(pid: int) -> int:
     return 0
 
 
-def _descendants(root: int, is_kept: Callable[[int], bool]) -> List[int]:
+def _descendants(roots: Iterable[int], is_kept: Callable[[int], bool]) -> List[int]:
     children: Dict[int, List[int]] = {}
     for pid in process_ids():
         stat = read_stat(pid)
         if stat:
             children.setdefault(int(stat[1]), []).append(pid)
     found: List[int] = []
-    todo = [root]
+    todo = list(roots)
     while todo:
         for pid in children.get(todo.pop(), ()):
             if not is_kept(pid):

@@ -103,6 +103,19 @@ def test_calls_spare_it_and_what_it_has_started(
         assert running(seconds) == 0
 
 
+def test_an_orphan_that_is_killed_takes_nobody_with_it_that_is_no_orphan(
+    box: Sandbox, running: Running, seconds: str
+) -> None:
+    detached = f"(sleep {seconds} & sleep {seconds} & wait) & (sleep {seconds} &); echo begun; wait"
+    code = f"import subprocess as s; s.run(['sh', '-c', {detached!r}], start_new_session=True)"
+    with box.start(["python3", "-c", code]) as process:
+        assert process.stdout.readline(timeout_s=20) == b"begun\n"
+        box.exec("sleep 0.2")
+        assert running(f"sleep\0{seconds}") == 2
+        with pytest.raises(ProcessTimeout):
+            process.wait(timeout_s=0.1)
+
+
 def test_what_it_leaves_behind_is_killed_at_its_end(
     box: Sandbox, running: Running, seconds: str
 ) -> None:
