@@ -51,6 +51,7 @@ _REFUSED = errno.EPERM
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 _USUAL, _TCP, _UDP = 0, 6, 17
 _DATAGRAM_BIT = 2  # in SOCK_DGRAM and SOCK_RAW, not in SOCK_STREAM and SOCK_SEQPACKET
+_RARE_BIT = 4  # in SOCK_SEQPACKET and SOCK_DCCP, which name SCTP and DCCP without their numbers
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _F_SETLEASE, _F_NOTIFY = 1024, 1026
 _MAP_HUGETLB, _MFD_HUGETLB = 0x40000, 4  # pages that an administrator keeps for others
@@ -81,17 +82,11 @@ BOX_CALLS: Rules = {
     "socketpair": (Check(0, one_of=(_AF_UNIX,)),),
 }
 
-# For a box that has a loopback of its own to use, or a network: TCP and UDP beside local sockets,
-# and no other protocol of the internet.
-_LOOPBACK: Rules = {
-    "socket": (Check(0, one_of=(_AF_UNIX, _AF_INET)), Check(2, one_of=(_USUAL, _TCP, _UDP)))
-}
-_INTERNET: Rules = {
-    "socket": (
-        Check(0, one_of=(_AF_UNIX, _AF_INET, _AF_INET6)),
-        Check(2, one_of=(_USUAL, _TCP, _UDP)),
-    )
-}
+# For a box that has a loopback of its own to use, or a network: TCP and UDP beside local sockets
+# (but pairs alone of SOCK_SEQPACKET), and no other protocol of the internet.
+_TCP_OR_UDP = (Check(1, no_bits=_RARE_BIT), Check(2, one_of=(_USUAL, _TCP, _UDP)))
+_LOOPBACK: Rules = {"socket": (Check(0, one_of=(_AF_UNIX, _AF_INET)), *_TCP_OR_UDP)}
+_INTERNET: Rules = {"socket": (Check(0, one_of=(_AF_UNIX, _AF_INET, _AF_INET6)), *_TCP_OR_UDP)}
 # What replaces rules of `BOX_CALLS`, by a spec's `network`.
 NETWORK_CALLS: Mapping[str, Rules] = {"none": {}, "endpoint": _LOOPBACK, "full": _INTERNET}
 

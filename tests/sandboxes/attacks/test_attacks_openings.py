@@ -18,6 +18,13 @@ from sandbox_fixtures import OpenBox
 
 pytestmark = on_every_isolating_backend
 
+# Family, kind and protocol of sockets that are not TCP's or UDP's.
+OTHERS = [
+    ("sctp", "2, 1, 132"), ("sctp by its kind", "2, 5, 0"), ("dccp", "2, 6, 0"),
+    ("mptcp", "2, 1, 262"), ("udplite", "2, 2, 136"), ("ping", "2, 2, 1"), ("raw", "2, 3, 1"),
+    ("ipv6", "10, 1, 0"), ("packet", "17, 3, 0"), ("netlink", "16, 3, 0"), ("vsock", "40, 1, 0"),
+]  # fmt: skip
+
 Opened = Callable[..., WorkerSandbox | None]
 
 
@@ -53,7 +60,7 @@ def still_works(box: WorkerSandbox, echo: Echo) -> bool:
 
 
 def test_beyond_the_endpoint(open_to: WorkerSandbox, echo: Echo) -> None:
-    """With an endpoint: other ports and addresses, by TCP, UDP, IPv6 and DNS"""
+    """With an endpoint: other ports, addresses and protocols, by TCP, UDP, IPv6 and DNS"""
     assert still_works(open_to, echo)
     with (
         socket.create_server(("0.0.0.0", 0)) as tcp,
@@ -71,6 +78,9 @@ def test_beyond_the_endpoint(open_to: WorkerSandbox, echo: Echo) -> None:
         attempts["dns"] = "__import__('socket').getaddrinfo('example.com', 80)"
         outcome = tries(open_to, attempts)
         assert all("rror" in found for found in outcome.values()), outcome
+        other_protocols = {name: f"__import__('socket').socket({asked})" for name, asked in OTHERS}
+        refused = tries(open_to, other_protocols)
+        assert set(refused.values()) == {"PermissionError"}, refused
         tries(open_to, {"loopback": send.format("127.0.0.1", echo.port)})
         for listener in (tcp, udp):
             listener.settimeout(0.3)

@@ -1,6 +1,7 @@
 """The filter allows what its rules name, and nothing else; read by a small machine of our own."""
 
 import errno
+import itertools
 import json
 import platform
 import re
@@ -14,8 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gymnast.sandboxes.contract.spec import Network
 from gymnast.sandboxes.seccomp.bpf_filter import (
     BOX_CALLS,
+    NETWORK_CALLS,
     NO_CHANGE_OF_RIGHTS,
     NO_LOCAL_SOCKETS,
     Check,
@@ -127,6 +130,22 @@ def test_rules_for_boxes_that_see_the_files_of_the_host() -> None:
     assert {name for name, said in made.items() if said == ALLOW} == {"stream", "packets"}
     assert {answer(program, n) for n in (90, 91, 92, 93, 94, 260, 268, 452)} == {refused()}
     assert answer(program, 280) == ALLOW  # times
+
+
+@pytest.mark.parametrize(
+    "network, families", {"none": {1}, "endpoint": {1, 2}, "full": {1, 2, 10}}.items()
+)
+def test_the_sockets_of_a_network(network: Network, families: set[int]) -> None:
+    program = assemble({**BOX_CALLS, **NETWORK_CALLS[network]}, "x86_64")
+    made = {
+        asked
+        for asked in itertools.product(range(50), (1, 2, 5, 6), (0, 6, 17, 33, 132, 136, 262))
+        if answer(program, 41, asked[0], asked[1] | 0o2004000, asked[2]) == ALLOW
+    }
+    assert {family for family, _, _ in made} == families
+    if network != "none":
+        assert {kind for _, kind, _ in made} == {1, 2}  # not SCTP, nor DCCP
+        assert {protocol for _, _, protocol in made} == {0, 6, 17}
 
 
 def test_high_bits_of_an_argument_are_no_way_around() -> None:
