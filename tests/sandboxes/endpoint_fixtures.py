@@ -1,5 +1,6 @@
 """A server of the host's that boxes with an endpoint may reach."""
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -25,8 +26,9 @@ class Echo:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Take no more connections."""
-        self._listener.shutdown(socket.SHUT_RDWR)
+        """Take no more connections. May be called again."""
+        with contextlib.suppress(OSError):  # it is closed
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _accept(self) -> None:

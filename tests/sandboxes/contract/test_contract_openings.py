@@ -129,4 +129,5 @@ def test_a_full_network_reaches_the_machine(container: Callable[..., Sandbox]) -
         port = listener.getsockname()[1]
         talk = f"import socket; socket.create_connection(({gateway!r}, {port}), 20).send(b'hello')"
         assert box.python(talk).stdout == "5\n"
-        assert listener.accept()[0].recv(9) == b"hello"
+        with listener.accept()[0] as connection:
+            assert connection.recv(9) == b"hello"
