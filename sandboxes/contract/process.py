@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Literal, Self
 
-from gymnast.errors import SandboxDead, UsageError
+from gymnast.errors import ProcessTimeout, SandboxDead, UsageError
 from gymnast.sandboxes.contract.spec import check_seconds, check_whole
 from gymnast.threads import in_background
 
@@ -24,7 +24,9 @@ _PIECE_BYTES = 1 << 16
 
 
 class ProcessCalls(ABC):
-    """What a backend does for a process. Calls may come from any thread, several at once.
+    """What a backend does for a process.
+
+    Calls may come from any thread, several at once; to a stream one at a time.
 
     Every call raises `SandboxDead` once the box is closed or broken.
     """
@@ -72,6 +74,7 @@ class ProcessInput:
 
     def __init__(self, calls: ProcessCalls) -> None:
         self._calls = calls
+        self._turn = threading.Lock()
 
     def write(self, data: str | bytes, *, timeout_s: float | None = None) -> None:
         """Write all of the data, and wait until the process has room for it.
@@ -88,7 +91,8 @@ class ProcessInput:
         if not isinstance(data, str | bytes | bytearray | memoryview):
             raise UsageError(f"{data!r:.200} is no input for a process; it must be text or bytes")
         content = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else bytes(data)
-        self._calls.send(content, _seconds(timeout_s))
+        with _one_at_a_time(self._turn, _seconds(timeout_s), "writes to it") as left_s:
+            self._calls.send(content, left_s)
 
     def close(self) -> None:
         """Close it: the process reads to the end of what was written. May be called again."""
@@ -109,7 +113,7 @@ class ProcessOutput:
     def __init__(self, calls: ProcessCalls, number: OutputNumber) -> None:
         self._calls, self._number = calls, number
         self._begun = bytearray()  # of a line
-        self._reading = threading.Lock()
+        self._turn = threading.Lock()
 
     def read(self, max_bytes: int = _PIECE_BYTES, *, timeout_s: float | None = None) -> bytes:
         """Read what there is, and wait until there is something.
@@ -126,11 +130,10 @@ class ProcessOutput:
             SandboxDead: The box is closed or broken.
         """
         check_whole("max_bytes", max_bytes, 1)
-        seconds = _seconds(timeout_s)
-        with self._reading:
+        with _one_at_a_time(self._turn, _seconds(timeout_s), "reads it") as left_s:
             if self._begun:
                 return self._take(max_bytes)
-            return self._calls.receive(self._number, min(max_bytes, _PIECE_BYTES), seconds)
+            return self._calls.receive(self._number, min(max_bytes, _PIECE_BYTES), left_s)
 
     def readline(self, *, max_bytes: int = MAX_LINE_BYTES, timeout_s: float | None = None) -> bytes:
         """Read a line, with the newline at its end.
@@ -147,9 +150,8 @@ class ProcessOutput:
             SandboxDead: The box is closed or broken.
         """
         check_whole("max_bytes", max_bytes, 1)
-        deadline = time.monotonic() + _seconds(timeout_s)
-        with self._reading:
-            searched = 0
+        with _one_at_a_time(self._turn, _seconds(timeout_s), "reads it") as left_s:
+            deadline, searched = time.monotonic() + left_s, 0
             while True:
                 end = self._begun.find(b"\n", searched, max_bytes) + 1
                 if end or len(self._begun) >= max_bytes:
@@ -253,6 +255,25 @@ class Process:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def _one_at_a_time(lock: threading.Lock, timeout_s: float, what: str) -> Iterator[float]:
+    """Wait until no other thread uses a stream; give what is left of the time.
+
+    Raises:
+        ProcessTimeout: One does all the time.
+    """
+    left_s = timeout_s
+    if not lock.acquire(blocking=False):
+        begun = time.monotonic()
+        if not lock.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX)):
+            raise ProcessTimeout(f"another thread {what}, and still does after {timeout_s:g} s")
+        left_s = max(0.0, timeout_s - (time.monotonic() - begun))
+    try:
+        yield left_s
+    finally:
+        lock.release()
 
 
 def _seconds(timeout_s: float | None) -> float:

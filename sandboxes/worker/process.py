@@ -1,9 +1,7 @@
 """A process that a worker has started: the host's side of `guest/started.py`."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -55,45 +53,39 @@ class WorkerProcess(ProcessCalls):
 
     def __init__(self, ask: Ask, process: int, name: str) -> None:
         self._ask, self._process, self._name = ask, process, name
-        self._streams = [threading.Lock() for _ in range(3)]  # one request a stream at a time
         self._exit_code: int | None = None
 
     def receive(self, stream: OutputNumber, max_bytes: int, timeout_s: float) -> bytes:
         """See `ProcessCalls.receive`."""
         what = f"wrote nothing to {'stdout' if stream == 1 else 'stderr'}"
-        with self._using(stream, timeout_s, what) as waits_s:
-            for wait_s in waits_s:
-                data, end = self._request(
-                    {"op": "receive", "stream": stream, "most": max_bytes},
-                    b"",
-                    lambda answer, data: (data, field(answer, "end", bool)),
-                    wait_s=wait_s,
-                    max_answer_bytes=max_bytes,
-                )
-                if data or end:
-                    return data
+        for wait_s in _waits(timeout_s):
+            data, end = self._request(
+                {"op": "receive", "stream": stream, "most": max_bytes},
+                b"",
+                lambda answer, data: (data, field(answer, "end", bool)),
+                wait_s=wait_s,
+                max_answer_bytes=max_bytes,
+            )
+            if data or end:
+                return data
         raise self._late(what, timeout_s)
 
     def send(self, data: bytes, timeout_s: float) -> None:
         """See `ProcessCalls.send`."""
         left, what = memoryview(data), "did not read its stdin"
-        with self._using(0, timeout_s, what) as waits_s:
-            for wait_s in waits_s:
-                piece = bytes(left[:_PIECE_BYTES])
-                taken, is_open = self._request(
-                    {"op": "send"},
-                    piece,
-                    partial(_taken, len(piece)),
-                    wait_s=wait_s,
+        for wait_s in _waits(timeout_s):
+            piece = bytes(left[:_PIECE_BYTES])
+            taken, is_open = self._request(
+                {"op": "send"}, piece, partial(_taken, len(piece)), wait_s=wait_s
+            )
+            left = left[taken:]
+            if not is_open:
+                raise ProcessInputClosed(
+                    f"{self._name} has ended or closed its stdin, with {len(left)} of "
+                    f"{len(data)} bytes to be written; see its stderr and its exit code"
                 )
-                left = left[taken:]
-                if not is_open:
-                    raise ProcessInputClosed(
-                        f"{self._name} has ended or closed its stdin, with {len(left)} of "
-                        f"{len(data)} bytes to be written; see its stderr and its exit code"
-                    )
-                if not left:
-                    return
+            if not left:
+                return
         written = f", {len(left)} of {len(data)} bytes are left"
         raise self._late(what + written, timeout_s)
 
@@ -106,7 +98,9 @@ class WorkerProcess(ProcessCalls):
         for wait_s in _waits(timeout_s):
             if self._exit_code is not None:
                 break
-            self._exit_code = self._request({"op": "wait"}, b"", _exit_code, wait_s=wait_s)
+            exit_code = self._request({"op": "wait"}, b"", _exit_code, wait_s=wait_s)
+            if exit_code is not None:  # another thread, which waits too, may have been told
+                self._exit_code = exit_code
         if self._exit_code is None:
             raise self._late("still runs", timeout_s)
         return self._exit_code
@@ -132,17 +126,6 @@ class WorkerProcess(ProcessCalls):
     ) -> Answer:
         header = {**header, "process": self._process, "wait_s": wait_s}
         return self._ask(header, payload, read, wait_s=wait_s, max_answer_bytes=max_answer_bytes)
-
-    @contextmanager
-    def _using(self, stream: int, timeout_s: float, what: str) -> Iterator[Iterator[float]]:
-        """Wait for other threads that use the stream; give what is left of the time, in pieces."""
-        begun = time.monotonic()
-        if not self._streams[stream].acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX)):
-            raise self._late(what, timeout_s)
-        try:
-            yield _waits(timeout_s - (time.monotonic() - begun))
-        finally:
-            self._streams[stream].release()
 
     def _late(self, what: str, timeout_s: float) -> ProcessTimeout:
         return ProcessTimeout(f"{self._name} {what} after {timeout_s:g} s; it goes on")

@@ -152,6 +152,19 @@ def test_a_wait_ends_when_its_time_is_up_and_the_process_goes_on(box: Sandbox) -
             process.stdin.write(b"x" * (1 << 20), timeout_s=0.2)
 
 
+def test_a_wait_for_another_thread_ends_when_its_time_is_up(box: Sandbox) -> None:
+    with box.start("echo begun; sleep 999") as process:
+        assert process.stdout.readline(timeout_s=20) == b"begun\n"
+        reading = threading.Thread(target=process.stdout.readline)
+        reading.start()
+        while not process.stdout._turn.locked():
+            pass
+        with pytest.raises(ProcessTimeout, match=r"another thread reads it, and .* after 0\.2 s"):
+            process.stdout.read(timeout_s=0.2)
+        process.kill()
+        reading.join()
+
+
 def test_what_does_not_fit_a_pipe_goes_through(box: Sandbox) -> None:
     data = b"0123456789" * 100_000
     with box.start(["cat"]) as process:
