@@ -3,45 +3,32 @@
 A backend makes the box and the connection, and discards both.
 """
 
-import threading
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
-from gymnast.errors import (
-    SandboxDead,
-    SandboxFileError,
-    SandboxTemporarilyUnavailable,
-    SandboxTextError,
-    SandboxUnavailable,
-)
-from gymnast.sandboxes.contract.base import MAX_FILE_BYTES, Sandbox
+from gymnast.errors import SandboxDead, SandboxFileError
+from gymnast.sandboxes.contract.base import MAX_FILE_BYTES
 from gymnast.sandboxes.contract.process import Process
 from gymnast.sandboxes.contract.spec import (
     ExecResult,
-    SandboxSpec,
     check_env_variables,
     check_seconds,
     check_whole,
 )
-from gymnast.sandboxes.guest.protocol import BrokenFrame, Header
-from gymnast.sandboxes.lifetime.living import when_gone
+from gymnast.sandboxes.guest.protocol import Header
 from gymnast.sandboxes.worker.arguments import as_bytes, check_argv, check_text
-from gymnast.sandboxes.worker.endpoint import forward_connections
-from gymnast.sandboxes.worker.link import Link, LinkClosed, LinkTimeout, Stream, new_nonce
+from gymnast.sandboxes.worker.connected import ConnectedSandbox
+from gymnast.sandboxes.worker.link import LinkClosed, LinkTimeout
 from gymnast.sandboxes.worker.process import Answer, WorkerProcess
-from gymnast.sandboxes.worker.program import boot_frame
 from gymnast.sandboxes.worker.results import BrokenAnswer, exec_result, failure_in, field
-from gymnast.visible import visible_line, visible_logger
+from gymnast.visible import visible_line
 
 GRACE_S = 5.0  # beyond a call's own time, for the worker to kill and to answer
 FILE_S = 60.0  # for one piece of a file
 BESIDE_S = 30.0  # for what comes beside the calls, while the worker may be killing for one of them
 _PIECE_BYTES = 1 << 20
 
-log = visible_logger("gymnast.sandboxes")
 
-
-class WorkerSandbox(Sandbox):
+class WorkerSandbox(ConnectedSandbox):
     """A box with a worker inside.
 
     A backend's constructor calls this one, makes the box, and calls `_connect`.
@@ -49,89 +36,6 @@ class WorkerSandbox(Sandbox):
     Attributes:
         spec: The image and the limits.
     """
-
-    def __init__(self, spec: SandboxSpec) -> None:
-        self.spec = spec
-        self._link: Link | None = None
-        self._lock = threading.Lock()  # one call at a time
-        self._why_dead: str | None = None
-        self._discard: Callable[[], object] = lambda: None
-
-    def _connect(
-        self,
-        stream: Stream,
-        discard: Callable[[], object],
-        *,
-        alone: bool,
-        rlimits: Mapping[str, int] | None = None,
-        seccomp: bytes = b"",
-        scoped: bool = False,
-        proc: int | None = None,
-        seal_proc: bool = False,
-        forward: bool = False,
-    ) -> None:
-        """Start the worker over an open connection.
-
-        Args:
-            stream: The connection to the process that runs `program.command`.
-            discard: Ends the box and the connection, a waiting `recv` included. Called once: by
-                `close`, when the box breaks, when the sandbox is garbage, or at exit. It must not
-                refer to the sandbox, which would never become garbage.
-            alone: Whether the worker has a PID namespace to itself.
-            rlimits: See `boot_frame`.
-            seccomp: See `boot_frame`.
-            scoped: See `boot_frame`.
-            proc: See `boot_frame`.
-            seal_proc: See `boot_frame`.
-            forward: Whether the box has a loopback of its own, on which its worker listens if the
-                spec names an endpoint. If not, the box can reach it by itself, or is refused.
-
-        Raises:
-            SandboxUnavailable: No worker answers; the box is discarded.
-        """
-        self._discard = when_gone(self, discard)
-        nonce = new_nonce()
-        link = Link(stream)
-        port = self.spec.endpoint_port if forward else None
-        try:
-            frame = boot_frame(
-                nonce,
-                alone=alone,
-                rlimits=rlimits or {},
-                seccomp=seccomp,
-                scoped=scoped,
-                proc=proc,
-                seal_proc=seal_proc,
-                port=port,
-            )
-            link.boot(frame, nonce, timeout_s=self.spec.start_timeout_s)
-        except (LinkTimeout, LinkClosed) as error:
-            reason = visible_line(self._start_failure() or str(error))
-            self._break(f"the worker did not start: {reason}")
-            late = isinstance(error, LinkTimeout)  # the machine may be busy
-            raise (SandboxTemporarilyUnavailable if late else SandboxUnavailable)(
-                f"{self._name()}: the worker did not start: {reason}{self._start_hint()}"
-            ) from None
-        self._link = link
-        if port is not None:
-            forward_connections(link, ("127.0.0.1", port))
-
-    @abstractmethod
-    def _name(self) -> str:
-        """The name of the box in messages."""
-
-    def _start_failure(self) -> str:
-        """Why the box does not start, in its own words; "" if it has not said."""
-        return ""
-
-    def _start_hint(self) -> str:
-        """What may help if the worker does not start: the end of the message, from ". " on."""
-        return f". The box must have Python 3.8 or newer as {self.spec.python!r}"
-
-    @property
-    def alive(self) -> bool:
-        """Whether the box is open and did not break during the last call."""
-        return self._link is not None and self._why_dead is None
 
     def ping(self, *, timeout_s: float = 5.0) -> bool:
         """See `Sandbox.ping`; a box that does not answer is thrown away."""
@@ -220,10 +124,6 @@ class WorkerSandbox(Sandbox):
         name = visible_line(f"the process {argv[0]!r} in {self._name()}")
         return Process(WorkerProcess(self._ask_beside, number, name))
 
-    def close(self) -> None:
-        """See `Sandbox.close`."""
-        self._break("it was closed")
-
     def _run(
         self,
         header: Header,
@@ -292,35 +192,3 @@ class WorkerSandbox(Sandbox):
             self._break(f"its worker broke: {error}")
             raise SandboxDead(f"{self._name()} broke: {self._why_dead}") from None
         raise SandboxFileError(failed.number, visible_line(failed.text), str(header["argv"][0]))
-
-    def _request(
-        self, header: Header, payload: bytes, timeout_s: float, max_answer_bytes: int
-    ) -> tuple[Header, bytes]:
-        """Send the request of a call, and wait for its answer."""
-        with self._lock:
-            return self._send(header, payload, timeout_s, max_answer_bytes)
-
-    def _send(
-        self, header: Header, payload: bytes, timeout_s: float, max_answer_bytes: int
-    ) -> tuple[Header, bytes]:
-        if self._link is None or self._why_dead is not None:
-            raise SandboxDead(
-                f"{self._name()} cannot be used: {self._why_dead}; open another sandbox"
-            )
-        try:
-            return self._link.request(
-                header, payload, timeout_s=timeout_s, max_answer_bytes=max_answer_bytes
-            )
-        except BrokenFrame as error:  # nothing has been sent
-            raise SandboxTextError(f"command, env or path are too long: {error}") from None
-        except (LinkTimeout, LinkClosed) as error:
-            self._break(str(error))
-            raise
-
-    def _break(self, why: str) -> None:
-        """Throw the box away, and remember the first reason."""
-        if self._why_dead is None:
-            self._why_dead = why = visible_line(why)
-            if why != "it was closed":
-                log.warning("%s was thrown away: %s", self._name(), why)
-        self._discard()
