@@ -223,7 +223,9 @@ class Processes:
 
     def _groups(self, pids: Set[int], spared: Set[int]) -> Set[int]:
         """The groups of these processes but those of the worker and of what is spared."""
-        kept = {0, *spared, *_descendants(self.started, lambda pid: False)}
+        kept = {0, *spared}
+        if self.started:
+            kept.update(_descendants(self.started, lambda pid: False))
         return {_group_of(pid) for pid in pids} - {_group_of(pid) for pid in kept} - {0}
 
     def _kill_all(self) -> None:
