@@ -3,7 +3,7 @@
 A block of commands follows a comment that says how it is run:
 
     <!-- commands: fast -->            as printed
-    <!-- commands: short -->           trainings with SHORT appended
+    <!-- commands: short -->           trainings with SHORT appended, and a warm-up of one step
     <!-- commands: short, docker -->   likewise, where a Docker engine runs
     <!-- commands: short, vllm -->     likewise, among the tests of vLLM servers
     <!-- commands: long -->            as printed, before a release (so are the short ones)
@@ -28,6 +28,7 @@ _PROGRAM = r"(?:gymnast|python3?(?! -m venv)|pytest|pip|accelerate|torchrun|dock
 _INDENTED = re.compile(rf"^ {{4}}{_PROGRAM} .*$", re.MULTILINE)
 _INLINE = re.compile(rf"`({_PROGRAM} [^`]+)`")
 _PLACEHOLDER = re.compile(r"\b[A-Z]{2,}\b|\.\.\.")
+_CONFIG = re.compile(r" train (examples/\S+\.yaml)(?!.* warmup=null)")
 _TRAINING = re.compile(r"\bgymnast(?:\.cli)? (?:train|eval) ")
 
 
@@ -59,7 +60,10 @@ def _shortened(line: str) -> str:
     if not _TRAINING.search(line):
         return line
     command, hash_, comment = line.partition(" #")
-    return f"{command.rstrip()} {SHORT}{hash_}{comment}"
+    config = _CONFIG.search(command)
+    warms_up = config is not None and "\nwarmup:" in (ROOT / config[1]).read_text()
+    short = f"{SHORT} warmup.steps=1" if warms_up else SHORT
+    return f"{command.rstrip()} {short}{hash_}{comment}"
 
 
 def blocks(page: Path) -> list[Block]:
