@@ -395,7 +395,7 @@ SETTINGS = {
     ),
     "two reward functions of one name": (
         "train run.yaml 'rewards=[{function: shop.py:price}, {function: other.py:price}]'",
-        "rewards.1.function: another part of the reward is called 'price' already; rename the fun",
+        "rewards.1.function: another part of the reward is called 'price' already; give this one",
     ),
     "an option of one reward function": (
         "train rewarded.yaml rewards.0.weight=2",
