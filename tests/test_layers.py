@@ -33,9 +33,11 @@ ROOMS = {
     "sandboxes.guest": "",
     "sandboxes.lifetime": "sandboxes.guest",
     "sandboxes.worker": "sandboxes.contract sandboxes.guest sandboxes.lifetime",
-    "sandboxes.docker": "sandboxes.contract sandboxes.lifetime sandboxes.seccomp sandboxes.worker",
     "sandboxes.host": (
         "sandboxes.contract sandboxes.guest sandboxes.lifetime sandboxes.seccomp sandboxes.worker"
+    ),
+    "sandboxes.docker": (
+        "sandboxes.contract sandboxes.host sandboxes.lifetime sandboxes.seccomp sandboxes.worker"
     ),
     "sandboxes.backends": (
         "sandboxes.contract sandboxes.docker sandboxes.host sandboxes.lifetime"

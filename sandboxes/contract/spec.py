@@ -25,11 +25,12 @@ class SandboxSpec:
     """The image and the limits of a box. Two boxes of equal specs are interchangeable.
 
     Attributes:
-        image: The image of a container backend; it needs Python 3.8 or newer, nothing else.
-            None: `$GYMNAST_SANDBOX_IMAGE`, else "python:3.12-slim". Other backends run the Python
-            that runs Gymnast, without the packages of its environment.
+        image: The image of a container backend; it needs Python 3.8 or newer (but see `python`),
+            nothing else. None: `$GYMNAST_SANDBOX_IMAGE`, else "python:3.12-slim". Other backends
+            run the Python that runs Gymnast, without the packages of its environment.
         runtime: The engine's runtime: "runsc", "kata", ...; None: the engine's default.
-        python: The command that starts Python in an image.
+        python: The command that starts Python in an image. None: the image needs no Python, as a
+            copy of it is used with the Python that runs Gymnast beside its files.
         packages: A folder of packages that code may import and read, as made by
             `pip install --target FOLDER NAME`. Without it, boxes on the host's kernel have Python
             and its standard library alone. Containers refuse it: their packages are the image's.
@@ -57,7 +58,7 @@ class SandboxSpec:
 
     image: str | None = None
     runtime: str | None = None
-    python: str = "python3"
+    python: str | None = "python3"
     packages: str | None = None
     memory_bytes: int = 512 * MIB
     processes: int = 64

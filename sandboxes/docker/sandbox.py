@@ -18,6 +18,7 @@ from gymnast.sandboxes.docker.engine import (
     has_all_user_ids,
     may_pass,
 )
+from gymnast.sandboxes.docker.python_layer import image_with_python, python_command
 from gymnast.sandboxes.docker.removal import remove_left, remove_some_time
 from gymnast.sandboxes.lifetime.owner import owner_labels
 from gymnast.sandboxes.lifetime.users import LIMITS, LOGIN, random_user_id
@@ -71,6 +72,10 @@ class DockerSandbox(WorkerSandbox):
     default network); `root` "writable" (on the engine's disk, which `disk_bytes` does not limit;
     code can then choose to be killed after the worker, as without Landlock);
     `user`, "root" among them, without capabilities. `docs/isolation.md` says what each gives away.
+
+    With `python=None` the image needs no Python: a copy of it with the Python that runs Gymnast
+    (`python_layer.py`) is made once, some 80 MB on the engine's disk, and used from then on. Its
+    `sys.executable` cannot be started again by code in the box.
 
     Args:
         spec: The image, the runtime and the limits.
@@ -170,9 +175,9 @@ def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
         runtime=spec.runtime,
     )
     created = api.create_container(
-        image,
+        image if spec.python is not None else image_with_python(api, image),
         name=name,
-        entrypoint=command(spec.python),
+        entrypoint=command(*(python_command() if spec.python is None else [spec.python])),
         command=[],
         user=f"{user_id}:{group_id}",
         working_dir=WORK_FOLDER,
@@ -227,7 +232,8 @@ def _why_not(error: Exception, image: str, spec: SandboxSpec) -> str:
     problem = getattr(error, "explanation", None) or str(error)
     runtime = f", runtime {spec.runtime!r}" if spec.runtime else ""
     no_python = f'exec: "{spec.python}"' in problem.replace("\\", "")  # some runtimes escape it
-    hint = f". It must have Python 3.8 or newer as {spec.python!r}" if no_python else ""
+    needed = f". It must have Python 3.8 or newer as {spec.python!r}; python=None needs none"
+    hint = needed if no_python else ""
     return f"{where} cannot start a box of image {image!r}{runtime}: {problem}{hint}"
 
 

@@ -43,13 +43,13 @@ _define_modules("gymnast.sandboxes.guest", boot.pop("modules")).main(boot)
 """
 
 
-def command(python: str) -> list[str]:
+def command(*python: str) -> list[str]:
     """What to run in the box. It is isolated (-I), so it never imports a file of the guest's.
 
     Args:
-        python: The command that starts Python there.
+        python: The command that starts Python there, with arguments if it takes any.
     """
-    return [python, "-I", "-X", "utf8", "-c", LOADER]
+    return [*python, "-I", "-X", "utf8", "-c", LOADER]
 
 
 def boot_frame(

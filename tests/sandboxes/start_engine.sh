@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Gets a Debian machine without a registry ready for the tests marked `docker`: installs an engine
-# where there is none, starts it where it does not answer, and makes a base image from packages of
-# the distribution. Run it again at any time: what is there is left as it is.
+# where there is none, starts it where it does not answer, and makes two images from packages of the
+# distribution: one with Python, one without. Run it again at any time: what is there is left as it is.
 #
 #   tests/sandboxes/start_engine.sh         prints the settings for the tests on its last line
 #   tests/sandboxes/start_engine.sh stop    stops the engine that this script has started
 set -euo pipefail
 
 image=${GYMNAST_SANDBOX_IMAGE:-gymnast-base:debian}
+bare_image=gymnast-base:busybox
 state=${GYMNAST_ENGINE_STATE:-/var/tmp/gymnast-engine}
 packages=(python3 dash coreutils grep sed findutils procps)
 export DEBIAN_FRONTEND=noninteractive
@@ -88,6 +89,20 @@ make_image() {
         | docker import -c 'ENV PATH=/usr/bin:/usr/sbin' - "$image" >/dev/null
 }
 
+# Commands without Python or a C library of their own.
+make_bare_image() {
+    local build command
+    build=$(mktemp -d "$state/build.XXXXXX")
+    (cd "$build" && apt-get download -qq -o APT::Sandbox::User=root busybox-static) >/dev/null
+    dpkg-deb -x "$build"/*.deb "$build/package"
+    mkdir -p "$build"/root/{bin,tmp}
+    cp "$build/package/bin/busybox" "$build/root/bin/"
+    for command in sh ls cat id sleep; do ln -s busybox "$build/root/bin/$command"; done
+    tar -C "$build/root" --numeric-owner --owner 0 --group 0 -c . \
+        | docker import -c 'ENV PATH=/bin' - "$bare_image" >/dev/null
+    rm -rf "$build"
+}
+
 if [ "${1:-}" = stop ]; then
     stop_engine
     exit
@@ -97,4 +112,5 @@ flock 9 # of two callers at once, the second finds all done
 install_engine
 answers || start_engine
 docker image inspect "$image" >/dev/null 2>&1 || make_image
+docker image inspect "$bare_image" >/dev/null 2>&1 || make_bare_image
 echo "GYMNAST_SANDBOX_IMAGE=$image DOCKER_HOST=${DOCKER_HOST:-unix:///var/run/docker.sock}"
