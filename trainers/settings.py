@@ -17,9 +17,8 @@ from gymnast.trainers.data.settings import RowSettings
 from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.learner.optimizers.weight_kinds import has_adapters
 from gymnast.trainers.learner.settings import LearnerSettings
-from gymnast.trainers.rollouts.limits import RolloutLimits
 from gymnast.trainers.rollouts.rewards import Reward
-from gymnast.trainers.rollouts.settings import DynamicSampling, RolloutSettings
+from gymnast.trainers.rollouts.settings import DynamicSampling, RolloutLimits, RolloutSettings
 from gymnast.trainers.saving.settings import RolloutKeeping, SavingSettings
 from gymnast.types import Sampling, Trajectory
 

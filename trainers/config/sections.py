@@ -59,7 +59,7 @@ from gymnast.trainers.evaluation.metrics import check_environment_name
 from gymnast.trainers.evaluation.tags import tag_expressions
 from gymnast.trainers.learner.settings import LearnerSettings
 from gymnast.trainers.reporting.trackers import check_names, read_named
-from gymnast.trainers.rollouts.limits import RolloutLimits
+from gymnast.trainers.rollouts.settings import RolloutLimits
 from gymnast.trainers.saving.settings import RolloutKeeping, SavingSettings
 from gymnast.types import Sampling, StopReason
 
