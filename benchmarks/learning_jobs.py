@@ -9,7 +9,7 @@ shop-warmup-0, -worked, -distil examples/shop.yaml: what brings a model to call 
 warehouse-warmup-0, ...         the same for four tools that share a state
 trail-grpo-0, -turn_level, ...  four dependent calls and one reward, by how credit is given
 hopeless-without-0, -with       half of the rows give no reward: dynamic sampling
-lake-0                          a game of Gymnasium's, after two steps of demonstrations
+lake-0                          a game of Gymnasium's, after four steps of demonstrations
 code-0, sql-0                   examples/code.yaml, examples/sql.yaml
 """
 
@@ -166,7 +166,7 @@ LAKE = {
     "environment.max_turns": 8,
     "warmup": {
         "demonstrations": "solve",
-        "steps": 2,  # so few that most episodes still fail
+        "steps": 4,  # so few that most episodes still fail
         "rows_per_step": 16,
         "learning_rate": 1e-3,
     },
