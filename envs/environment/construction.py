@@ -71,7 +71,7 @@ def check_settings(environment: Any) -> None:
         hasattr(renderer, name) for name in ("prompt", "parse", "observe", "stop_ids")
     ):
         raise ConfigError(
-            f"{owner}: renderer is a {type(renderer).__name__}, not a Renderer. Wrap a tokenizer: "
+            f"{owner}: renderer has type {type(renderer).__name__}; wrap a tokenizer: "
             "Renderer(tokenizer), or use gymnast.envs.make, which does."
         )
     rows = environment.rows

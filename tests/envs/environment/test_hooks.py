@@ -328,7 +328,7 @@ def test_a_system_prompt_is_put_first_unless_there_is_one() -> None:
         ({"context_length": True}, "context_length must be"),
         ({"episode_timeout_s": 0}, "episode_timeout_s must be > 0"),
         ({"system_prompt": 3}, "system_prompt must be a string"),
-        ({"renderer": 3}, "renderer is a int, not a Renderer"),
+        ({"renderer": 3}, "renderer has type int; wrap a tokenizer"),
         ({"rows": 3}, "rows has type int"),
     ],
 )
