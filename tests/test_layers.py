@@ -58,7 +58,7 @@ ROOMS = {
     "envs.boxes": "sandboxes.backends sandboxes.contract sandboxes.pool",
     "envs.environment": "envs.boxes envs.records envs.rendering envs.tools sandboxes.contract",
     "envs": "envs.environment envs.rendering",
-    "envs.rubrics": "envs.boxes envs.builtin.code envs.records sandboxes.contract",
+    "envs.rubrics": "envs.boxes envs.builtin.code envs.records envs.tools sandboxes.contract",
     "envs.checking": "envs.environment envs.records envs.tools",
     "envs.builtin": "envs.boxes envs.environment envs.records envs.tools sandboxes.contract",
     "envs.adapters": "envs.environment envs.records envs.tools",

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any, ClassVar, Literal, get_args
 
-from gymnast.envs.rubrics.reading import answer_of, check_column, extracted, of_row
+from gymnast.envs.rubrics.reading import answer_of, check_column, check_pattern, extracted, of_row
 from gymnast.envs.rubrics.rubric import Played, Rubric
-from gymnast.envs.rubrics.searching import check_pattern
 from gymnast.errors import ConfigError, DataError
 
 Ignored = Literal["case", "space", "punctuation"]

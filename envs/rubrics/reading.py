@@ -1,15 +1,21 @@
-"""What rubrics look at: the answer of an episode, a place in it, and columns of the row."""
+"""What rubrics look at: the answer of an episode, a place in it, and columns of the row.
+
+And how what names a place or a column is checked.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 import jmespath
+import regex
 
 from gymnast.envs.records.messages import text_of
 from gymnast.envs.rubrics.rubric import Played
-from gymnast.envs.rubrics.searching import search
+from gymnast.envs.tools.searching import search
 from gymnast.errors import ConfigError, DataError
 from gymnast.types import Message
+
+TIMEOUT_S = 5.0  # processor time of a search
 
 
 def answer_of(episode: Played) -> str:
@@ -36,10 +42,37 @@ def extracted(text: str, pattern: str | None) -> str | None:
     """
     if pattern is None:
         return text
-    found = search(pattern, text, last=True)
+    found = search(pattern, text, last=True, timeout_s=TIMEOUT_S)
     if found is None:
         return None
     return found.group(1) if found.re.groups else found.group()
+
+
+def check_pattern(rubric: str, option: str, pattern: Any) -> None:
+    """Check a regular expression.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    try:
+        if not isinstance(pattern, str) or not pattern:
+            raise TypeError("it must be a text that is not empty")
+        regex.compile(pattern)
+    except (regex.error, TypeError) as error:
+        raise ConfigError(
+            f"{rubric}: {option} must be a regular expression, got {pattern!r:.100} ({error})"
+        ) from error
+
+
+def check_timeout(rubric: str, timeout_s: Any) -> None:
+    """Check a limit of processor time.
+
+    Raises:
+        ConfigError: It is no number of seconds above 0.
+    """
+    number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+    if not number or not timeout_s > 0:
+        raise ConfigError(f"{rubric}: timeout_s must be a number > 0, got {timeout_s!r:.100}")
 
 
 def check_column(rubric: str, column: Any) -> None:

@@ -7,9 +7,8 @@ from decimal import Decimal
 from typing import Any, ClassVar
 
 from gymnast.envs.rubrics.comparing import check_tolerances, same_number
-from gymnast.envs.rubrics.reading import answer_of, check_column, of_row
+from gymnast.envs.rubrics.reading import answer_of, check_column, check_pattern, of_row
 from gymnast.envs.rubrics.rubric import Played, Rubric
-from gymnast.envs.rubrics.searching import check_pattern
 from gymnast.envs.rubrics.structure import json_in, parsed_json
 from gymnast.errors import DataError
 

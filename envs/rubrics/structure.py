@@ -1,21 +1,25 @@
 """Rubrics for the form of an answer: a regular expression, and JSON that fits a schema."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, ClassVar
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, ValidationError
-from jsonschema.validators import extend
-from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from gymnast.envs.builtin.code.environment import fenced_blocks
-from gymnast.envs.rubrics.reading import answer_of, check_column, extracted, of_row
+from gymnast.envs.rubrics.reading import (
+    TIMEOUT_S,
+    answer_of,
+    check_column,
+    check_pattern,
+    check_timeout,
+    extracted,
+    of_row,
+)
 from gymnast.envs.rubrics.rubric import Played, Rubric
-from gymnast.envs.rubrics.searching import TIMEOUT_S, check_pattern, check_timeout, search
+from gymnast.envs.tools.schema_checks import bounded_validator, schema_problem
+from gymnast.envs.tools.searching import search
 from gymnast.errors import ConfigError, DataError
 
 
@@ -71,7 +75,7 @@ class JsonSchema(Rubric):
     def __post_init__(self) -> None:
         if isinstance(self.schema, str):
             check_column("json_schema", self.schema)
-        elif problem := _schema_problem(self.schema):
+        elif problem := schema_problem(self.schema):
             raise ConfigError(f"json_schema: schema {problem}")
         if self.extract is not None:
             check_pattern("json_schema", "extract", self.extract)
@@ -89,7 +93,7 @@ class JsonSchema(Rubric):
         schema = of_row(episode.row, self.schema, "json_schema")
         if isinstance(schema, str):  # as datasets keep what has no fixed columns
             schema, _ = parsed_json(schema)
-        if problem := _schema_problem(schema):
+        if problem := schema_problem(schema):
             raise DataError(
                 f"json_schema: column {self.schema!r} {problem} (row: {dict(episode.row)!r:.300})"
             )
@@ -121,25 +125,8 @@ def _no_constant(text: str) -> Any:
     raise ValueError(text)
 
 
-def _schema_problem(schema: Any) -> str:
-    """What is wrong with a schema; "" if nothing is."""
-    if not isinstance(schema, Mapping | bool):
-        return f"must be a JSON schema, got {schema!r:.200}"
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        return f"is no valid JSON schema: {error.message:.200}"
-    text = json.dumps(schema, default=str)
-    if '"unevaluatedProperties"' in text and '"patternProperties"' in text:
-        return (
-            "has unevaluatedProperties and patternProperties, which together search without a "
-            "limit of time; write additionalProperties"
-        )
-    return ""
-
-
 def _fits(value: Any, schema: Any, timeout_s: float) -> bool:
-    validator = _validator(timeout_s)(schema, registry=Registry())
+    validator = bounded_validator(schema, timeout_s)
     try:
         return bool(validator.is_valid(value))
     except Unresolvable as error:
@@ -149,36 +136,3 @@ def _fits(value: Any, schema: Any, timeout_s: float) -> bool:
         ) from error
     except RecursionError:  # a value that is nested too deeply to be looked at
         return False
-
-
-@cache
-def _validator(timeout_s: float) -> Any:
-    """The validator of draft 2020-12, whose patterns cannot take forever."""
-
-    def pattern(validator: Any, wanted: str, value: Any, schema: Any) -> Iterator[ValidationError]:
-        if isinstance(value, str) and search(wanted, value, timeout_s=timeout_s) is None:
-            yield ValidationError(f"{value!r:.100} does not match {wanted!r}")
-
-    def pattern_properties(
-        validator: Any, patterns: Mapping[str, Any], value: Any, schema: Any
-    ) -> Iterator[ValidationError]:
-        for wanted, inner in patterns.items() if isinstance(value, Mapping) else ():
-            for key, below in value.items():
-                if search(wanted, key, timeout_s=timeout_s) is not None:
-                    yield from validator.descend(below, inner, path=key, schema_path=wanted)
-
-    def additional_properties(
-        validator: Any, inner: Any, value: Any, schema: Mapping[str, Any]
-    ) -> Iterator[ValidationError]:
-        named, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
-        for key, below in value.items() if isinstance(value, Mapping) else ():
-            known = key in named or any(search(p, key, timeout_s=timeout_s) for p in patterns)
-            if not known:
-                yield from validator.descend(below, inner, path=key)
-
-    own = {
-        "pattern": pattern,
-        "patternProperties": pattern_properties,
-        "additionalProperties": additional_properties,
-    }
-    return extend(Draft202012Validator, own)  # type: ignore[no-untyped-call]

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, best_match
+from jsonschema.exceptions import best_match
 from pydantic import AfterValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
@@ -18,11 +17,13 @@ from gymnast.envs.tools.definition import Parameter, Tool, define_tool, function
 from gymnast.envs.tools.marks import ToolOptions, mark_of
 from gymnast.envs.tools.other_libraries import of_library
 from gymnast.envs.tools.schema import Schema, simplified
+from gymnast.envs.tools.schema_checks import bounded_validator, lost_reference, schema_problem
 from gymnast.errors import ToolDefinitionError
 
 _OPTIONS = ("stop", "timeout_s", "max_output_tokens")
 _FIELDS = ("name", "description", "parameters", *_OPTIONS)
 _MAX_SHOWN = 200
+_PATTERN_TIMEOUT_S = 0.5  # of processor time, while no other episode goes on
 
 
 def tools_by_name(given: Any, giver: str) -> dict[str, Tool]:
@@ -122,12 +123,8 @@ def _parameters(name: str, function: Mapping[str, Any]) -> tuple[Parameter, ...]
             f"tool {name!r}: parameters is {schema!r:.200}; it must be the JSON schema of an "
             'object: {"type": "object", "properties": {...}, "required": [...]}.'
         )
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        raise ToolDefinitionError(
-            f"tool {name!r}: parameters is no valid JSON schema: {error.message:.200}"
-        ) from error
+    if problem := schema_problem(schema):
+        raise ToolDefinitionError(f"tool {name!r}: parameters {problem}")
     properties, required = schema.get("properties", {}), schema.get("required", [])
     for wanted in required:
         if wanted not in properties:
@@ -146,21 +143,36 @@ def _parameter(
 ) -> Parameter:
     if not isinstance(schema, Mapping):  # `true`: anything
         schema = {}
+    whole = {**schema, **definitions}
+    lost = lost_reference(whole)
     try:
-        shown = simplified({**schema, **definitions})
-    except KeyError as error:
+        shown = {} if lost else simplified(whole)
+    except KeyError as error:  # it leads to a place that has no name
+        lost = str(error)
+    if lost:
         raise ToolDefinitionError(
-            f"tool {tool_name!r}: parameter {name!r} refers to {error}, which is not in $defs."
-        ) from error
-    validator = Draft202012Validator({**schema, **definitions})
+            f"tool {tool_name!r}: parameter {name!r} refers to {lost:.200}, which is not in $defs."
+        )
+    validator = bounded_validator(whole, _PATTERN_TIMEOUT_S)
 
     def fits(value: Any) -> Any:
-        wrong = best_match(validator.iter_errors(value))
-        if wrong is not None:
-            where = wrong.json_path.removeprefix("$")
-            text = f"{where}: {wrong.message}" if where else wrong.message
-            raise PydanticCustomError("schema", "{text}", {"text": text[:_MAX_SHOWN]})
+        if wrong := _mismatch(validator, value):
+            raise PydanticCustomError("schema", "{text}", {"text": wrong[:_MAX_SHOWN]})
         return value
 
     adapter: TypeAdapter[Any] = TypeAdapter(Annotated[Any, AfterValidator(fits)])
     return Parameter(name, required, shown, adapter, schema.get("default"))
+
+
+def _mismatch(validator: Any, value: Any) -> str:
+    """How a value does not fit a schema; "" if it does."""
+    try:
+        wrong = best_match(validator.iter_errors(value))
+    except TimeoutError:
+        return "a pattern of the schema takes too long on it; give something simpler"
+    except RecursionError:
+        return "it is nested too deeply"
+    if wrong is None:
+        return ""
+    where = wrong.json_path.removeprefix("$")
+    return f"{where}: {wrong.message}" if where else wrong.message

@@ -192,7 +192,7 @@ def test_arguments_may_have_any_name(tmp_path: Path) -> None:
         (
             describing(TOOL | {"parameters": {"properties": {"a": {"$ref": "#/$defs/B"}}}}),
             ToolDefinitionError,
-            "refers to 'B', which is not in",
+            r"refers to #/\$defs/B, which is not in",
         ),
         (describing(rows=True) + "else: print(7)", UserCodeError, "printed the row 7"),
         (describing(rows=True), UserCodeError, "rows: printed none"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gymnast.envs.records.arguments import BadArguments
 from gymnast.envs.tools.json_schema import tool_of_schema
 from gymnast.envs.tools.validation import bind_arguments
+from gymnast.errors import ToolDefinitionError
 
 
 def described(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -75,3 +76,41 @@ def test_no_argument_raises_anything_else(value: Any) -> None:
     except BadArguments:
         return
     assert isinstance(bound["n"], int | float)
+
+
+@pytest.mark.parametrize("pattern", [{"pattern": "^(a|a)*$"}, {"not": {"pattern": "^(a|a)*$"}}])
+def test_no_argument_can_make_a_pattern_search_forever(pattern: dict[str, Any]) -> None:
+    tool = tool_of_schema(described({"s": {"type": "string", **pattern}}))
+    assert bind_arguments(tool, {"s": "b" if "not" in pattern else "a"})
+    with pytest.raises(BadArguments, match="a pattern of the schema takes too long"):
+        bind_arguments(tool, {"s": "a" * 60 + "b"})
+
+
+def test_an_argument_may_be_nested_too_deeply_for_its_schema() -> None:
+    lists = {"type": "array", "items": {"$ref": "#/$defs/Lists"}}
+    tool = tool_of_schema(
+        described({"of": {"$ref": "#/$defs/Lists"}}, **{"$defs": {"Lists": lists}})
+    )
+    assert bind_arguments(tool, {"of": [[], [[]]]}) == {"of": [[], [[]]]}
+    deep: list[Any] = []
+    for _ in range(400):
+        deep = [deep]
+    with pytest.raises(BadArguments, match="nested too deeply"):
+        bind_arguments(tool, {"of": deep})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "http://127.0.0.1:9/Name"},  # though there is a Name in $defs
+        {"$dynamicRef": "http://127.0.0.1:9/Name"},
+        {"not": {"$ref": "#/properties/other"}},
+        {"type": "array", "items": {"$ref": "file:///etc/hostname#/$defs/Name"}},
+    ],
+)
+def test_references_that_lead_out_of_a_schema_are_refused_and_not_followed(
+    schema: dict[str, Any],
+) -> None:
+    more = {"$defs": {"Name": {"type": "string"}}}
+    with pytest.raises(ToolDefinitionError, match=r"parameter 's' refers to .*, which is not in"):
+        tool_of_schema(described({"s": schema}, **more))

@@ -8,37 +8,6 @@ from typing import Any
 
 import regex
 
-from gymnast.errors import ConfigError
-
-TIMEOUT_S = 5.0
-
-
-def check_pattern(rubric: str, option: str, pattern: Any) -> None:
-    """Check a regular expression.
-
-    Raises:
-        ConfigError: It is none.
-    """
-    try:
-        if not isinstance(pattern, str) or not pattern:
-            raise TypeError("it must be a text that is not empty")
-        regex.compile(pattern)
-    except (regex.error, TypeError) as error:
-        raise ConfigError(
-            f"{rubric}: {option} must be a regular expression, got {pattern!r:.100} ({error})"
-        ) from error
-
-
-def check_timeout(rubric: str, timeout_s: Any) -> None:
-    """Check a limit of processor time.
-
-    Raises:
-        ConfigError: It is no number of seconds above 0.
-    """
-    number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
-    if not number or not timeout_s > 0:
-        raise ConfigError(f"{rubric}: timeout_s must be a number > 0, got {timeout_s!r:.100}")
-
 
 def search(
     pattern: str,
@@ -47,7 +16,7 @@ def search(
     ignore_case: bool = False,
     whole: bool = False,
     last: bool = False,
-    timeout_s: float = TIMEOUT_S,
+    timeout_s: float,
 ) -> Any:
     """The match of a pattern in a text, or None.
 
