@@ -172,7 +172,7 @@ LAKE = {
     },
     "algorithm.group_size": 8,
     "trainer.steps": 12,
-    "trainer.learning_rate": 5e-4,
+    "trainer.learning_rate": 1e-4,
     "evaluation": {"rows": 32, "every_steps": 6, "temperature": 1.0},
 }
 
