@@ -28,6 +28,7 @@ from gymnast.lookup import Names, did_you_mean
 # Schemes of names ("gymnasium:FrozenLake-v1"), and the functions that make classes of them.
 SCHEMES: dict[str, str] = {
     "gymnasium": "gymnast.envs.adapters.gymnasium:game",
+    "mcp": "gymnast.envs.adapters.mcp.environment:server",
     "reasoning_gym": "gymnast.envs.adapters.reasoning_gym:dataset",
 }
 _ids: dict[str, str | type[Environment]] = {}  # given to `register`

@@ -62,6 +62,7 @@ ROOMS = {
     "envs.checking": "envs.environment envs.records envs.tools",
     "envs.builtin": "envs.boxes envs.environment envs.records envs.tools sandboxes.contract",
     "envs.adapters": "envs.environment envs.records envs.tools",
+    "envs.adapters.mcp": "envs.adapters envs.environment envs.tools",
     "envs.builtin.sql": "envs.environment envs.records envs.rubrics envs.tools",
     "envs.builtin.code.judging": "",
     "envs.builtin.code": (

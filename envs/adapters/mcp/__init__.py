@@ -1,0 +1,1 @@
+"""`mcp:NAME`: the tools of any server that speaks the Model Context Protocol."""

@@ -1,0 +1,311 @@
+"""Sessions with servers, all on one event loop with a thread of its own.
+
+A trainer's loop is another one in each `asyncio.run`, and a session that episodes share outlasts
+it; the scopes of the SDK must be entered and left in one task. So each session is held by a task
+here, and whoever asks awaits the answer on a loop of their own.
+"""
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+from mcp import Client, MCPError, types
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
+
+from gymnast.envs.adapters.mcp.programs import MAX_MESSAGE_BYTES, Program
+from gymnast.envs.adapters.mcp.servers import Server
+from gymnast.errors import InfrastructureError, first_line
+from gymnast.shared_threads import start_thread
+
+T = TypeVar("T")
+
+_ALIVE_TIMEOUT_S = 10.0  # until a server that is asked for its tools is taken for lost
+_CLOSE_TIMEOUT_S = 15.0
+_MAX_PAGES = 100  # of tools or resources
+
+
+class Session:
+    """A connection to a server. Its methods may be awaited on any event loop.
+
+    Args:
+        server: The server.
+        shared: Whether it serves many episodes: then a call that is given up has it checked.
+
+    Attributes:
+        users: Whose episodes it serves, if it is shared.
+    """
+
+    def __init__(self, server: Server, *, shared: bool = False) -> None:
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._server, self._shared = server, shared
+        self._program = Program(server) if server.command else None
+        self._client: Any = None
+        self._owner: asyncio.Task[None] | None = None
+        self._over = asyncio.Event()
+        self._lost = ""
+
+    @classmethod
+    async def of_one(cls, server: Server) -> "Session":
+        """Open a session for one episode.
+
+        Raises:
+            InfrastructureError: The server cannot be started or reached, or says nothing of use.
+        """
+        return await _elsewhere(cls._opened(server))
+
+    @classmethod
+    async def of_many(cls, server: Server, user: Any) -> "Session":
+        """The session that all share who name this server; opened if there is none that works.
+
+        Args:
+            server: The server.
+            user: Who gives it back by `leave`.
+
+        Raises:
+            InfrastructureError: As for `of_one`.
+        """
+        return await _elsewhere(cls._found(server, user))
+
+    async def ask(self, request: Callable[[Any], Awaitable[T]]) -> T:
+        """Ask the server, and wait for its answer.
+
+        Args:
+            request: Given the SDK's client, awaits an answer.
+
+        Raises:
+            MCPError: The server's answer is an error.
+            InfrastructureError: The server is gone.
+        """
+        return await _elsewhere(self._asked(request))
+
+    async def listed(self, method: str, key: str) -> list[Any]:
+        """All that the server lists, page by page.
+
+        Args:
+            method: Of the SDK's client: "list_tools".
+            key: Of what it answers: "tools".
+
+        Raises:
+            InfrastructureError: It does not answer in time, or wrongly.
+        """
+
+        async def pages(client: Any) -> list[Any]:
+            found, cursor = list[Any](), None
+            for _ in range(_MAX_PAGES):
+                page = await getattr(client, method)(cursor=cursor, cache_mode="bypass")
+                found += getattr(page, key)
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+            return found
+
+        try:
+            async with asyncio.timeout(self._server.start_timeout_s):
+                return await self.ask(pages)
+        except (MCPError, ValueError, TimeoutError) as error:
+            raise InfrastructureError(
+                f"mcp:{self._server.name}: {method} fails: {type(error).__name__}: "
+                f"{first_line(error)}"
+            ) from error
+
+    @property
+    def instructions(self) -> str | None:
+        """What the server says about its use."""
+        text: str | None = self._client.instructions
+        return text
+
+    def has(self, what: str) -> bool:
+        """Whether the server says that it has "tools", "resources" or "prompts"."""
+        return getattr(self._client.server_capabilities, what) is not None
+
+    async def close(self) -> None:
+        """End the session, and the process of its server."""
+        await _elsewhere(self._closed())
+
+    async def leave(self, user: Any) -> None:
+        """Give back a shared session, which is closed when nobody uses it."""
+        await _elsewhere(self._left(user))
+
+    # ---- on the loop of the sessions ----
+
+    @staticmethod
+    async def _opened(server: Server) -> "Session":
+        session = Session(server)
+        await session._open()
+        return session
+
+    @staticmethod
+    async def _found(server: Server, user: Any) -> "Session":
+        session = _shared.get(server)
+        if session is None or session.is_lost:
+            session = _shared[server] = Session(server, shared=True)
+            session._opening = _kept(session._open())
+        session.users.add(user)
+        await asyncio.shield(session._opening)
+        return session
+
+    _opening: "asyncio.Task[None]"
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it can no longer be used."""
+        return bool(self._lost) or (self._owner is not None and self._owner.done())
+
+    async def _open(self) -> None:
+        try:
+            await self._opened_in("legacy")  # whose sessions have a state, and tell of changes
+        except MCPError as refused:
+            if refused.code in (types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT):
+                raise self._gone("does not begin a session", refused) from refused
+            self._program = Program(self._server) if self._server.command else None
+            try:
+                await self._opened_in("auto")
+            except MCPError as error:
+                raise self._gone("begins no session", error) from error
+
+    async def _opened_in(self, mode: str) -> None:
+        ready = asyncio.get_running_loop().create_future()
+        owner = self._owner = _kept(self._hold(mode, ready))
+        timeout_s = self._server.start_timeout_s
+        try:
+            await asyncio.wait({ready, owner}, timeout=timeout_s, return_when="FIRST_COMPLETED")
+        finally:
+            if not ready.done():
+                owner.cancel()
+                await asyncio.wait({owner})
+        if ready.done():
+            return
+        error = None if owner.cancelled() else _cause(owner.exception())
+        if isinstance(error, MCPError):
+            raise error
+        if error is None:
+            raise self._gone(f"does not answer within {timeout_s:g} s")
+        raise self._gone("cannot be used", error) from error
+
+    async def _hold(self, mode: str, ready: "asyncio.Future[None]") -> None:
+        """Hold the connection: enter it, wait until it is not needed, and leave it."""
+        async with Client(self._transport(), mode=mode, cache=None) as client:
+            self._client = client
+            ready.set_result(None)
+            await self._over.wait()
+
+    def _transport(self) -> Any:
+        return self._over_http() if self._program is None else self._program.connected()
+
+    @asynccontextmanager
+    async def _over_http(self) -> AsyncIterator[Any]:
+        assert self._server.url is not None
+        async with (
+            create_mcp_http_client(headers=dict(self._server.headers)) as http,
+            streamable_http_client(
+                self._server.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES
+            ) as streams,
+        ):
+            yield streams
+
+    async def _asked(self, request: Callable[[Any], Awaitable[T]]) -> T:
+        owner = self._owner
+        assert owner is not None
+        if self.is_lost:
+            raise self._gone(self._lost or "is gone")
+        call = _kept(_awaited(request(self._client)))
+        try:
+            await asyncio.wait({call, owner}, return_when="FIRST_COMPLETED")
+        except asyncio.CancelledError:
+            if self._shared:
+                _kept(self._check())
+            raise
+        finally:
+            call.cancel()
+        if not call.done():
+            self._lost = self._lost or "was lost"
+            raise self._gone(self._lost, _cause(None if owner.cancelled() else owner.exception()))
+        try:
+            return call.result()
+        except MCPError as error:
+            if not await self._check():
+                raise self._gone(self._lost, error) from error
+            raise
+
+    async def _check(self) -> bool:
+        """Whether the server still answers; a session without is not used again."""
+        try:
+            async with asyncio.timeout(_ALIVE_TIMEOUT_S):
+                await self._client.list_tools(cache_mode="bypass")
+        except Exception:
+            self._lost = self._lost or "does not answer any more"
+            if self._shared:
+                _kept(self._closed())
+        return not self.is_lost
+
+    async def _closed(self) -> None:
+        self._lost = self._lost or "is closed"
+        self._over.set()
+        if self._owner is not None and not self._owner.done():
+            await asyncio.wait({self._owner}, timeout=_CLOSE_TIMEOUT_S)
+            self._owner.cancel()
+
+    async def _left(self, user: Any) -> None:
+        self.users.discard(user)
+        if not self.users:
+            if _shared.get(self._server) is self:
+                del _shared[self._server]
+            await self._closed()
+
+    def _gone(self, how: str, error: BaseException | None = None) -> InfrastructureError:
+        why = f" ({type(error).__name__}: {first_line(error)})" if error is not None else ""
+        words = "" if self._program is None else f" {self._program.last_words}"
+        return InfrastructureError(f"mcp:{self._server.name}: the server {how}{why}.{words}")
+
+
+_shared: dict[Server, Session] = {}
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+_tasks: set["asyncio.Task[Any]"] = set()
+
+
+async def _elsewhere(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine that runs on the loop of the sessions."""
+    global _loop
+    with _lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            start_thread("gymnast-mcp", _loop.run_forever)
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, _loop))
+
+
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+def _kept(coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+    """A task that is referred to until it ends, and whose exception somebody may ask for."""
+    task = asyncio.create_task(coroutine)
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task
+
+
+def _cause(error: BaseException | None) -> BaseException | None:
+    """The first exception in a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _forget() -> None:
+    """A forked child has the sessions, but not the thread of their loop."""
+    global _lock, _loop
+    _lock, _loop = threading.Lock(), None
+    _shared.clear()
+    _tasks.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
