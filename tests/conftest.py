@@ -23,6 +23,7 @@ pytest_plugins = [
     "endpoint_fixtures",
     "engine_fixtures",
     "game_fixtures",
+    "mcp_fixtures",
     "pool_fixtures",
     "ray_fixtures",
     "sandbox_fixtures",

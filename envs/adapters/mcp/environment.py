@@ -39,7 +39,9 @@ class ToolFailed(Exception):
 
 
 class McpEnvironment(Environment, metaclass=MadeClass):
-    """The tools of a server. A YAML names rewards for it, or a subclass has one:
+    """The tools of a server.
+
+    A YAML names rewards for it, or a subclass has one:
 
         class Clock(McpEnvironment):
             name = "time"
