@@ -36,9 +36,10 @@ def tools() -> list[dict[str, Any]]:
             {"name": "silent", "inputSchema": NOTHING},
             tool("bad_type", {"type": "object", "properties": {"a": {"type": "nonsense"}}}),
             tool("bad_reference", {"type": "object", "properties": {"a": {"$ref": "#/$defs/No"}}}),
-            tool("bad_properties", {"type": "object", "properties": {"a": 3}}),
-            tool("no_type", {"properties": {"a": {"type": "integer"}}, "type": "object"}),
+            tool("bad_required", {"type": "object", "properties": {}, "required": ["a"]}),
         ]
+    if "bad list" in ACCIDENTS:
+        found.append(tool("bad_properties", {"type": "object", "properties": {"a": 3}}))
     if state["more"]:
         found.append(tool("later", NOTHING))
     return found

@@ -57,10 +57,7 @@ class Program:
         finally:
             for stream in (from_server, to_server):
                 stream.close()
-            await _without_cancellation(self._end(process))
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await _without_cancellation(self._end(process, running))
             for stream in (heard, said):
                 stream.close()
             _running.discard(self)
@@ -135,16 +132,23 @@ class Program:
         while piece := await stderr.read(_PIECE_BYTES):
             self._last_words = (self._last_words + piece)[-_LAST_WORDS_BYTES:]
 
-    async def _end(self, process: asyncio.subprocess.Process) -> None:
+    async def settle(self) -> None:
+        """Wait a moment for its end, of which there is a sign already."""
+        if self._process is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), _END_TIMEOUT_S)
+
+    async def _end(self, process: Any, running: list["asyncio.Task[None]"]) -> None:
         """Let it end; then kill what is left of it."""
-        assert process.stdin is not None
         process.stdin.close()
         for _ in range(2):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _END_TIMEOUT_S)
+            await self.settle()
             self.kill()
-        transport: Any = getattr(process, "_transport", None)
-        transport.close()  # a process that left the session may hold the other end
+        process._transport.close()  # a process that left the session may hold the other end
+        await asyncio.wait(running, timeout=_END_TIMEOUT_S)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 async def _lines(stream: Any) -> AsyncIterator[tuple[bytes, bool]]:

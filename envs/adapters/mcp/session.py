@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import httpx2
 from mcp import Client, MCPError, types
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared._httpx_utils import create_mcp_http_client
 
 from gymnast.envs.adapters.mcp.programs import MAX_MESSAGE_BYTES, Program
 from gymnast.envs.adapters.mcp.servers import Server
@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 _ALIVE_TIMEOUT_S = 10.0  # until a server that is asked for its tools is taken for lost
 _CLOSE_TIMEOUT_S = 15.0
+_HTTP_TIMEOUT = httpx2.Timeout(30.0, read=300.0)  # the SDK's own: answers may be streams
 _MAX_PAGES = 100  # of tools or resources
 
 
@@ -42,7 +43,7 @@ class Session:
 
     def __init__(self, server: Server, *, shared: bool = False) -> None:
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._server, self._shared = server, shared
+        self._server, self._is_shared = server, shared
         self._program = Program(server) if server.command else None
         self._client: Any = None
         self._owner: asyncio.Task[None] | None = None
@@ -146,7 +147,11 @@ class Session:
             session = _shared[server] = Session(server, shared=True)
             session._opening = _kept(session._open())
         session.users.add(user)
-        await asyncio.shield(session._opening)
+        try:
+            await asyncio.shield(session._opening)
+        except InfrastructureError:
+            await session._left(user)
+            raise
         return session
 
     _opening: "asyncio.Task[None]"
@@ -201,7 +206,7 @@ class Session:
     async def _over_http(self) -> AsyncIterator[Any]:
         assert self._server.url is not None
         async with (
-            create_mcp_http_client(headers=dict(self._server.headers)) as http,
+            httpx2.AsyncClient(headers=dict(self._server.headers), timeout=_HTTP_TIMEOUT) as http,
             streamable_http_client(
                 self._server.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES
             ) as streams,
@@ -217,12 +222,12 @@ class Session:
         try:
             await asyncio.wait({call, owner}, return_when="FIRST_COMPLETED")
         except asyncio.CancelledError:
-            if self._shared:
+            if self._is_shared:
                 _kept(self._check())
             raise
         finally:
             call.cancel()
-        if not call.done():
+        if not call.done() or call.cancelled():
             self._lost = self._lost or "was lost"
             raise self._gone(self._lost, _cause(None if owner.cancelled() else owner.exception()))
         try:
@@ -239,7 +244,9 @@ class Session:
                 await self._client.list_tools(cache_mode="bypass")
         except Exception:
             self._lost = self._lost or "does not answer any more"
-            if self._shared:
+            if self._program is not None:
+                await self._program.settle()
+            if self._is_shared:
                 _kept(self._closed())
         return not self.is_lost
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gymnast.envs.tools.definition import Tool
 from gymnast.envs.tools.json_schema import tool_of_schema
-from gymnast.errors import ToolDefinitionError
+from gymnast.errors import DataError, ToolDefinitionError
 from gymnast.types import Message
 
 _ODD = re.compile(r"[^a-zA-Z0-9_-]")  # in names, as chat templates and endpoints take them
@@ -29,7 +29,7 @@ def offered(
     """
     tools: dict[str, tuple[str, Tool]] = {}
     problems: dict[str, str] = {}
-    for one in listed:
+    for one in {tool.name: tool for tool in listed}.values():
         name = free_name(one.name, {*taken, *tools})
         described = one.description or one.title or one.name
         schema = {"name": name, "description": described, "parameters": one.input_schema}
@@ -119,13 +119,23 @@ def messages_of_prompt(prompt: Any) -> list[Message]:
 
 
 def prompt_of(row: Mapping[str, Any]) -> tuple[str, dict[str, str]] | None:
-    """Which of the server's prompts a row names, and with which arguments."""
+    """Which of the server's prompts a row names, and with which arguments.
+
+    Raises:
+        DataError: It is written otherwise.
+    """
     named = row.get("mcp_prompt")
     if named is None:
         return None
     if isinstance(named, str):
         return named, {}
-    return named["name"], {key: str(value) for key, value in named.get("arguments", {}).items()}
+    arguments = named.get("arguments") or {} if isinstance(named, Mapping) else None
+    if not isinstance(arguments, Mapping) or not isinstance(named.get("name"), str):
+        raise DataError(
+            f"the row's 'mcp_prompt' is {named!r:.200}; it must be a name, or {{'name': ..., "
+            "'arguments': {...}}."
+        )
+    return named["name"], {str(key): str(value) for key, value in arguments.items()}
 
 
 def _line(uri: Any, name: str, description: str | None) -> str:
