@@ -139,8 +139,18 @@ CALLS = {
 }
 
 
+def die_once() -> None:
+    """Die where a file is named that is not there yet."""
+    for accident in ACCIDENTS:
+        word, _, path = accident.partition(":")
+        if word == "once" and not os.path.exists(path):
+            open(path, "x").close()
+            die()
+
+
 def called(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     if name == "add":
+        die_once()
         state["sum"] += arguments["a"]
         return texts(str(state["sum"]))
     if name == "say":
