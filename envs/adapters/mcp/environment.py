@@ -121,7 +121,8 @@ class McpEnvironment(Environment, metaclass=MadeClass):
         self.call_timeout_s = call_timeout_s
         self._is_shared = session == "shared"
         self._own_system_prompt = self.system_prompt
-        self._session: Any = None
+        self._session: Any = None  # of the episode, or shared
+        self._joined: Any = None  # the class of sessions, once one is shared
         self._of_server: dict[str, tuple[str, Tool]] = {}
         self._resource_tools: dict[str, str] = {}
         self._sdk("mcp")
@@ -130,9 +131,11 @@ class McpEnvironment(Environment, metaclass=MadeClass):
         """Begin a session, or join the shared one, and ask which tools there are."""
         session = self._sdk("gymnast.envs.adapters.mcp.session").Session
         if self._is_shared:
-            self._session = await session.of_many(self.server, self)
+            self._joined = session
+            self._session = await session.shared(self.server, self)
         else:
-            self._session = await session.of_one(self.server)
+            self._session = session(self.server)
+            await self._session.open()
         said = self._session.instructions if self.instructions else None
         self.system_prompt = "\n\n".join(filter(None, [self._own_system_prompt, said])) or None
         listed = await self._session.listed("list_tools", "tools")
@@ -204,7 +207,7 @@ class McpEnvironment(Environment, metaclass=MadeClass):
     def close(self) -> None:
         """End the episode, if one is running, and leave a shared session."""
         super().close()
-        if self._session is not None:
+        if self._joined is not None:
             run_blocking(self._leave())
 
     async def aclose(self) -> None:
@@ -215,9 +218,9 @@ class McpEnvironment(Environment, metaclass=MadeClass):
             await self._leave()
 
     async def _leave(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.leave(self)
+        joined, self._joined, self._session = self._joined, None, None
+        if joined is not None:
+            await joined.leave(self)
 
     async def _asked(self, request: Any) -> Any:
         try:

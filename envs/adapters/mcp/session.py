@@ -1,15 +1,12 @@
-"""Sessions with servers, all on one event loop with a thread of its own.
+"""Sessions with servers: each is held by a task, since one task enters and leaves the SDK's scopes.
 
-A trainer's loop is another one in each `asyncio.run`, and a session that episodes share outlasts
-it; the scopes of the SDK must be entered and left in one task. So each session is held by a task
-here, and whoever asks awaits the answer on a loop of their own.
+All are on one event loop (`loop.py`); whoever asks awaits the answer on a loop of their own.
 """
 
 import asyncio
 import os
-import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -17,10 +14,10 @@ import httpx2
 from mcp import Client, MCPError, types
 from mcp.client.streamable_http import streamable_http_client
 
+from gymnast.envs.adapters.mcp.loop import elsewhere, kept
 from gymnast.envs.adapters.mcp.programs import MAX_MESSAGE_BYTES, Program
 from gymnast.envs.adapters.mcp.servers import Server
 from gymnast.errors import InfrastructureError, first_line
-from gymnast.shared_threads import start_thread
 
 T = TypeVar("T")
 
@@ -50,27 +47,31 @@ class Session:
         self._over = asyncio.Event()
         self._lost = ""
 
-    @classmethod
-    async def of_one(cls, server: Server) -> "Session":
-        """Open a session for one episode.
+    async def open(self) -> None:
+        """Begin the session. It is closed by `close`, even if this is cancelled.
 
         Raises:
             InfrastructureError: The server cannot be started or reached, or says nothing of use.
         """
-        return await _elsewhere(cls._opened(server))
+        await elsewhere(self._open())
 
     @classmethod
-    async def of_many(cls, server: Server, user: Any) -> "Session":
+    async def shared(cls, server: Server, user: Any) -> "Session":
         """The session that all share who name this server; opened if there is none that works.
 
         Args:
             server: The server.
-            user: Who gives it back by `leave`.
+            user: Who gives it back by `leave`, even if this is cancelled.
 
         Raises:
-            InfrastructureError: As for `of_one`.
+            InfrastructureError: As for `open`.
         """
-        return await _elsewhere(cls._found(server, user))
+        return await elsewhere(cls._found(server, user))
+
+    @staticmethod
+    async def leave(user: Any) -> None:
+        """Give back shared sessions; one that nobody uses is closed."""
+        await elsewhere(_left(user))
 
     async def ask(self, request: Callable[[Any], Awaitable[T]]) -> T:
         """Ask the server, and wait for its answer.
@@ -82,7 +83,7 @@ class Session:
             MCPError: The server's answer is an error.
             InfrastructureError: The server is gone.
         """
-        return await _elsewhere(self._asked(request))
+        return await elsewhere(self._asked(request))
 
     async def listed(self, method: str, key: str) -> list[Any]:
         """All that the server lists, page by page.
@@ -126,32 +127,18 @@ class Session:
 
     async def close(self) -> None:
         """End the session, and the process of its server."""
-        await _elsewhere(self._closed())
-
-    async def leave(self, user: Any) -> None:
-        """Give back a shared session, which is closed when nobody uses it."""
-        await _elsewhere(self._left(user))
+        await elsewhere(self._closed())
 
     # ---- on the loop of the sessions ----
-
-    @staticmethod
-    async def _opened(server: Server) -> "Session":
-        session = Session(server)
-        await session._open()
-        return session
 
     @staticmethod
     async def _found(server: Server, user: Any) -> "Session":
         session = _shared.get(server)
         if session is None or session.is_lost:
             session = _shared[server] = Session(server, shared=True)
-            session._opening = _kept(session._open())
+            session._opening = kept(session._open())
         session.users.add(user)
-        try:
-            await asyncio.shield(session._opening)
-        except InfrastructureError:
-            await session._left(user)
-            raise
+        await asyncio.shield(session._opening)
         return session
 
     _opening: "asyncio.Task[None]"
@@ -175,7 +162,7 @@ class Session:
 
     async def _opened_in(self, mode: str) -> None:
         ready = asyncio.get_running_loop().create_future()
-        owner = self._owner = _kept(self._hold(mode, ready))
+        owner = self._owner = kept(self._hold(mode, ready))
         timeout_s = self._server.start_timeout_s
         try:
             await asyncio.wait({ready, owner}, timeout=timeout_s, return_when="FIRST_COMPLETED")
@@ -218,12 +205,12 @@ class Session:
         assert owner is not None
         if self.is_lost:
             raise self._gone(self._lost or "is gone")
-        call = _kept(_awaited(request(self._client)))
+        call = kept(request(self._client))
         try:
             await asyncio.wait({call, owner}, return_when="FIRST_COMPLETED")
         except asyncio.CancelledError:
             if self._is_shared:
-                _kept(self._check())
+                kept(self._check())
             raise
         finally:
             call.cancel()
@@ -247,7 +234,7 @@ class Session:
             if self._program is not None:
                 await self._program.settle()
             if self._is_shared:
-                _kept(self._closed())
+                kept(self._closed())
         return not self.is_lost
 
     async def _closed(self) -> None:
@@ -257,13 +244,6 @@ class Session:
             await asyncio.wait({self._owner}, timeout=_CLOSE_TIMEOUT_S)
             self._owner.cancel()
 
-    async def _left(self, user: Any) -> None:
-        self.users.discard(user)
-        if not self.users:
-            if _shared.get(self._server) is self:
-                del _shared[self._server]
-            await self._closed()
-
     def _gone(self, how: str, error: BaseException | None = None) -> InfrastructureError:
         why = f" ({type(error).__name__}: {first_line(error)})" if error is not None else ""
         words = "" if self._program is None else f" {self._program.last_words}"
@@ -271,32 +251,16 @@ class Session:
 
 
 _shared: dict[Server, Session] = {}
-_lock = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None
-_tasks: set["asyncio.Task[Any]"] = set()
+if hasattr(os, "register_at_fork"):  # a forked child has them, but not the thread of their loop
+    os.register_at_fork(after_in_child=_shared.clear)
 
 
-async def _elsewhere(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine that runs on the loop of the sessions."""
-    global _loop
-    with _lock:
-        if _loop is None:
-            _loop = asyncio.new_event_loop()
-            start_thread("gymnast-mcp", _loop.run_forever)
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, _loop))
-
-
-async def _awaited(awaitable: Awaitable[T]) -> T:
-    return await awaitable
-
-
-def _kept(coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-    """A task that is referred to until it ends, and whose exception somebody may ask for."""
-    task = asyncio.create_task(coroutine)
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return task
+async def _left(user: Any) -> None:
+    for server, session in list(_shared.items()):
+        session.users.discard(user)
+        if not session.users:
+            del _shared[server]
+            await session._closed()
 
 
 def _cause(error: BaseException | None) -> BaseException | None:
@@ -304,15 +268,3 @@ def _cause(error: BaseException | None) -> BaseException | None:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _forget() -> None:
-    """A forked child has the sessions, but not the thread of their loop."""
-    global _lock, _loop
-    _lock, _loop = threading.Lock(), None
-    _shared.clear()
-    _tasks.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
