@@ -1,5 +1,6 @@
 """`mcp:NAME`: Call the tools of a server that speaks the Model Context Protocol."""
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar, Literal
@@ -170,10 +171,9 @@ class McpEnvironment(Environment, metaclass=MadeClass):
             return await super().call_tool(name, arguments)
         called = self._of_server[name][0]
         result = await self._asked(lambda client: client.call_tool(called, arguments))
-        told = texts.text_of_result(result)
         if result.is_error:
-            raise ToolFailed(told if isinstance(told, str) else str(told))
-        return shortened(told, _MAX_CHARACTERS) if isinstance(told, str) else told
+            raise ToolFailed(str(texts.text_of_result(result)))
+        return _limited(texts.text_of_result(result))
 
     async def resource(self, uri: str) -> str:
         """The text of a resource of the server's; of what is no text, a note.
@@ -183,7 +183,7 @@ class McpEnvironment(Environment, metaclass=MadeClass):
             InfrastructureError: The server is gone.
         """
         read = await self._asked(lambda client: client.read_resource(uri))
-        return shortened("\n".join(map(texts.text_of_resource, read.contents)), _MAX_CHARACTERS)
+        return str(_limited("\n".join(map(texts.text_of_resource, read.contents))))
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> list[Message]:
         """The messages of a prompt of the server's.
@@ -235,7 +235,7 @@ class McpEnvironment(Environment, metaclass=MadeClass):
             return texts.text_of_list([], [])
         listed = await self._session.listed("list_resources", "resources")
         templates = await self._session.listed("list_resource_templates", "resource_templates")
-        return shortened(texts.text_of_list(listed, templates), _MAX_CHARACTERS)
+        return str(_limited(texts.text_of_list(listed, templates)))
 
     def _offered(self, listed: list[Any]) -> dict[str, tuple[str, Tool]]:
         """The tools to offer; one that cannot be is left out, with a warning."""
@@ -255,6 +255,12 @@ class McpEnvironment(Environment, metaclass=MadeClass):
     def _sdk(self, module: str) -> Any:
         """A module of the SDK, or one of ours that needs it."""
         return import_package(module, f"mcp:{self.name}", _INSTALL)
+
+
+def _limited(told: Any) -> Any:
+    """A result, as a text without its middle if it is too long."""
+    text = told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
+    return told if len(text) <= _MAX_CHARACTERS else shortened(text, _MAX_CHARACTERS)
 
 
 @cache
