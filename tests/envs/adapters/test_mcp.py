@@ -258,7 +258,7 @@ def test_an_episode_whose_server_ends_is_played_again(
     )
     assert rollouts.metrics["episodes/retried"] == 1
     assert rollouts.metrics["episodes/finished"] == 8
-    for group in rollouts.groups:
+    for group in rollouts:
         for trajectory in group:
             assert [m["content"] for m in trajectory.messages if m["role"] == "tool"] == ["4"]
 
@@ -297,7 +297,7 @@ def test_episodes_with_processes_of_their_own_leave_none(calls: Calls, odd: Any)
         async def some(env: Any) -> list[Any]:
             return [await aplay(env, add, pid, end) for _ in range(10)]
 
-        return await asyncio.gather(*(some(odd()) for _ in range(8)))
+        return list(await asyncio.gather(*(some(odd()) for _ in range(8))))
 
     played = [episode for some in asyncio.run(all_of_them()) for episode in some]
     assert [told(added) for added, _, _ in played] == ["1"] * 80

@@ -178,7 +178,7 @@ def test_a_shared_server_that_hangs_is_replaced(
     env, other = odd(session="shared", call_timeout_s=0.5), odd(session="shared", call_timeout_s=9)
     add, hang = calls(("add", {"a": 1})), calls(("hang", {}))
 
-    async def both() -> list[Any]:
+    async def both() -> tuple[Any, Any]:
         async def soon() -> Any:
             await asyncio.sleep(0.2)
             return await other.act(add)
