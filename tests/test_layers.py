@@ -62,7 +62,9 @@ ROOMS = {
     "envs.checking": "envs.environment envs.records envs.tools",
     "envs.builtin": "envs.boxes envs.environment envs.records envs.tools sandboxes.contract",
     "envs.adapters": "envs.environment envs.records envs.tools",
-    "envs.adapters.mcp": "envs.adapters envs.environment envs.tools",
+    "envs.adapters.mcp": (
+        "envs.adapters envs.environment envs.records envs.tools sandboxes.contract"
+    ),
     "envs.builtin.sql": "envs.environment envs.records envs.rubrics envs.tools",
     "envs.builtin.code.judging": "",
     "envs.builtin.code": (

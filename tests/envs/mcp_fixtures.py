@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 
 from gymnast.envs import Environment, Outcome, make
 
-ODD = [sys.executable, "-S", str(Path(__file__).parent / "odd_server.py")]
+ODD_FILE = Path(__file__).parent / "odd_server.py"
+ODD = [sys.executable, "-S", str(ODD_FILE)]
 ROW = {"prompt": "Go on."}
+_END_S = 10.0  # for a process that was killed to be gone
 
 
 @pytest.fixture
@@ -51,4 +54,30 @@ def is_running(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    return state != "Z"
+    return state not in "ZX"
+
+
+def running_servers() -> list[int]:
+    """The processes of such servers, in boxes as well."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            said = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if ODD_FILE.name.encode() in said and is_running(int(folder.name)):
+            found.append(int(folder.name))
+    return found
+
+
+def left(running: Callable[[], list[int]]) -> list[int]:
+    """What still runs after the moment that the kernel takes to end what was killed."""
+    deadline = time.monotonic() + _END_S
+    while (found := running()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+def have_ended(*pids: int) -> bool:
+    """Whether these processes end."""
+    return not left(lambda: list(filter(is_running, pids)))

@@ -10,9 +10,11 @@ from gymnast.envs.adapters.mcp import texts
 from gymnast.envs.adapters.mcp.servers import Server, server_of
 from gymnast.envs.adapters.packages import import_package
 from gymnast.envs.environment.environment import Environment
+from gymnast.envs.records.episode import Episode
 from gymnast.envs.tools.definition import Tool
 from gymnast.envs.tools.results import shortened
 from gymnast.errors import ConfigError, DataError, InfrastructureError
+from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.threads import run_blocking
 from gymnast.types import Message
 from gymnast.visible import visible_logger
@@ -21,18 +23,6 @@ logger = visible_logger(__name__)
 
 _INSTALL = "gymnast[mcp]"
 _MAX_CHARACTERS = 1_000_000  # of what is told of a result
-_RESOURCE_TOOLS = (
-    {"name": "list_resources", "description": "List the resources that can be read."},
-    {
-        "name": "read_resource",
-        "description": "Read a resource.",
-        "parameters": {
-            "type": "object",
-            "properties": {"uri": {"type": "string", "description": "The resource's URI."}},
-            "required": ["uri"],
-        },
-    },
-)
 
 
 class ToolFailed(Exception):
@@ -54,6 +44,9 @@ class McpEnvironment(Environment, metaclass=MadeClass):
     An answer that is an error is an observation, and so is a call that is given up. A server that
     cannot be started, ends or is lost ends the episode as infrastructure that broke does.
 
+    With the setting `sandbox`, or a `sandbox_spec` of the class, the command runs in the episode's
+    box. There the policy can bring about the end of its server, which is an observation as well.
+
     A row may have `mcp_prompt`, the name of a prompt of the server's or `{"name": ...,
     "arguments": {...}}`: its messages begin the episode.
 
@@ -68,9 +61,9 @@ class McpEnvironment(Environment, metaclass=MadeClass):
         command: The program that starts the server, and its arguments.
         url: The address of a server that runs already, and speaks streamable HTTP.
         servers: A JSON file with `mcpServers`, in which the server is looked up by its name.
-        env: Further variables of the server's process.
+        env: Further variables of the server's process; in a box, all but those of the box.
         headers: Further headers of requests to the URL.
-        cwd: The folder in which the server's process runs.
+        cwd: The folder in which the server's process runs; in a box, within the working folder.
         session: "episode": each episode has a session, and so a process, of its own. "shared": all
             environments of this process with the same server share one.
         offer: The names of the server's tools that are offered; None: all.
@@ -108,7 +101,6 @@ class McpEnvironment(Environment, metaclass=MadeClass):
             raise ConfigError(f"session must be 'episode' or 'shared', got {session!r}.")
         if not start_timeout_s > 0:
             raise ConfigError(f"start_timeout_s must be > 0, got {start_timeout_s!r}.")
-        super().__init__(renderer, rows, **settings)
         given = {
             "command": command if command is not None else self.command,
             "url": url if url is not None else self.url,
@@ -116,7 +108,17 @@ class McpEnvironment(Environment, metaclass=MadeClass):
             "headers": headers,
             "cwd": cwd,
         }
-        self.server: Server = server_of(self.name, given, servers, start_timeout_s)
+        boxed = settings.get("sandbox") is not None or self.sandbox_spec is not None
+        self.server: Server = server_of(self.name, given, servers, start_timeout_s, boxed=boxed)
+        self._in_box = boxed and bool(self.server.command)
+        if self._in_box and session == "shared":
+            raise ConfigError(
+                f"mcp:{self.name}: session is 'shared', but with a sandbox each episode has a box, "
+                "and so a server, of its own. Remove one of the two settings."
+            )
+        if self._in_box and self.sandbox_spec is None:
+            self.sandbox_spec = SandboxSpec()  # type: ignore[misc]  # of this object alone
+        super().__init__(renderer, rows, **settings)
         self.offer = None if offer is None else list(offer)
         self.resources, self.instructions = resources, instructions
         self.call_timeout_s = call_timeout_s
@@ -135,7 +137,7 @@ class McpEnvironment(Environment, metaclass=MadeClass):
             self._joined = session
             self._session = await session.shared(self.server, self)
         else:
-            self._session = session(self.server)
+            self._session = session(self.server, self.sandbox if self._in_box else None)
             await self._session.open()
         said = self._session.instructions if self.instructions else None
         self.system_prompt = "\n\n".join(filter(None, [self._own_system_prompt, said])) or None
@@ -150,7 +152,7 @@ class McpEnvironment(Environment, metaclass=MadeClass):
         names = {tool.name for tool in own}
         self._resource_tools = {}
         if self.resources:
-            for described in _RESOURCE_TOOLS:
+            for described in texts.RESOURCE_TOOLS:
                 name = texts.free_name(str(described["name"]), names)
                 self._resource_tools[name] = str(described["name"])
                 own.append({**described, "name": name, "timeout_s": self.call_timeout_s})
@@ -160,9 +162,17 @@ class McpEnvironment(Environment, metaclass=MadeClass):
         """Call a tool of the server's, or of the class.
 
         Raises:
-            ToolFailed: The answer is an error.
+            ToolFailed: The answer is an error, or the server has ended in its box.
             InfrastructureError: The server is gone.
         """
+        try:
+            return await self._called(name, arguments)
+        except InfrastructureError as error:
+            if self._in_box:  # where the policy may have ended it, so as to be sampled again
+                raise ToolFailed(str(error)) from error
+            raise
+
+    async def _called(self, name: str, arguments: dict[str, Any]) -> Any:
         if self._resource_tools.get(name) == "read_resource":
             return await self.resource(arguments["uri"])
         if name in self._resource_tools:
@@ -197,6 +207,10 @@ class McpEnvironment(Environment, metaclass=MadeClass):
         except ToolFailed as error:
             raise DataError(f"mcp:{self.name}: the prompt {name!r}: {error}") from error
         return texts.messages_of_prompt(made)
+
+    def reward(self, episode: Episode) -> Any:
+        """0.0: the reward functions of a run score the episodes, or a subclass does."""
+        return 0.0
 
     async def cleanup(self) -> None:
         """End the session, and with it the process of the server, unless it is shared."""

@@ -5,11 +5,7 @@ and keeps nothing of its stderr; so this is in its place.
 """
 
 import asyncio
-import atexit
-import os
 import re
-import signal
-import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -18,24 +14,32 @@ import anyio
 from mcp import types
 from mcp.shared.message import SessionMessage
 
+from gymnast.envs.adapters.mcp.processes import (
+    END_TIMEOUT_S,
+    BoxProcess,
+    HostProcess,
+    ServerProcess,
+)
 from gymnast.envs.adapters.mcp.servers import Server
-from gymnast.errors import InfrastructureError, first_line
+from gymnast.sandboxes.contract.base import Sandbox
 
 MAX_MESSAGE_BYTES = 16 << 20
-_PIECE_BYTES = 1 << 16
 _EDGE_BYTES = 4096  # of a message that is too long, in which its id is looked for
 _LAST_WORDS_BYTES = 2000
-_END_TIMEOUT_S = 2.0  # to end by itself once its stdin is closed, and to be gone when killed
 _ID = re.compile(rb'"id"\s*:\s*(\d+)')
-_running: "weakref.WeakSet[Program]" = weakref.WeakSet()
 
 
 class Program:
-    """The process of a server, in a session of its own with all that it starts."""
+    """A server that is started, and the messages to it and from it.
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._process: asyncio.subprocess.Process | None = None
+    Args:
+        server: How it is started.
+        box: Where; None: on this machine.
+    """
+
+    def __init__(self, server: Server, box: Sandbox | None = None) -> None:
+        self._server, self._box = server, box
+        self._process: ServerProcess | None = None
         self._last_words = bytearray()
         self._asked: set[Any] = set()  # ids of requests without an answer
 
@@ -44,59 +48,45 @@ class Program:
         """Start it, and end it; between, the streams of messages from it and to it.
 
         Raises:
+            ConfigError: The box has no such program.
             InfrastructureError: It cannot be started.
         """
         process = self._process = await self._started()
-        _running.add(self)
         heard, from_server = anyio.create_memory_object_stream[Any](0)
         to_server, said = anyio.create_memory_object_stream[Any](0)
-        tasks = [self._hear(process.stdout, heard), self._say(process.stdin, said, heard)]
-        running = [asyncio.create_task(task) for task in [*tasks, self._overhear(process.stderr)]]
+        tasks = [self._hear(process, heard), self._say(process, said, heard)]
+        running = [asyncio.create_task(task) for task in [*tasks, self._overhear(process)]]
         try:
             yield from_server, to_server
         finally:
             for stream in (from_server, to_server):
                 stream.close()
-            await _without_cancellation(self._end(process, running))
+            await _without_cancellation(_end(process, running))
             for stream in (heard, said):
                 stream.close()
-            _running.discard(self)
 
     @property
     def last_words(self) -> str:
         """How it ended, and the end of what it wrote to stderr, for messages."""
-        code = None if self._process is None else self._process.returncode
+        code = None if self._process is None else self._process.exit_code
         text = self._last_words.decode(errors="replace").strip()
         ended = [] if code is None else [f"Its process ended with code {code}."]
         return " ".join([*ended, *([f"It wrote to stderr: {text}"] if text else [])])
 
-    def kill(self) -> None:
-        """Kill it and what it has started."""
+    async def settle(self) -> None:
+        """Wait a moment for its end, of which there is a sign already."""
         if self._process is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            await self._process.settle()
 
-    async def _started(self) -> asyncio.subprocess.Process:
-        try:
-            return await asyncio.create_subprocess_exec(
-                *self._server.command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                cwd=self._server.folder,
-                env=dict(self._server.environment),
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise InfrastructureError(
-                f"mcp:{self._server.name}: {list(self._server.command)} cannot be started: "
-                f"{first_line(error)}"
-            ) from error
+    async def _started(self) -> ServerProcess:
+        if self._box is None:
+            return await HostProcess.started(self._server)
+        return await BoxProcess.started(self._server, self._box)
 
-    async def _hear(self, stdout: Any, heard: Any) -> None:
+    async def _hear(self, process: ServerProcess, heard: Any) -> None:
         """Pass its messages on; what is none is left out, and the rest once nobody listens."""
         with heard, suppress(OSError):
-            async for line, whole in _lines(stdout):
+            async for line, whole in _lines(process):
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                     for message in self._messages(line, whole):
                         await heard.send(SessionMessage(message))
@@ -115,7 +105,7 @@ class Program:
             error = types.ErrorData(code=types.INTERNAL_ERROR, message=problem)
             yield types.JSONRPCError(jsonrpc="2.0", id=id, error=error)
 
-    async def _say(self, stdin: Any, said: Any, heard: Any) -> None:
+    async def _say(self, process: ServerProcess, said: Any, heard: Any) -> None:
         try:
             async with said:
                 async for outgoing in said:
@@ -123,38 +113,28 @@ class Program:
                     if isinstance(message, types.JSONRPCRequest):
                         self._asked.add(message.id)
                     text = message.model_dump_json(by_alias=True, exclude_unset=True)
-                    stdin.write(text.encode(errors="replace") + b"\n")
-                    await stdin.drain()
+                    await process.write(text.encode(errors="replace") + b"\n")
         except OSError:
             heard.close()  # so that nobody waits for an answer
 
-    async def _overhear(self, stderr: Any) -> None:
-        while piece := await stderr.read(_PIECE_BYTES):
+    async def _overhear(self, process: ServerProcess) -> None:
+        while piece := await process.read(2):
             self._last_words = (self._last_words + piece)[-_LAST_WORDS_BYTES:]
 
-    async def settle(self) -> None:
-        """Wait a moment for its end, of which there is a sign already."""
-        if self._process is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), _END_TIMEOUT_S)
 
-    async def _end(self, process: Any, running: list["asyncio.Task[None]"]) -> None:
-        """Let it end; then kill what is left of it."""
-        process.stdin.close()
-        for _ in range(2):
-            await self.settle()
-            self.kill()
-        process._transport.close()  # a process that left the session may hold the other end
-        await asyncio.wait(running, timeout=_END_TIMEOUT_S)
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+async def _end(process: ServerProcess, running: list["asyncio.Task[None]"]) -> None:
+    """End it, and then what listens and talks to it."""
+    await process.end()
+    await asyncio.wait(running, timeout=END_TIMEOUT_S)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
-async def _lines(stream: Any) -> AsyncIterator[tuple[bytes, bool]]:
-    """The lines of a stream, and whether each is whole; of a longer one its beginning and end."""
+async def _lines(process: ServerProcess) -> AsyncIterator[tuple[bytes, bool]]:
+    """The lines that it says, and whether each is whole; of a longer one its beginning and end."""
     parts, size = list[bytes](), 0
-    while piece := await stream.read(_PIECE_BYTES):
+    while piece := await process.read(1):
         *ends, rest = piece.split(b"\n")
         for end in ends:
             yield b"".join([*parts, end]), size + len(end) <= MAX_MESSAGE_BYTES
@@ -173,13 +153,3 @@ async def _without_cancellation(coroutine: Any) -> None:
     except asyncio.CancelledError:
         await asyncio.wait({task})
         raise
-
-
-def _kill_all() -> None:
-    for program in list(_running):
-        program.kill()
-
-
-atexit.register(_kill_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_running.clear)

@@ -24,8 +24,8 @@ class Server:
 
     Attributes:
         name: As messages call it: "mcp:time".
-        command: The program, as an absolute path, and its arguments.
-        environment: The variables of the process.
+        command: The program, on this machine as an absolute path, and its arguments.
+        environment: The variables of the process; in a box, besides those of the box.
         folder: Where it runs; None: here.
         url: Of a server that runs already.
         headers: Of each request.
@@ -41,7 +41,9 @@ class Server:
     start_timeout_s: float = 60.0
 
 
-def server_of(name: str, given: Mapping[str, Any], file: str | None, timeout_s: float) -> Server:
+def server_of(
+    name: str, given: Mapping[str, Any], file: str | None, timeout_s: float, *, boxed: bool = False
+) -> Server:
     """The server of settings, or of a file's entry with settings of its own.
 
     Args:
@@ -49,6 +51,7 @@ def server_of(name: str, given: Mapping[str, Any], file: str | None, timeout_s: 
         given: `command`, `url`, `env`, `headers`, `cwd`; None where there is none.
         file: A JSON file with `mcpServers`.
         timeout_s: Until it has to have answered.
+        boxed: Whether its command runs in a box, where other programs are.
 
     Raises:
         ConfigError: There is neither a command nor a URL, or both, or no such entry or program.
@@ -72,11 +75,14 @@ def server_of(name: str, given: Mapping[str, Any], file: str | None, timeout_s: 
             raise ConfigError(f"mcp:{name}: url is {url!r:.200}; it must begin with http(s)://.")
         headers = tuple(texts["headers"].items())
         return Server(name, url=_expanded(name, url), headers=headers, start_timeout_s=timeout_s)
-    own = {key: os.environ[key] for key in _INHERITED if key in os.environ}
-    variables = {**own, **texts["env"]}
-    words = _words(name, command, variables.get("PATH", os.defpath), entry.get("cwd"))
+    words, variables, folder = _words(name, command), texts["env"], entry.get("cwd")
+    if not boxed:
+        own = {key: os.environ[key] for key in _INHERITED if key in os.environ}
+        variables = {**own, **variables}
+        program = _program(name, words[0], variables.get("PATH", os.defpath), folder)
+        words = (program, *words[1:])
     environment = tuple(variables.items())
-    return Server(name, words, environment, entry.get("cwd"), start_timeout_s=timeout_s)
+    return Server(name, words, environment, folder, start_timeout_s=timeout_s)
 
 
 def _entry(name: str, file: Path) -> dict[str, Any]:
@@ -103,15 +109,18 @@ def _entry(name: str, file: Path) -> dict[str, Any]:
     return entry
 
 
-def _words(name: str, command: Any, path: str, folder: str | None) -> tuple[str, ...]:
-    """A command, whose program is looked for beside Python's own as well."""
+def _words(name: str, command: Any) -> tuple[str, ...]:
     is_list = isinstance(command, Sequence) and not isinstance(command, str)
     if not is_list or not command or not all(isinstance(word, str) for word in command):
         raise ConfigError(
             f"mcp:{name}: command is {command!r:.200}; it must be a list of words: [uvx, "
             "mcp-server-time]."
         )
-    program, *rest = (_expanded(name, word) for word in command)
+    return tuple(_expanded(name, word) for word in command)
+
+
+def _program(name: str, program: str, path: str, folder: str | None) -> str:
+    """The absolute path of a program, which is looked for beside Python's own as well."""
     if os.sep in program:
         found = os.path.join(folder or "", os.path.expanduser(program))
     else:
@@ -121,7 +130,7 @@ def _words(name: str, command: Any, path: str, folder: str | None) -> tuple[str,
         raise ConfigError(
             f"mcp:{name}: there is no program {program!r} (looked in {found or path})."
         )
-    return os.path.abspath(found), *rest
+    return os.path.abspath(found)
 
 
 def _texts(name: str, key: str, given: Any) -> dict[str, str]:

@@ -17,7 +17,8 @@ from mcp.client.streamable_http import streamable_http_client
 from gymnast.envs.adapters.mcp.loop import elsewhere, kept
 from gymnast.envs.adapters.mcp.programs import MAX_MESSAGE_BYTES, Program
 from gymnast.envs.adapters.mcp.servers import Server
-from gymnast.errors import InfrastructureError, first_line
+from gymnast.errors import InfrastructureError, UsageError, first_line
+from gymnast.sandboxes.contract.base import Sandbox
 
 T = TypeVar("T")
 
@@ -32,16 +33,18 @@ class Session:
 
     Args:
         server: The server.
+        box: Where its command is run; None: on this machine.
         shared: Whether it serves many episodes: then a call that is given up has it checked.
 
     Attributes:
         users: Whose episodes it serves, if it is shared.
     """
 
-    def __init__(self, server: Server, *, shared: bool = False) -> None:
+    def __init__(self, server: Server, box: Sandbox | None = None, *, shared: bool = False) -> None:
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._server, self._is_shared = server, shared
-        self._program = Program(server) if server.command else None
+        self._server, self._box, self._is_shared = server, box, shared
+        self._program = self._own_program()
+        self._opening: asyncio.Task[None] | None = None  # if it is shared
         self._client: Any = None
         self._owner: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
@@ -138,14 +141,15 @@ class Session:
             session = _shared[server] = Session(server, shared=True)
             session._opening = kept(session._open())
         session.users.add(user)
+        assert session._opening is not None
         await asyncio.shield(session._opening)
         return session
-
-    _opening: "asyncio.Task[None]"
 
     @property
     def is_lost(self) -> bool:
         """Whether it can no longer be used."""
+        if self._opening is not None and not self._opening.done():
+            return False  # even if the server has refused the first way to open it
         return bool(self._lost) or (self._owner is not None and self._owner.done())
 
     async def _open(self) -> None:
@@ -154,7 +158,7 @@ class Session:
         except MCPError as refused:
             if refused.code in (types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT):
                 raise self._gone("does not begin a session", refused) from refused
-            self._program = Program(self._server) if self._server.command else None
+            self._program = self._own_program()
             try:
                 await self._opened_in("auto")
             except MCPError as error:
@@ -173,7 +177,7 @@ class Session:
         if ready.done():
             return
         error = None if owner.cancelled() else _cause(owner.exception())
-        if isinstance(error, MCPError):
+        if isinstance(error, MCPError | UsageError):
             raise error
         if error is None:
             raise self._gone(f"does not answer within {timeout_s:g} s")
@@ -185,6 +189,9 @@ class Session:
             self._client = client
             ready.set_result(None)
             await self._over.wait()
+
+    def _own_program(self) -> Program | None:
+        return Program(self._server, self._box) if self._server.command else None
 
     def _transport(self) -> Any:
         return self._over_http() if self._program is None else self._program.connected()

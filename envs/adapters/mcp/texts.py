@@ -10,6 +10,19 @@ from gymnast.envs.tools.json_schema import tool_of_schema
 from gymnast.errors import DataError, ToolDefinitionError
 from gymnast.types import Message
 
+RESOURCE_TOOLS = (
+    {"name": "list_resources", "description": "List the resources that can be read."},
+    {
+        "name": "read_resource",
+        "description": "Read a resource.",
+        "parameters": {
+            "type": "object",
+            "properties": {"uri": {"type": "string", "description": "The resource's URI."}},
+            "required": ["uri"],
+        },
+    },
+)
+
 _ODD = re.compile(r"[^a-zA-Z0-9_-]")  # in names, as chat templates and endpoints take them
 _MAX_NAME_CHARACTERS = 64
 

@@ -21,7 +21,7 @@ from gymnast.envs.adapters.mcp.environment import McpEnvironment
 from gymnast.errors import ConfigError, DataError, InfrastructureError
 from gymnast.trainers import collect
 from gymnast.types import Sampling, StopReason
-from mcp_fixtures import ODD, ROW, aplay, is_running, play, told
+from mcp_fixtures import ODD, ROW, aplay, have_ended, is_running, play, told
 
 pytestmark = pytest.mark.adapters
 Calls = Callable[..., dict[str, Any]]
@@ -286,7 +286,7 @@ def test_a_thousand_episodes_share_a_server(calls: Calls, odd: Any) -> None:
     assert is_running(number)
     for env in made:
         env.close()
-    assert not is_running(number)
+    assert have_ended(number)
 
 
 def test_episodes_with_processes_of_their_own_leave_none(calls: Calls, odd: Any) -> None:
@@ -302,7 +302,7 @@ def test_episodes_with_processes_of_their_own_leave_none(calls: Calls, odd: Any)
     played = [episode for some in asyncio.run(all_of_them()) for episode in some]
     assert [told(added) for added, _, _ in played] == ["1"] * 80
     numbers = {int(told(number)) for _, number, _ in played}
-    assert len(numbers) == 80 and not any(map(is_running, numbers))
+    assert len(numbers) == 80 and have_ended(*numbers)
 
 
 def test_processes_end_with_the_one_that_trains(tmp_path: Path) -> None:
@@ -317,4 +317,4 @@ print(outcome.messages[0]["content"])
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    assert not is_running(int(ended.stdout)) and not ended.stderr
+    assert have_ended(int(ended.stdout)) and not ended.stderr

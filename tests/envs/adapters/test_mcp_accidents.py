@@ -3,14 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gymnast.errors import InfrastructureError
 from gymnast.types import StopReason
-from mcp_fixtures import aplay, is_running, play, told
+from mcp_fixtures import aplay, have_ended, is_running, left, play, running_servers, told
 
 pytestmark = pytest.mark.adapters
 Calls = Callable[..., dict[str, Any]]
@@ -53,7 +52,7 @@ def test_a_call_that_hangs_is_given_up_and_its_process_ends(calls: Calls, odd: A
     (error,) = hang.info["errors"]
     assert error.kind == "timeout"
     env.close()
-    assert not is_running(int(told(number)))
+    assert have_ended(int(told(number)))
 
 
 def test_a_server_that_ends_amid_a_call_ends_its_own_episode(calls: Calls, odd: Any) -> None:
@@ -129,7 +128,7 @@ def test_all_that_a_server_has_started_ends_with_the_episode(
     numbers = [int(told(o)) for o in play(env, calls(("pid", {})), calls(("child", {})))]
     assert all(map(is_running, numbers))
     end = asyncio.run(env.act({"role": "assistant", "content": "Done."}))
-    assert end.terminated and not any(map(is_running, numbers))
+    assert end.terminated and have_ended(*numbers)
 
 
 def test_an_episode_that_is_cancelled_leaves_no_process(calls: Calls, odd: Any) -> None:
@@ -143,19 +142,7 @@ def test_an_episode_that_is_cancelled_leaves_no_process(calls: Calls, odd: Any) 
     hanging, silent = odd(), odd("silent")
     asyncio.run(cancelled(hanging, calls(("hang", {}))))
     asyncio.run(cancelled(silent))
-    assert not running_servers()
-
-
-def running_servers() -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            said = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"odd_server.py" in said and is_running(int(folder.name)):
-            found.append(int(folder.name))
-    return found
+    assert not left(running_servers)
 
 
 def test_a_session_belongs_to_an_episode_or_is_shared(calls: Calls, odd: Any) -> None:
@@ -167,7 +154,7 @@ def test_a_session_belongs_to_an_episode_or_is_shared(calls: Calls, odd: Any) ->
     assert told(play(second, add)[0]) == "4"
     (number,) = play(second, calls(("pid", {})))
     second.close()
-    assert not is_running(int(told(number)))
+    assert have_ended(int(told(number)))
     assert told(play(first, add)[0]) == "1"
 
 
