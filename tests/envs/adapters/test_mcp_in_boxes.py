@@ -4,7 +4,7 @@ import asyncio
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
@@ -135,14 +135,14 @@ def test_a_box_is_for_a_command_of_one_episode() -> None:
         make("mcp:odd", command=["odd"], sandbox=box, session="shared")
     with pytest.raises(ConfigError, match="uses no box"):
         make("mcp:odd", url="http://127.0.0.1:1/mcp", sandbox=box)
-    assert make("mcp:odd", command=["odd"], sandbox=box).server.command == ("odd",)
+    assert make("mcp:odd", command=["odd"], sandbox=box).max_boxes is not None
 
 
 @pytest.fixture
 def packages() -> Iterator[Path]:
     """What `pip install --target` makes of mcp-server-time, copied from where this runs."""
     with tempfile.TemporaryDirectory() as folder:
-        for name in _needed("mcp-server-time"):
+        for name in sorted(_needed("mcp-server-time")):
             found = distribution(name)
             for file in found.files or []:
                 if file.parts[0] != "..":  # a script
@@ -153,16 +153,13 @@ def packages() -> Iterator[Path]:
         yield Path(folder, "packages")
 
 
-def _needed(name: str) -> set[str]:
+def _needed(name: str, extras: Iterable[str] = ()) -> set[str]:
     """A package, and all that it needs."""
-    needed, new = set[str](), {name}
-    while new:
-        needed |= new
-        given = [Requirement(text) for each in new for text in distribution(each).requires or []]
-        here = {
-            one.name for one in given if one.marker is None or one.marker.evaluate({"extra": ""})
-        }
-        new = here - needed
+    needed = {name}
+    for requirement in map(Requirement, distribution(name).requires or []):
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            needed |= _needed(requirement.name, requirement.extras)
     return needed
 
 
