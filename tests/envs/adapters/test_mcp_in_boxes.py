@@ -28,7 +28,7 @@ class Boxed(McpEnvironment):
     """A server whose program is written to the box, and a tool that looks around there."""
 
     name = "odd"
-    command = ("python3", "-S", "tools/odd_server.py")
+    command = ("python3", "-S", "odd_server.py")
 
     def prepare_sandbox(self, sandbox: Any) -> None:
         sandbox.write_file("tools/odd_server.py", ODD_FILE.read_bytes())
@@ -53,7 +53,8 @@ def boxed(backend: str, request: pytest.FixtureRequest) -> Iterator[Callable[...
 
     def env(**settings: Any) -> Any:
         given = {"backend": backend, **limits, **settings.pop("sandbox", {})}
-        made.append(make(Boxed, sandbox=given, instructions=False, max_turns=20, **settings))
+        settings = {"instructions": False, "max_turns": 20, "cwd": "tools", **settings}
+        made.append(make(Boxed, sandbox=given, **settings))
         return made[-1]
 
     yield env
@@ -71,7 +72,7 @@ def test_a_server_answers_from_its_box(
     calls: Calls, boxed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET", "gold")
-    env = boxed(env={"GIVEN": "brass"}, cwd="tools")
+    env = boxed(env={"GIVEN": "brass"})
     first, number = play(env, calls(("add", {"a": 1})), calls(("pid", {})))
     variables = f"tr '\\0' ' ' < /proc/{told(number)}/environ"
     looked, big, second = go_on(
