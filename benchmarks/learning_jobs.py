@@ -10,6 +10,7 @@ warehouse-warmup-0, ...         the same for four tools that share a state
 trail-grpo-0, -turn_level, ...  four dependent calls and one reward, by how credit is given
 hopeless-without-0, -with       half of the rows give no reward: dynamic sampling
 lake-0                          a game of Gymnasium's, after four steps of demonstrations
+clock-0                         a server of the Model Context Protocol, after four of them
 code-0, sql-0                   examples/code.yaml, examples/sql.yaml
 """
 
@@ -23,6 +24,7 @@ ARITHMETIC = ROOT / "examples" / "arithmetic.yaml"
 SHOP = ROOT / "examples" / "shop.yaml"
 CODE = ROOT / "examples" / "code.yaml"
 FROZEN_LAKE = ROOT / "examples" / "frozen_lake.yaml"
+CLOCK_YAML = ROOT / "examples" / "clock.yaml"
 SQL = ROOT / "examples" / "sql.yaml"
 TINY = ROOT / "examples" / "tiny.yaml"
 TASKS = ROOT / "benchmarks" / "tasks"
@@ -176,6 +178,30 @@ LAKE = {
     "evaluation": {"rows": 32, "every_steps": 6, "temperature": 1.0},
 }
 
+CLOCK = {
+    "environment": {
+        "id": f"{TASKS / 'clock.py'}:Clock",
+        "session": "shared",
+        "offer": ["convert_time"],
+        "max_turns": 3,
+        "context_length": 1024,
+    },
+    "data": None,
+    "rewards": None,
+    "sampling.max_new_tokens": 80,
+    "warmup": {
+        "demonstrations": "solve",
+        "steps": 4,
+        "rows_per_step": 16,
+        "learning_rate": 1e-3,
+    },
+    "algorithm.group_size": 8,
+    "trainer.steps": 8,
+    "trainer.rows_per_step": 8,
+    "trainer.learning_rate": 2e-4,
+    "evaluation": {"rows": 64, "every_steps": 4, "temperature": 1.0},
+}
+
 # With more than one seed.
 SEVERAL_SEEDS = {
     *(("shop", way) for way in WAYS),
@@ -229,6 +255,7 @@ def _jobs() -> dict[str, LearningJob]:
     jobs["distillation-0"] = LearningJob("alone", SHOP, ALONE)
     jobs["code-0"] = LearningJob("code", CODE, {})
     jobs["lake-0"] = LearningJob("game", FROZEN_LAKE, LAKE)
+    jobs["clock-0"] = LearningJob("server", CLOCK_YAML, CLOCK)
     jobs["sql-0"] = LearningJob("sql", SQL, {})
     return jobs
 

@@ -60,6 +60,7 @@ PANELS: Mapping[str, Sequence[Panel]] = {
     "code": [Panel("reward", "steps")],
     "sql": [Panel("reward", "steps"), Panel("held_out", "minutes")],
     "game": [Panel("reward", "steps"), Panel("held_out", "minutes")],
+    "server": [Panel("reward", "steps"), Panel("held_out", "minutes")],
 }
 WORDS = {
     "reward": "mean reward of a step",
