@@ -29,6 +29,7 @@ def tool(name: str, schema: Any, **more: Any) -> dict[str, Any]:
 
 def tools() -> list[dict[str, Any]]:
     found = [tool("add", NUMBER), *(tool(name, NOTHING) for name in CALLS), tool("say", TEXT)]
+    found.append(tool("lie", NOTHING, outputSchema=NUMBER))
     if "odd tools" in ACCIDENTS:
         long = "long" * 30
         found += [tool(name, NOTHING) for name in ("a.b/c d", "a_b_c_d", long, long + "er", "日")]
@@ -89,8 +90,17 @@ def malformed() -> dict[str, Any]:
     return {"content": "a text"}
 
 
+def mistake() -> dict[str, Any]:
+    """An answer to another request, which nobody has made."""
+    return {**texts("to you"), "of another": True}
+
+
 def structured() -> dict[str, Any]:
     return {"content": [], "structuredContent": {"a": [1, 2]}}
+
+
+def lie() -> dict[str, Any]:
+    return {**texts("three"), "structuredContent": {"a": "three"}}
 
 
 def change() -> dict[str, Any]:
@@ -133,8 +143,8 @@ def pid() -> dict[str, Any]:
 CALLS = {
     each.__name__: each
     for each in (
-        *(big, huge, picture, hang, die, fail, refuse, rubbish, malformed, structured, change),
-        *(ask, child, pid),
+        *(big, huge, picture, hang, die, fail, refuse, rubbish, malformed, mistake, structured),
+        *(change, ask, child, pid),
     )
 }
 
@@ -155,7 +165,8 @@ def called(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         return texts(str(state["sum"]))
     if name == "say":
         return texts(arguments["text"])
-    return later() if name == "later" else CALLS[name]()
+    others = {"later": later, "lie": lie}
+    return others[name]() if name in others else CALLS[name]()
 
 
 def answered(method: str, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -192,7 +203,8 @@ def main() -> None:
         except ValueError as error:
             send({"id": message["id"], "error": {"code": -32000, "message": str(error)}})
         else:
-            send({"id": message["id"], "result": result})
+            stranger = 7000 if result.pop("of another", False) else 0
+            send({"id": message["id"] + stranger, "result": result})
     if "stays" in ACCIDENTS:
         time.sleep(600)
 

@@ -32,9 +32,29 @@ def test_what_a_server_says_is_an_observation(call: str, text: str, calls: Calls
     assert bool(result.info["errors"]) == text.startswith("Error")
 
 
-def test_an_answer_that_breaks_the_protocol_is_an_error(calls: Calls, odd: Any) -> None:
-    result, after = play(odd(), calls(("malformed", {})), calls(("add", {"a": 1})))
-    assert "Error: malformed: ToolFailed: " in told(result) and told(after) == "1"
+@pytest.mark.parametrize("call", ["malformed", "lie"])
+def test_an_answer_that_breaks_the_protocol_or_its_schema_is_an_error(
+    call: str, calls: Calls, odd: Any
+) -> None:
+    result, after = play(odd(), calls((call, {})), calls(("add", {"a": 1})))
+    assert f"Error: {call}: ToolFailed: " in told(result) and told(after) == "1"
+
+
+@pytest.mark.parametrize("accident", ["die", "hang", "huge", "lie", "mistake", "refuse"])
+def test_an_accident_harms_its_own_episode_alone(accident: str, calls: Calls, odd: Any) -> None:
+    harmed, *others = odd(call_timeout_s=1.0), odd(), odd()
+    add = calls(("add", {"a": 1}))
+
+    async def together() -> Any:
+        return await asyncio.gather(
+            aplay(harmed, add, calls((accident, {}))), *(aplay(env, *[add] * 30) for env in others)
+        )
+
+    (first, bad), *good = asyncio.run(together())
+    assert told(first) == "1"
+    assert bad.info["errors"] or bad.info["stop_reason"] is StopReason.error
+    for outcomes in good:
+        assert [told(outcome) for outcome in outcomes] == [str(n) for n in range(1, 31)]
 
 
 def test_what_is_too_long_loses_its_middle_or_is_left_out(calls: Calls, odd: Any) -> None:
