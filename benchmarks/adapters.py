@@ -27,7 +27,7 @@ from typing import Any
 from gymnast.agents import ScriptedAgent
 from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.envs import Environment, Renderer, call, make
-from gymnast.errors import ConfigError, SandboxUnavailable
+from gymnast.errors import ConfigError, SandboxUnavailable, TooManyFailures
 from gymnast.sandboxes.pool.pool import close_shared_pools
 from gymnast.trainers import collect
 from gymnast.types import Message, Sampling
@@ -171,18 +171,19 @@ def turns(subject: Subject, renderer: Renderer) -> list[list[int]]:
 
 def play(subject: Subject, renderer: Renderer, script: list[list[int]], episodes: int) -> list[str]:
     """Play episodes; returns what is wrong with those that are lost."""
-    agent = ScriptedAgent(script)
-    rollouts = asyncio.run(
-        collect(
-            partial(environment, subject, renderer),
-            agent,
-            [subject.row] * episodes,
-            group_size=1,
-            sampling=Sampling(),
-            concurrency=CONCURRENCY,
-            max_failed_episodes=episodes,
-        )
+    episodes_of_script = collect(
+        partial(environment, subject, renderer),
+        ScriptedAgent(script),
+        [subject.row] * episodes,
+        group_size=1,
+        sampling=Sampling(),
+        concurrency=CONCURRENCY,
+        max_failed_episodes=episodes,
     )
+    try:
+        rollouts = asyncio.run(episodes_of_script)
+    except TooManyFailures as error:
+        return [f"{error!s:.200}"] * episodes
     lost = ["tried again"] * int(rollouts.metrics.get("episodes/retried", 0))
     played = [trajectory for group in rollouts for trajectory in group]
     lost += ["not finished"] * (episodes - len(played))

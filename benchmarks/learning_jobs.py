@@ -10,7 +10,7 @@ warehouse-warmup-0, ...         the same for four tools that share a state
 trail-grpo-0, -turn_level, ...  four dependent calls and one reward, by how credit is given
 hopeless-without-0, -with       half of the rows give no reward: dynamic sampling
 lake-0                          a game of Gymnasium's, after four steps of demonstrations
-clock-0                         a server of the Model Context Protocol, after four of them
+clock-0                         a server of the Model Context Protocol, after six of them
 code-0, sql-0                   examples/code.yaml, examples/sql.yaml
 """
 
@@ -191,15 +191,15 @@ CLOCK = {
     "sampling.max_new_tokens": 80,
     "warmup": {
         "demonstrations": "solve",
-        "steps": 4,
+        "steps": 6,
         "rows_per_step": 16,
         "learning_rate": 1e-3,
     },
     "algorithm.group_size": 8,
-    "trainer.steps": 8,
-    "trainer.rows_per_step": 8,
-    "trainer.learning_rate": 2e-4,
-    "evaluation": {"rows": 64, "every_steps": 4, "temperature": 1.0},
+    "trainer.steps": 10,
+    "trainer.rows_per_step": 4,
+    "trainer.learning_rate": 5e-4,
+    "evaluation": {"rows": 32, "every_steps": 5, "temperature": 1.0},
 }
 
 # With more than one seed.

@@ -39,9 +39,10 @@ class Clock(McpEnvironment):
             "answer": _time(minutes - MINUTES[here] + MINUTES[there]),
         }
 
-    def reward(self, episode: Episode) -> float:
-        """Whether the answer has the time."""
-        return float(self.row["answer"] in episode.answer)
+    def reward(self, episode: Episode) -> dict[str, float]:
+        """0.3 for the right call, and 0.7 for an answer that has the time."""
+        asked = any(each.arguments == self.row["arguments"] for each in episode.calls)
+        return {"asked": 0.3 * asked, "told": 0.7 * (self.row["answer"] in episode.answer)}
 
     def solve(self, row: Mapping[str, Any]) -> Iterator[Message | str]:
         """Ask the server, and say what it says."""

@@ -127,3 +127,15 @@ def test_the_demonstrations_of_the_lake_go_different_ways() -> None:
         played_ways.add(str(trajectory.messages))
     env.close()
     assert len(played_ways) == 3
+
+
+@pytest.mark.adapters
+def test_the_clock_rewards_the_right_call_and_the_right_time() -> None:
+    env = make(f"{TASKS / 'clock.py'}:Clock", session="shared", offer=["convert_time"])
+    rows = [env.sample_row(np.random.default_rng(seed)) for seed in range(20)]
+    assert {asyncio.run(play_solution(env, row)).reward for row in rows} == {1.0}
+    asked = call("convert_time", **rows[0]["arguments"])
+    other = call("convert_time", **{**rows[0]["arguments"], "time": "00:07"})
+    rewards = [played(env, rows[0], [said, "I do not know."])[0] for said in (asked, other)]
+    assert rewards == [0.3, 0.0]
+    env.close()
