@@ -228,7 +228,14 @@ def test_a_subclass_rewards(calls: Calls) -> None:
     env.close()
 
 
-def test_it_keeps_to_the_conventions_of_environments(renderer: Renderer) -> None:
-    env = make("mcp:time", renderer, rows=[ROW], command=TIME)
+@pytest.mark.parametrize(
+    "settings",
+    [{"command": ODD, "offer": ["add", "say"]}, {"command": TIME, "session": "shared"}],
+    ids=["own", "shared"],
+)
+def test_it_keeps_to_the_conventions_of_environments(
+    settings: dict[str, Any], renderer: Renderer
+) -> None:
+    env = make("mcp:server", renderer, rows=[ROW], **settings)
     check_env(env)
     env.close()
