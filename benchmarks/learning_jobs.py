@@ -198,7 +198,7 @@ CLOCK = {
     "algorithm.group_size": 8,
     "trainer.steps": 10,
     "trainer.rows_per_step": 4,
-    "trainer.learning_rate": 5e-4,
+    "trainer.learning_rate": 2e-4,
     "evaluation": {"rows": 32, "every_steps": 5, "temperature": 1.0},
 }
 
