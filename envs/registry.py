@@ -7,7 +7,6 @@ without wrappers, which would hide `astep` and `act`.
 
 import inspect
 from collections.abc import Iterable
-from importlib import import_module
 from typing import Any
 
 import gymnasium
@@ -68,13 +67,6 @@ def register(id: str, entry_point: type[Environment] | str) -> None:
 def registered() -> list[str]:
     """The ids given to `register`, in order, then the names that installed packages register."""
     return ENVIRONMENTS.known()
-
-
-def schemes() -> dict[str, str]:
-    """What may follow each scheme, and what its adapter makes of it: "gymnasium:ID" and a text."""
-    modules = [import_module(target.partition(":")[0]) for target in SCHEMES.values()]
-    lines = [(module.__doc__ or "").partition("\n")[0] for module in modules]
-    return {name.strip("`"): text for name, _, text in (line.partition(": ") for line in lines)}
 
 
 def make(

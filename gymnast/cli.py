@@ -3,8 +3,9 @@
     gymnast train RUN.yaml trainer.steps=20      train as a YAML says, with overrides
     gymnast train RUN.yaml --resume              continue from the newest checkpoint
     gymnast eval runs/arithmetic                 evaluate a trained model on its evaluation rows
-    gymnast envs                                 list the environments that have names
+    gymnast envs                                 list the environments that are installed
     gymnast check my_envs:Shop                   check that an environment keeps the contract
+    gymnast new dice-game                        make a package with an environment of your own
     gymnast demos my_envs:Shop                   write episodes that the environment's solve plays
     gymnast sandboxes                            list the sandbox backends and which work here
     gymnast sandboxes sweep                      remove what killed runs have left behind
@@ -21,12 +22,14 @@ import logging
 import shlex
 import sys
 from contextlib import ExitStack, nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gymnast import __version__
 from gymnast.commands.demos import demos
+from gymnast.commands.environments import environments
+from gymnast.commands.new import new
 from gymnast.commands.options import (
     HANDED_OVER,
     Overrides,
@@ -57,8 +60,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.add_typer(sandboxes, name="sandboxes")
+app.add_typer(environments)
+app.add_typer(new)
 app.add_typer(demos)
+app.add_typer(sandboxes, name="sandboxes")
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as in a shell
 
@@ -175,87 +180,6 @@ def evaluate(
         trainer.accelerator.end_training()
 
 
-@app.command()
-def envs() -> None:
-    """List the environments that have names, and the schemes of adapters."""
-    from gymnast.envs import registered
-    from gymnast.envs.registry import find, schemes
-
-    ids, adapters = registered(), schemes()
-    width = max(len(name) for name in [*ids, *adapters])
-    for id in ids:
-        try:
-            description = _first_line(find(id).__doc__)
-        except (UsageError, UserCodeError) as error:  # an installed package's is broken
-            description = f"does not work: {error}"
-        say(f"{id:{width}}  {description}")
-    for name, description in adapters.items():
-        say(f"{name:{width}}  {description}")
-
-
-@app.command(context_settings=HANDED_OVER)
-def check(
-    environment: Annotated[
-        str,
-        typer.Argument(
-            metavar="ENV", help="A name of `gymnast envs`, module:Class or path/to/file.py:Class."
-        ),
-    ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Arguments of its constructor, such as max_turns=3."
-        ),
-    ] = None,
-    rows: Annotated[
-        str | None,
-        typer.Option(help="Rows for its episodes: a .jsonl, .json, .csv or .parquet file."),
-    ] = None,
-    model: Annotated[
-        str, typer.Option(help="Whose tokenizer and chat template to use; tiny: is Gymnast's own.")
-    ] = "tiny:",
-) -> None:
-    """Check an environment: call its tools, show its prompt, drive a few episodes."""
-    from gymnast.trainers.config.yaml_reader import with_overrides
-
-    refuse_options(
-        [environment, *(settings or [])], ["--rows", "--model"], lambda name: name.strip("-")
-    )
-    given: dict[str, Any] = with_overrides({}, settings or [])
-    for name in {"environment", "renderer"} & set(given):
-        raise UsageError(
-            f"{name} is no argument of an environment's constructor; those stand by themselves "
-            "here: sandbox=local, not environment.sandbox=local"
-        )
-    from gymnast.agents.loading.load import load_tokenizer
-    from gymnast.envs import check_env, make
-    from gymnast.trainers.config.task_rows import check_rows
-    from gymnast.trainers.config.worked_rows import has_rows
-    from gymnast.trainers.data.row_files import load_rows
-
-    if rows is not None:
-        given["rows"] = load_rows(rows)
-    made = make(environment, load_tokenizer(model), **given)
-    if made.rows is None and not has_rows(type(made)):
-        raise UsageError(
-            f"{environment}: makes no rows of its own (it has no sample_row), and an episode "
-            "begins from one; name some with --rows rows.jsonl"
-        )
-    try:
-        if rows is not None:
-            check_rows(given["rows"], made, rows)
-        report = check_env(made)
-    except AssertionError as error:
-        say(f"failed: {environment}: {error}", err=True)
-        raise typer.Exit(1) from error
-    finally:
-        made.close()
-    say(f"{report}\n")
-    if model == "tiny:":
-        say("The prompt is in the chat template of tiny:; --model NAME uses another model's.")
-    say(f"ok: {environment}")
-
-
 def _resuming(run: str, overrides: list[str], *, several: bool) -> str:
     """The command that continues a run, without the launcher of several processes."""
     command = shlex.join(["train", run, *overrides, "--resume"])
@@ -303,10 +227,6 @@ def _common(
     ] = False,
 ) -> None:
     pass
-
-
-def _first_line(docstring: str | None) -> str:
-    return (docstring or "").strip().split("\n")[0]
 
 
 if __name__ == "__main__":

@@ -108,7 +108,15 @@ class Names(Generic[T]):
 
     def knows(self, name: str) -> bool:
         """Whether there is such a short name."""
-        return name in self._builtin or any(name == p.name for p in self._entry_points())
+        return name in self._builtin or bool(self.registrations(name))
+
+    def is_builtin(self, name: str) -> bool:
+        """Whether a short name is built in; then it wins over a package's."""
+        return name in self._builtin
+
+    def registrations(self, name: str) -> "list[EntryPoint]":
+        """The entry points by which installed packages register a short name; none is loaded."""
+        return [point for point in self._entry_points() if point.name == name]
 
     def check(self, name: str, field: str = "") -> str:
         """Check a name that is used later. Nothing built in is imported.
@@ -184,7 +192,7 @@ class Names(Generic[T]):
 
     def _of_package(self, name: str) -> T:
         """Load what an installed package registers under a short name."""
-        points = [point for point in self._entry_points() if point.name == name]
+        points = self.registrations(name)
         if not points:
             home, dot, last = name.rpartition(".")
             meant = f" Did you mean '{home}:{last}'?" if home and dot and last else ""
@@ -199,7 +207,7 @@ class Names(Generic[T]):
         named = f"{self.kind} {name!r} of {_package(point)}"
         try:
             value = point.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _NotFound(
                 f"{named} cannot be loaded: {type(error).__name__}: {first_line(error)}. Update "
                 "the package, or uninstall it."

@@ -15,6 +15,7 @@ from gymnast.envs.adapters import spaces
 from gymnast.envs.adapters.game_texts import instructions_of, section, without_escapes
 from gymnast.envs.adapters.games import closed, made, spec_of
 from gymnast.envs.adapters.made_classes import MadeClass, make_class
+from gymnast.envs.adapters.packages import Package
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.records.episode import Turn
 from gymnast.envs.tools.definition import Tool
@@ -25,6 +26,8 @@ from gymnast.types import Message
 from gymnast.visible import visible_logger
 
 logger = visible_logger(__name__)
+
+PACKAGE = Package("gymnasium", "gymnasium")
 
 _MAX_TURNS = 100  # of a game that has no limit of its own
 _MAX_NUMBERS = 1000  # of an observation that is shown as numbers

@@ -1,9 +1,30 @@
 """The packages of adapters, which are imported when an environment of theirs is named."""
 
 import importlib
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
+from typing import NamedTuple
 
 from gymnast.errors import ConfigError, first_line
+
+
+class Package(NamedTuple):
+    """The package that an adapter needs; its module's `PACKAGE`, which `gymnast envs` shows.
+
+    Attributes:
+        name: Its distribution's: "reasoning-gym".
+        install: What pip installs: "gymnast[reasoning-gym]".
+    """
+
+    name: str
+    install: str
+
+    def state(self) -> str:
+        """Whether it is installed, in a sentence. It is not imported."""
+        try:
+            return f"{self.name} {version(self.name)} is installed"
+        except PackageNotFoundError:
+            return f"{self.name} is not installed: pip install '{self.install}'"
 
 
 def import_package(module: str, needed_by: str, install: str) -> ModuleType:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gymnast.envs.adapters.evaluated_answers import is_harmless
 from gymnast.envs.adapters.made_classes import MadeClass, make_class
-from gymnast.envs.adapters.packages import import_package
+from gymnast.envs.adapters.packages import Package, import_package
 from gymnast.envs.adapters.scoring import Question, Score, score
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.records.episode import Episode
@@ -22,6 +22,8 @@ from gymnast.visible import visible_logger
 logger = visible_logger(__name__)
 
 _INSTALL = "gymnast[reasoning-gym]"
+PACKAGE = Package("reasoning-gym", _INSTALL)
+
 _SEEDS = 2**31
 _SYSTEM_PROMPT = "Answer the question. Write the final answer alone between <answer> and </answer>."
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)

@@ -15,11 +15,10 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 from gymnast.envs.checking.differences import first_difference
 from gymnast.envs.checking.example_arguments import NoExample, example_arguments
+from gymnast.envs.checking.policies import play_idle, play_solve
 from gymnast.envs.checking.report import CheckReport, ToolTried
-from gymnast.envs.checking.solutions import check_solutions
 from gymnast.envs.environment.environment import Environment, require_renderer
 from gymnast.envs.environment.hooks import Hooks
-from gymnast.envs.environment.solution import can_solve
 from gymnast.envs.environment.spaces import TokenIds
 from gymnast.envs.records.episode import Info
 from gymnast.envs.tools import bugs
@@ -35,7 +34,7 @@ Seen = dict[str, Any]  # the results of a call of reset or step, by their names 
 
 
 class _End(NamedTuple):
-    """The last step of an episode."""
+    """An episode that ended: the sum of its rewards, and the info of its last step."""
 
     reward: float
     info: Info
@@ -44,8 +43,8 @@ class _End(NamedTuple):
 def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
     """Check an environment by driving a few episodes.
 
-    Every tool is called once for real: one that sends mail sends mail. If the class has a `solve`,
-    a few of its episodes are played, too.
+    Every tool is called once for real: one that sends mail sends mail. On a few rows nothing is
+    done and, if the class has a `solve`, what it says is played.
 
     Args:
         env: An `Environment` with a renderer, and rows or a `sample_row` of its own.
@@ -87,9 +86,10 @@ def _checked(environment: Environment) -> CheckReport:
     _check_repeats(environment, actions)
     gymnasium_check_env(environment, skip_render_check=True)
     rewards = tuple(end.reward for end in ends if not end.info.get("no_reward"))
-    solved = check_solutions(environment, rewards) if can_solve(environment) else None
+    idle = play_idle(environment)
+    solved = play_solve(environment, idle, rewards)
     text = renderer.tokenizer.decode(prompt)
-    return CheckReport(text, len(prompt), tuple(tried), rewards, solved)
+    return CheckReport(text, len(prompt), tuple(tried), rewards, idle, solved)
 
 
 def _check_signature(env: Environment) -> None:
@@ -166,10 +166,12 @@ async def _call_and_answer(env: Environment, name: str, arguments: Any) -> list[
     """Say a call and, unless it ended the episode, an answer."""
     call = {"id": "call", "type": "function", "function": {"name": name, "arguments": arguments}}
     outcome = await env.act({"role": "assistant", "content": "", "tool_calls": [call]})
+    total = outcome.reward
     if not (outcome.terminated or outcome.truncated):
         outcome = await env.act({"role": "assistant", "content": ""})
+        total += outcome.reward
     ended = outcome.terminated or outcome.truncated
-    return [_End(outcome.reward, outcome.info)] if ended else []
+    return [_End(total, outcome.info)] if ended else []
 
 
 def _tried(env: Environment, tool: Tool, ends: list[_End]) -> ToolTried:
@@ -195,12 +197,13 @@ def _random_actions(env: Environment) -> list[TokenIds]:
 def _check_garbage(env: Environment, actions: list[TokenIds]) -> list[_End]:
     """Random tokens never make `step` raise, and appended tokens stay within the limits."""
     prompt, info = env.reset(seed=_SEED)
-    length, before = len(prompt), info["tokens_left"]
+    length, before, total = len(prompt), info["tokens_left"], 0.0
     for action in actions:
         action = action[: info["tokens_left"]]
         observation, reward, terminated, truncated, info = env.step(action)
         _check_observation(env, observation, "step")
         _check_step(reward, terminated, truncated, info)
+        total += reward
         length += len(action) + len(observation)
         left = info["tokens_left"]
         assert env.context_length is None or length <= env.context_length, (
@@ -213,7 +216,7 @@ def _check_garbage(env: Environment, actions: list[TokenIds]) -> list[_End]:
         before = left
         _check_json(env.messages, "messages")
         if terminated or truncated:
-            return [_End(reward, info)]
+            return [_End(total, info)]
     return []
 
 
@@ -222,9 +225,11 @@ def _check_answer(env: Environment) -> _End:
     _, info = env.reset(seed=_SEED)
     action = np.array(info["stop_ids"][:1], dtype=np.int64)
     terminated = truncated = False
+    total = 0.0
     while not (terminated or truncated):  # one turn, unless `respond` says something
         observation, reward, terminated, truncated, info = env.step(action)
         _check_step(reward, terminated, truncated, info)
+        total += reward
         assert terminated or type(env).respond is not Hooks.respond, (
             f"an empty answer ended with {info['stop_reason']}, not as answered"
         )
@@ -235,7 +240,7 @@ def _check_answer(env: Environment) -> _End:
     try:
         env.step(action)
     except ResetNeeded:
-        return _End(reward, info)
+        return _End(total, info)
     raise AssertionError("step after the end did not raise gymnasium's ResetNeeded")
 
 

@@ -24,18 +24,24 @@ class ToolTried:
 
 
 @dataclass(frozen=True)
-class Solved:
-    """An episode that `solve` played.
+class Played:
+    """An episode of `solve`, or of a policy that does nothing.
 
     Attributes:
-        reward: What it earned.
-        messages: How many messages it said.
+        row: Which of the rows that both play, from 0 on.
+        reward: What it earned; None where it cannot be judged.
+        messages: How many messages were said.
         stop_reason: Why the episode ended.
     """
 
-    reward: float
+    row: int
+    reward: float | None
     messages: int
     stop_reason: str
+
+    def __str__(self) -> str:
+        reward = "none" if self.reward is None else f"{self.reward:g}"
+        return f"{reward} ({self.stop_reason} with message {self.messages})"
 
 
 @dataclass(frozen=True)
@@ -46,19 +52,22 @@ class CheckReport:
         prompt: A prompt as a model reads it: the chat template's text, including the tools.
         prompt_tokens: How many tokens it has.
         tools: Every tool.
-        rewards: The rewards of the episodes that ended and have one.
-        solved: Episodes that `solve` played; None where the class has none.
+        rewards: Of the episodes that called the tools, said random tokens or an empty message, as
+            far as they ended and have one.
+        idle: Episodes in which nothing was done.
+        solved: Episodes that `solve` played, on the same rows; None where the class has none.
     """
 
     prompt: str
     prompt_tokens: int
     tools: tuple[ToolTried, ...]
     rewards: tuple[float, ...]
-    solved: tuple[Solved, ...] | None = None
+    idle: tuple[Played, ...] = ()
+    solved: tuple[Played, ...] | None = None
 
     def __str__(self) -> str:
-        lines = [*self._prompt_lines(), "", *self._tool_lines(), "", self._reward_line()]
-        return "\n".join([*lines, *self._solved_lines()])
+        parts = [self._prompt_lines(), self._tool_lines(), self._reward_lines()]
+        return "\n\n".join("\n".join(lines) for lines in parts)
 
     def _prompt_lines(self) -> list[str]:
         lines = self.prompt.split("\n")
@@ -83,23 +92,45 @@ class CheckReport:
             lines.append(visible_line(f"  {tool.call} -> {answer}{note}"))
         return ["Each tool, called once with arguments made from its schema:", "", *lines]
 
-    def _reward_line(self) -> str:
+    def _reward_lines(self) -> list[str]:
         low, high = min(self.rewards), max(self.rewards)
         shown = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-        return f"Rewards of the {len(self.rewards)} episodes that ended: {shown}"
+        return [
+            "Rewards:",
+            "",
+            f"  solve           {self._solved_line()}",
+            f"  doing nothing   {_together(self.idle)}",
+            f"  other episodes  {shown} (each tool called once, random tokens)",
+            *self._remarks(),
+        ]
 
-    def _solved_lines(self) -> list[str]:
+    def _solved_line(self) -> str:
         if self.solved is None:
-            return []
+            return "the class has none (docs/demonstrations.md)"
+        return _together(self.solved) if self.solved else "has no solution for these rows"
+
+    def _remarks(self) -> list[str]:
+        """What may be wrong with the rewards, though it need not be."""
         if not self.solved:
-            return ["solve has no solution for the rows that were tried."]
-        played = ", ".join(
-            f"{each.reward:g} ({each.stop_reason} with message {each.messages})"
-            for each in self.solved
-        )
-        doubt = (
-            ""
-            if min(each.reward for each in self.solved) >= 1
-            else "; if an episode can earn more, solve must play that one"
-        )
-        return [f"Rewards of what solve plays: {played}{doubt}"]
+            return []
+        nothing = {each.row: each.reward for each in self.idle}
+        equal = sum(each.reward == nothing.get(each.row) for each in self.solved)
+        least = min(each.reward or 0.0 for each in self.solved)
+        remarks = []
+        if equal:
+            remarks.append(
+                f"warning: doing nothing earns as much as solve on {equal} of {len(self.solved)} "
+                "rows; a policy learns there to do nothing"
+            )
+        if least < 1:
+            remarks.append(
+                f"solve earns {least:g}; if an episode can earn more, solve must play that one"
+            )
+        return ["", *remarks] if remarks else []
+
+
+def _together(played: tuple[Played, ...]) -> str:
+    """The episodes in one line, in few words where they are alike."""
+    texts = [str(each) for each in played]
+    alike = len(texts) > 1 and len(set(texts)) == 1
+    return f"{texts[0]} on each of {len(texts)} rows" if alike else ", ".join(texts)
