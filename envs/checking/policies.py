@@ -63,7 +63,7 @@ def _check_reward(
     assert reward is not None, f"solve earned no reward: it is None {row}"
     if least is not None:
         assert reward >= least, (
-            f"solve earned a reward of {reward:g}; doing nothing {least:g} {row}"
+            f"solve earned a reward of {reward:g}; doing nothing earned {least:g} {row}"
         )
     best = max(others, default=reward)
     assert reward >= best, (

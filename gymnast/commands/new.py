@@ -37,12 +37,16 @@ FILES = {
 }
 _TEMPLATES = Path(__file__).parent / "package"
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
-_LONGEST = 40
+_LONGEST = 32
 _RULE = (
     f"a package's name is at most {_LONGEST} small letters, digits and single dashes or underscores"
     ", and begins with a letter"
 )
 _EXTRAS = "demo,lora"  # what train.yaml needs
+
+# What stands in the files where nobody knows where others find Gymnast.
+_CLONE = f"path/to/gymnast[{_EXTRAS}]"
+_VARIABLE = "${{ vars.GYMNAST }}  # a variable of the repository: git+https://..."
 
 
 @new.command(name="new", context_settings=HANDED_OVER)
@@ -52,7 +56,7 @@ def make_package(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Where pip finds Gymnast, as git+https://...; by default where this one came from.",
+            help="Where pip finds Gymnast, as git+https://...; by default where this one is from.",
         ),
     ] = None,
 ) -> None:
@@ -63,22 +67,19 @@ def make_package(
         raise ConfigError(
             f"--gymnast: must be a URL, such as git+https://... or file:///..., got {gymnast!r}"
         )
-    source = f" @ {gymnast}" if gymnast is not None else _source()
-    known = source is not None
+    source = _source() if gymnast is None else gymnast
     words |= {
-        "gymnast": f"gymnast[{_EXTRAS}]{source}" if known else f"path/to/gymnast[{_EXTRAS}]",
-        "workflow_gymnast": json.dumps(f"gymnast{source}")
-        if known
-        else "${{ vars.GYMNAST }}  # a variable of the repository: git+https://...",
+        "readme_gymnast": f"gymnast[{_EXTRAS}] @ {source}" if source else _CLONE,
+        "workflow_gymnast": json.dumps(f"gymnast @ {source}") if source else _VARIABLE,
     }
     _write(Path(name), words)
     say(f"{name}/ is a package with the environment {words['id']}")
     if words["module"] != name:
         say(f"its module is {words['module']}, as a module's name has no dashes")
-    if not known:
+    if source is None:
         say(
-            "where others find Gymnast is not known here: write it in README.md, and for the CI into "
-            "the variable GYMNAST of its repository; --gymnast URL does both"
+            "where others find Gymnast is not known here: write it in README.md and, for the CI, "
+            "into the variable GYMNAST of its repository; --gymnast URL does both"
         )
     say(f"to install it: pip install -e './{name}[test]'")
     say(f"to check it: gymnast check {words['id']}")
@@ -128,20 +129,20 @@ def _taken(name: str, module: str, cls: str) -> str | None:
 
 
 def _source() -> str | None:
-    """What follows Gymnast's name for pip, as this one was installed; None where others cannot."""
+    """Where pip found this Gymnast, and others find it as well; None where they do not."""
     try:
         text = distribution("gymnast").read_text("direct_url.json")
     except PackageNotFoundError:  # it runs without being installed
         return None
-    if text is None:  # from a package index
-        return ""
+    if text is None:  # from a folder of wheels, say
+        return None
     origin = json.loads(text)
     url, vcs = origin["url"], origin.get("vcs_info")
     if "dir_info" in origin:
         return _remote(urlsplit(url).path)
     if urlsplit(url).scheme == "file":
         return None
-    return f" @ {vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else f" @ {url}"
+    return f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else str(url)
 
 
 def _remote(folder: str) -> str | None:
@@ -154,7 +155,7 @@ def _remote(folder: str) -> str | None:
     parts = urlsplit(asked.stdout.strip())
     if parts.scheme != "https" or not parts.hostname:
         return None
-    return f" @ git+https://{parts.netloc.rpartition('@')[2]}{parts.path}"  # without a password
+    return f"git+https://{parts.netloc.rpartition('@')[2]}{parts.path}"  # without a password
 
 
 def _write(folder: Path, words: dict[str, str]) -> None:

@@ -58,14 +58,13 @@ def test_a_reward_below_1_is_asked_about(renderer: Renderer) -> None:
 
 def test_doing_nothing_that_earns_as_much_as_solve_is_told(renderer: Renderer) -> None:
     class Lit(Lamp):
-        """In the first of two rooms the light is on already."""
+        """In one room of two the light is on already."""
 
         def setup(self, row: Any) -> None:
-            self.light = "on" if "room 0" in row["prompt"] else "off"
+            self.light = "on" if row["prompt"].endswith(" 0.") else "off"
 
-        def __init__(self, renderer: Any = None, **settings: Any) -> None:
-            rows = [{"prompt": f"Make light in room {number}."} for number in range(2)]
-            super().__init__(renderer, rows=rows, **settings)
+        def sample_row(self, rng: Any) -> Any:
+            return {"prompt": f"Make light in room {rng.integers(2)}."}
 
     report = check_env(Lit(renderer))
     equal = [each.reward for each in report.idle].count(1.0)
@@ -93,7 +92,7 @@ def test_doing_nothing_goes_on_where_the_environment_does(renderer: Renderer) ->
     assert [(each.reward, each.messages) for each in report.idle] == [(-10.0, 4)] * 3
     assert report.solved is not None, "which earns less than 0, but more than doing nothing"
     assert [each.reward for each in report.solved] == [-1.0] * 3
-    assert report.rewards == (-10.0,), "the rewards of all its turns"
+    assert min(report.rewards) == -10.0, "the rewards of all its turns"
 
 
 def test_an_episode_that_cannot_be_judged_has_no_reward(renderer: Renderer) -> None:
@@ -115,18 +114,17 @@ def test_an_episode_that_cannot_be_judged_has_no_reward(renderer: Renderer) -> N
 
 def test_an_episode_that_breaks_while_nothing_is_done_is_no_reward_of_0(renderer: Renderer) -> None:
     class Torn(Lamp):
-        episodes = 0
-
-        def setup(self, row: Any) -> None:
-            super().setup(row)
-            Torn.episodes += 1
+        room = ""  # whose lamp breaks
 
         def respond(self, message: Any) -> Any:
-            if Torn.episodes > 8 and not message["content"]:
+            if self.row["prompt"] == self.room:
                 raise InfrastructureError("the bulb's server is gone")
 
-    with pytest.raises(InfrastructureError, match="the episode broke: .*the bulb's server is gone"):
-        check_env(Torn(renderer))
+    env = Torn(renderer)
+    env.reset(seed=2)
+    Torn.room = env.row["prompt"]
+    with pytest.raises(InfrastructureError, match=r"the episode broke: .*'s server is gone"):
+        check_env(env)
 
 
 def test_without_solve_doing_nothing_is_still_told(renderer: Renderer) -> None:
