@@ -139,7 +139,8 @@ ROOMS = {
         "trainers.reporting trainers.reporting.advice trainers.rollouts trainers.saving"
     ),
     "commands": (
-        "agents envs envs.environment sandboxes.backends trainers.base trainers.config "
+        "agents agents.loading envs envs.environment sandboxes.backends trainers.base "
+        "trainers.config "
         "trainers.conversations trainers.data trainers.demonstrations trainers.saving"
     ),
 }  # fmt: skip

@@ -155,8 +155,14 @@ def test_an_evaluation_says_the_whole_first_and_every_number_where_wanted(
 
 def test_environments_are_listed_with_what_they_are(gymnast: CommandLine) -> None:
     listed = gymnast("envs").output
-    assert "\ngymnasium:ID " in listed and "Play a game of Gymnasium's, by calls" in listed
-    assert "gymnast/Arithmetic-v0  Answer a question about two integers" in listed
+    assert re.search(
+        r"\ngymnasium:ID +Play a game of Gymnasium's, .*\n +gymnasium [\d.]+ is installed\n", listed
+    )
+    assert re.match(
+        r"gymnast/Arithmetic-v0  Answer a question about two integers.*\n"
+        r" +gymnast \d[\w.]+: /.*/builtin/arithmetic.py\n",
+        listed,
+    )
 
 
 def test_an_environment_is_checked_and_shown(gymnast: CommandLine) -> None:
@@ -310,11 +316,23 @@ def test_a_package_that_is_broken_does_not_break_the_lists(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torn\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[gymnast.environments]\ntorn/Shop-v0 = torn_shop:Shop\n"
+        "torn/Exits-v0 = torn_exits:Shop\ntorn/Malformed-v0 = no module\n"
+        "gymnast/Python-v0 = torn_exits:Shop\n"
         "[gymnast.sandboxes]\ntorn = torn_boxes:Box\n"
     )
+    (info.parent / "torn_exits.py").write_text("raise SystemExit(3)\n")
     monkeypatch.syspath_prepend(str(info.parent))
     for command, built_in in (("envs", "gymnast/Arithmetic-v0"), ("sandboxes", "local")):
         listed = gymnast(command)
         assert listed.code == 0 and built_in in listed.output
-        (line,) = [line for line in listed.output.splitlines() if line.startswith("torn")]
-        assert "does not work: " in line and "package 'torn' (entry point 'torn" in line
+        torn = [line for line in listed.output.splitlines() if line.startswith("torn")]
+        assert len(torn) == (3 if command == "envs" else 1)
+        for line in torn:
+            assert "does not work: " in line and "package 'torn' (entry point 'torn" in line
+    listed = gymnast("envs")
+    assert re.search(r"\ntorn/Exits-v0 .* SystemExit: 3\. Update .*\n +torn 1\.0\n", listed.output)
+    assert "  torn 1.0 registers this id too, in vain\n" in listed.output
+    assert gymnast("check", "gymnast/Arithmetic-v0").code == 0, "the others work"
+    ended = gymnast("check", "torn/Exits-v0")
+    assert (ended.code, ended.errors.count("\n")) == (2, 1)
+    assert "cannot be loaded: SystemExit: 3. Update the package, or uninstall it." in ended.errors
