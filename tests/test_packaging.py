@@ -22,6 +22,21 @@ def test_every_package_folder_is_listed() -> None:
     assert on_disk == set(setuptools["packages"])
 
 
+def test_every_file_that_is_no_module_is_listed() -> None:
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {"gymnast": "gymnast", **setuptools["package-dir"]}
+    listed = set()
+    for package, patterns in setuptools["package-data"].items():
+        root = max((each for each in folders if f"{package}.".startswith(f"{each}.")), key=len)
+        home = ROOT.joinpath(folders[root], *package.removeprefix(root).split("."))
+        listed |= {path for pattern in patterns for path in home.glob(pattern)}
+    tracked = subprocess.run(
+        ["git", "ls-files", *folders.values()], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    others = {ROOT / name for name in tracked.stdout.split() if not name.endswith(".py")}
+    assert others == listed
+
+
 def test_type_checkers_see_every_module() -> None:
     linked = {path.name for path in (ROOT / "typings/gymnast").iterdir()}
     core = {path.name for path in (ROOT / "gymnast").iterdir() if path.name != "__pycache__"}

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 import typer
 
-from gymnast.commands.options import HANDED_OVER, refuse_options
 from gymnast.commands.output import say
 from gymnast.errors import ConfigError
 
@@ -37,10 +36,11 @@ FILES = {
 }
 _TEMPLATES = Path(__file__).parent / "package"
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+_URL = re.compile(r"[a-z+]+://[^\s'\"]+")
 _LONGEST = 32
 _RULE = (
-    f"a package's name is at most {_LONGEST} small letters, digits and single dashes or underscores"
-    ", and begins with a letter"
+    f"a package's name is at most {_LONGEST} lowercase letters, digits and single dashes or "
+    "underscores, and begins with a letter"
 )
 _EXTRAS = "demo,lora"  # what train.yaml needs
 
@@ -49,7 +49,7 @@ _CLONE = f"path/to/gymnast[{_EXTRAS}]"
 _VARIABLE = "${{ vars.GYMNAST }}  # a variable of the repository: git+https://..."
 
 
-@new.command(name="new", context_settings=HANDED_OVER)
+@new.command(name="new")
 def make_package(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The package's, as dice-game.")],
     gymnast: Annotated[
@@ -61,9 +61,8 @@ def make_package(
     ] = None,
 ) -> None:
     """Make a package with an environment: its rows, solve, test, entry point and CI."""
-    refuse_options([name], ["--gymnast"], lambda _: None)
     words = _words(name)
-    if gymnast is not None and "://" not in gymnast:
+    if gymnast is not None and not _URL.fullmatch(gymnast):
         raise ConfigError(
             f"--gymnast: must be a URL, such as git+https://... or file:///..., got {gymnast!r}"
         )

@@ -69,7 +69,8 @@ def test_the_package_passes_its_own_test_and_the_check_once_it_is_installed(
     few = ["warmup.rows_per_step=2", "trainer.rows_per_step=2", "algorithm.group_size=2"]
     trained = gymnast("train", str(config), *short, *few, "sampling.max_new_tokens=4")
     assert trained.code == 0, trained.errors
-    sys.modules.pop("dice_game"), sys.modules.pop("dice_game.environment")
+    for name in ("dice_game", "dice_game.environment"):
+        sys.modules.pop(name)
 
 
 @pytest.mark.parametrize("name", ["dice-game", "x", LONGEST])
@@ -152,7 +153,7 @@ def test_it_says_where_others_find_gymnast(
     assert "into the variable GYMNAST of its repository; --gymnast URL does both" in made.output
 
 
-RULE = "a package's name is at most 32 small letters, digits and single dashes or underscores"
+RULE = "a package's name is at most 32 lowercase letters, digits and single dashes or underscores"
 REFUSED = {
     "DiceGame": f"is 'DiceGame'; {RULE}, and begins with a letter. Did you mean dice-game?",
     "my dice": f"is 'my dice'; {RULE}, and begins with a letter. Did you mean my-dice?",
@@ -187,12 +188,12 @@ def test_a_name_that_cannot_be_is_refused(gymnast: CommandLine, name: str) -> No
 
 
 def test_options_that_are_wrong_are_refused(gymnast: CommandLine) -> None:
-    assert gymnast("new", "lone", "--gymnast", "gymnast").errors == (
-        "error: --gymnast: must be a URL, such as git+https://... or file:///..., got 'gymnast'\n"
-    )
-    assert gymnast("new", "--gymnas", "lone").errors.startswith(
-        "error: --gymnas: there is no such option; did you mean --gymnast?"
-    )
+    for url in ("gymnast", "https://a b", "git+https://a'b"):
+        assert gymnast("new", "lone", "--gymnast", url).errors == (
+            "error: --gymnast: must be a URL, such as git+https://... or file:///..., got "
+            f"{url!r}\n"
+        )
+    assert "No such option: --force" in gymnast("new", "lone", "--force").errors
     assert "Missing argument 'NAME'" in gymnast("new").errors
     assert not Path("lone").exists()
 
