@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint
 from typing import NamedTuple
 
-from gymnast import __version__
+import gymnast
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.registry import ENVIRONMENTS, SCHEMES, find, registered
 from gymnast.errors import first_line
@@ -49,7 +49,7 @@ def _environment(name: str) -> Listed:
     if not ENVIRONMENTS.is_builtin(name):
         return Listed(name, text, tuple(f"{_distribution(p)}: {_file(cls)}" for p in points))
     hidden = [f"{_distribution(point)} registers this id too, in vain" for point in points]
-    return Listed(name, text, (f"gymnast {__version__}: {_file(cls)}", *hidden))
+    return Listed(name, text, (f"gymnast {gymnast.__version__}: {_file(cls)}", *hidden))
 
 
 def _adapter(module_name: str) -> Listed:
