@@ -332,7 +332,7 @@ def test_a_package_that_is_broken_does_not_break_the_lists(
     listed = gymnast("envs")
     assert re.search(r"\ntorn/Exits-v0 .* SystemExit: 3\. Update .*\n +torn 1\.0\n", listed.output)
     assert "  torn 1.0 registers this id too, in vain\n" in listed.output
-    assert gymnast("check", "gymnast/Arithmetic-v0").code == 0, "the others work"
+    assert gymnast("train", "run.yaml", "trainer.steps=1", "evaluation.rows=0").code == 0
     ended = gymnast("check", "torn/Exits-v0")
     assert (ended.code, ended.errors.count("\n")) == (2, 1)
     assert "cannot be loaded: SystemExit: 3. Update the package, or uninstall it." in ended.errors

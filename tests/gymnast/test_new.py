@@ -84,6 +84,16 @@ def test_its_files_are_clean_for_ruff_and_mypy(gymnast: CommandLine, name: str) 
         run("mypy", "--strict", "--cache-dir", "mypy", *files, MYPYPATH=types)
 
 
+def test_git_ignores_none_of_its_files(gymnast: CommandLine) -> None:
+    for name in ("build", "dist", "runs"):
+        gymnast("new", name)
+        git = ["git", "-C", name]
+        subprocess.run([*git, "init", "--quiet"], check=True)
+        subprocess.run([*git, "add", "."], check=True)
+        added = subprocess.run([*git, "ls-files"], capture_output=True, text=True, check=True)
+        assert len(added.stdout.splitlines()) == len(FILES)
+
+
 def test_a_file_of_the_package_is_checked_before_it_is_installed(gymnast: CommandLine) -> None:
     gymnast("new", "lone")
     assert gymnast("check", "lone/src/lone/environment.py:Lone").code == 0
