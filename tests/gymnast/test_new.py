@@ -85,7 +85,7 @@ def test_its_files_are_clean_for_ruff_and_mypy(gymnast: CommandLine, name: str) 
 
 
 def test_git_ignores_none_of_its_files(gymnast: CommandLine) -> None:
-    for name in ("build", "dist", "runs"):
+    for name in ("dist", "runs"):
         gymnast("new", name)
         git = ["git", "-C", name]
         subprocess.run([*git, "init", "--quiet"], check=True)
