@@ -39,19 +39,17 @@ def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_two_packages_register_is_listed_with_both(kit: Path) -> None:
-    (quiet,) = [each for each in environments() if each.name == "kit/Quiet-v0"]
-    assert "does not work: environment 'kit/Quiet-v0' is registered by package" in quiet.text
-    assert sorted(quiet.origins) == ["kit 1.5", "other-kit 1.5"]
+def test_environments_of_packages_are_listed_with_where_they_come_from(kit: Path) -> None:
+    listed = {each.name: each for each in environments()}
+    both = listed["kit/Quiet-v0"]
+    assert "does not work: environment 'kit/Quiet-v0' is registered by package" in both.text
+    assert sorted(both.origins) == ["kit 1.5", "other-kit 1.5"]
+    assert listed["kit/Made-v0"].origins[0].startswith("kit 1.5: ")
 
-
-def test_a_class_without_a_docstring_or_a_file_is_listed(kit: Path) -> None:
-    made = {each.name: each for each in environments()}
-    file = kit / "installed_kit.py"
-    assert made["kit/Made-v0"].origins[0].startswith("kit 1.5: ")
     (kit / "other_kit-1.5.dist-info" / "entry_points.txt").unlink()
     (quiet,) = [each for each in environments() if each.name == "kit/Quiet-v0"]
-    assert quiet.text == "(its class has no docstring)" and quiet.origins == (f"kit 1.5: {file}",)
+    assert quiet.text == "(its class has no docstring)"
+    assert quiet.origins == (f"kit 1.5: {kit / 'installed_kit.py'}",)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
