@@ -36,7 +36,7 @@ def run(*command: str, cwd: Path | str = ".", **variables: str) -> str:
 def installed(package: Path, folder: Path) -> str:
     """Install a package into a folder, without an index; returns the folder."""
     offline = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
-    run("pip", "install", *offline, "--target", str(folder), str(package))
+    run("pip", "install", *offline, "--target", str(folder), str(package.resolve()))
     return str(folder)
 
 
