@@ -18,6 +18,7 @@ messages), `environment/context.py` (its tokens). The rooms, from the bottom up:
 
 from gymnast.envs import rubrics
 from gymnast.envs.checking.check import check_env
+from gymnast.envs.compose import compose
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.environment.solution import can_solve
 from gymnast.envs.records.assistant import call
@@ -43,6 +44,7 @@ __all__ = [
     "call",
     "can_solve",
     "check_env",
+    "compose",
     "make",
     "register",
     "registered",

@@ -258,6 +258,11 @@ class HookCalls:
         with self.blame("prepare_sandbox").of_what_raises():
             self.hooks.prepare_sandbox(box)
 
+    @property
+    def thread(self) -> EpisodeThread:
+        """Runs what is not `async` in the environment's episodes."""
+        return self._thread
+
     def is_default(self, hook: str) -> bool:
         """Whether no subclass overrides a hook."""
         return getattr(getattr(self.hooks, hook), "__func__", None) is vars(Hooks)[hook]
