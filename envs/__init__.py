@@ -21,6 +21,7 @@ from gymnast.envs.checking.check import check_env
 from gymnast.envs.compose import compose
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.environment.solution import can_solve
+from gymnast.envs.mixture import Mixture, MixtureOrder
 from gymnast.envs.records.assistant import call
 from gymnast.envs.records.episode import CallRecord, Episode, Outcome, ToolError, Turn
 from gymnast.envs.records.score import Score
@@ -36,6 +37,8 @@ __all__ = [
     "CallRecord",
     "Environment",
     "Episode",
+    "Mixture",
+    "MixtureOrder",
     "Outcome",
     "Renderer",
     "Score",

@@ -293,7 +293,7 @@ def test_one_box_is_shared_and_different_ones_are_refused() -> None:
         @tool
         async def look(self) -> str:
             """Look."""
-            return str(await self.sandbox.aread_file("of_boxed", text=True))
+            return (await self.sandbox.aread_file("of_boxed")).decode()
 
     with pytest.raises(ConfigError, match=r"Boxed and Other have different sandbox_spec"):
         compose(Boxed, Other)

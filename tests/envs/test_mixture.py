@@ -1,0 +1,168 @@
+"""Mixture: several environments as one, and the order in which they come."""
+
+import asyncio
+import copy
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gymnast.envs import Environment, Mixture, MixtureOrder, Renderer, can_solve, tool
+from gymnast.errors import ConfigError, DataError
+from gymnast.trainers.conversations.play import play_solution
+
+WEIGHTS = st.dictionaries(
+    st.sampled_from("abcdef"), st.floats(0.01, 100.0), min_size=1, max_size=6
+)
+
+
+@given(WEIGHTS, st.integers(0, 2**62), st.integers(0, 3000))
+@settings(max_examples=60, deadline=None)
+def test_the_order_is_seeded_and_has_any_place_at_hand(
+    weights: dict[str, float], seed: int, start: int
+) -> None:
+    order = MixtureOrder(weights, seed=seed)
+    whole = [order[position] for position in range(start + 100)]
+    resumed = MixtureOrder(weights, seed=seed)
+    assert [resumed[position] for position in range(start, start + 100)] == whole[start:]
+    seen: Counter[str] = Counter()
+    for name, before in whole:  # each environment's rows come in their order, none is left out
+        assert before == seen[name]
+        seen[name] += 1
+
+
+@given(WEIGHTS, st.integers(0, 2**62), st.integers(1, 4000))
+@settings(max_examples=60, deadline=None)
+def test_shares_are_close_to_the_weights(
+    weights: dict[str, float], seed: int, length: int
+) -> None:
+    order = MixtureOrder(weights, seed=seed)
+    counts = Counter(order[position][0] for position in range(length))
+    total = sum(weights.values())
+    for name, weight in weights.items():
+        blocks = length // 64  # which each have a share within 2 of the weight's
+        rest = length - 64 * blocks
+        assert abs(counts[name] - length * weight / total) <= 2 * blocks**0.5 * 3 + 2 + rest
+
+
+def test_orders_of_two_seeds_differ_and_weights_need_not_add_up_to_1() -> None:
+    first, second = (MixtureOrder({"a": 1, "b": 1}, seed=seed) for seed in (0, 1))
+    assert [first[n] for n in range(64)] != [second[n] for n in range(64)]
+    counts = Counter(MixtureOrder({"a": 30, "b": 10}, seed=0)[n][0] for n in range(6400))
+    assert counts["a"] == pytest.approx(4800, abs=30)
+
+
+class Sum(Environment):
+    """A sum."""
+
+    def setup(self, row: Any) -> Any:
+        self.noted = "sum"
+        return [{"role": "user", "content": f"{row['a']} + {row['b']}?"}]
+
+    @tool
+    def add(self, a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    def sample_row(self, rng: np.random.Generator) -> Any:
+        return {"a": int(rng.integers(100)), "b": int(rng.integers(100))}
+
+    def reward(self, episode: Any) -> float:
+        return 1.0
+
+    def solve(self, row: Any) -> Any:
+        return [str(row["a"] + row["b"])]
+
+
+class Echo(Environment):
+    """Say it again."""
+
+    cleaned = 0
+
+    def cleanup(self) -> None:
+        self.cleaned += 1
+
+    def reward(self, episode: Any) -> float:
+        return -1.0
+
+
+ECHO = [{"prompt": f"Say {n}."} for n in range(3)]
+
+
+class EchoOfRows(Echo):
+    def sample_row(self, rng: np.random.Generator) -> Any:
+        return ECHO[int(rng.integers(3))]
+
+
+def test_a_row_says_which_environment_plays_it(renderer: Renderer) -> None:
+    env = Mixture({Sum: 3, Echo: 1}, renderer, max_turns=2)
+    assert env.weights == {"Sum": 3.0, "Echo": 1.0}
+    ids, info = env.reset(seed=0, options={"row": {"environment": "Sum", "a": 3, "b": 4}})
+    assert env.messages[-1]["content"] == "3 + 4?" and env.playing == "Sum"
+    assert [each["function"]["name"] for each in env.tools] == ["add"]
+    assert renderer.tokenizer.decode(ids).count("3 + 4?") == 1
+    *_, reward, terminated, _, info = env.step(info["stop_ids"][:1])
+    assert (reward, terminated) == (1.0, True)
+    assert info["metrics"]["environments/Sum/episodes"] == 1.0
+    env.reset(options={"row": {"environment": "Echo", "prompt": "Say 1."}})
+    assert env.tools == [] and env.row["prompt"] == "Say 1."
+    env.reset(options={"row": {"environment": "Sum", "a": 1, "b": 1}})
+    assert env.members["Echo"].cleaned == 1  # type: ignore[attr-defined]
+    env.close()
+
+
+def test_without_a_row_one_is_drawn_by_the_weights() -> None:
+    env = Mixture({Sum: 3, EchoOfRows: 1})
+
+    async def names() -> list[str]:
+        await env.areset(seed=5)
+        found = [env.playing]
+        for _ in range(199):
+            await env.areset()
+            found.append(env.playing)
+        return found
+
+    first, second = asyncio.run(names()), asyncio.run(names())
+    assert first == second
+    assert 120 < Counter(first)["Sum"] < 180
+    assert env.row["environment"] == env.playing
+
+
+def test_a_row_that_names_none_says_which_there_are() -> None:
+    env = Mixture({Sum: 3, Echo: 1})
+    with pytest.raises(DataError, match=r"'environment' is 'Sun'.*Did you mean 'Sum'.*Sum, Echo"):
+        env.reset(options={"row": {"environment": "Sun"}})
+    with pytest.raises(DataError, match=r"no 'environment'.*its columns: prompt"):
+        env.reset(options={"row": {"prompt": "x"}})
+
+
+def test_environments_of_one_class_have_names_of_their_own() -> None:
+    env = Mixture({Sum: 1}, names=["sums"])
+    assert list(env.members) == ["sums"]
+    with pytest.raises(ConfigError, match="names must be one for each of 2"):
+        Mixture({Sum: 1, Echo: 1}, names=["sums"])
+    with pytest.raises(ConfigError, match=r"weight of Echo must be a number > 0, got 0"):
+        Mixture({Sum: 1, Echo: 0})
+    with pytest.raises(ConfigError, match="letters"):
+        Mixture({Sum: 1}, names=["a/b"])
+    with pytest.raises(ConfigError, match="empty"):
+        Mixture({})
+
+
+def test_solutions_are_those_of_the_environment_that_plays() -> None:
+    env = Mixture({Sum: 3, Echo: 1})
+    assert can_solve(env)
+    row = {"environment": "Sum", "a": 1, "b": 2}
+    assert asyncio.run(play_solution(env, row, seed=0)).messages[-1]["content"] == "3"
+
+
+def test_a_copy_goes_on_by_itself() -> None:
+    env = Mixture({Sum: 3, Echo: 1})
+    env.reset(options={"row": {"environment": "Sum", "a": 1, "b": 2}})
+    other = copy.deepcopy(env)
+    env.reset(options={"row": {"environment": "Echo", "prompt": "x"}})
+    outcome = asyncio.run(other.act({"role": "assistant", "content": "3"}))
+    assert outcome.reward == 1.0 and other.playing == "Sum"
