@@ -15,8 +15,9 @@ from gymnast.trainers.base.settings import RunSettings, check_sampling
 from gymnast.trainers.cluster.ray_workers import find_workers
 from gymnast.trainers.config.environments import (
     chat_template_text,
-    find_environment,
     find_environments,
+    own_environments,
+    parts_of,
 )
 from gymnast.trainers.config.files import load_config, save_config
 from gymnast.trainers.config.resuming import check_output_folder, check_same_run
@@ -69,9 +70,9 @@ def build_trainer(
     if config.output_dir is not None:
         _enter(Path(config.output_dir), config, resume=resume)
     tokenizer = load_tokenizer(config.model.name, chat_template=template)
-    environment = find_environment(config.environment)
     teacher, sampling = config.algorithm.make().teacher, config.sampling.make()
-    check_teacher(teacher, tokenizer, environment, temperature=sampling.temperature)
+    for environment in own_environments(config):
+        check_teacher(teacher, tokenizer, environment, temperature=sampling.temperature)
     task = prepare_task(config, tokenizer, _longest_context(config, tokenizer))
     warmup = prepare_warmup(config, task)
     lora = config.model.lora
@@ -94,7 +95,7 @@ def build_trainer(
             warmup=warmup,
             observer=observer,
         )
-    trainer.longest_episode = int(config.environment.settings.get("context_length", 0))
+    trainer.longest_episode = _longest_episode(config)
     if resume and config.output_dir is not None and trainer.accelerator.is_main_process:
         save_config(config, Path(config.output_dir) / CONFIG_FILE)
     return trainer
@@ -115,13 +116,20 @@ def _longest_context(config: RunConfig, tokenizer: Any) -> int | None:
             max_staleness=config.trainer.max_staleness,
             **settings,
         )
-    longest = config.environment.settings.get("context_length")
-    if agent is not None and isinstance(longest, int) and longest > agent:
+    longest = _longest_episode(config)
+    if agent is not None and longest > agent:
         raise ConfigError(
             f"environment.context_length: must be <= {agent}, the longest context of the servers "
             f"that sample, got {longest}; lower it, or start them with --max-model-len {longest}"
         )
     return own if agent is None or (own is not None and own < agent) else agent
+
+
+def _longest_episode(config: RunConfig) -> int:
+    """The longest `context_length` of the run's environments; 0 where one has none set."""
+    sections = parts_of(config.environment).values()
+    lengths = [int(section.settings.get("context_length", 0)) for section in sections]
+    return max(lengths) if all(lengths) else 0
 
 
 def _check_adapters(config: RunConfig) -> None:

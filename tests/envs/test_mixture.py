@@ -14,9 +14,7 @@ from gymnast.envs import Environment, Mixture, MixtureOrder, Renderer, can_solve
 from gymnast.errors import ConfigError, DataError
 from gymnast.trainers.conversations.play import play_solution
 
-WEIGHTS = st.dictionaries(
-    st.sampled_from("abcdef"), st.floats(0.01, 100.0), min_size=1, max_size=6
-)
+WEIGHTS = st.dictionaries(st.sampled_from("abcdef"), st.floats(0.01, 100.0), min_size=1, max_size=6)
 
 
 @given(WEIGHTS, st.integers(0, 2**62), st.integers(0, 3000))
@@ -36,9 +34,7 @@ def test_the_order_is_seeded_and_has_any_place_at_hand(
 
 @given(WEIGHTS, st.integers(0, 2**62), st.integers(1, 4000))
 @settings(max_examples=60, deadline=None)
-def test_shares_are_close_to_the_weights(
-    weights: dict[str, float], seed: int, length: int
-) -> None:
+def test_shares_are_close_to_the_weights(weights: dict[str, float], seed: int, length: int) -> None:
     order = MixtureOrder(weights, seed=seed)
     counts = Counter(order[position][0] for position in range(length))
     total = sum(weights.values())

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ValidationError
 from gymnast.errors import ConfigError, GymnastError, ModelError
 from gymnast.trainers.base.key_hints import unknown_key
 
-# The error type of a name that means nothing; the message, its context's `why`, is a whole one.
+# The error type of a name that means nothing; the message, its context's `why`, is a whole one. It
+# may be of a `key` of the section where it was found.
 NAMED = "named"
 
 # By pydantic's error type; {names} are filled from the error's context.
@@ -78,7 +79,8 @@ def _sentence(problem: Mapping[str, Any], model: type[BaseModel]) -> str:
     if kind == "missing":
         return f"{field}: is required"
     if kind == NAMED:
-        return f"{field}: {problem['ctx']['why']}"
+        key = problem["ctx"].get("key")
+        return f"{field}{f'.{key}' if key else ''}: {problem['ctx']['why']}"
     if kind == "extra_forbidden":
         return _unknown_key(problem["loc"], model)
     rule = _RULES.get(kind)

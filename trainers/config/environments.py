@@ -1,24 +1,35 @@
 """An environment that a config names: found, its settings checked, and made with its renderer."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gymnast.envs import Environment, Renderer, make
+import gymnasium
+
+from gymnast.envs import Environment, Renderer, compose, make
 from gymnast.envs.registry import check_constructor, check_names, find, setting_names
 from gymnast.errors import (
     ConfigError,
     TemplateError,
+    ToolDefinitionError,
     UnknownEnvironment,
 )
-from gymnast.lookup import nearest
+from gymnast.lookup import Names, nearest
 from gymnast.trainers.base.key_hints import meant_elsewhere
 from gymnast.trainers.config.sections import ModelSection, RunConfig, run_keys
-from gymnast.trainers.config.task_sections import EnvironmentSection
+from gymnast.trainers.config.task_sections import EnvironmentSection, OneEnvironment
 from gymnast.trainers.data.input_paths import shown_path
 
 MakeEnvironment = Callable[[], Environment]
+
+WRAPPERS: Names[type[gymnasium.Wrapper[Any, Any, Any, Any]]] = Names(
+    "wrapper",
+    "gymnast.wrappers",
+    {name: f"gymnasium.wrappers:{name}" for name in gymnasium.wrappers.__all__},
+    base=gymnasium.Wrapper,
+    wanted="subclass of gymnasium.Wrapper",
+)
 
 
 def find_environments(config: RunConfig) -> None:
@@ -29,32 +40,100 @@ def find_environments(config: RunConfig) -> None:
         ConfigError: It takes no such setting, or says no states to an algorithm that needs them.
         ToolDefinitionError: One of its tools cannot be described.
     """
-    environment = find_environment(config.environment)
-    if config.algorithm.make().compares_states and not _says_states(environment):
-        raise ConfigError(
-            f"algorithm: {config.algorithm.estimator or config.algorithm.name} compares turns that "
-            f"acted in equal states, and {environment.__name__} does not say what its turns act "
-            "in; override its hook turn_state, or choose turn_level, which needs no states"
-        )
+    for cls in own_environments(config):
+        if config.algorithm.make().compares_states and not _says_states(cls):
+            raise ConfigError(
+                f"algorithm: {config.algorithm.estimator or config.algorithm.name} compares turns "
+                f"that acted in equal states, and {cls.__name__} does not say what its turns act "
+                "in; override its hook turn_state, or choose turn_level, which needs no states"
+            )
+    find_wrappers(config.environment)
     for name, section in config.evaluation.environments.items():
-        find_environment(section, name)
+        find_environment(section, place_of(name))
 
 
-def find_environment(section: EnvironmentSection, name: str | None = None) -> type[Environment]:
+def own_environments(config: RunConfig) -> list[type[Environment]]:
+    """The classes of a run's own environment: several where it is a mixture.
+
+    Raises:
+        UnknownEnvironment: There is no such environment.
+        ConfigError: It takes no such setting.
+    """
+    return [find_environment(each, place) for place, each in parts_of(config.environment).items()]
+
+
+def parts_of(section: EnvironmentSection) -> dict[str, OneEnvironment]:
+    """The environments that a section names, by their dotted keys.
+
+    The settings beside `mixture` are those of all of its environments that have not their own.
+    """
+    if not section.mixture:
+        return {"environment": section}
+    return {
+        f"environment.mixture.{number}": entry.model_copy(
+            update={k: v for k, v in section.settings.items() if k not in entry.settings}
+        )
+        for number, entry in enumerate(section.mixture)
+    }
+
+
+def find_environment(section: OneEnvironment, place: str = "environment") -> type[Environment]:
     """The class that a section names; raises as `find_environments`.
 
     Args:
         section: The environment's.
-        name: That of a further environment to evaluate in; None for the run's own.
+        place: Its dotted key.
     """
     try:
-        cls = find(section.id)
+        cls = find(section.id) if section.id is not None else _composed(section, place)
     except UnknownEnvironment as error:
-        if name is None:
+        if place == "environment" and section.id is not None:
             raise
-        raise UnknownEnvironment(f"{place_of(name)}: {error}") from error
-    _check_settings(cls, section.settings, place_of(name))
+        raise UnknownEnvironment(f"{place}: {error}") from error
+    _check_settings(cls, section.settings, place)
     return cls
+
+
+def _composed(section: OneEnvironment, place: str) -> type[Environment]:
+    try:
+        return compose(*section.compose)
+    except (ConfigError, ToolDefinitionError) as error:
+        raise type(error)(f"{place}.{error}") from error
+
+
+def find_wrappers(section: EnvironmentSection) -> list[Callable[[Any], Any]]:
+    """The wrappers that a section names, each with its settings.
+
+    Raises:
+        ConfigError: There is no such wrapper.
+    """
+    found: list[Callable[[Any], Any]] = []
+    for number, wrapper in enumerate(section.wrappers):
+        cls = WRAPPERS.find(wrapper.id, f"environment.wrappers.{number}.id")
+        place = f"environment.wrappers.{number}"
+        found.append(partial(_wrapped, place, cls, wrapper.model_extra or {}))
+    return found
+
+
+def _wrapped(place: str, wrapper: type, settings: dict[str, Any], env: Any) -> Any:
+    try:
+        return wrapper(env, **settings)
+    except Exception as error:
+        raise ConfigError(
+            f"{place}: {wrapper.__name__} cannot be made with {settings!r:.200}: {error}"
+        ) from error
+
+
+def wrapped(make_env: MakeEnvironment, wrappers: Sequence[Callable[[Any], Any]]) -> Any:
+    """A function that makes an environment and wraps it, the first wrapper innermost."""
+    return partial(_make_wrapped, make_env, tuple(wrappers)) if wrappers else make_env
+
+
+def _make_wrapped(make_env: MakeEnvironment, wrappers: Sequence[Callable[[Any], Any]]) -> Any:
+    env: Any = make_env()
+    for wrap in wrappers:
+        env = wrap(env)
+    return env
 
 
 def _says_states(environment: type[Environment]) -> bool:
@@ -63,9 +142,9 @@ def _says_states(environment: type[Environment]) -> bool:
     return any(getattr(environment, name) is not getattr(Environment, name) for name in names)
 
 
-def place_of(name: str | None) -> str:
-    """The dotted key of an environment's section: the run's own, or a further one by name."""
-    return "environment" if name is None else f"evaluation.environments.{name}"
+def place_of(name: str) -> str:
+    """The dotted key of a further environment to evaluate in."""
+    return f"evaluation.environments.{name}"
 
 
 def _check_settings(cls: type[Environment], settings: Iterable[str], place: str) -> None:
@@ -83,8 +162,8 @@ def _check_settings(cls: type[Environment], settings: Iterable[str], place: str)
 
 
 def environment_maker(
-    section: EnvironmentSection,
-    name: str | None,
+    section: OneEnvironment,
+    place: str,
     model: ModelSection,
     renderer: Renderer,
     model_context_length: int | None,
@@ -93,7 +172,7 @@ def environment_maker(
 
     Args:
         section: The environment's.
-        name: That of a further environment to evaluate in; None for the run's own.
+        place: Its dotted key.
         model: The model's section.
         renderer: What all environments share.
         model_context_length: How many tokens the model was made for; None: any number.
@@ -103,18 +182,18 @@ def environment_maker(
         ConfigError: It takes no such setting, or its context is longer than the model's, or
             neither has one.
     """
-    cls, settings = find_environment(section, name), section.settings
+    cls, settings = find_environment(section, place), section.settings
     if settings.get("context_length") is None:
         settings["context_length"] = model_context_length
     longest = settings["context_length"]
     if longest is None:
         raise ConfigError(
-            f"{place_of(name)}.context_length: must be set, since {model.name} has no longest "
+            f"{place}.context_length: must be set, since {model.name} has no longest "
             "context of its own: how many tokens an episode has at most"
         )
     if model_context_length is not None and longest > model_context_length:
         raise ConfigError(
-            f"{place_of(name)}.context_length: must be <= {model_context_length}, the context "
+            f"{place}.context_length: must be <= {model_context_length}, the context "
             f"that {model.name} was made for, got {longest}"
         )
     return partial(make, cls, renderer, **settings)

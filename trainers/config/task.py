@@ -3,12 +3,20 @@
 Everything is made and tried here before any weights are loaded.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gymnast.trainers.config.environments import MakeEnvironment, environment_maker, make_renderer
+from gymnast.trainers.config.environments import (
+    MakeEnvironment,
+    environment_maker,
+    find_wrappers,
+    make_renderer,
+    place_of,
+    wrapped,
+)
+from gymnast.trainers.config.mixtures import prepare_mixture
 from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.config.task_rows import (
     evaluation_environment,
@@ -17,7 +25,7 @@ from gymnast.trainers.config.task_rows import (
     try_rows,
 )
 from gymnast.trainers.config.worked_rows import has_rows, with_worked_rows
-from gymnast.trainers.data.rows import Row, RowSource
+from gymnast.trainers.data.rows import Row, RowSource, Split
 from gymnast.trainers.data.step_rows import step_rows
 from gymnast.trainers.evaluation.evaluation import EvaluationEnvironment
 from gymnast.trainers.evaluation.tags import check_tags, tag_expressions
@@ -63,9 +71,24 @@ def prepare_task(config: RunConfig, tokenizer: Any, model_context_length: int | 
     )
     others: dict[str, EvaluationEnvironment] = {}
     for name, section in config.evaluation.environments.items():
-        others[name] = evaluation_environment(config, name, maker(section, name))
-    make_env = maker(config.environment, None)
+        others[name] = evaluation_environment(config, name, maker(section, place_of(name)))
     excluded = [row for other in others.values() for row in other.rows]
+    if config.environment.mixture:
+        make_env, rows = prepare_mixture(config, maker, excluded)
+    else:
+        make_env, rows = _prepare_alone(config, maker(config.environment, "environment"), excluded)
+    make_env = wrapped(make_env, find_wrappers(config.environment))
+    settings = config.trainer
+    step_rows(rows.training, settings, settings.rows_per_step, config.seed, "trainer.")  # checks
+    row_sets = [rows.evaluation, *(other.rows for other in others.values())]
+    check_tags(row_sets, tag_expressions(config.evaluation.by))
+    return RunTask(make_env, rows.training, rows.evaluation, others)
+
+
+def _prepare_alone(
+    config: RunConfig, make_env: MakeEnvironment, excluded: Sequence[Row]
+) -> tuple[MakeEnvironment, Split]:
+    """The one environment of a run and its rows, of which one is tried."""
     rows = split_rows(config, make_env, excluded)
     env = make_env()
     own_kind = config.data is not None and has_rows(type(env))  # which its `solve` surely knows
@@ -76,8 +99,4 @@ def prepare_task(config: RunConfig, tokenizer: Any, model_context_length: int | 
         place="environment",
     )
     try_rows(config, make_env, rows)
-    settings = config.trainer
-    step_rows(rows.training, settings, settings.rows_per_step, config.seed, "trainer.")  # checks
-    row_sets = [rows.evaluation, *(other.rows for other in others.values())]
-    check_tags(row_sets, tag_expressions(config.evaluation.by))
-    return RunTask(make_env, rows.training, rows.evaluation, others)
+    return make_env, rows

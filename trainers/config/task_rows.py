@@ -25,6 +25,7 @@ from gymnast.trainers.config.task_sections import (
     DataSection,
     EvaluationEnvironmentSection,
     EvaluationSection,
+    MixtureEntry,
 )
 from gymnast.trainers.config.worked_rows import has_rows, with_worked_rows
 from gymnast.trainers.data.input_paths import shown_path
@@ -60,7 +61,14 @@ def split_rows(config: RunConfig, make_env: MakeEnvironment, excluded: Sequence[
     """
     data = config.data
     if data is None:
-        return _split_own(make_env(), config.evaluation, config.seed, excluded)
+        return split_own(
+            make_env(),
+            None,
+            config.evaluation.rows or 0,
+            seed=config.seed,
+            evaluation_seed=config.evaluation.seed,
+            excluded=excluded,
+        )
     training, evaluation = _load(data, make_env())
     return _split_data(training, evaluation, config.evaluation, config.seed, excluded)
 
@@ -73,10 +81,10 @@ def try_rows(config: RunConfig, make_env: MakeEnvironment, rows: Split) -> None:
         UserCodeError: The environment's own code raised.
     """
     data = config.data
-    source = config.environment.id if data is None else data.train
-    _try_an_episode(make_env, (rows.training.row(i) for i in range(ROWS_TRIED)), source)
+    source = config.environment.named if data is None else data.train
+    try_an_episode(make_env, (rows.training.row(i) for i in range(ROWS_TRIED)), source)
     if data is not None and data.evaluation is not None and rows.evaluation:
-        _try_an_episode(make_env, iter(rows.evaluation), data.evaluation)
+        try_an_episode(make_env, iter(rows.evaluation), data.evaluation)
 
 
 def _load(data: DataSection, env: Environment) -> tuple[Sequence[Row], Sequence[Row] | None]:
@@ -113,18 +121,38 @@ def _split_data(
     return Split(DatasetRows(training, seed=seed, excluded=[*chosen, *excluded]), chosen)
 
 
-def _split_own(
-    env: Environment, section: EvaluationSection, seed: int, excluded: Sequence[Row]
+def split_own(
+    env: Environment,
+    rows: Sequence[Row] | None,
+    count: int,
+    *,
+    seed: int,
+    evaluation_seed: int,
+    excluded: Sequence[Row],
+    place: str = "data.train",
 ) -> Split:
-    """Split the environment's own rows: made by its `sample_row`, or the list it has."""
-    count, own_seed = section.rows or 0, section.seed
-    if has_rows(type(env)):
-        return split_sampled(
-            row_sampler(env), count, seed=seed, evaluation_seed=own_seed, excluded=excluded
-        )
-    if env.rows is None:
-        raise _no_rows(env, "data.train")
-    return split_dataset(env.rows, count, seed=seed, evaluation_seed=own_seed, excluded=excluded)
+    """Split the rows of an environment: those given, those it makes, or the list that it has.
+
+    Args:
+        env: The environment.
+        rows: Its rows; None: its own.
+        count: How many evaluation rows.
+        seed: Of the training rows.
+        evaluation_seed: Of the evaluation rows.
+        excluded: More rows that are not trained on.
+        place: The dotted key that can name rows.
+
+    Raises:
+        ConfigError: It has no rows.
+        DataError: It does not have more rows than that.
+    """
+    seeds = {"seed": seed, "evaluation_seed": evaluation_seed}
+    if rows is None and has_rows(type(env)):
+        return split_sampled(row_sampler(env), count, excluded=excluded, **seeds)
+    rows = env.rows if rows is None else rows
+    if rows is None:
+        raise _no_rows(env, place)
+    return split_dataset(rows, count, excluded=excluded, **seeds)
 
 
 def evaluation_environment(
@@ -155,24 +183,34 @@ def evaluation_environment(
         own: Any = row_sampler(env)
         rows = sample_distinct(own, count, seed=evaluation.seed, key=f"{place}.rows")
     else:
-        own, source = _all_rows(section, place, env)
+        own, source = rows_of(section, place, env)
         count = section.rows or len(own)
         rows = choose(own, count, seed=evaluation.seed, key=f"{place}.rows", source=source)
         if has_rows(type(env)):
             own = row_sampler(env)
     make_env = with_worked_rows(make_env, own, rows, place=place, otherwise=rows)
-    _try_an_episode(make_env, iter(rows), place)
+    try_an_episode(make_env, iter(rows), place)
     return EvaluationEnvironment(make_env, rows)
 
 
-def _all_rows(
-    section: EvaluationEnvironmentSection, place: str, env: Environment
+def rows_of(
+    section: EvaluationEnvironmentSection | MixtureEntry, place: str, env: Environment
 ) -> tuple[Sequence[Row], str]:
-    """All rows of a further environment that does not make them, and where they come from."""
+    """All rows of an environment that does not make them, and where they come from.
+
+    Args:
+        section: The environment's.
+        place: Its dotted key.
+        env: The environment.
+
+    Raises:
+        ConfigError: It has none.
+        DataError: They cannot be read, or lack what the environment needs.
+    """
     if section.data is None:
         if env.rows is None:
             raise _no_rows(env, f"{place}.data")
-        return env.rows, section.id
+        return env.rows, section.named
     try:
         rows = load_rows(section.data, columns=section.columns, keep_columns=section.keep_columns)
         check_rows(rows, env, section.data)
@@ -241,8 +279,18 @@ def check_rows(rows: Sequence[Row], env: Environment, source: str) -> None:
             ) from error
 
 
-def _try_an_episode(make_env: MakeEnvironment, rows: Iterator[Row], source: str) -> None:
-    """Drive one episode with an empty answer, so that every hook has run once."""
+def try_an_episode(make_env: MakeEnvironment, rows: Iterator[Row], source: str) -> None:
+    """Drive one episode with an empty answer, so that every hook has run once.
+
+    Args:
+        make_env: Makes the environment.
+        rows: Of these, the first one whose prompt fits.
+        source: Where they are from, for messages.
+
+    Raises:
+        DataError: A row lacks what the environment needs, or no prompt fits.
+        UserCodeError: The environment's own code raised.
+    """
     env, too_long = make_env(), None
     try:
         for row in islice(rows, ROWS_TRIED):

@@ -1,6 +1,8 @@
 """The sections of a run's YAML that say what is played: `environment`, `data` and `evaluation`.
 
 environment: {id: gymnast/Arithmetic-v0, max_turns: 4, context_length: 1024}
+environment: {compose: [gymnast/Arithmetic-v0, "notes.py:Notebook"], max_turns: 4}
+environment: {mixture: [{id: gymnast/Arithmetic-v0, weight: 3}, {id: gymnast/Python-v0}]}
 data: {train: rows.jsonl, columns: {prompt: question.text, answer: answer}}
 evaluation:
   rows: 128
@@ -15,11 +17,20 @@ evaluation:
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Self, get_args, get_type_hints
 
 import jmespath
-from pydantic import AfterValidator, ConfigDict, Field, create_model
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
+from gymnast.trainers.base.config_errors import NAMED
 from gymnast.trainers.base.settings import (
     Count,
     Integer,
@@ -29,7 +40,7 @@ from gymnast.trainers.base.settings import (
     Settings,
     Text,
 )
-from gymnast.trainers.data.input_paths import BACKEND, CodeName, RowsName
+from gymnast.trainers.data.input_paths import BACKEND, CODES, CodeName, RowsName
 from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.types import Sampling
 
@@ -47,13 +58,30 @@ def _expressions(columns: dict[str, str]) -> dict[str, str]:
 Columns = Annotated[dict[str, str], AfterValidator(_expressions)]
 
 
-class EnvironmentSection(Settings):
-    """The environment. Further keys go to its constructor."""
+class WrapperSection(Settings):
+    """A wrapper of Gymnasium's. Further keys go to its constructor."""
 
     model_config = ConfigDict(extra="allow")
 
     id: CodeName
-    """A registered id, "scheme:name", "module:Class" or "path/to/file.py:Class"."""
+    """The name of one in `gymnasium.wrappers`, "module:Class" or "path/to/file.py:Class"."""
+
+
+def _by_id(given: Any) -> Any:
+    """A list whose entries may be the `id` alone."""
+    return [{"id": one} if isinstance(one, str) else one for one in given or ()]
+
+
+class OneEnvironment(Settings):
+    """An environment. Further keys go to its constructor."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: CodeName | None = None
+    """A registered id, "scheme:name", "module:Class" or "path/to/file.py:Class"; or else `compose`."""
+    compose: Annotated[list[str], CODES] = Field(default_factory=list)
+    """Several such names, in place of `id`: the first is the task, and each further one brings its
+    tools; see `gymnast.envs.compose`."""
     max_turns: Positive | None = None
     """Actions in an episode; the environment's own default when left out."""
     max_tokens: Positive | None = None
@@ -72,8 +100,57 @@ class EnvironmentSection(Settings):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the environment's constructor gets: every key that was given but the id."""
-        return {k: v for k, v in self.model_dump(exclude={"id"}).items() if v is not None}
+        """What the environment's constructor gets: every key that was given but those of ours."""
+        ours = {"id", "compose", *self._ours}
+        return {k: v for k, v in self.model_dump(exclude=ours).items() if v is not None}
+
+    @property
+    def named(self) -> str:
+        """What names the environment, for messages."""
+        return self.id or f"compose({', '.join(self.compose)})"
+
+    _ours: ClassVar[frozenset[str]] = frozenset()  # further keys that the constructor does not get
+    _ways: ClassVar[tuple[str, ...]] = ("id", "compose")
+
+    @model_validator(mode="after")
+    def _is_named_once(self) -> Self:
+        ways = [way for way in self._ways if getattr(self, way)]
+        if len(ways) == 1:
+            return self
+        why = "is required"
+        if ways:
+            why = f"cannot be set beside {ways[1]}: {' and '.join(ways)} each name an environment"
+        raise PydanticCustomError(NAMED, "{why}", {"why": why, "key": (ways or ["id"])[0]})
+
+
+class MixtureEntry(OneEnvironment):
+    """One environment of a mixture: the keys of `environment`, and these."""
+
+    weight: PositiveNumber = 1.0
+    """How often it is played, beside the weights of the others."""
+    name: Text | None = None
+    """What rows and metrics call it; the name of its class when left out."""
+    data: RowsName | None = None
+    """A file or hub dataset of rows; the environment's own rows when left out."""
+    columns: Columns | None = None
+    """Columns to add to the rows of `data`, as in the section `data`."""
+    keep_columns: bool = True
+    """Whether the other columns of `data` stay; else rows have `columns` alone."""
+
+    _ours = frozenset({"weight", "name", "data", "columns", "keep_columns"})
+
+
+class EnvironmentSection(OneEnvironment):
+    """The environment. Further keys go to its constructor."""
+
+    mixture: Annotated[list[MixtureEntry], BeforeValidator(_by_id)] = Field(default_factory=list)
+    """Several environments, in place of `id`: each row is played by one of them; see
+    docs/mixtures.md."""
+    wrappers: Annotated[list[WrapperSection], BeforeValidator(_by_id)] = Field(default_factory=list)
+    """Wrappers of Gymnasium's, the innermost first: names, or `{id: ..., **settings}`."""
+
+    _ours = frozenset({"mixture", "wrappers"})
+    _ways = ("id", "compose", "mixture")
 
 
 class DataSection(Settings):
@@ -97,7 +174,7 @@ class DataSection(Settings):
     """The subset of a hub dataset that has several."""
 
 
-class EvaluationEnvironmentSection(EnvironmentSection):
+class EvaluationEnvironmentSection(OneEnvironment):
     """A further environment to evaluate in: the keys of `environment`, and these."""
 
     rows: Positive | None = None
@@ -110,11 +187,7 @@ class EvaluationEnvironmentSection(EnvironmentSection):
     keep_columns: bool = True
     """Whether the other columns of `data` stay; else rows have `columns` alone."""
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the environment's constructor gets."""
-        ours = {"id", *EvaluationEnvironmentSection.__annotations__}
-        return {k: v for k, v in self.model_dump(exclude=ours).items() if v is not None}
+    _ours = frozenset({"rows", "data", "columns", "keep_columns"})
 
 
 def sampling_keys(*, optional: bool) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 from gymnast.envs.environment.solution import require_solve
 from gymnast.errors import InfrastructureError, NoSolution, PromptTooLong
 from gymnast.threads import run_blocking
-from gymnast.trainers.config.environments import find_environment
+from gymnast.trainers.config.environments import own_environments
 from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.config.task import RunTask
 from gymnast.trainers.conversations.play import play_solution
@@ -24,7 +24,8 @@ def check_demonstrations(config: RunConfig) -> None:
     if config.warmup is None:
         return
     if config.warmup.demonstrations == SOLVE:
-        require_solve(find_environment(config.environment), f"warmup.demonstrations: {SOLVE}")
+        for cls in own_environments(config):
+            require_solve(cls, f"warmup.demonstrations: {SOLVE}")
     else:
         check_file(config.warmup.demonstrations)
 

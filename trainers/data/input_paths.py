@@ -63,6 +63,7 @@ def _is_row_file(text: str) -> bool:
 CODE = Input(file_in, lambda _: True)
 BACKEND = Input(file_in, lambda _: True, key="backend")
 PART = Input(file_in, lambda _: True, key="name")
+CODES = Input(file_in, lambda _: True, key="*")
 TRACKERS = Input(file_in, lambda _: True, key="*")
 TEMPLATE = Input(_template_file, lambda _: True)
 MODEL = Input(_whole, _is_path)
@@ -112,7 +113,8 @@ class _Search:
         if inner is None:
             return value
         if isinstance(value, list):
-            return [self.section(v, inner, f"{place}.{i}.") for i, v in enumerate(value)]
+            entries = [_entry(entry, inner) for entry in value]
+            return [self.section(v, inner, f"{place}.{i}.") for i, v in enumerate(entries)]
         if get_origin(field.annotation) is dict and isinstance(value, dict):
             return {k: self.section(v, inner, f"{place}.{k}.") for k, v in value.items()}
         return self.section(value, inner, f"{place}.")
@@ -141,6 +143,11 @@ class _Search:
         elif not mark.surely(path) and not beside.exists():
             return value
         return f"{before}{beside}{rest}"
+
+
+def _entry(given: Any, model: type[BaseModel]) -> Any:
+    """An entry of a list of sections, which may be its `id` alone."""
+    return {"id": given} if isinstance(given, str) and "id" in model.model_fields else given
 
 
 def _mark(field: FieldInfo) -> Input | None:

@@ -1,0 +1,158 @@
+"""The mixture of a run: its environments, each with its rows, and the rows of the whole.
+
+Each environment's rows are its own (`data` of its entry, or those that it makes); or the run's
+`data` has the rows of all, and their column `environment` says which one plays each.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from gymnast.envs import Environment, Mixture
+from gymnast.envs.mixture import check_weights, named_row
+from gymnast.errors import ConfigError, DataError
+from gymnast.trainers.base.seeds import derive
+from gymnast.trainers.config.environments import MakeEnvironment, find_environment, parts_of
+from gymnast.trainers.config.sections import RunConfig
+from gymnast.trainers.config.task_rows import rows_of, split_own, try_an_episode
+from gymnast.trainers.config.task_sections import MixtureEntry, OneEnvironment
+from gymnast.trainers.config.worked_rows import has_rows, with_worked_rows
+from gymnast.trainers.data.mixture_rows import MixtureRows
+from gymnast.trainers.data.rows import Row, Split
+
+Maker = Callable[[OneEnvironment, str], MakeEnvironment]
+
+
+class _Part(NamedTuple):
+    """One environment of the mixture.
+
+    Attributes:
+        place: Its dotted key.
+        section: With the settings of all.
+        make_env: Makes it.
+    """
+
+    place: str
+    section: MixtureEntry
+    make_env: MakeEnvironment
+
+
+class MixtureTask(NamedTuple):
+    """What a run plays that has a mixture.
+
+    Attributes:
+        make_env: Makes the mixture.
+        rows: To train on, and to evaluate with.
+    """
+
+    make_env: Callable[[], Mixture]
+    rows: Split
+
+
+def weights_of(config: RunConfig) -> dict[str, float]:
+    """The weights of a run's mixture, by the names of its environments.
+
+    Raises:
+        ConfigError: Two have one name, or a name cannot be one.
+        UnknownEnvironment: There is no such environment.
+    """
+    named = []
+    for place, section in parts_of(config.environment).items():
+        assert isinstance(section, MixtureEntry)
+        name = section.name or find_environment(section, place).__name__
+        named.append((name, section.weight))
+    try:
+        return check_weights(named)
+    except ConfigError as error:
+        says = str(error).replace("(names=...)", "(name: ...)").removeprefix("Mixture: ")
+        raise ConfigError(f"environment.mixture: {says}") from error
+
+
+def prepare_mixture(config: RunConfig, maker: Maker, excluded: Sequence[Row]) -> MixtureTask:
+    """Make the environments and the rows of a mixture, and try one row of each.
+
+    Args:
+        config: The run.
+        maker: Gives what makes the environment of a section at a dotted key.
+        excluded: Rows of further environments, which are not trained on.
+
+    Raises:
+        ConfigError: A setting does not hold.
+        DataError: The rows cannot be read, or lack what the environment needs.
+        UserCodeError: An environment's own code raised.
+    """
+    weights = weights_of(config)
+    parts: dict[str, _Part] = {}
+    for name, (place, section) in zip(weights, parts_of(config.environment).items(), strict=True):
+        assert isinstance(section, MixtureEntry)
+        if section.settings.get("worked_turns") and config.data is not None:
+            raise ConfigError(
+                f"{place}.worked_turns: cannot be set where `data` has the rows of all "
+                "environments; name the rows of each in environment.mixture (data: ...)"
+            )
+        parts[name] = _Part(place, section, maker(section, place))
+    counts = _shares(config, weights)
+    held_out = _split_all(config, parts, counts, excluded)
+    evaluation = [row for split in held_out.values() for row in split.evaluation]
+    splits = _split_all(config, parts, counts, [*evaluation, *excluded])
+    makers = {}
+    for name, part in parts.items():
+        split = splits[name]
+        makers[name] = with_worked_rows(
+            part.make_env, split.training, [*evaluation, *excluded], place=part.place
+        )
+        source = part.section.data or part.section.named
+        try_an_episode(makers[name], (split.training.row(i) for i in range(20)), source)
+    sources = {name: split.training for name, split in splits.items()}
+    rows = MixtureRows(weights, sources, seed=config.seed)
+    named = [named_row(name, row) for name, split in splits.items() for row in split.evaluation]
+    return MixtureTask(partial(Mixture.of, weights, makers), Split(rows, named))
+
+
+def _split_all(
+    config: RunConfig,
+    parts: Mapping[str, _Part],
+    counts: Mapping[str, int],
+    excluded: Sequence[Row],
+) -> dict[str, Split]:
+    """The rows of each environment; each has an order of its own."""
+    splits = {}
+    for name, part in parts.items():
+        env, place = part.make_env(), f"{part.place}.data"
+        seed = derive(config.seed, "mixture", name)
+        rows = None
+        if part.section.data is not None or not has_rows(type(env)):
+            rows, _ = rows_of(part.section, part.place, env)
+        splits[name] = split_own(
+            env,
+            rows,
+            counts[name],
+            seed=seed,
+            evaluation_seed=config.evaluation.seed,
+            excluded=excluded,
+            place=place,
+        )
+    return splits
+
+
+def _shares(config: RunConfig, weights: Mapping[str, float]) -> dict[str, int]:
+    """How many of the evaluation rows each environment has: by the weights, and at least one.
+
+    Raises:
+        ConfigError: There are fewer rows than environments.
+    """
+    wanted = config.evaluation.rows or 0
+    if not wanted:
+        return dict.fromkeys(weights, 0)
+    if wanted < len(weights):
+        raise ConfigError(
+            f"evaluation.rows: must be >= {len(weights)}, one for each environment of the mixture, "
+            f"got {wanted}"
+        )
+    left = wanted - len(weights)
+    exact = {name: left * weight / sum(weights.values()) for name, weight in weights.items()}
+    shares = {name: 1 + int(number) for name, number in exact.items()}
+    rest = sorted(exact, key=lambda name: int(exact[name]) - exact[name])
+    for name in rest[: wanted - sum(shares.values())]:
+        shares[name] += 1
+    return shares
