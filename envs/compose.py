@@ -80,7 +80,9 @@ def compose(
         **_hooks(classes),
     }
     name = "With".join(cls.__name__ for cls in classes)
-    return type(classes[0])(name, (_Composed, classes[0]), members)
+    made: Any = type(classes[0])
+    composed: type[Environment] = made(name, (_Composed, classes[0]), members)
+    return composed
 
 
 class _Composed(Environment):
@@ -125,9 +127,9 @@ class _Composed(Environment):
 
     def _of(self, number: int, hook: str) -> Callable[..., Any]:
         """A hook of one of the classes, bound to its object."""
-        if number:
-            return getattr(self._parts[number - 1], hook)  # type: ignore[no-any-return]
-        return getattr(super(_Composed, self), hook)  # type: ignore[no-any-return]
+        whose = self._parts[number - 1] if number else super(_Composed, self)
+        function: Callable[..., Any] = getattr(whose, hook)
+        return function
 
     async def _call(self, number: int, hook: str, *arguments: Any) -> Any:
         """Call a hook of one of the classes: a sync one on the episode's thread."""
@@ -212,7 +214,7 @@ _ALL_RUN = {
 
 def _hooks(classes: Sequence[type[Environment]]) -> dict[str, Any]:
     """The hooks of the whole that a further class has a part in."""
-    first, *further = classes
+    further = classes[1:]
     members: dict[str, Any] = {}
     for hook, run in _ALL_RUN.items():
         if any(_has_own(cls, hook) for cls in further):

@@ -88,7 +88,7 @@ class Notes(Environment):
         return len(text)
 
     def turn_reward(self, turn: Any) -> float:
-        return 0.25 * sum(each.call.name == "write" for each in turn.calls)
+        return float(0.25 * sum(each.call.name == "write" for each in turn.calls))
 
     def metrics(self, episode: Any) -> dict[str, float]:
         return {"lines": float(len(self._notes))}
@@ -118,9 +118,9 @@ def a_call(name: str, **arguments: Any) -> Any:
 
 
 def test_the_first_class_is_the_task_and_every_further_one_brings_its_tools() -> None:
-    Both = compose(Times, Notes)
-    env: Any = Both(first_line="Begin.", base=7)
-    assert isinstance(env, Times) and env.base == 7
+    Both: Any = compose(Times, Notes)
+    env = Both(first_line="Begin.", base=7)
+    assert issubclass(Both, Times) and env.base == 7
     first, second = played(
         env,
         says(a_call("write", text="3 x 4"), a_call("read"), a_call("multiply", a=3, b=4)),

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from gymnast.envs import Environment, Mixture
+from gymnast.envs import Mixture
 from gymnast.envs.mixture import check_weights, named_row
-from gymnast.errors import ConfigError, DataError
+from gymnast.errors import ConfigError
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.config.environments import MakeEnvironment, find_environment, parts_of
 from gymnast.trainers.config.sections import RunConfig
@@ -45,7 +45,7 @@ class MixtureTask(NamedTuple):
         rows: To train on, and to evaluate with.
     """
 
-    make_env: Callable[[], Mixture]
+    make_env: MakeEnvironment
     rows: Split
 
 
@@ -105,7 +105,9 @@ def prepare_mixture(config: RunConfig, maker: Maker, excluded: Sequence[Row]) ->
         try_an_episode(makers[name], (split.training.row(i) for i in range(20)), source)
     sources = {name: split.training for name, split in splits.items()}
     rows = MixtureRows(weights, sources, seed=config.seed)
-    named = [named_row(name, row) for name, split in splits.items() for row in split.evaluation]
+    named: list[Row] = [
+        named_row(name, row) for name, split in splits.items() for row in split.evaluation
+    ]
     return MixtureTask(partial(Mixture.of, weights, makers), Split(rows, named))
 
 

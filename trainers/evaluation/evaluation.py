@@ -16,8 +16,12 @@ from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.evaluation.tags import Row, check_tags, tag_expressions
 from gymnast.trainers.rollouts.environments import MakeEnvironment, environment_factory
 from gymnast.trainers.rollouts.many_episodes import Rollouts
+from gymnast.trainers.rollouts.metrics import of_mixture
 from gymnast.trainers.rollouts.settings import RolloutSettings
 from gymnast.trainers.rollouts.shared import SharedRollouts
+
+
+OF_MIXTURE = {"environment": "environment"}  # by which its evaluations are always divided
 
 
 class EvaluationEnvironment(NamedTuple):
@@ -110,8 +114,9 @@ class Evaluation:
         self, shared: SharedRollouts, rows: Sequence[Row], purpose: str
     ) -> tuple[Rollouts, dict[str, float]]:
         rollouts = shared.collect(rows, self.settings, purpose)
+        tags = {**OF_MIXTURE, **self.tags} if of_mixture(rollouts.metrics) else self.tags
         measured = measure_environment(
-            rows, rollouts, self.settings.group_size, self.pass_reward, self.tags
+            rows, rollouts, self.settings.group_size, self.pass_reward, tags
         )
         return rollouts, rollouts.metrics | measured
 

@@ -35,7 +35,7 @@ from gymnast.types import Trajectory
 PREFIX = "eval/"
 # How metrics of the run's own environment begin; no further environment may have such a name.
 AREAS = (
-    *("by", "environment", "episodes", "reward", "reward_parts", "rows", "rubrics"),
+    *("by", "environment", "environments", "episodes", "reward", "reward_parts", "rows", "rubrics"),
     *("sandbox", "time", "tokens", "tools"),
 )
 AFTER_WARMUP = "warmup"  # in the names of rollouts of the evaluation after a warm-up

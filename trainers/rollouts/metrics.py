@@ -40,13 +40,19 @@ episodes (the environment's own begin with `environment/`), but the sum of those
     episodes/left_out/no_reward       `reward`, or a reward function, returned None
     episodes/left_out/stale           older than `max_staleness` (`trainers/ahead/bound.py`)
     episodes/rows_skipped       rows whose prompt is too long; their episodes are not left out
+
+and, of a mixture, for each environment
+
+    environments/<name>/episodes/finished, episodes/turns, reward/mean, reward/std, tokens/sampled
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import pstdev
 from typing import Literal, get_args
 
+from gymnast.envs.mixture import COUNTED, EPISODES
 from gymnast.errors import TooManyFailures, UserCodeError
 from gymnast.types import Trajectory
 
@@ -102,6 +108,7 @@ def summarise(trajectories: Sequence[Trajectory], counts: Counts) -> dict[str, f
     metrics["reward/std"] = (sum((reward - mean) ** 2 for reward in rewards) / total) ** 0.5
     metrics["episodes/turns"] = sum(len(t.turns) for t in trajectories) / total
     metrics["tokens/sampled"] = sum(t.action_tokens for t in trajectories)
+    metrics |= _by_environment(trajectories)
     metrics["tokens/observed"] = sum(
         len(t.ids) - t.prompt_length - t.action_tokens for t in trajectories
     )
@@ -110,6 +117,8 @@ def summarise(trajectories: Sequence[Trajectory], counts: Counts) -> dict[str, f
     metrics |= _calling(trajectories)
     episodes = [_numbers(trajectory) for trajectory in trajectories]
     for name in sorted({name for numbers in episodes for name in numbers}):
+        if name.startswith(COUNTED):
+            continue
         values = [numbers.get(name, 0.0) for numbers in episodes]
         if name.startswith(("tools/", "chat/")):
             metrics[name] = sum(values)
@@ -117,6 +126,33 @@ def summarise(trajectories: Sequence[Trajectory], counts: Counts) -> dict[str, f
             area = "" if "/" in name else "environment/"  # the environment's own
             metrics[area + name] = sum(values) / total
     return metrics | _latencies(metrics, total)
+
+
+def of_mixture(metrics: Mapping[str, float]) -> bool:
+    """Whether `summarise` found the environments of a mixture."""
+    return any(name.startswith(COUNTED) for name in metrics)
+
+
+def _by_environment(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The rewards of each environment of a mixture, and how much it was played."""
+    by_name: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        for name in trajectory.metrics:
+            if name.startswith(COUNTED):
+                by_name.setdefault(name, []).append(trajectory)
+    metrics: dict[str, float] = {}
+    for name, own in sorted(by_name.items()):
+        rewards = [trajectory.reward for trajectory in own]
+        numbers = {
+            "episodes/finished": len(own),
+            "episodes/turns": sum(len(t.turns) for t in own) / len(own),
+            "reward/mean": sum(rewards) / len(own),
+            "reward/std": pstdev(rewards),
+            "tokens/sampled": sum(t.action_tokens for t in own),
+        }
+        area = name.removesuffix(EPISODES)
+        metrics |= {area + each: value for each, value in numbers.items()}
+    return metrics
 
 
 def _calling(trajectories: Sequence[Trajectory]) -> dict[str, float]:
