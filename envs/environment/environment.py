@@ -231,7 +231,7 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
             if self.renderer is not None:
                 context = self._token_context = TokenContext(self.renderer, self.tools)
                 with runner.state.timings.measure("render"):
-                    context.begin(messages, self.max_tokens, self.context_length)
+                    context.begin(messages, runner.limit("max_tokens"), self.context_length)
                 ids = context.ids
             following = await runner.next_state()
             hinted = await self._hinted_prompt() if options.get("hint") else {}

@@ -16,6 +16,7 @@ from gymnast.envs.environment.rows import (
     checked_row,
     own_messages,
     prompt_of,
+    row_limits,
     with_hint,
     with_system_prompt,
 )
@@ -122,10 +123,12 @@ class EpisodeRunner(HookCalls):
             InfrastructureError: What the episode runs on broke.
         """
         row = checked_row(row, self._owner)
-        hooks, timeout_s = self.hooks, self.hooks.episode_timeout_s
+        hooks, limits = self.hooks, row_limits(row)
+        timeout_s = limits.get("episode_timeout_s", hooks.episode_timeout_s)
         state = self.state = EpisodeState(
             row,
             self.tools.at_first(row),
+            limits,
             None if timeout_s is None else time.monotonic() + timeout_s,
             abandoned_before=self._thread.abandoned,
         )
@@ -145,6 +148,10 @@ class EpisodeRunner(HookCalls):
         messages = with_system_prompt(messages, hooks.system_prompt)
         state.prompt = with_worked_turns(messages, worked)
         return state.prompt
+
+    def limit(self, name: str) -> Any:
+        """A limit of this episode: that of its row, or else the environment's."""
+        return self.state.limits.get(name, getattr(self.hooks, name))
 
     async def hinted(self) -> Sequence[list[Message]] | None:
         """Versions of the prompt as a teacher sees it (`with_hint`), none without a hint; or None.

@@ -9,9 +9,11 @@ import numpy as np
 
 from gymnast.envs.records.messages import encodable, read_messages
 from gymnast.errors import DataError
+from gymnast.lookup import did_you_mean
 from gymnast.types import Message
 
 SYSTEM_ROLES = ("system", "developer")
+LIMITS = ("max_turns", "max_tokens", "episode_timeout_s")  # that a row may have of its own
 
 
 def pick_row(rows: Any, rng: np.random.Generator, owner: str) -> Mapping[str, Any]:
@@ -67,6 +69,35 @@ def prompt_of(row: Mapping[str, Any]) -> list[Message]:
         raise DataError(
             f"the row's 'prompt' is {prompt!r:.200}; it must be a string or {error}."
         ) from error
+
+
+def row_limits(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The limits of an episode that its row has, in place of the environment's: its `limits`.
+
+    Raises:
+        DataError: It is not a mapping of limits that a row may have, or one is out of range.
+    """
+    given = row.get("limits")
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise DataError(
+            f"the row's 'limits' is {given!r:.200}; it must be a mapping, of which the keys may be "
+            f"{', '.join(LIMITS)}. Name a column with another meaning otherwise."
+        )
+    limits = {str(name): value for name, value in given.items() if value is not None}
+    for name, value in limits.items():
+        if name not in LIMITS:
+            raise DataError(
+                f"the row's 'limits' has {name!r}.{did_you_mean(name, LIMITS)} It may have: "
+                f"{', '.join(LIMITS)}."
+            )
+        seconds = name.endswith("_s")
+        number = isinstance(value, int | float if seconds else int) and not isinstance(value, bool)
+        if not number or not (value > 0):
+            rule = "a number > 0" if seconds else "a whole number >= 1"
+            raise DataError(f"the row's 'limits': {name} must be {rule}, got {value!r:.100}.")
+    return limits
 
 
 def own_messages(messages: Sequence[Message]) -> int:

@@ -41,6 +41,7 @@ class EpisodeState:
     Attributes:
         row: The row it began with.
         tools: The offered tools, by name.
+        limits: Those that the row has, in place of the environment's.
         deadline: When its time is up, on `time.monotonic`; None: never.
         prompt: The messages it began with.
         own_messages: How many of them, at its end, are those of the row or of `setup`.
@@ -58,6 +59,7 @@ class EpisodeState:
 
     row: Mapping[str, Any]
     tools: Mapping[str, Tool]
+    limits: Mapping[str, Any] = field(default_factory=dict)
     deadline: float | None = None
     prompt: list[Message] = field(default_factory=list)
     own_messages: int = 0

@@ -129,7 +129,8 @@ async def _taken(
         reward = checked_number(returned, runner.blame("turn_reward"))
         text_rewards = checked_text_rewards(paid, turn.raw, runner.blame("text_rewards"))
         reward += sum(value for _, value in text_rewards)
-    holding = state.holding(turn, answered=answered, cut=cut, max_turns=runner.hooks.max_turns)
+    most = runner.limit("max_turns")
+    holding = state.holding(turn, answered=answered, cut=cut, max_turns=most)
     holding |= reached
     # After a failure, or without a complete call in a message that was cut, there is no answer.
     if state.failure is not None or StopReason.max_tokens in holding:

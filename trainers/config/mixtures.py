@@ -6,19 +6,26 @@ Each environment's rows are its own (`data` of its entry, or those that it makes
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from gymnast.envs import Mixture
 from gymnast.envs.mixture import check_weights, named_row
-from gymnast.errors import ConfigError
+from gymnast.errors import ConfigError, DataError
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.config.environments import MakeEnvironment, find_environment, parts_of
 from gymnast.trainers.config.sections import RunConfig
-from gymnast.trainers.config.task_rows import rows_of, split_own, try_an_episode
+from gymnast.trainers.config.task_rows import (
+    ROWS_TRIED,
+    rows_of,
+    split_own,
+    split_rows,
+    try_an_episode,
+)
 from gymnast.trainers.config.task_sections import MixtureEntry, OneEnvironment
 from gymnast.trainers.config.worked_rows import has_rows, with_worked_rows
 from gymnast.trainers.data.mixture_rows import MixtureRows
-from gymnast.trainers.data.rows import Row, Split
+from gymnast.trainers.data.rows import ChosenRows, DatasetRows, Row, Split
 
 Maker = Callable[[OneEnvironment, str], MakeEnvironment]
 
@@ -85,12 +92,19 @@ def prepare_mixture(config: RunConfig, maker: Maker, excluded: Sequence[Row]) ->
     parts: dict[str, _Part] = {}
     for name, (place, section) in zip(weights, parts_of(config.environment).items(), strict=True):
         assert isinstance(section, MixtureEntry)
+        if section.data is not None and config.data is not None:
+            raise ConfigError(
+                f"{place}.data: cannot be set beside data.train ({config.data.train}), which has "
+                "the rows of all environments; leave one of them out"
+            )
         if section.settings.get("worked_turns") and config.data is not None:
             raise ConfigError(
                 f"{place}.worked_turns: cannot be set where `data` has the rows of all "
                 "environments; name the rows of each in environment.mixture (data: ...)"
             )
         parts[name] = _Part(place, section, maker(section, place))
+    if config.data is not None:
+        return _of_one_dataset(config, weights, parts, excluded)
     counts = _shares(config, weights)
     held_out = _split_all(config, parts, counts, excluded)
     evaluation = [row for split in held_out.values() for row in split.evaluation]
@@ -102,13 +116,50 @@ def prepare_mixture(config: RunConfig, maker: Maker, excluded: Sequence[Row]) ->
             part.make_env, split.training, [*evaluation, *excluded], place=part.place
         )
         source = part.section.data or part.section.named
-        try_an_episode(makers[name], (split.training.row(i) for i in range(20)), source)
+        try_an_episode(makers[name], (split.training.row(i) for i in range(ROWS_TRIED)), source)
     sources = {name: split.training for name, split in splits.items()}
     rows = MixtureRows(weights, sources, seed=config.seed)
     named: list[Row] = [
         named_row(name, row) for name, split in splits.items() for row in split.evaluation
     ]
     return MixtureTask(partial(Mixture.of, weights, makers), Split(rows, named))
+
+
+def _of_one_dataset(
+    config: RunConfig,
+    weights: Mapping[str, float],
+    parts: Mapping[str, _Part],
+    excluded: Sequence[Row],
+) -> MixtureTask:
+    """The task where `data` has the rows of all environments.
+
+    Epochs have all rows, unless an entry has a weight: then the rows of each environment come by
+    the weights.
+    """
+    makers = {name: part.make_env for name, part in parts.items()}
+    make_env = partial(Mixture.of, weights, makers)
+    rows = split_rows(config, make_env, excluded)
+    assert config.data is not None and isinstance(rows.training, DatasetRows)
+    by_name: dict[str, list[int]] = {name: [] for name in parts}
+    whole = rows.training.in_order
+    for row_index, row in enumerate(whole):
+        by_name[row[COLUMN]].append(row_index)
+    for name, row_indices in by_name.items():
+        if not row_indices:
+            raise DataError(
+                f"{config.data.train}: no training row names {name!r} in its column {COLUMN!r}; "
+                "leave it out of environment.mixture, or name other rows"
+            )
+        own = ChosenRows(whole, row_indices)
+        try_an_episode(make_env, islice(own, ROWS_TRIED), config.data.train)
+    if not any("weight" in part.section.model_fields_set for part in parts.values()):
+        return MixtureTask(make_env, rows)
+    sources = {
+        name: DatasetRows(ChosenRows(whole, row_indices), seed=derive(config.seed, "mixture", name))
+        for name, row_indices in by_name.items()
+    }
+    training = MixtureRows(weights, sources, seed=config.seed)
+    return MixtureTask(make_env, Split(training, rows.evaluation))
 
 
 def _split_all(

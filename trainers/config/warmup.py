@@ -11,6 +11,7 @@ from gymnast.trainers.config.task import RunTask
 from gymnast.trainers.conversations.play import play_solution
 from gymnast.trainers.demonstrations.files import check_file
 from gymnast.trainers.demonstrations.settings import SOLVE
+from gymnast.trainers.demonstrations.sources import check_environment
 from gymnast.trainers.demonstrations.warmup import read_for
 
 
@@ -51,7 +52,7 @@ def prepare_warmup(config: RunConfig, task: RunTask) -> dict[str, Any] | None:
 
 def _try_a_solution(task: RunTask) -> None:
     """Play the first training row, so that a mistake in `solve` comes to light at once."""
-    env = task.make_env()
+    env = check_environment(task.make_env())
     try:
         run_blocking(play_solution(env, task.training_rows.row(0), seed=0))
     except (NoSolution, InfrastructureError, PromptTooLong):

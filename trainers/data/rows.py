@@ -85,7 +85,7 @@ class DatasetRows(RowSource):
     @property
     def in_order(self) -> Sequence[Row]:
         """The rows of an epoch in the dataset's order, each looked up when it is asked for."""
-        return _Chosen(self._rows, self._indices)
+        return ChosenRows(self._rows, self._indices)
 
     def row(self, position: int) -> Row:
         """The row at a position; position `len(self)` begins the second epoch."""
@@ -102,10 +102,15 @@ class DatasetRows(RowSource):
         return other
 
 
-class _Chosen(Sequence[Row]):
-    """Some rows of a dataset by their indices."""
+class ChosenRows(Sequence[Row]):
+    """Some rows of a dataset, each looked up when it is asked for.
 
-    def __init__(self, rows: Sequence[Row], indices: np.ndarray) -> None:
+    Args:
+        rows: The dataset.
+        indices: Theirs.
+    """
+
+    def __init__(self, rows: Sequence[Row], indices: Sequence[int] | np.ndarray) -> None:
         self._rows, self._indices = rows, indices
 
     def __len__(self) -> int:

@@ -206,11 +206,14 @@ class SolvedRows:
 
 
 def check_environment(env: Any) -> Environment:
-    """Check that solutions can be played in an environment; returns it.
+    """Check that solutions can be played in an environment; returns it without its wrappers.
+
+    Solutions are played in messages, which wrappers do not see.
 
     Raises:
         ConfigError: It is none of Gymnast's, or has no renderer.
     """
+    env = getattr(env, "unwrapped", env)
     if not isinstance(env, Environment):
         raise ConfigError(
             f"warmup.demonstrations: {SOLVE} needs a gymnast.envs.Environment, got a "

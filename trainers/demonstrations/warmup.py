@@ -220,9 +220,8 @@ def read_for(
         DataError: There is nothing to learn from.
         ConfigError: The environment has no renderer.
     """
-    env = make_env()
+    env = check_environment(make_env())
     try:
-        check_environment(env)
         found = read_demonstrations(
             settings.demonstrations,
             env.renderer,
