@@ -127,7 +127,7 @@ class _Composed(Environment):
 
     def _of(self, number: int, hook: str) -> Callable[..., Any]:
         """A hook of one of the classes, bound to its object."""
-        whose = self._parts[number - 1] if number else super(_Composed, self)
+        whose = self._parts[number - 1] if number else super()
         function: Callable[..., Any] = getattr(whose, hook)
         return function
 

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from gymnast.envs import Mixture
-from gymnast.envs.mixture import check_weights, named_row
+from gymnast.envs.mixture import COLUMN, check_weights, named_row
 from gymnast.errors import ConfigError, DataError
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.config.environments import MakeEnvironment, find_environment, parts_of

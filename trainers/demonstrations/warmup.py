@@ -222,6 +222,7 @@ def read_for(
     """
     env = check_environment(make_env())
     try:
+        assert env.renderer is not None
         found = read_demonstrations(
             settings.demonstrations,
             env.renderer,

@@ -20,7 +20,6 @@ from gymnast.trainers.rollouts.metrics import of_mixture
 from gymnast.trainers.rollouts.settings import RolloutSettings
 from gymnast.trainers.rollouts.shared import SharedRollouts
 
-
 OF_MIXTURE = {"environment": "environment"}  # by which its evaluations are always divided
 
 
