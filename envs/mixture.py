@@ -145,6 +145,20 @@ class Mixture(Environment):
         self.playing = name
         self._episode_runner = self.members[name]._episode_runner
 
+    def another(self, renderer: Renderer, **settings: Any) -> "Mixture":
+        """A mixture of the same environments, with a renderer and settings that this one lacks.
+
+        Raises:
+            ConfigError: This one was made by `of`.
+        """
+        arguments, given = self._construction
+        own = {**settings, **given}
+        environments = arguments[0] if arguments else own.pop("environments", None)
+        if environments is None:
+            raise ConfigError("Mixture: one made by Mixture.of knows no others; call it again.")
+        own.pop("renderer", None)
+        return Mixture(environments, self.renderer or renderer, **own)
+
     def order(self, seed: int) -> MixtureOrder:
         """The order in which training goes through the environments."""
         return MixtureOrder(self.weights, seed=seed)

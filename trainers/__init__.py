@@ -15,6 +15,7 @@ from gymnast.trainers.cluster.ray_workers import RayWorkers
 from gymnast.trainers.config.files import load_config
 from gymnast.trainers.conversations.agent_speaker import AgentSpeaker
 from gymnast.trainers.conversations.play import play_messages, play_solution
+from gymnast.trainers.data.mixture_rows import MixtureRows
 from gymnast.trainers.data.row_files import load_rows
 from gymnast.trainers.learner.policy.micro_batches import (
     CreditedTrajectory,
@@ -39,6 +40,7 @@ __all__ = [
     "Group",
     "Kl",
     "MicroBatch",
+    "MixtureRows",
     "Policy",
     "RayWorkers",
     "Reward",

@@ -22,6 +22,7 @@ from gymnast.agents import PolicyAgent
 from gymnast.agents.backends import agent_for
 from gymnast.agents.loading.vocabulary import unused_ids_of
 from gymnast.agents.policy import kv_beside_model
+from gymnast.envs import Mixture
 from gymnast.errors import ConfigError
 from gymnast.shared_threads import MAX_THREADS, limit_threads
 from gymnast.trainers.algorithms.advantages import Estimator
@@ -82,8 +83,9 @@ class Trainer:
             gradients is trained, in the model's dtype with float32 master weights. Where weights
             are sharded over processes, a copy is trained, and this one follows it step by step.
         tokenizer: The model's, with a chat template.
-        environment: A registered id, "module:Class", a class, or a function that makes one.
-        rows: Training rows: a list, or a `RowSource`.
+        environment: A registered id, "module:Class", a class, a `Mixture`, or a function that makes
+            one.
+        rows: Training rows: a list, or a `RowSource` such as `MixtureRows`.
         agent: Who samples: a `gymnast.agents.PolicyAgent`, or `{"backend": NAME, ...}`, of which
             `gymnast.agents.make_agent` makes one; by default the engine in this process.
         algorithm: A name ("grpo", "rloo", ...), an advantage estimator, or what
@@ -109,7 +111,7 @@ class Trainer:
         self,
         model: Any,
         tokenizer: Any,
-        environment: str | type[gymnasium.Env[Any, Any]] | MakeEnvironment,
+        environment: str | type[gymnasium.Env[Any, Any]] | Mixture | MakeEnvironment,
         rows: Sequence[Row] | RowSource,
         *,
         agent: PolicyAgent | Mapping[str, Any] | None = None,

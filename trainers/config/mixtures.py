@@ -117,8 +117,8 @@ def prepare_mixture(config: RunConfig, maker: Maker, excluded: Sequence[Row]) ->
         )
         source = part.section.data or part.section.named
         try_an_episode(makers[name], (split.training.row(i) for i in range(ROWS_TRIED)), source)
-    sources = {name: split.training for name, split in splits.items()}
-    rows = MixtureRows(weights, sources, seed=config.seed)
+    trained = {name: split.training for name, split in splits.items()}
+    rows = MixtureRows(weights, trained, seed=config.seed)
     named: list[Row] = [
         named_row(name, row) for name, split in splits.items() for row in split.evaluation
     ]

@@ -52,10 +52,11 @@ def prepare_warmup(config: RunConfig, task: RunTask) -> dict[str, Any] | None:
 
 def _try_a_solution(task: RunTask) -> None:
     """Play the first training row, so that a mistake in `solve` comes to light at once."""
-    env = check_environment(task.make_env())
+    made = task.make_env()
     try:
+        env = check_environment(made)
         run_blocking(play_solution(env, task.training_rows.row(0), seed=0))
     except (NoSolution, InfrastructureError, PromptTooLong):
         pass  # of this row, or now
     finally:
-        env.close()
+        made.close()

@@ -3,11 +3,12 @@
 A group has one row, so it plays one environment, and members of two are never compared.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gymnast.envs.mixture import MixtureOrder, named_row
+from gymnast.errors import DataError
 from gymnast.trainers.base.seeds import derive
-from gymnast.trainers.data.rows import Row, RowSource
+from gymnast.trainers.data.rows import Row, RowSource, as_row_source
 
 
 class MixtureRows(RowSource):
@@ -20,14 +21,31 @@ class MixtureRows(RowSource):
 
     Args:
         weights: By the name of the environment.
-        sources: The rows of each; a row says whose it is in its column `environment`.
-        seed: Of the order in which environments come.
+        sources: The rows of each, a list or a `RowSource`; the rows that come of it say whose they
+            are in their column `environment`.
+        seed: Of the order in which environments come, and of the rows of lists.
+
+    Raises:
+        DataError: A list is empty, or the names differ.
     """
 
     def __init__(
-        self, weights: Mapping[str, float], sources: Mapping[str, RowSource], *, seed: int
+        self,
+        weights: Mapping[str, float],
+        sources: Mapping[str, RowSource | Sequence[Row]],
+        *,
+        seed: int,
     ) -> None:
-        self._weights, self._sources = dict(weights), dict(sources)
+        if weights.keys() != sources.keys():
+            raise DataError(
+                f"MixtureRows: weights are of {', '.join(weights)}, and sources of "
+                f"{', '.join(sources)}; give each environment both"
+            )
+        self._weights = dict(weights)
+        self._sources = {
+            name: as_row_source(rows, seed=derive(seed, "mixture", name))
+            for name, rows in sources.items()
+        }
         self._order = MixtureOrder(self._weights, seed=derive(seed, "mixture"))
 
     def row(self, position: int) -> Row:
@@ -41,7 +59,7 @@ class MixtureRows(RowSource):
 
     def reseeded(self, seed: int) -> "MixtureRows":
         """The same rows in orders of another seed."""
-        sources = {
+        sources: dict[str, RowSource | Sequence[Row]] = {
             name: source.reseeded(derive(seed, "mixture", name))
             for name, source in self._sources.items()
         }

@@ -220,8 +220,9 @@ def read_for(
         DataError: There is nothing to learn from.
         ConfigError: The environment has no renderer.
     """
-    env = check_environment(make_env())
+    made = make_env()
     try:
+        env = check_environment(made)
         assert env.renderer is not None
         found = read_demonstrations(
             settings.demonstrations,
@@ -231,7 +232,7 @@ def read_for(
         )
         return fitting(found, shown_path(settings.demonstrations), env.context_length)
     finally:
-        env.close()
+        made.close()
 
 
 def checked(trajectories: Sequence[Any]) -> Sequence[Trajectory]:

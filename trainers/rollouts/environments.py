@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from gymnast.envs import Renderer, make
+from gymnast.envs import Mixture, Renderer, make
 from gymnast.envs.registry import find
 from gymnast.errors import ConfigError
 from gymnast.threads import in_background
@@ -18,15 +18,15 @@ MakeEnvironment = Callable[[], gymnasium.Env[Any, Any]]
 
 
 def environment_factory(
-    environment: str | type[gymnasium.Env[Any, Any]] | MakeEnvironment,
+    environment: str | type[gymnasium.Env[Any, Any]] | Mixture | MakeEnvironment,
     tokenizer: Any,
     context_length: int,
 ) -> MakeEnvironment:
     """A function that makes environments, all with one renderer.
 
     Args:
-        environment: A registered id, "module:Class", a class, or such a function, which is
-            returned as it is.
+        environment: A registered id, "module:Class", a class, a `Mixture`, of which others are
+            made, or such a function, which is returned as it is.
         tokenizer: For the renderer.
         context_length: The model's, in tokens.
 
@@ -35,6 +35,9 @@ def environment_factory(
         TemplateError: The tokenizer's chat template cannot be followed.
         ConfigError: It is none of these.
     """
+    if isinstance(environment, Mixture):
+        renderer = environment.renderer or Renderer(tokenizer)
+        return partial(environment.another, renderer, context_length=context_length)
     if not isinstance(environment, str | type):
         if not callable(environment):
             raise ConfigError(
