@@ -85,6 +85,12 @@ def compose(
     return composed
 
 
+def classes_of(cls: type[Environment]) -> tuple[type[Environment], ...]:
+    """The classes that `compose` made a class of; of any other, the class itself."""
+    found: tuple[type[Environment], ...] = vars(cls).get("_classes", (cls,))
+    return found
+
+
 class _Composed(Environment):
     """What every class that `compose` makes has."""
 

@@ -20,6 +20,7 @@ from gymnast.trainers.algorithms.advantages import ESTIMATORS
 from gymnast.trainers.algorithms.aggregations import AGGREGATIONS
 from gymnast.trainers.algorithms.losses import LOSSES
 from gymnast.trainers.build import build_trainer
+from gymnast.trainers.config.environments import WRAPPERS
 from gymnast.trainers.learner.optimizers.by_name import OPTIMIZERS
 from gymnast.trainers.learner.optimizers.schedules import SCHEDULES
 from gymnast.trainers.reporting.trackers import TRACKERS
@@ -28,6 +29,7 @@ from gymnast.trainers.rollouts.rewards import REWARDS
 PAGE = (Path(__file__).parents[2] / "docs/extending.md").read_text()
 KINDS: dict[str, Any] = {
     "gymnast.environments": ENVIRONMENTS,
+    "gymnast.wrappers": WRAPPERS,
     "gymnast.sandboxes": BACKENDS,
     "gymnast.agents": AGENTS,
     "gymnast.estimators": ESTIMATORS,

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import yaml
 
+from gymnast.envs import Mixture
+from gymnast.envs.compose import classes_of
 from gymnast.trainers.base.settings import Settings
 from gymnast.trainers.config.sections import (
     RolloutsSection,
@@ -88,14 +90,19 @@ def _add_model(settings: dict[str, Any], model: Any) -> list[str]:
 
 
 def _add_environment(settings: dict[str, Any], environment: Any) -> list[str]:
-    if isinstance(environment, type):
-        place, name = environment.__module__, environment.__qualname__
-        if place == "__main__" or "<locals>" in name:
-            return [f"environment.id: the class {name} cannot be imported from a module"]
-        environment = f"{place}:{name}"
-    if not isinstance(environment, str):
+    if isinstance(environment, str):
+        settings["environment"] = {"id": environment}
+        return []
+    if isinstance(environment, Mixture):
+        return [f"environment.mixture: a Mixture in Python, of {', '.join(environment.weights)}"]
+    if not isinstance(environment, type):
         return [f"environment.id: a function makes it ({environment!r:.100})"]
-    settings["environment"] = {"id": environment}
+    names = []
+    for cls in classes_of(environment):
+        if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
+            return [f"environment.id: the class {cls.__qualname__} cannot be imported from a module"]
+        names.append(f"{cls.__module__}:{cls.__qualname__}")
+    settings["environment"] = {"compose": names} if names[1:] else {"id": names[0]}
     return []
 
 
