@@ -100,7 +100,9 @@ def _add_environment(settings: dict[str, Any], environment: Any) -> list[str]:
     names = []
     for cls in classes_of(environment):
         if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
-            return [f"environment.id: the class {cls.__qualname__} cannot be imported from a module"]
+            return [
+                f"environment.id: the class {cls.__qualname__} cannot be imported from a module"
+            ]
         names.append(f"{cls.__module__}:{cls.__qualname__}")
     settings["environment"] = {"compose": names} if names[1:] else {"id": names[0]}
     return []

@@ -1,0 +1,232 @@
+"""A YAML with several environments: composed, mixed, and wrapped."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from gymnast.agents.loading.load import load_tokenizer
+from gymnast.envs import Environment, Mixture, tool
+from gymnast.errors import ConfigError, DataError, UnknownEnvironment
+from gymnast.trainers import Trainer
+from gymnast.trainers.build import build_trainer
+from gymnast.trainers.config.files import parse_config
+from gymnast.trainers.config.task import RunTask, prepare_task
+
+SMALL = {"id": "gymnast/Arithmetic-v0", "weight": 3, "name": "small", "max_operand": 9}
+LARGE = {"id": "gymnast/Arithmetic-v0", "name": "large", "min_operand": 100, "max_operand": 999}
+MIXED: dict[str, Any] = {"mixture": [SMALL, LARGE], "max_turns": 2, "context_length": 512}
+
+
+class Told(Environment):
+    """Is rewarded for nothing."""
+
+    def reward(self, episode: Any) -> float:
+        return 0.0
+
+
+class Notes(Environment):
+    """Brings a tool."""
+
+    def setup(self, row: Any) -> None:
+        self.lines: list[str] = []
+
+    @tool
+    def note(self, text: str) -> int:
+        """Note."""
+        self.lines.append(text)
+        return len(self.lines)
+
+
+class Doubled(gymnasium.RewardWrapper[Any, Any]):
+    """Rewards twice as much, and some more."""
+
+    def __init__(self, env: Any, more: float = 0.0) -> None:
+        super().__init__(env)
+        self.more = more
+
+    def reward(self, reward: Any) -> float:
+        return float(2 * reward + self.more)
+
+
+def here(name: str, **settings: Any) -> dict[str, Any]:
+    return {"id": f"{__file__}:{name}", **settings}
+
+
+def config_of(**sections: Any) -> Any:
+    settings: dict[str, Any] = {
+        "model": {"name": "tiny:"},
+        "environment": MIXED,
+        "evaluation": {"rows": 8},
+        "seed": 4,
+    }
+    return parse_config(settings | sections)
+
+
+def prepare(**sections: Any) -> RunTask:
+    return prepare_task(config_of(**sections), load_tokenizer("tiny:"), 2048)
+
+
+def names(rows: Any) -> Counter[str]:
+    return Counter(row["environment"] for row in rows)
+
+
+@pytest.fixture
+def rows_file(tmp_path: Path) -> str:
+    rows = [{"q": f"{n}?", "kind": "told" if n % 4 else "sum", "answer": n} for n in range(24)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return str(path)
+
+
+# Mixtures
+
+
+def test_each_environment_has_its_settings_its_rows_and_its_share() -> None:
+    task = prepare()
+    env: Any = task.make_env()
+    assert isinstance(env, Mixture) and env.weights == {"small": 3.0, "large": 1.0}
+    assert {member.max_turns for member in env.members.values()} == {2}
+    assert len({id(member.renderer) for member in env.members.values()}) == 1
+    assert names(task.evaluation_rows) == {"small": 5, "large": 3} or names(
+        task.evaluation_rows
+    ) == {"small": 6, "large": 2}
+    rows = task.training_rows.batch(0, 128)
+    assert names(rows) == pytest.approx({"small": 96, "large": 32}, abs=2)
+    assert prepare().training_rows.batch(3, 8) == task.training_rows.batch(3, 8)
+
+
+def test_no_evaluation_row_of_any_environment_is_trained_on(rows_file: str) -> None:
+    own = {"data": rows_file, "columns": {"prompt": "q"}}
+    mixed = {"mixture": [here("Told", name="a", **own), here("Told", name="b", **own)]}
+    task = prepare(environment=mixed)
+    held_out = {row["prompt"] for row in task.evaluation_rows}
+    assert not held_out & {row["prompt"] for row in task.training_rows.batch(0, 200)}
+
+
+def test_rows_of_one_dataset_say_which_environment_plays_them(rows_file: str) -> None:
+    mixed = {"mixture": [here("Told", name="told"), {"id": "gymnast/Arithmetic-v0", "name": "sum"}]}
+    limits = "{max_turns: answer}"
+    columns = {"prompt": "q", "answer": "to_string(answer)", "environment": "kind"}
+    data = {"train": rows_file, "columns": columns}
+    task = prepare(environment=mixed, data=data, evaluation={"rows": 4})
+    assert names(task.training_rows.batch(0, 20)) + names(task.evaluation_rows) == Counter(
+        told=18, sum=6
+    )
+    weighted = {"mixture": [one | {"weight": 1} for one in mixed["mixture"]]}
+    task = prepare(environment=weighted, data=data, evaluation={"rows": 4})
+    assert names(task.training_rows.batch(0, 128)) == pytest.approx({"told": 64, "sum": 64}, abs=2)
+    with pytest.raises(DataError, match=r"row 0: the row's 'limits': max_turns must be .* got 0"):
+        prepare(environment=mixed, data=data | {"columns": columns | {"limits": limits}})
+    with pytest.raises(DataError, match=r"row 0: the row's 'environment' is '0'.*told, sum"):
+        prepare(environment=mixed, data=data | {"columns": columns | {"environment": "q[:1]"}})
+    with pytest.raises(DataError, match=r"row 0: the row has no 'environment'"):
+        prepare(environment=mixed, data={"train": rows_file, "columns": {"prompt": "q"}})
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (MIXED | {"mixture": [SMALL, SMALL]}, "environment.mixture: two environments have the na"),
+        (MIXED | {"id": "x"}, "environment.id: cannot be set beside mixture"),
+        (MIXED | {"mixture": [{"weight": 1}]}, "environment.mixture.0.id: is required"),
+        (MIXED | {"mixture": [SMALL | {"weight": 0}]}, "environment.mixture.0.weight: must be > 0"),
+        (
+            MIXED | {"mixture": [SMALL | {"max_operant": 1}]},
+            "environment.mixture.0: Arithmetic has",
+        ),
+        (MIXED | {"max_operant": 1}, "environment.mixture.0: Arithmetic has no setting"),
+        (
+            {"mixture": [here("Told")]},
+            "environment.mixture.0.data: is required: Told makes no rows",
+        ),
+        (MIXED | {"context_length": 4096}, "environment.mixture.0.context_length: must be <= 2048"),
+        ({"compose": [SMALL["id"]]}, "environment.compose: got Arithmetic alone"),
+        (MIXED | {"wrappers": ["TimeLimt"]}, r"environment.wrappers.0.id: there is no wrapper"),
+        (MIXED | {"wrappers": ["TimeLimit"]}, r"environment.wrappers.0: TimeLimit cannot be made"),
+    ],
+)
+def test_errors_name_the_key(environment: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        prepare(environment=environment)
+
+
+def test_an_unknown_environment_is_named_by_its_place() -> None:
+    with pytest.raises(UnknownEnvironment, match=r"^environment\.mixture\.1: there is no env"):
+        prepare(environment=MIXED | {"mixture": [SMALL, "gymnast/Arithmetik-v0"]})
+
+
+def test_an_evaluation_has_a_row_of_each() -> None:
+    with pytest.raises(ConfigError, match=r"^evaluation\.rows: must be >= 2"):
+        prepare(evaluation={"rows": 1})
+
+
+# Compositions and wrappers
+
+
+def test_composed_classes_are_one_environment() -> None:
+    composed = {"compose": ["gymnast/Arithmetic-v0", f"{__file__}:Notes"], "max_operand": 9}
+    env: Any = prepare(environment=composed).make_env()
+    assert [each["function"]["name"] for each in env.tools][-1] == "note"
+    mixed = MIXED | {"mixture": [SMALL, composed]}
+    env = prepare(environment=mixed).make_env()
+    assert list(env.members) == ["small", "ArithmeticWithNotes"]
+
+
+def test_wrappers_wrap_in_their_order() -> None:
+    doubled = here("Doubled", more=1.0)
+    wrapped = MIXED | {"wrappers": [doubled, {"id": "TimeLimit", "max_episode_steps": 3}]}
+    task = prepare(environment=wrapped)
+    env: Any = task.make_env()
+    assert isinstance(env, gymnasium.wrappers.TimeLimit) and isinstance(env.env, Doubled)
+    _, info = env.reset(seed=0, options={"row": task.training_rows.row(0)})
+    *_, reward, terminated, _, _ = env.step(info["stop_ids"][:1])
+    assert (reward, terminated) == (1.0, True)  # 2 * 0 + 1
+
+
+# A whole run
+
+
+def trained(folder: Path, steps: int, *, resume: bool = False, **sections: Any) -> Trainer:
+    config = config_of(
+        algorithm={"group_size": 2},
+        sampling={"max_new_tokens": 4},
+        trainer={"steps": steps, "rows_per_step": 3, "learning_rate": 1e-3},
+        evaluation={"rows": 2},
+        deterministic=True,
+        output_dir=str(folder),
+        **sections,
+    )
+    trainer = build_trainer(config, resume=resume)
+    trainer.train(resume=resume)
+    return trainer
+
+
+def metrics_of(folder: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    clocks = ("time", "per_s", "memory")
+    return [{k: v for k, v in line.items() if not any(c in k for c in clocks)} for line in lines]
+
+
+def test_a_run_of_a_mixture_that_is_resumed_is_the_same_bit_for_bit(tmp_path: Path) -> None:
+    whole = trained(tmp_path / "whole", 4)
+    trained(tmp_path / "parts", 2)
+    resumed = trained(tmp_path / "parts", 4, resume=True)
+    after = [line for line in metrics_of(tmp_path / "whole") if line["step"] > 2]
+    assert after == [line for line in metrics_of(tmp_path / "parts") if line["step"] > 2]
+    weights = resumed.model.state_dict()
+    assert all((weights[name] == w).all() for name, w in whole.model.state_dict().items())
+    steps = [line for line in after if "environments/small/reward/mean" in line]
+    assert steps and "eval/by/environment=small/reward/mean" in metrics_of(tmp_path / "whole")[0]
+    for line in steps:
+        counts = [v for k, v in line.items() if k.endswith("/episodes/finished")]
+        assert sum(counts) == line["episodes/finished"] == 6
+
+
+def test_a_wrapped_mixture_trains(tmp_path: Path) -> None:
+    trained(tmp_path, 1, environment=MIXED | {"wrappers": [here("Doubled", more=1.0)]})
+    (step,) = [line for line in metrics_of(tmp_path) if "loss" in str(line)][:1]
+    assert step["reward/mean"] >= 1.0
