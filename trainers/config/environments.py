@@ -98,7 +98,8 @@ def _composed(section: OneEnvironment, place: str) -> type[Environment]:
     try:
         return compose(*section.compose)
     except (ConfigError, ToolDefinitionError) as error:
-        raise type(error)(f"{place}.{error}") from error
+        says = str(error).removeprefix("compose: ")
+        raise type(error)(f"{place}.compose: {says}") from error
 
 
 def find_wrappers(section: EnvironmentSection) -> list[Callable[[Any], Any]]:
@@ -126,7 +127,7 @@ def _wrapped(place: str, wrapper: type, settings: dict[str, Any], env: Any) -> A
 
 def wrapped(make_env: MakeEnvironment, wrappers: Sequence[Callable[[Any], Any]]) -> Any:
     """A function that makes an environment and wraps it, the first wrapper innermost."""
-    return partial(_make_wrapped, make_env, tuple(wrappers)) if wrappers else make_env
+    return partial(_make_wrapped, make_env, tuple(wrappers))
 
 
 def _make_wrapped(make_env: MakeEnvironment, wrappers: Sequence[Callable[[Any], Any]]) -> Any:

@@ -6,7 +6,6 @@ Each environment's rows are its own (`data` of its entry, or those that it makes
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import NamedTuple
 
 from gymnast.envs import Mixture
@@ -16,8 +15,8 @@ from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.config.environments import MakeEnvironment, find_environment, parts_of
 from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.config.task_rows import (
-    ROWS_TRIED,
     rows_of,
+    rows_to_try,
     split_own,
     split_rows,
     try_an_episode,
@@ -116,7 +115,7 @@ def prepare_mixture(config: RunConfig, maker: Maker, excluded: Sequence[Row]) ->
             part.make_env, split.training, [*evaluation, *excluded], place=part.place
         )
         source = part.section.data or part.section.named
-        try_an_episode(makers[name], (split.training.row(i) for i in range(ROWS_TRIED)), source)
+        try_an_episode(makers[name], rows_to_try(split.training), source)
     trained = {name: split.training for name, split in splits.items()}
     rows = MixtureRows(weights, trained, seed=config.seed)
     named: list[Row] = [
@@ -151,7 +150,7 @@ def _of_one_dataset(
                 "leave it out of environment.mixture, or name other rows"
             )
         own = ChosenRows(whole, row_indices)
-        try_an_episode(make_env, islice(own, ROWS_TRIED), config.data.train)
+        try_an_episode(make_env, iter(own), config.data.train)
     if not any("weight" in part.section.model_fields_set for part in parts.values()):
         return MixtureTask(make_env, rows)
     sources = {

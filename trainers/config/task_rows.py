@@ -35,6 +35,7 @@ from gymnast.trainers.data.row_formats import location_of
 from gymnast.trainers.data.rows import (
     DatasetRows,
     Row,
+    RowSource,
     Split,
     choose,
     sample_distinct,
@@ -83,9 +84,14 @@ def try_rows(config: RunConfig, make_env: MakeEnvironment, rows: Split) -> None:
     """
     data = config.data
     source = config.environment.named if data is None else data.train
-    try_an_episode(make_env, (rows.training.row(i) for i in range(ROWS_TRIED)), source)
+    try_an_episode(make_env, rows_to_try(rows.training), source)
     if data is not None and data.evaluation is not None and rows.evaluation:
         try_an_episode(make_env, iter(rows.evaluation), data.evaluation)
+
+
+def rows_to_try(rows: RowSource) -> Iterator[Row]:
+    """The first rows of a source, each looked up when it is asked for."""
+    return (rows.row(position) for position in range(ROWS_TRIED))
 
 
 def _load(data: DataSection, env: Environment) -> tuple[Sequence[Row], Sequence[Row] | None]:

@@ -52,8 +52,8 @@ class Doubled(gymnasium.RewardWrapper[Any, Any]):
         return float(2 * reward + self.more)
 
 
-def here(name: str, **settings: Any) -> dict[str, Any]:
-    return {"id": f"{__file__}:{name}", **settings}
+def here(cls: str, **settings: Any) -> dict[str, Any]:
+    return {"id": f"{__file__}:{cls}", **settings}
 
 
 def config_of(**sections: Any) -> Any:
@@ -91,9 +91,7 @@ def test_each_environment_has_its_settings_its_rows_and_its_share() -> None:
     assert isinstance(env, Mixture) and env.weights == {"small": 3.0, "large": 1.0}
     assert {member.max_turns for member in env.members.values()} == {2}
     assert len({id(member.renderer) for member in env.members.values()}) == 1
-    assert names(task.evaluation_rows) == {"small": 5, "large": 3} or names(
-        task.evaluation_rows
-    ) == {"small": 6, "large": 2}
+    assert names(task.evaluation_rows) == {"small": 6, "large": 2}
     rows = task.training_rows.batch(0, 128)
     assert names(rows) == pytest.approx({"small": 96, "large": 32}, abs=2)
     assert prepare().training_rows.batch(3, 8) == task.training_rows.batch(3, 8)
@@ -119,11 +117,11 @@ def test_rows_of_one_dataset_say_which_environment_plays_them(rows_file: str) ->
     weighted = {"mixture": [one | {"weight": 1} for one in mixed["mixture"]]}
     task = prepare(environment=weighted, data=data, evaluation={"rows": 4})
     assert names(task.training_rows.batch(0, 128)) == pytest.approx({"told": 64, "sum": 64}, abs=2)
-    with pytest.raises(DataError, match=r"row 0: the row's 'limits': max_turns must be .* got 0"):
+    with pytest.raises(DataError, match=r"the row's 'limits': max_turns must be .* got 0"):
         prepare(environment=mixed, data=data | {"columns": columns | {"limits": limits}})
-    with pytest.raises(DataError, match=r"row 0: the row's 'environment' is '0'.*told, sum"):
-        prepare(environment=mixed, data=data | {"columns": columns | {"environment": "q[:1]"}})
-    with pytest.raises(DataError, match=r"row 0: the row has no 'environment'"):
+    with pytest.raises(DataError, match=r"the row's 'environment' is 0, .* It has: told, sum"):
+        prepare(environment=mixed, data=data | {"columns": columns | {"environment": "answer"}})
+    with pytest.raises(DataError, match=r"the row has no 'environment'"):
         prepare(environment=mixed, data={"train": rows_file, "columns": {"prompt": "q"}})
 
 
@@ -133,7 +131,7 @@ def test_rows_of_one_dataset_say_which_environment_plays_them(rows_file: str) ->
         (MIXED | {"mixture": [SMALL, SMALL]}, "environment.mixture: two environments have the na"),
         (MIXED | {"id": "x"}, "environment.id: cannot be set beside mixture"),
         (MIXED | {"mixture": [{"weight": 1}]}, "environment.mixture.0.id: is required"),
-        (MIXED | {"mixture": [SMALL | {"weight": 0}]}, "environment.mixture.0.weight: must be > 0"),
+        (MIXED | {"mixture": [SMALL | {"weight": 0}]}, "environment.mixture.0.weight: must be >"),
         (
             MIXED | {"mixture": [SMALL | {"max_operant": 1}]},
             "environment.mixture.0: Arithmetic has",
@@ -181,7 +179,7 @@ def test_wrappers_wrap_in_their_order() -> None:
     wrapped = MIXED | {"wrappers": [doubled, {"id": "TimeLimit", "max_episode_steps": 3}]}
     task = prepare(environment=wrapped)
     env: Any = task.make_env()
-    assert isinstance(env, gymnasium.wrappers.TimeLimit) and isinstance(env.env, Doubled)
+    assert [type(each).__name__ for each in (env, env.env)] == ["TimeLimit", "Doubled"]
     _, info = env.reset(seed=0, options={"row": task.training_rows.row(0)})
     *_, reward, terminated, _, _ = env.step(info["stop_ids"][:1])
     assert (reward, terminated) == (1.0, True)  # 2 * 0 + 1
@@ -207,7 +205,7 @@ def trained(folder: Path, steps: int, *, resume: bool = False, **sections: Any) 
 
 def metrics_of(folder: Path) -> list[dict[str, float]]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    clocks = ("time", "per_s", "memory")
+    clocks = ("time", "per_s", "seconds", "memory")
     return [{k: v for k, v in line.items() if not any(c in k for c in clocks)} for line in lines]
 
 
