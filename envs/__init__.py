@@ -3,7 +3,8 @@
 Where to begin reading: `builtin/arithmetic.py` (a whole environment), `environment/hooks.py` (what
 a subclass overrides, and what it finds on `self`), `environment/environment.py` (`reset` and
 `step`), `environment/turn.py` (what one turn does), `environment/episode_runner.py` (an episode in
-messages), `environment/context.py` (its tokens). The rooms, from the bottom up:
+messages), `environment/context.py` (its tokens). `compose.py` and `mixture.py` make one environment
+of several. The rooms, from the bottom up:
 
     records      messages, calls, turns and episodes, as they are recorded
     tools        what `@tool` marks: schemas, arguments, running calls, results, bugs

@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 
 from gymnast.envs.environment.environment import Environment
+from gymnast.envs.environment.rows import COLUMN
 from gymnast.envs.environment.spaces import TokenIds
 from gymnast.envs.records.episode import Info, Outcome
 from gymnast.envs.registry import find, make
@@ -22,7 +23,6 @@ from gymnast.envs.rendering.renderer import Renderer
 from gymnast.errors import ConfigError, DataError
 from gymnast.lookup import did_you_mean
 
-COLUMN = "environment"  # of a row: the name of the environment that plays it
 COUNTED = "environments/"  # how the metrics of one of the environments begin
 EPISODES = "episodes"
 _DRAWN = 64  # positions whose environments are drawn together

@@ -12,6 +12,7 @@ from gymnast.errors import DataError
 from gymnast.lookup import did_you_mean
 from gymnast.types import Message
 
+COLUMN = "environment"  # of a row of a mixture: the name of the environment that plays it
 SYSTEM_ROLES = ("system", "developer")
 LIMITS = ("max_turns", "max_tokens", "episode_timeout_s")  # that a row may have of its own
 
@@ -69,6 +70,11 @@ def prompt_of(row: Mapping[str, Any]) -> list[Message]:
         raise DataError(
             f"the row's 'prompt' is {prompt!r:.200}; it must be a string or {error}."
         ) from error
+
+
+def without_name(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as its environment knows it, without what a mixture calls the environment."""
+    return {column: value for column, value in row.items() if column != COLUMN}
 
 
 def row_limits(row: Mapping[str, Any]) -> dict[str, Any]:

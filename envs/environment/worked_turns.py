@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gymnast.envs.environment.hooks import Hooks
-from gymnast.envs.environment.rows import checked_row
+from gymnast.envs.environment.rows import checked_row, without_name
 from gymnast.envs.environment.solution import solve_episode
 from gymnast.errors import ConfigError, DataError, NoSolution, TemplateError, UserCodeError
 from gymnast.types import Message
@@ -228,8 +228,8 @@ def _leading(messages: Sequence[Message]) -> int:
 
 
 def _text(row: Any) -> str:
-    """A text that equal rows share, whatever the order of their keys."""
-    plain = dict(row) if isinstance(row, Mapping) else row
+    """A text that equal rows share, whatever the order of their keys, in a mixture or not."""
+    plain = without_name(row) if isinstance(row, Mapping) else row
     return json.dumps(plain, sort_keys=True, default=_plain)
 
 

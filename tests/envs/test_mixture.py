@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gymnast.envs import Environment, Mixture, MixtureOrder, Renderer, can_solve, tool
 from gymnast.errors import ConfigError, DataError
 from gymnast.trainers.conversations.play import play_solution
+from gymnast.trainers.rollouts.environments import environment_factory
 
 WEIGHTS = st.dictionaries(st.sampled_from("abcdef"), st.floats(0.01, 100.0), min_size=1, max_size=6)
 
@@ -153,6 +154,27 @@ def test_solutions_are_those_of_the_environment_that_plays() -> None:
     assert can_solve(env)
     row = {"environment": "Sum", "a": 1, "b": 2}
     assert asyncio.run(play_solution(env, row, seed=0)).messages[-1]["content"] == "3"
+
+
+def test_no_prompt_shows_its_own_row_solved(renderer: Renderer) -> None:
+    class TwoSums(Sum):
+        def sample_row(self, rng: np.random.Generator) -> Any:
+            return {"a": int(rng.integers(2)), "b": 5}
+
+    env = Mixture({TwoSums: 1}, renderer, worked_turns=1)
+    for a in range(2):
+        env.reset(seed=0, options={"row": {"environment": "TwoSums", "a": a, "b": 5}})
+        asked = [each["content"] for each in env.messages if each["role"] == "user"]
+        assert asked == [f"{1 - a} + 5?", f"{a} + 5?"]
+    env.close()
+
+
+def test_a_trainer_makes_others_like_a_mixture(renderer: Renderer) -> None:
+    env = Mixture({Sum: 3, Echo: 1}, names=["sums", "echoes"], max_turns=2)
+    made: Any = environment_factory(env, renderer.tokenizer, 512)()
+    assert made is not env and made.weights == {"sums": 3.0, "echoes": 1.0}
+    assert {(each.max_turns, each.context_length) for each in made.members.values()} == {(2, 512)}
+    assert all(each.renderer is made.renderer for each in made.members.values())
 
 
 def test_a_copy_goes_on_by_itself() -> None:

@@ -9,7 +9,8 @@ from functools import partial
 from typing import NamedTuple
 
 from gymnast.envs import Mixture
-from gymnast.envs.mixture import COLUMN, check_weights, named_row
+from gymnast.envs.environment.rows import COLUMN
+from gymnast.envs.mixture import check_weights, named_row
 from gymnast.errors import ConfigError, DataError
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.config.environments import MakeEnvironment, find_environment, parts_of

@@ -15,7 +15,7 @@ import numpy as np
 import yaml
 
 from gymnast.envs import Mixture
-from gymnast.envs.compose import classes_of
+from gymnast.envs.composed import classes_of
 from gymnast.trainers.base.settings import Settings
 from gymnast.trainers.config.sections import (
     RolloutsSection,

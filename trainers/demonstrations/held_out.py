@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gymnast.envs.environment.rows import own_messages, prompt_of
+from gymnast.envs.environment.rows import own_messages, prompt_of, without_name
 from gymnast.envs.records.messages import text_of
 from gymnast.errors import DataError
 from gymnast.trainers.data.rows import Row, canonical
@@ -101,8 +101,11 @@ class HeldOut:
 
 
 def _as_written(row: Row) -> str:
-    """A row as text: what JSON has no form for is what a file of rollouts has in its place."""
-    return canonical(from_json(to_json(dict(row))))
+    """A row as text: what JSON has no form for is what a file of rollouts has in its place.
+
+    Demonstrations of an environment may be of rows that a mixture has too.
+    """
+    return canonical(from_json(to_json(without_name(row))))
 
 
 def _prompt(row: Row) -> Asked:
