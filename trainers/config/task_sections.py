@@ -69,7 +69,9 @@ class WrapperSection(Settings):
 
 def _by_id(given: Any) -> Any:
     """A list whose entries may be the `id` alone."""
-    return [{"id": one} if isinstance(one, str) else one for one in given or ()]
+    if not isinstance(given, list):
+        return given
+    return [{"id": one} if isinstance(one, str) else one for one in given]
 
 
 class OneEnvironment(Settings):

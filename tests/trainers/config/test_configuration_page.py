@@ -16,13 +16,23 @@ from pydantic.fields import FieldInfo
 from gymnast.trainers.base.config_errors import section_in
 from gymnast.trainers.config.files import load_config
 from gymnast.trainers.config.sections import RunConfig
-from gymnast.trainers.data.input_paths import BACKEND, CODE, MODEL, PART, ROWS, TEMPLATE, TRACKERS
+from gymnast.trainers.data.input_paths import (
+    BACKEND,
+    CODE,
+    CODES,
+    MODEL,
+    PART,
+    ROWS,
+    TEMPLATE,
+    TRACKERS,
+)
 from gymnast.types import Sampling, StopReason
 
 PAGE = Path(__file__).parents[3] / "docs/configuration.md"
 INPUTS = {
     id(CODE): "name, `module:name` or `file.py:name`",
     id(BACKEND): "name, `module:name` or `file.py:name`; or mapping",
+    id(CODES): "list of names, `module:name` or `file.py:name`",
     id(PART): "name, `module:name` or `file.py:name`; or mapping",
     id(TRACKERS): "list or mapping of names, `module:name` or `file.py:name`",
     id(ROWS): "file, folder or hub name",

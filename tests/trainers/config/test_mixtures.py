@@ -142,6 +142,8 @@ def test_rows_of_one_dataset_say_which_environment_plays_them(rows_file: str) ->
             "environment.mixture.0.data: is required: Told makes no rows",
         ),
         (MIXED | {"context_length": 4096}, "environment.mixture.0.context_length: must be <= 2048"),
+        (MIXED | {"mixture": {"a": 1}}, "environment.mixture: must be a list"),
+        (MIXED | {"mixture": [SMALL | {"wrappers": []}]}, "environment.mixture.0: Arithmetic has"),
         ({"compose": [SMALL["id"]]}, "environment.compose: got Arithmetic alone"),
         (MIXED | {"wrappers": ["TimeLimt"]}, r"environment.wrappers.0.id: there is no wrapper"),
         (MIXED | {"wrappers": ["TimeLimit"]}, r"environment.wrappers.0: TimeLimit cannot be made"),

@@ -96,6 +96,22 @@ def test_inputs_are_beside_the_yaml_and_the_output_is_in_the_working_folder(proj
     assert config.output_dir == "runs/store"
 
 
+def test_environments_in_lists_and_wrappers_are_beside_the_yaml_too(project: Path) -> None:
+    composed = {"compose": ["gymnast/Arithmetic-v0", "store.py:Store"]}
+    mixed = {
+        "mixture": ["store.py:Store", {"id": "store.py:Other", "data": "rows.jsonl"}, composed],
+        "wrappers": ["TimeLimit", "store.py:Wrapper", {"id": "store.py:Last", "n": 1}],
+    }
+    (project / "other.yaml").write_text(yaml.safe_dump({**YAML, "environment": mixed}))
+    section = load_config(project / "other.yaml").environment
+    first, second, third = section.mixture
+    assert (first.id, second.id) == (f"{project}/store.py:Store", f"{project}/store.py:Other")
+    assert second.data == f"{project}/rows.jsonl"
+    assert third.compose == ["gymnast/Arithmetic-v0", f"{project}/store.py:Store"]
+    names = ["TimeLimit", f"{project}/store.py:Wrapper", f"{project}/store.py:Last"]
+    assert [wrapper.id for wrapper in section.wrappers] == names
+
+
 def test_what_the_command_line_names_is_in_the_working_folder(project: Path) -> None:
     for name in ("my.jsonl", "my.py"):
         Path(name).touch()
