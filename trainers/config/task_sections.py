@@ -80,7 +80,8 @@ class OneEnvironment(Settings):
     model_config = ConfigDict(extra="allow")
 
     id: CodeName | None = None
-    """A registered id, "scheme:name", "module:Class" or "path/to/file.py:Class"; or else `compose`."""
+    """A registered id, "scheme:name", "module:Class" or "path/to/file.py:Class"; or else
+    `compose`."""
     compose: Annotated[list[str], CODES] = Field(default_factory=list)
     """Several such names, in place of `id`: the first is the task, and each further one brings its
     tools; see `gymnast.envs.compose`."""
