@@ -16,19 +16,17 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gymnast.envs.composed import ALL_RUN, Composed, clash, own_settings
+from gymnast.envs.composed import ALL_RUN, OF_TOOLS, Composed, clash, own_settings
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.environment.hooks import Hooks
+from gymnast.envs.mixture import Mixture
 from gymnast.envs.registry import find, setting_names
 from gymnast.envs.tools.marks import mark_of, marked, plain_function
 from gymnast.errors import ConfigError, ToolDefinitionError
 from gymnast.sandboxes.contract.spec import SandboxSpec
 
 # Of each of these, the first class that has its own says it for the whole.
-FIRST_OWN = (
-    *("sample_row", "hint", "solve", "respond"),
-    *("reward", "turn_reward", "text_rewards", "turn_state"),
-)
+FIRST_OWN = ("respond", "reward", "turn_reward", "text_rewards", "turn_state")
 
 
 def compose(
@@ -42,11 +40,12 @@ def compose(
 
         Assisted = compose(Arithmetic, Search)
 
-    The first class is the task: its rows, prompt, reward and `solve` are those of the whole. Every
-    further one brings its tools, with the state that its `setup`, `prepare_sandbox` and `cleanup`
-    make and undo: each class runs its own, in order, and `cleanup` in reverse. The messages that
-    the `setup` of a further class returns are not shown. The `tools_for`, `call_tool` and `metrics`
-    of all of them hold. Of every other hook, the first class that has its own says it.
+    The first class is the task: its rows, prompt, reward, `hint` and `solve` are those of the
+    whole. Every further one brings its tools, with the state that its `setup`, `prepare_sandbox`
+    and `cleanup` make and undo: each class runs its own, in order, and `cleanup` in reverse. The
+    messages that the `setup` of a further class returns are not shown. Each class says by
+    `tools_for` which of its tools there are, and runs their calls by its `call_tool`; the `metrics`
+    of all hold. Of `respond` and the rewards, the first class that has its own says it.
 
     A setting that several classes take goes to each of them.
 
@@ -58,7 +57,8 @@ def compose(
     Raises:
         ToolDefinitionError: Two classes have tools of one name, or a tool has the name of something
             else in the task.
-        ConfigError: No further class is named, one is named twice, or several want different boxes.
+        ConfigError: No further class is named, one is named twice or cannot be composed, or two
+            want different boxes.
         UnknownEnvironment: A name is not known.
     """
     classes = [find(each) for each in (task, *further)]
@@ -67,6 +67,7 @@ def compose(
         "__doc__": f"{' with '.join(cls.__name__ for cls in classes)}, made by compose.",
         "__init__": _constructor(classes),
         "_classes": tuple(classes),
+        "_own_box": sandbox_spec is not None,
         "sandbox_spec": sandbox_spec or _sandbox_spec(classes),
         **_tools(classes),
         **_hooks(classes),
@@ -79,17 +80,15 @@ def compose(
 
 def _hooks(classes: Sequence[type[Environment]]) -> dict[str, Any]:
     """The hooks of the whole that a further class has a part in."""
-    further = classes[1:]
     members: dict[str, Any] = {}
     for hook, run in ALL_RUN.items():
-        if any(_has_own(cls, hook) for cls in further):
+        asked = classes if hook in OF_TOOLS else classes[1:]
+        if any(_has_own(cls, hook) for cls in asked):
             members[hook] = run
     for hook in FIRST_OWN:
         number = next((n for n, cls in enumerate(classes) if _has_own(cls, hook)), 0)
         if number:
             members[hook] = _forwarded(number, hook)
-            if hook == "solve":
-                members["solve_timeout_s"] = classes[number].solve_timeout_s
     return members
 
 
@@ -189,6 +188,11 @@ def _check_different(classes: Sequence[type[Environment]]) -> None:
     for number, cls in enumerate(classes):
         if cls in classes[:number]:
             raise ConfigError(f"compose: names {cls.__name__} twice; name each class once.")
+        if issubclass(cls, Mixture):
+            raise ConfigError(
+                f"compose: {cls.__name__} is no class to compose, since each of its episodes is "
+                "one environment's; compose classes, and mix what is composed."
+            )
         if issubclass(cls, Composed):
             inner = ", ".join(each.__name__ for each in cls._classes)
             raise ConfigError(

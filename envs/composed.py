@@ -30,12 +30,19 @@ def classes_of(cls: type[Environment]) -> tuple[type[Environment], ...]:
     return found
 
 
+def has_own_box(cls: type[Environment]) -> bool:
+    """Whether `compose` made a class with a `sandbox_spec` of its own."""
+    return bool(vars(cls).get("_own_box"))
+
+
 class Composed(Environment):
     """What every class that `compose` makes has."""
 
     _classes: tuple[type[Environment], ...] = ()
+    _own_box = False  # whether `compose` was given a `sandbox_spec`
     _parts: tuple[Environment, ...] = ()  # objects of all classes but the first
-    _begun = 0  # the `setup` of how many classes has run in this episode
+    _owners: Mapping[str, int] = {}  # of the tools that an episode chose: the numbers of classes
+    _begun: int | None = None  # of how many classes `setup` was called; None: they were not asked
 
     def _make_parts(self, settings: Mapping[str, Any]) -> None:
         """Make the objects of the further classes, which see the episodes of this one."""
@@ -96,8 +103,9 @@ class Composed(Environment):
 
     async def _clean_up_all(self) -> None:
         """Clean up after an episode: what was prepared last, first."""
-        own_setup = any(cls.setup is not Hooks.setup for cls in self._classes)
-        begun, self._begun = self._begun if own_setup else len(self._classes), 0
+        begun, self._begun = self._begun, None
+        if begun is None:
+            begun = len(self._classes)
         raised: Exception | None = None
         for number in reversed(range(begun)):
             try:
@@ -126,24 +134,30 @@ class Composed(Environment):
     async def _tools_of_all(self, row: Mapping[str, Any]) -> Any:
         """The tools of one episode, and whose they are."""
         tools, self._owners = [], dict[str, int]()
+        of_parts = {name for cls in self._classes[1:] for name in cls._class_tools}
         for number, cls in enumerate(self._classes):
             returned = await self._call(number, "tools_for", row)
             for name, tool in tools_by_name(returned, f"{cls.__name__}.tools_for").items():
+                if number == 0 and name in of_parts and tool is self._class_tools[name]:
+                    continue  # the task has all methods of the whole; which hold, their class says
                 if name in self._owners:
-                    other = self._classes[self._owners[name]]
-                    raise clash(other, cls, name)
+                    raise clash(self._classes[self._owners[name]], cls, name)
                 self._owners[name] = number
                 tools.append(tool)
         return tools
 
     async def _call_tool_of_owner(self, name: str, arguments: dict[str, Any]) -> Any:
         """Run one tool call as the class of the tool does."""
-        owners = getattr(self, "_owners", {})
-        number = owners.get(name)
-        if number is None:
-            number = next(n for n, cls in enumerate(self._classes) if name in cls._class_tools)
-        call = functools.partial(self._of(number, "call_tool"), name, arguments)
+        call = functools.partial(self._of(self._owner_of(name), "call_tool"), name, arguments)
         return await call_user_code(self._episode_runner.thread, call)
+
+    def _owner_of(self, name: str) -> int:
+        """Whose a tool is; one that no class listed was offered by the class that responds."""
+        if name in self._owners:
+            return self._owners[name]
+        owned = (n for n, cls in enumerate(self._classes) if name in cls._class_tools)
+        responds = (n for n, c in enumerate(self._classes) if c.respond is not Hooks.respond)
+        return next(owned, next(responds, 0))
 
 
 # Hooks that all classes run, and what runs them.
@@ -155,6 +169,7 @@ ALL_RUN = {
     "tools_for": Composed._tools_of_all,
     "call_tool": Composed._call_tool_of_owner,
 }
+OF_TOOLS = ("tools_for", "call_tool")  # by which each class says things of its own tools alone
 
 
 def own_settings(cls: type[Environment]) -> list[str]:
