@@ -96,7 +96,7 @@ class Mixture(Environment):
         playing: The name of the one that plays, or played last.
 
     Raises:
-        ConfigError: There is none, a weight is not above 0, or two have one name.
+        ConfigError: There is none, a weight is not above 0, two have one name, or one is a mixture.
     """
 
     def __init__(
@@ -108,6 +108,8 @@ class Mixture(Environment):
         **settings: Any,
     ) -> None:
         classes = [find(each) for each in environments]
+        if any(issubclass(cls, Mixture) for cls in classes):
+            raise ConfigError("Mixture: one of its environments is a Mixture; list those of both.")
         named = [cls.__name__ for cls in classes] if names is None else list(names)
         if len(named) != len(classes):
             raise ConfigError(
@@ -193,6 +195,8 @@ class Mixture(Environment):
         given = dict(options or {})
         if given.get("row") is None:
             given["row"] = await self.sample_row(self.np_random)
+        if seed is None:  # what has not been played yet has no seed of its own
+            seed = int(self.np_random.integers(2**31))
         row = given["row"]
         self._enter(self.member_for(row) if isinstance(row, Mapping) else self.playing)
         return await self.members[self.playing].areset(seed=seed, options=given)
@@ -221,7 +225,7 @@ class Mixture(Environment):
 
     @property
     def max_boxes(self) -> int | None:
-        """How many episodes of this process may have a box at once, whichever plays."""
+        """How many episodes of this process may have a box at once, whichever environments play."""
         numbers = [member.max_boxes for member in self.members.values()]
         return min((number for number in numbers if number is not None), default=None)
 

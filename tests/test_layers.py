@@ -59,7 +59,7 @@ ROOMS = {
     "envs.environment": "envs.boxes envs.records envs.rendering envs.tools sandboxes.contract",
     "envs": "envs.environment envs.records envs.rendering envs.tools sandboxes.contract",
     "envs.rubrics": "envs.boxes envs.builtin.code envs.records envs.tools sandboxes.contract",
-    "envs.checking": "envs.environment envs.records envs.tools",
+    "envs.checking": "envs envs.environment envs.records envs.tools",
     "envs.builtin": "envs.boxes envs.environment envs.records envs.tools sandboxes.contract",
     "envs.adapters": "envs.environment envs.records envs.tools",
     "envs.adapters.mcp": (
@@ -81,7 +81,7 @@ ROOMS = {
         "agents.caches agents.engine agents.loading agents.models agents.vllm agents.vllm.weights"
     ),
     "trainers.base": "",
-    "trainers.data": "envs trainers.base",
+    "trainers.data": "envs envs.environment envs.tools trainers.base",
     "trainers.algorithms": "trainers.base",
     "trainers.distributed": "",
     "trainers.rollouts": (

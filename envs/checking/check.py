@@ -16,10 +16,11 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from gymnast.envs.checking.differences import first_difference
 from gymnast.envs.checking.example_arguments import NoExample, example_arguments
 from gymnast.envs.checking.policies import play_idle, play_solve
-from gymnast.envs.checking.report import CheckReport, ToolTried
+from gymnast.envs.checking.report import CheckReport, ToolTried, merged
 from gymnast.envs.environment.environment import Environment, require_renderer
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.spaces import TokenIds
+from gymnast.envs.mixture import Mixture
 from gymnast.envs.records.episode import Info
 from gymnast.envs.tools import bugs
 from gymnast.envs.tools.definition import Tool
@@ -44,7 +45,8 @@ def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
     """Check an environment by driving a few episodes.
 
     Every tool is called once for real: one that sends mail sends mail. On a few rows nothing is
-    done and, if the class has a `solve`, what it says is played.
+    done and, if the class has a `solve`, what it says is played. Of a `Mixture`, each environment
+    is checked.
 
     Args:
         env: An `Environment` with a renderer, and rows or a `sample_row` of its own.
@@ -60,12 +62,20 @@ def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
     assert isinstance(environment, Environment), (
         f"{type(environment).__name__} is not a subclass of gymnast.envs.Environment"
     )
-    runner = environment._episode_runner
-    runner.stand_in = _goes_on
+    members = [environment]
+    if isinstance(environment, Mixture):
+        members = [*environment.members.values()]
+    runners = [member._episode_runner for member in members]
+    for runner in runners:
+        runner.stand_in = _goes_on
     try:
-        return _checked(environment)
+        report = merged([_checked(member) for member in members])
+        if isinstance(environment, Mixture):
+            gymnasium_check_env(environment, skip_render_check=True)
+        return report
     finally:
-        runner.stand_in = None
+        for runner in runners:
+            runner.stand_in = None
 
 
 async def _goes_on(messages: Any, tools: Any) -> Message:

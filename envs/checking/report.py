@@ -1,6 +1,7 @@
 """The report of `check_env`, as data and as text for a terminal."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from gymnast.visible import visible_line
 
@@ -56,6 +57,8 @@ class CheckReport:
             far as they ended and have one.
         idle: Episodes in which nothing was done.
         solved: Episodes that `solve` played, on the same rows; None where the class has none.
+
+    That of a mixture has the prompt of its first environment, and the rest of all.
     """
 
     prompt: str
@@ -134,3 +137,17 @@ def _together(played: tuple[Played, ...]) -> str:
     texts = [str(each) for each in played]
     alike = len(texts) > 1 and len(set(texts)) == 1
     return f"{texts[0]} on each of {len(texts)} rows" if alike else ", ".join(texts)
+
+
+def merged(reports: Sequence[CheckReport]) -> CheckReport:
+    """The reports of several environments as one."""
+    tools = tuple(tool for report in reports for tool in report.tools)
+    rewards = tuple(reward for report in reports for reward in report.rewards)
+    idle, solved = list[Played](), list[Played]()
+    for report in reports:
+        before = len(idle)  # rows of one environment are not those of another
+        idle += [replace(each, row=before + each.row) for each in report.idle]
+        solved += [replace(each, row=before + each.row) for each in report.solved or ()]
+    can_solve = any(report.solved is not None for report in reports)
+    played = {"idle": tuple(idle), "solved": tuple(solved) if can_solve else None}
+    return replace(reports[0], tools=tools, rewards=rewards, **played)
