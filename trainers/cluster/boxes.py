@@ -1,6 +1,6 @@
 """Whether a node can open the boxes that an environment wants, found out before it plays."""
 
-from gymnast.envs import Environment
+from gymnast.envs import Environment, Mixture
 from gymnast.errors import ConfigError, SandboxUnavailable
 from gymnast.threads import in_background
 from gymnast.trainers.cluster.starting import Place
@@ -16,8 +16,12 @@ async def check_boxes(environments: Environments, place: Place) -> None:
     driver = environments.take()
     environments.give_back(driver)
     env = driver.env.unwrapped
-    if not isinstance(env, Environment) or env.max_boxes is None:
-        return
+    for each in [*env.members.values()] if isinstance(env, Mixture) else [env]:
+        if isinstance(each, Environment) and each.max_boxes is not None:
+            await _open_one(each, place)
+
+
+async def _open_one(env: Environment, place: Place) -> None:
     try:
         box = await env.box_settings.pool().atake()
     except SandboxUnavailable as error:
