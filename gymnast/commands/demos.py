@@ -154,11 +154,12 @@ def _played(
     from gymnast.envs.environment.solution import require_solve
     from gymnast.envs.registry import find
     from gymnast.trainers.base.seeds import derive
-    from gymnast.trainers.config.task_rows import check_rows, row_sampler
+    from gymnast.trainers.config.task_rows import row_sampler
     from gymnast.trainers.config.worked_rows import has_rows
     from gymnast.trainers.config.yaml_reader import with_overrides
     from gymnast.trainers.conversations.many import play_many
     from gymnast.trainers.conversations.play import play_solution
+    from gymnast.trainers.data.row_checks import check_rows
     from gymnast.trainers.data.row_files import load_rows
     from gymnast.trainers.data.rows import sample_distinct
 

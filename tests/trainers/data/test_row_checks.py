@@ -6,7 +6,7 @@ import pytest
 
 from gymnast.envs import Environment, Renderer
 from gymnast.errors import DataError
-from gymnast.trainers.config.task_rows import check_rows
+from gymnast.trainers.data.row_checks import check_rows
 
 PARTS = {"prompt": {"question": "What is 2 + 3?"}}
 
