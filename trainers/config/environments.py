@@ -1,13 +1,14 @@
 """An environment that a config names: found, its settings checked, and made with its renderer."""
 
-from collections.abc import Callable, Iterable, Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
-from gymnast.envs import Environment, Renderer, compose, make
+from gymnast.envs import Environment, Mixture, Renderer, compose, make
 from gymnast.envs.registry import check_constructor, check_names, find, setting_names
 from gymnast.errors import (
     ConfigError,
@@ -23,13 +24,19 @@ from gymnast.trainers.data.input_paths import shown_path
 
 MakeEnvironment = Callable[[], Environment]
 
+# Those of Gymnasium's that leave token ids alone, and learn nothing in one environment of many.
+_OF_GYMNASIUM = (
+    *("ClipReward", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics"),
+    *("TimeLimit", "TransformReward"),
+)
 WRAPPERS: Names[type[gymnasium.Wrapper[Any, Any, Any, Any]]] = Names(
     "wrapper",
     "gymnast.wrappers",
-    {name: f"gymnasium.wrappers:{name}" for name in gymnasium.wrappers.__all__},
+    {name: f"gymnasium.wrappers:{name}" for name in _OF_GYMNASIUM},
     base=gymnasium.Wrapper,
     wanted="subclass of gymnasium.Wrapper",
 )
+_FUNCTIONS: Names[Callable[..., Any]] = Names("function", "")  # which no package registers
 
 
 def find_environments(config: RunConfig) -> None:
@@ -89,8 +96,14 @@ def find_environment(section: OneEnvironment, place: str = "environment") -> typ
     except UnknownEnvironment as error:
         if place == "environment" and section.id is not None:
             raise
-        raise UnknownEnvironment(f"{place}: {error}") from error
-    _check_settings(cls, section.settings, place)
+        key = "" if section.id is not None else ".compose"
+        raise UnknownEnvironment(f"{place}{key}: {error}") from error
+    if issubclass(cls, Mixture):
+        raise ConfigError(
+            f"{place}.id: is {section.named}, which plays other environments; list them in "
+            "environment.mixture"
+        )
+    _check_settings(cls, section, place)
     return cls
 
 
@@ -110,9 +123,18 @@ def find_wrappers(section: EnvironmentSection) -> list[Callable[[Any], Any]]:
     """
     found: list[Callable[[Any], Any]] = []
     for number, wrapper in enumerate(section.wrappers):
-        cls = WRAPPERS.find(wrapper.id, f"environment.wrappers.{number}.id")
         place = f"environment.wrappers.{number}"
-        found.append(partial(_wrapped, place, cls, wrapper.model_extra or {}))
+        name = wrapper.id.removeprefix("gymnasium.wrappers:")
+        if name in gymnasium.wrappers.__all__ and name not in _OF_GYMNASIUM:
+            raise ConfigError(
+                f"{place}.id: {name} of gymnasium.wrappers cannot wrap a run's environment: it "
+                "changes observations or actions, which are token ids, or keeps what one "
+                f"environment of many has seen. Of them there are: {', '.join(_OF_GYMNASIUM)}."
+            )
+        settings = dict(wrapper.model_extra or {})
+        if wrapper.func is not None:
+            settings["func"] = _FUNCTIONS.find(wrapper.func, f"{place}.func")
+        found.append(partial(_wrapped, place, WRAPPERS.find(wrapper.id, f"{place}.id"), settings))
     return found
 
 
@@ -120,8 +142,10 @@ def _wrapped(place: str, wrapper: type, settings: dict[str, Any], env: Any) -> A
     try:
         return wrapper(env, **settings)
     except Exception as error:
+        takes = ", ".join([*inspect.signature(wrapper).parameters][1:]) or "nothing"
         raise ConfigError(
-            f"{place}: {wrapper.__name__} cannot be made with {settings!r:.200}: {error}"
+            f"{place}: {wrapper.__name__} cannot be made with {settings!r:.200}: "
+            f"{type(error).__name__}: {error}. It takes: {takes}."
         ) from error
 
 
@@ -148,12 +172,16 @@ def place_of(name: str) -> str:
     return f"evaluation.environments.{name}"
 
 
-def _check_settings(cls: type[Environment], settings: Iterable[str], place: str) -> None:
-    """Check that a constructor can be called, and takes settings of these names."""
+def _check_settings(cls: type[Environment], section: OneEnvironment, place: str) -> None:
+    """Check that a constructor can be called, and takes the settings of a section."""
     check_constructor(cls)
+    settings = section.settings
     known = setting_names(cls) or [*settings]
     for name in settings:
-        meant = "" if name in known or nearest(name, known) else meant_elsewhere(name, run_keys())
+        if name in known or nearest(name, known):
+            continue
+        own = nearest(name, type(section).model_fields)
+        meant = f"did you mean {own}?" if own else meant_elsewhere(name, run_keys())
         if meant:
             raise ConfigError(f"{place}: {cls.__name__} has no setting {name!r}; {meant}")
     try:

@@ -92,6 +92,11 @@ def prepare_mixture(config: RunConfig, maker: Maker, excluded: Sequence[Row]) ->
     parts: dict[str, _Part] = {}
     for name, (place, section) in zip(weights, parts_of(config.environment).items(), strict=True):
         assert isinstance(section, MixtureEntry)
+        if section.data is None and section.columns is not None:
+            raise ConfigError(
+                f"{place}.columns: are made of the rows of {place}.data, which is not set; name a "
+                "file or a hub dataset there, or leave them out"
+            )
         if section.data is not None and config.data is not None:
             raise ConfigError(
                 f"{place}.data: cannot be set beside data.train ({config.data.train}), which has "

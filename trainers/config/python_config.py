@@ -15,7 +15,7 @@ import numpy as np
 import yaml
 
 from gymnast.envs import Mixture
-from gymnast.envs.composed import classes_of
+from gymnast.envs.composed import classes_of, has_own_box
 from gymnast.trainers.base.settings import Settings
 from gymnast.trainers.config.sections import (
     RolloutsSection,
@@ -97,6 +97,8 @@ def _add_environment(settings: dict[str, Any], environment: Any) -> list[str]:
         return [f"environment.mixture: a Mixture in Python, of {', '.join(environment.weights)}"]
     if not isinstance(environment, type):
         return [f"environment.id: a function makes it ({environment!r:.100})"]
+    if has_own_box(environment):
+        return [f"environment.compose: {environment.__name__} has a sandbox_spec given in Python"]
     names = []
     for cls in classes_of(environment):
         if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:

@@ -15,7 +15,8 @@
     output_dir:   runs/arithmetic
     trackers:     [tensorboard]
 
-Only `model.name` and `environment.id` are required. A key is declared here only if it exists in a
+Only `model.name` and an environment are required: `environment.id`, or else `compose` or `mixture`
+(docs/mixtures.md). A key is declared here only if it exists in a
 YAML alone; all others come from the settings of their rooms (`trainers/base/settings.py`), from
 which sections inherit: the keys of the last base come first. `trainers/config/task_sections.py`
 has the sections `environment`, `data` and `evaluation`. Whether the model, the environment and the

@@ -23,8 +23,8 @@ from gymnast.trainers.config.task_rows import (
     row_sampler,
     rows_to_try,
     split_rows,
-    try_an_episode,
     try_rows,
+    try_wrapped,
 )
 from gymnast.trainers.config.worked_rows import has_rows, with_worked_rows
 from gymnast.trainers.data.rows import Row, RowSource, Split
@@ -81,7 +81,7 @@ def prepare_task(config: RunConfig, tokenizer: Any, model_context_length: int | 
         make_env, rows = _prepare_alone(config, maker(config.environment, "environment"), excluded)
     if wrappers := find_wrappers(config.environment):
         make_env = wrapped(make_env, wrappers)
-        try_an_episode(make_env, rows_to_try(rows.training), "environment.wrappers")
+        try_wrapped(make_env, rows_to_try(rows.training), "environment.wrappers")
     settings = config.trainer
     step_rows(rows.training, settings, settings.rows_per_step, config.seed, "trainer.")  # checks
     row_sets = [rows.evaluation, *(other.rows for other in others.values())]

@@ -7,17 +7,13 @@ loaded.
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from gymnast.envs import Environment, Mixture
-from gymnast.envs.environment.hooks import Hooks
-from gymnast.envs.environment.rows import prompt_of, row_limits
-from gymnast.envs.tools.episode_tools import offered_tools
+from gymnast.envs import Environment
 from gymnast.errors import ConfigError, DataError, GymnastError, PromptTooLong, UserCodeError
 from gymnast.threads import run_blocking
 from gymnast.trainers.config.environments import MakeEnvironment, place_of
@@ -30,8 +26,8 @@ from gymnast.trainers.config.task_sections import (
 )
 from gymnast.trainers.config.worked_rows import has_rows, with_worked_rows
 from gymnast.trainers.data.input_paths import shown_path
+from gymnast.trainers.data.row_checks import check_rows
 from gymnast.trainers.data.row_files import load_rows
-from gymnast.trainers.data.row_formats import location_of
 from gymnast.trainers.data.rows import (
     DatasetRows,
     Row,
@@ -266,55 +262,6 @@ def _no_rows(env: Environment, key: str) -> ConfigError:
     )
 
 
-def check_rows(rows: Sequence[Row], env: Environment, source: str) -> None:
-    """Check every row for what would end a run late: no prompt, tools that do not exist.
-
-    With a `setup` of the environment's own, rows may lack prompts if the first one does.
-    """
-    if isinstance(env, Mixture):
-        _check_rows_of_all(rows, env, source)
-        return
-    _check_rows_of_one(rows, range(len(rows)), env, source)
-
-
-def _check_rows_of_all(rows: Sequence[Row], env: Mixture, source: str) -> None:
-    """Check rows each of which names an environment of a mixture."""
-    by_name: dict[str, list[int]] = {name: [] for name in env.members}
-    for row_index, row in enumerate(rows):
-        with _at_row(rows, row_index, source):
-            by_name[env.member_for(row)].append(row_index)
-    for name, row_indices in by_name.items():
-        _check_rows_of_one(rows, row_indices, env.members[name], source)
-
-
-def _check_rows_of_one(
-    rows: Sequence[Row], row_indices: Sequence[int], env: Environment, source: str
-) -> None:
-    """Check some of the rows, all of which one environment plays."""
-    own_tools = type(env).tools_for is not Hooks.tools_for  # which only an episode has
-    own_start = type(env).setup is not Hooks.setup
-    first = rows[row_indices[0]] if len(row_indices) else {}
-    need_prompts = not (own_start and first.get("prompt") is None)
-    for row_index in row_indices:
-        row = rows[row_index]
-        with _at_row(rows, row_index, source):
-            row_limits(row)
-            if not own_tools:
-                offered_tools(row, env.tool_definitions)
-            if need_prompts and (not own_start or row.get("prompt") is None):
-                prompt_of(row)  # a `setup` of the environment's own reads it as it likes
-
-
-@contextmanager
-def _at_row(rows: Sequence[Row], row_index: int, source: str) -> Iterator[None]:
-    """Say of what is wrong with a row where it stands."""
-    try:
-        yield
-    except DataError as error:
-        place = location_of(rows, row_index, shown_path(source))
-        raise DataError(f"{place}: {error}") from error
-
-
 def try_an_episode(make_env: MakeEnvironment, rows: Iterator[Row], source: str) -> None:
     """Drive one episode with an empty answer, so that every hook has run once.
 
@@ -331,14 +278,52 @@ def try_an_episode(make_env: MakeEnvironment, rows: Iterator[Row], source: str) 
     try:
         for row in islice(rows, ROWS_TRIED):
             try:
-                _, info = env.reset(seed=0, options={"row": row})
+                prompt, info = env.reset(seed=0, options={"row": row})
             except PromptTooLong as error:
                 too_long = error
                 continue
-            env.step(info["stop_ids"][:1])
+            observed, reward, *_ = env.step(np.array(info["stop_ids"][:1]))
+            _check_kept(env, [prompt, observed], reward)
             return
         raise DataError(f"no prompt fits: {too_long}") from too_long
     except DataError as error:
         raise DataError(f"{shown_path(source)}: {error}") from error
     finally:
         env.close()
+
+
+def try_wrapped(make_env: MakeEnvironment, rows: Iterator[Row], place: str) -> None:
+    """Drive one episode through wrappers, as `try_an_episode` does.
+
+    Args:
+        make_env: Makes the environment, and wraps it.
+        rows: Of these, the first one whose prompt fits.
+        place: The wrappers' dotted key.
+
+    Raises:
+        ConfigError: What they make of an episode cannot be trained on.
+        UserCodeError: One of them raised.
+    """
+    try:
+        try_an_episode(make_env, rows, place)
+    except GymnastError:
+        raise
+    except Exception as error:
+        problem = f"{place}: in an episode, {type(error).__name__}: {error}"
+        raise UserCodeError("wrappers", None, problem) from error
+
+
+def _check_kept(env: Environment, observations: Sequence[Any], reward: Any) -> None:
+    """Check that an episode, with wrappers or without, is one of token ids and rewards."""
+    space = env.unwrapped.observation_space
+    for ids in observations:
+        if not space.contains(ids):
+            raise ConfigError(
+                f"environment.wrappers: an observation is {' '.join(repr(ids).split()):.100} after "
+                "them; they must leave token ids as they are, a flat array of whole numbers"
+            )
+    if not isinstance(reward, int | float | np.number) or not np.isfinite(reward):
+        raise ConfigError(
+            f"environment.wrappers: a reward is {reward!r:.100} after them; it must be a finite "
+            "number"
+        )

@@ -65,6 +65,8 @@ class WrapperSection(Settings):
 
     id: CodeName
     """The name of one in `gymnasium.wrappers`, "module:Class" or "path/to/file.py:Class"."""
+    func: CodeName | None = None
+    """A function, for a wrapper that takes one: "module:name" or "path/to/file.py:name"."""
 
 
 def _by_id(given: Any) -> Any:
@@ -114,16 +116,24 @@ class OneEnvironment(Settings):
 
     _ours: ClassVar[frozenset[str]] = frozenset()  # further keys that the constructor does not get
     _ways: ClassVar[tuple[str, ...]] = ("id", "compose")
+    _not_here: ClassVar[Mapping[str, str]] = {}  # keys of `environment` alone, and what to do
 
     @model_validator(mode="after")
     def _is_named_once(self) -> Self:
+        for key, instead in self._not_here.items():
+            if key in (self.model_extra or {}):
+                raise _named(key, f"cannot be set here; {instead}")
         ways = [way for way in self._ways if getattr(self, way)]
-        if len(ways) == 1:
-            return self
-        why = "is required"
-        if ways:
-            why = f"cannot be set beside {ways[1]}: {' and '.join(ways)} each name an environment"
-        raise PydanticCustomError(NAMED, "{why}", {"why": why, "key": (ways or ["id"])[0]})
+        if not ways:
+            raise _named("id", f"is required, or else {' or '.join(self._ways[1:])}")
+        if len(ways) > 1:
+            both = f"{' and '.join(ways)} each name an environment"
+            raise _named(ways[0], f"cannot be set beside {ways[1]}: {both}; leave one of them out")
+        return self
+
+
+def _named(key: str, why: str) -> PydanticCustomError:
+    return PydanticCustomError(NAMED, "{why}", {"why": why, "key": key})
 
 
 class MixtureEntry(OneEnvironment):
@@ -141,6 +151,10 @@ class MixtureEntry(OneEnvironment):
     """Whether the other columns of `data` stay; else rows have `columns` alone."""
 
     _ours = frozenset({"weight", "name", "data", "columns", "keep_columns"})
+    _not_here: ClassVar[Mapping[str, str]] = {
+        "mixture": "list the environments of both mixtures in environment.mixture",
+        "wrappers": "those of environment.wrappers wrap the whole mixture",
+    }
 
 
 class EnvironmentSection(OneEnvironment):
@@ -191,6 +205,10 @@ class EvaluationEnvironmentSection(OneEnvironment):
     """Whether the other columns of `data` stay; else rows have `columns` alone."""
 
     _ours = frozenset({"rows", "data", "columns", "keep_columns"})
+    _not_here: ClassVar[Mapping[str, str]] = {
+        "mixture": "list its environments in evaluation.environments, each by a name",
+        "wrappers": "those of environment.wrappers wrap the run's own environment alone",
+    }
 
 
 def sampling_keys(*, optional: bool) -> Any:
