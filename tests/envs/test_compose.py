@@ -8,113 +8,10 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import pytest
 
-from gymnast.envs import Environment, Renderer, call, check_env, compose, make, tool
-from gymnast.errors import ConfigError, ToolDefinitionError, UserCodeError
+from composed_fixtures import TIMES, Notes, Offers, Times, a_call, played, says
+from gymnast.envs import Environment, Mixture, Renderer, can_solve, check_env, compose, make, tool
+from gymnast.errors import ConfigError, UserCodeError
 from gymnast.sandboxes import SandboxSpec
-
-TIMES = {"prompt": "3 times 4?", "answer": 12}
-
-
-class Times(Environment):
-    """A product."""
-
-    def __init__(self, renderer: Any = None, *, base: int = 10, **settings: Any) -> None:
-        super().__init__(renderer, **settings)
-        self.base = base
-
-    def setup(self, row: Any) -> None:
-        super().setup(row)
-        self._notes = "of Times"
-        self.thread = threading.get_ident()
-
-    @tool
-    def multiply(self, a: int, b: int) -> int:
-        """Multiply.
-
-        Args:
-            a: One factor.
-            b: Another.
-        """
-        assert self._notes == "of Times"
-        return a * b
-
-    def reward(self, episode: Any) -> float:
-        return float(str(self.row["answer"]) in episode.answer)
-
-    def solve(self, row: Any) -> Any:
-        [result] = yield call("multiply", a=3, b=4)
-        yield f"It is {result['content']}."
-
-
-class Notes(Environment):
-    """A notebook, with names that another class has too."""
-
-    log: list[str]
-
-    def __init__(self, renderer: Any = None, *, first_line: str = "", **settings: Any) -> None:
-        super().__init__(renderer, **settings)
-        self.first_line, self.log = first_line, []
-
-    async def setup(self, row: Any) -> Any:
-        await asyncio.sleep(0)
-        self._notes = [self.first_line] if self.first_line else []
-        self.log.append(f"setup {row['answer']}")
-        return [{"role": "user", "content": "Write something down."}]
-
-    @tool
-    async def write(self, text: str) -> str:
-        """Write a line.
-
-        Args:
-            text: The line.
-        """
-        self._notes.append(text)
-        return f"{len(self._notes)} lines for {self.row['answer']}"
-
-    @tool
-    def read(self) -> list[str]:
-        """Read all lines."""
-        return self._notes
-
-    @tool(stop=True)
-    def leave(self) -> str:
-        """Leave."""
-        return "left"
-
-    @staticmethod
-    @tool
-    def count(text: str) -> int:
-        """Count letters."""
-        return len(text)
-
-    def turn_reward(self, turn: Any) -> float:
-        return float(0.25 * sum(each.call.name == "write" for each in turn.calls))
-
-    def metrics(self, episode: Any) -> dict[str, float]:
-        return {"lines": float(len(self._notes))}
-
-    def reward(self, episode: Any) -> float:
-        return -5.0
-
-    def cleanup(self) -> None:
-        self.log.append("cleanup")
-
-
-def says(*calls: Any, text: str = "") -> dict[str, Any]:
-    tool_calls = [each["tool_calls"][0] if "tool_calls" in each else each for each in calls]
-    return {"role": "assistant", "content": text, "tool_calls": tool_calls}
-
-
-def played(env: Environment, *messages: Any, row: Any = TIMES) -> list[Any]:
-    async def play() -> list[Any]:
-        await env.areset(seed=3, options={"row": row})
-        return [await env.act(message) for message in messages]
-
-    return asyncio.run(play())
-
-
-def a_call(name: str, **arguments: Any) -> Any:
-    return {"id": name, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def test_the_first_class_is_the_task_and_every_further_one_brings_its_tools() -> None:
@@ -143,29 +40,11 @@ def test_the_first_class_is_the_task_and_every_further_one_brings_its_tools() ->
     env.close()
 
 
-def test_a_stop_tool_and_a_static_tool_of_a_part_are_what_they_were() -> None:
-    env = compose(Times, Notes)(stop_tools=["read"])
-    [outcome] = played(env, says(a_call("count", text="abc"), a_call("leave")))
-    assert outcome.terminated and outcome.info["stop_reason"] == "stop_tool"
-    assert [each["content"] for each in outcome.messages] == ["3", "left"]
-    [outcome] = played(env, says(a_call("read")))
-    assert outcome.info["stop_reason"] == "stop_tool"
-
-
-def test_a_subclass_of_what_was_made_has_all_tools() -> None:
-    class More(compose(Times, Notes)):  # type: ignore[misc]
-        @tool
-        def negate(self, a: int) -> int:
-            """Negate."""
-            return -a
-
-    env = More()
-    [outcome] = played(env, says(a_call("negate", a=2), a_call("write", text="x")))
-    assert [each["content"] for each in outcome.messages] == ["-2", "1 lines for 12"]
-
-
-def test_check_env_passes(renderer: Renderer) -> None:
-    check_env(make(compose(Times, Notes), renderer, rows=[TIMES]))
+@pytest.mark.parametrize("classes", [(Times, Notes), (Times, Offers), ("gymnast/SQL-v0", Notes)])
+def test_check_env_passes(classes: Any, renderer: Renderer) -> None:
+    rows = {"rows": [TIMES]} if classes[0] is Times else {}
+    report = check_env(make(compose(*classes), renderer, **rows))
+    assert report.solved and all(tool.answer is not None for tool in report.tools)
 
 
 def test_settings_are_known_by_name() -> None:
@@ -173,47 +52,43 @@ def test_settings_are_known_by_name() -> None:
         make(compose(Times, Notes), first_lin="x")
 
 
-def test_two_tools_of_one_name_name_both_classes() -> None:
-    class Other(Environment):
-        @tool
-        def multiply(self, text: str) -> str:
-            """Repeat."""
-            return text * 2
+def test_rows_and_solutions_are_the_tasks_alone() -> None:
+    class Solved(Environment):
+        def sample_row(self, rng: Any) -> Any:
+            return {"prompt": "Of another task."}
 
-    with pytest.raises(ToolDefinitionError, match=r"Times and Other both have a tool 'multiply'"):
-        compose(Times, Other)
+        def solve(self, row: Any) -> Any:
+            return ["Solved."]
 
+    class Plain(Environment):
+        """Has neither."""
 
-def test_a_tool_does_not_replace_what_the_task_has() -> None:
-    class Other(Environment):
-        @tool
-        def helper(self) -> str:
-            """Help."""
-            return ""
-
-    class Helped(Times):
-        def helper(self) -> None: ...
-
-    with pytest.raises(ToolDefinitionError, match=r"'helper' of Other would replace Helped\.help"):
-        compose(Helped, Other)
+    env = compose(Plain, Solved)(rows=[TIMES])
+    assert not can_solve(env)
+    env.reset(seed=0)
+    assert env.row == TIMES
 
 
-def test_tools_that_an_episode_chooses_are_merged_and_may_clash() -> None:
-    class Remote(Environment):
-        def tools_for(self, row: Any) -> Any:
-            return [{"name": row["name"], "description": "Ask.", "parameters": {"type": "object"}}]
+@pytest.mark.parametrize("first_sets_up", [True, False])
+def test_cleanup_of_all_runs_whichever_classes_have_a_setup(first_sets_up: bool) -> None:
+    cleaned: list[str] = []
 
-        async def call_tool(self, name: str, arguments: Any) -> str:
-            return f"{name} of {type(self).__name__}"
+    class Quiet(Environment):
+        def cleanup(self) -> None:
+            cleaned.append("first")
 
-    Both = compose(Times, Remote)
-    env = Both()
-    [outcome] = played(
-        env, says(a_call("ask"), a_call("multiply", a=2, b=2)), row=TIMES | {"name": "ask"}
-    )
-    assert [each["content"] for each in outcome.messages] == ["ask of Remote", "4"]
-    with pytest.raises(ToolDefinitionError, match="Times and Remote both have a tool 'multiply'"):
-        played(env, row=TIMES | {"name": "multiply"})
+    class Loud(Quiet):
+        def setup(self, row: Any) -> None:
+            self.begun = True
+
+    class Last(Environment):
+        def cleanup(self) -> None:
+            cleaned.append("last")
+
+    env = compose(Loud if first_sets_up else Quiet, Last)()
+    played(env)
+    env.close()
+    assert cleaned == ["last", "first"]
 
 
 def test_an_error_in_a_part_names_its_class_and_what_was_set_up_is_cleaned_up() -> None:
@@ -311,6 +186,8 @@ def test_classes_are_named_once_and_all_at_once() -> None:
         compose(Times, Notes, Times)
     with pytest.raises(ConfigError, match="TimesWithNotes is composed already, of Times, Notes"):
         compose(compose(Times, Notes), Environment)
+    with pytest.raises(ConfigError, match="Mixture is no class to compose"):
+        compose(Times, Mixture)
 
 
 def test_copies_and_pickles_go_on_with_their_own_parts() -> None:

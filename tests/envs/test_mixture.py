@@ -5,12 +5,15 @@ import copy
 from collections import Counter
 from typing import Any
 
+import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers import RecordEpisodeStatistics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gymnast.envs import Environment, Mixture, MixtureOrder, Renderer, can_solve, tool
+from gymnast.envs import Environment, Mixture, MixtureOrder, Renderer, can_solve, check_env, tool
 from gymnast.errors import ConfigError, DataError
 from gymnast.trainers.conversations.play import play_solution
 from gymnast.trainers.rollouts.environments import environment_factory
@@ -149,6 +152,45 @@ def test_environments_of_one_class_have_names_of_their_own() -> None:
         Mixture({})
 
 
+def test_a_mixture_has_no_mixtures() -> None:
+    with pytest.raises(ConfigError, match="one of its environments is a Mixture"):
+        Mixture({Sum: 1, Mixture: 1})
+
+
+def test_check_env_checks_each_environment(renderer: Renderer) -> None:
+    class Broken(EchoOfRows):
+        @tool
+        def shout(self) -> str:
+            """Shout."""
+            return self.nothing  # type: ignore[attr-defined, no-any-return]
+
+    report = check_env(Mixture({Sum: 3, EchoOfRows: 1}, renderer))
+    assert [tool.call for tool in report.tools] == ["add(a=1, b=1)"]
+    assert set(report.rewards) == {1.0, -1.0} and report.solved
+    with pytest.raises(AssertionError, match=r"shout\(\) failed because of a bug"):
+        check_env(Mixture({Sum: 3, Broken: 1}, renderer))
+
+
+def test_episodes_without_a_seed_follow_from_that_of_the_first(renderer: Renderer) -> None:
+    class Dice(EchoOfRows):
+        def setup(self, row: Any) -> None:
+            self.rolled = int(self.np_random.integers(10**9))
+
+    class Other(Dice): ...
+
+    def rolls() -> list[int]:
+        env: Any = Mixture({Dice: 1, Other: 1})
+        env.reset(seed=5)
+        found = [env.members[env.playing].rolled]
+        for _ in range(8):
+            env.reset()
+            found.append(env.members[env.playing].rolled)
+        return found
+
+    first = rolls()
+    assert rolls() == first and len(set(first)) == 9
+
+
 def test_solutions_are_those_of_the_environment_that_plays() -> None:
     env = Mixture({Sum: 3, Echo: 1})
     assert can_solve(env)
@@ -177,10 +219,26 @@ def test_a_trainer_makes_others_like_a_mixture(renderer: Renderer) -> None:
     assert all(each.renderer is made.renderer for each in made.members.values())
 
 
-def test_a_copy_goes_on_by_itself() -> None:
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda e: cloudpickle.loads(cloudpickle.dumps(e))]
+)
+def test_a_copy_goes_on_by_itself(copied: Any) -> None:
     env = Mixture({Sum: 3, Echo: 1})
     env.reset(options={"row": {"environment": "Sum", "a": 1, "b": 2}})
-    other = copy.deepcopy(env)
+    other = copied(env)
     env.reset(options={"row": {"environment": "Echo", "prompt": "x"}})
     outcome = asyncio.run(other.act({"role": "assistant", "content": "3"}))
     assert outcome.reward == 1.0 and other.playing == "Sum"
+
+
+def test_gymnasiums_wrappers_and_vectors_take_one(renderer: Renderer) -> None:
+    vector = SyncVectorEnv([lambda: Mixture({Sum: 3, EchoOfRows: 1}, renderer)] * 2)
+    prompts, _ = vector.reset(seed=1)
+    assert len(prompts) == 2
+    stop_id = renderer.stop_ids[0]
+    _, rewards, terminated, _, _ = vector.step([np.array([stop_id])] * 2)
+    assert set(rewards) <= {1.0, -1.0} and all(terminated)
+    vector.close()
+    env = RecordEpisodeStatistics(Mixture({Sum: 1}, renderer))
+    env.reset(seed=0)
+    assert env.step(np.array([stop_id]))[4]["episode"]["r"] == 1.0

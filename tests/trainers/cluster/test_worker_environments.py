@@ -4,13 +4,14 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gymnast.agents import ScriptedAgent
-from gymnast.envs import Environment, Renderer, make
+from gymnast.envs import Environment, Mixture, Renderer, compose, make
 from gymnast.envs.registry import find
 from gymnast.errors import ConfigError
 from gymnast.sandboxes import SandboxSpec
@@ -58,6 +59,55 @@ def test_workers_keep_environments_with_boxes_from_one_collection_to_the_next(
     with RayWorkers(1, address=two_nodes) as workers:
         assert rewards(make_env, talking, workers) == [1.0, 2.0, 3.0]
         assert rewards(make_env, talking, workers) == [4.0, 5.0, 6.0]
+
+
+class Talking(Environment):
+    """Has no box."""
+
+    def reward(self, episode: Any) -> float:
+        return -1.0
+
+
+class Boxed(Environment):
+    """Has one."""
+
+    sandbox_spec = SandboxSpec()
+
+    async def setup(self, row: Any) -> None:
+        await self.sandbox.awrite_file("asked", row["prompt"])
+
+    async def reward(self, episode: Any) -> float:
+        return float(len(await self.sandbox.aread_file("asked")))
+
+
+def test_workers_play_mixtures(two_nodes: str, tokenizer: Any, talking: ScriptedAgent) -> None:
+    rows = [{"environment": name, "prompt": f"Say {name}."} for name in ("talk", "box") * 2]
+    classes = {Talking: 1.0, compose(Boxed, Talking): 1.0}
+    mixture = Mixture(classes, names=["talk", "box"], sandbox="local")
+    makers = {
+        name: partial(make, cls, tokenizer, sandbox="local")
+        for name, cls in zip(("talk", "box"), classes, strict=True)
+    }
+    with RayWorkers(1, address=two_nodes) as workers:
+        for make_env in (
+            environment_factory(mixture, tokenizer, 512),
+            partial(Mixture.of, {"talk": 1.0, "box": 1.0}, makers),  # as a YAML makes it
+        ):
+            playing = collect(make_env, talking, rows, **SETTINGS, workers=workers)
+            found = asyncio.run(playing)
+            assert [each.reward for each in found.trajectories] == [-1.0, 8.0, -1.0, 8.0]
+            assert found.metrics["environments/box/reward/mean"] == 8.0
+
+
+def test_the_boxes_of_all_environments_of_a_mixture_are_tried(
+    monkeypatch: pytest.MonkeyPatch, tokenizer: Any, talking: ScriptedAgent
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent.sock")
+    mixture = Mixture({Talking: 1, Boxed: 1}, sandbox="docker")
+    rows = [{"environment": "Talking", "prompt": "Say so."}]
+    make_env = environment_factory(mixture, tokenizer, 512)
+    with pytest.raises(ConfigError, match=r"cannot open the sandboxes of Boxed: .* Docker"):
+        asyncio.run(collect(make_env, talking, rows, **SETTINGS, workers=RayWorkers()))
 
 
 def test_a_node_without_docker_says_which_and_what_to_do(

@@ -10,7 +10,8 @@ import pytest
 
 from gymnast.agents.loading.load import load_tokenizer
 from gymnast.envs import Environment, Mixture, tool
-from gymnast.errors import ConfigError, DataError, UnknownEnvironment
+from gymnast.errors import ConfigError, DataError, UnknownEnvironment, UserCodeError
+from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import Trainer
 from gymnast.trainers.build import build_trainer
 from gymnast.trainers.config.files import parse_config
@@ -26,6 +27,23 @@ class Told(Environment):
 
     def reward(self, episode: Any) -> float:
         return 0.0
+
+
+class Boxed(Environment):
+    """Is rewarded by what its row has, and says how large its box is."""
+
+    sandbox_spec = SandboxSpec()
+
+    def reward(self, episode: Any) -> float:
+        return float(self.row["answer"])
+
+    def metrics(self, episode: Any) -> dict[str, float]:
+        return {"memory": float(self.box_settings.spec.memory_bytes)}
+
+    @tool
+    def look(self) -> str:
+        """Look."""
+        return "seen"
 
 
 class Notes(Environment):
@@ -50,6 +68,31 @@ class Doubled(gymnasium.RewardWrapper[Any, Any]):
 
     def reward(self, reward: Any) -> float:
         return float(2 * reward + self.more)
+
+
+class Floats(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Makes floats of token ids."""
+
+    def observation(self, observation: Any) -> Any:
+        return observation / 2
+
+
+class Words(gymnasium.RewardWrapper[Any, Any]):
+    """Gives words for rewards."""
+
+    def reward(self, reward: Any) -> Any:
+        return "much"
+
+
+class Raising(gymnasium.RewardWrapper[Any, Any]):
+    """Raises."""
+
+    def reward(self, reward: Any) -> Any:
+        return {}["x"]
+
+
+def less_one(reward: float) -> float:
+    return reward - 1.0
 
 
 def here(cls: str, **settings: Any) -> dict[str, Any]:
@@ -143,10 +186,41 @@ def test_rows_of_one_dataset_say_which_environment_plays_them(rows_file: str) ->
         ),
         (MIXED | {"context_length": 4096}, "environment.mixture.0.context_length: must be <= 2048"),
         (MIXED | {"mixture": {"a": 1}}, "environment.mixture: must be a list"),
-        (MIXED | {"mixture": [SMALL | {"wrappers": []}]}, "environment.mixture.0: Arithmetic has"),
         ({"compose": [SMALL["id"]]}, "environment.compose: got Arithmetic alone"),
         (MIXED | {"wrappers": ["TimeLimt"]}, r"environment.wrappers.0.id: there is no wrapper"),
-        (MIXED | {"wrappers": ["TimeLimit"]}, r"environment.wrappers.0: TimeLimit cannot be made"),
+        (
+            MIXED | {"wrappers": ["TimeLimit"]},
+            r"environment.wrappers.0: TimeLimit cannot be made with .* It takes: max_episode_steps",
+        ),
+        (
+            MIXED | {"wrappers": ["NormalizeReward"]},
+            "environment.wrappers.0.id: NormalizeReward .* cannot wrap .* there are: ClipReward",
+        ),
+        (MIXED | {"wrappers": ["vector"]}, "environment.wrappers.0.id: vector of gymnasium.wrap"),
+        (
+            MIXED | {"wrappers": [{"id": "TransformReward", "func": "halve"}]},
+            "environment.wrappers.0.func: there is no function 'halve'",
+        ),
+        (
+            MIXED | {"wrappers": [here("Floats")]},
+            r"environment.wrappers: an observation is array\(\[.* must leave token ids as they are",
+        ),
+        (MIXED | {"wrappers": [here("Words")]}, "environment.wrappers: a reward is 'much' after"),
+        (
+            MIXED | {"mixture": [SMALL, {"mixture": [LARGE]}]},
+            "environment.mixture.1.mixture: cannot be set here; list the environments of both",
+        ),
+        (
+            MIXED | {"mixture": [SMALL | {"wrappers": ["TimeLimit"]}]},
+            "environment.mixture.0.wrappers: cannot be set here; those of environment.wrappers",
+        ),
+        (MIXED | {"mixture": ["gymnast.envs:Mixture"]}, "environment.mixture.0.id: is gymnast.en"),
+        (MIXED | {"mixture": [SMALL | {"weigth": 1}]}, ".* no setting 'weigth'; did you mean weig"),
+        (
+            MIXED | {"mixture": [SMALL | {"columns": {"prompt": "q"}}]},
+            "environment.mixture.0.columns: are made of the rows of environment.mixture.0.data, w",
+        ),
+        ({}, "environment.id: is required, or else compose or mixture"),
     ],
 )
 def test_errors_name_the_key(environment: Any, message: str) -> None:
@@ -154,9 +228,65 @@ def test_errors_name_the_key(environment: Any, message: str) -> None:
         prepare(environment=environment)
 
 
+def test_each_row_has_its_environment_tools_limits_reward_and_box(tmp_path: Path) -> None:
+    mib = 2**20
+    boxed = here("Boxed", sandbox={"backend": "local", "memory_bytes": 512 * mib})
+    mixed = [
+        boxed | {"name": "large"},
+        boxed | {"name": "small", "sandbox": {"backend": "local", "memory_bytes": 256 * mib}},
+        here("Told", name="told", max_turns=3),
+    ]
+    rows = [
+        {"q": "a", "meta": {"kind": "large", "may": [], "turns": 1}, "answer": 2},
+        {"q": "b", "meta": {"kind": "small", "may": ["look"]}, "answer": 5},
+        {"q": "c", "meta": {"kind": "told"}, "answer": 7},
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    columns = {
+        "prompt": "q",
+        "environment": "meta.kind",
+        "tools": "meta.may",
+        "limits": "{max_turns: meta.turns}",
+    }
+    task = prepare(
+        environment={"mixture": mixed},
+        data={"train": str(path), "columns": columns},
+        evaluation={"rows": 0},
+    )
+    env: Any = task.make_env()
+    seen = {}
+    for row in task.training_rows.batch(0, 3):
+        _, info = env.reset(seed=0, options={"row": row})
+        names = [each["function"]["name"] for each in env.tools]
+        most = env.members[env.playing]._episode_runner.limit("max_turns")
+        *_, reward, _, _, info = env.step(info["stop_ids"][:1])
+        seen[env.playing] = (names, most, reward, info["metrics"].get("memory"))
+    env.close()
+    assert seen == {
+        "large": ([], 1, 2.0, 512.0 * mib),
+        "small": (["look"], 10, 5.0, 256.0 * mib),
+        "told": ([], 3, 0.0, None),
+    }
+
+
 def test_an_unknown_environment_is_named_by_its_place() -> None:
     with pytest.raises(UnknownEnvironment, match=r"^environment\.mixture\.1: there is no env"):
         prepare(environment=MIXED | {"mixture": [SMALL, "gymnast/Arithmetik-v0"]})
+    with pytest.raises(UnknownEnvironment, match=r"^environment\.compose: there is no env"):
+        prepare(environment={"compose": [SMALL["id"], "gymnast/Sqll-v0"]})
+
+
+def test_a_wrapper_that_raises_is_named_before_a_model_is_loaded() -> None:
+    with pytest.raises(UserCodeError, match=r"^environment\.wrappers: in an episode, KeyError: 'x"):
+        prepare(environment=MIXED | {"wrappers": [here("Raising")]})
+
+
+def test_further_environments_have_neither_mixtures_nor_wrappers() -> None:
+    for key in ("mixture", "wrappers"):
+        further = {"id": SMALL["id"], key: [SMALL["id"]]}
+        with pytest.raises(ConfigError, match=rf"environments\.x\.{key}: cannot be set here; "):
+            prepare(evaluation={"rows": 4, "environments": {"x": further}})
 
 
 def test_an_evaluation_has_a_row_of_each() -> None:
@@ -226,7 +356,11 @@ def test_a_run_of_a_mixture_that_is_resumed_is_the_same_bit_for_bit(tmp_path: Pa
         assert sum(counts) == line["episodes/finished"] == 6
 
 
-def test_a_wrapped_mixture_trains(tmp_path: Path) -> None:
-    trained(tmp_path, 1, environment=MIXED | {"wrappers": [here("Doubled", more=1.0)]})
-    (step,) = [line for line in metrics_of(tmp_path) if "loss" in str(line)][:1]
-    assert step["reward/mean"] >= 1.0
+def test_what_is_trained_and_evaluated_has_the_rewards_that_wrappers_make(tmp_path: Path) -> None:
+    less = {"id": "TransformReward", "func": f"{__file__}:less_one"}
+    clipped = {"id": "ClipReward", "min_reward": -0.5, "max_reward": 0.5}
+    # an untrained model gets 0 in its one turn: -1 after `less`, -0.5 when that is clipped
+    trained(tmp_path, 1, environment=MIXED | {"max_turns": 1, "wrappers": [less, clipped]})
+    lines = metrics_of(tmp_path)
+    assert {line["reward/mean"] for line in lines if "reward/mean" in line} == {-0.5}
+    assert {line["eval/reward/mean"] for line in lines if "eval/reward/mean" in line} == {-0.5}
