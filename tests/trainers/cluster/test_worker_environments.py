@@ -82,8 +82,8 @@ class Boxed(Environment):
 
 def test_workers_play_mixtures(two_nodes: str, tokenizer: Any, talking: ScriptedAgent) -> None:
     rows = [{"environment": name, "prompt": f"Say {name}."} for name in ("talk", "box") * 2]
-    classes = {Talking: 1.0, compose(Boxed, Talking): 1.0}
-    mixture = Mixture(classes, names=["talk", "box"], sandbox="local")
+    classes: list[type[Environment]] = [Talking, compose(Boxed, Talking)]
+    mixture = Mixture(dict.fromkeys(classes, 1.0), names=["talk", "box"], sandbox="local")
     makers = {
         name: partial(make, cls, tokenizer, sandbox="local")
         for name, cls in zip(("talk", "box"), classes, strict=True)

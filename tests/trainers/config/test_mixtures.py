@@ -88,7 +88,7 @@ class Raising(gymnasium.RewardWrapper[Any, Any]):
     """Raises."""
 
     def reward(self, reward: Any) -> Any:
-        return {}["x"]
+        raise KeyError("x")
 
 
 def less_one(reward: float) -> float:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from gymnast.agents.loading.tiny import tiny_model
-from gymnast.envs import Environment, Renderer
+from gymnast.envs import Environment, Mixture, Renderer, compose, tool
 from gymnast.errors import ConfigError
+from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import Trainer
 from gymnast.trainers.build import build_trainer, evaluation_config
 from gymnast.trainers.config.files import load_config
@@ -133,6 +134,33 @@ def test_a_class_that_no_module_has_is_named(train: Train, tmp_path: Path) -> No
         line.startswith("environment.id: the class ") and "Here cannot be imported" in line
         for line in head(tmp_path / "run")
     )
+
+
+class Noted(Environment):
+    """Brings a tool."""
+
+    @tool
+    def note(self) -> str:
+        """Note."""
+        return "noted"
+
+
+def test_composed_classes_are_named_each(train: Train, tmp_path: Path) -> None:
+    train(compose(Letters, Noted))
+    names = [f"{__name__}:Letters", f"{__name__}:Noted"]
+    assert load_config(tmp_path / "run/config.yaml").environment.compose == names
+
+
+def test_what_a_yaml_cannot_say_of_several_environments_is_named(
+    train: Train, tmp_path: Path
+) -> None:
+    train(compose(Letters, Noted, sandbox_spec=SandboxSpec()))
+    said = "environment.compose: LettersWithNoted has a sandbox_spec given in Python"
+    assert said in head(tmp_path / "run")
+    rows = [{"environment": "Letters", **row} for row in ROWS]
+    train(Mixture({Letters: 1, Noted: 2}), rows, eval_rows=(), output_dir=tmp_path / "mixed")
+    said = "environment.mixture: a Mixture in Python, of Letters, Noted"
+    assert said in head(tmp_path / "mixed")
 
 
 def test_more_rows_than_belong_into_a_folder_stay_where_they_are(
