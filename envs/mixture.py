@@ -107,6 +107,11 @@ class Mixture(Environment):
         names: Sequence[str] | None = None,
         **settings: Any,
     ) -> None:
+        if not isinstance(environments, Mapping):
+            raise ConfigError(
+                f"Mixture: must be weights by environment, as in {{A: 3, B: 1}}, got "
+                f"{environments!r:.200}."
+            )
         classes = [find(each) for each in environments]
         if any(issubclass(cls, Mixture) for cls in classes):
             raise ConfigError("Mixture: one of its environments is a Mixture; list those of both.")
@@ -252,6 +257,11 @@ class Mixture(Environment):
         """Say in the last info whose episode it was."""
         if terminated or truncated:
             info["metrics"][f"{COUNTED}{self.playing}/{EPISODES}"] = 1.0
+
+
+def members_of(env: Environment) -> list[Environment]:
+    """The environments that play an environment's episodes: those of a mixture, or itself."""
+    return [*env.members.values()] if isinstance(env, Mixture) else [env]
 
 
 def named_row(name: str, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from gymnast.envs.checking.report import CheckReport, ToolTried, merged
 from gymnast.envs.environment.environment import Environment, require_renderer
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.spaces import TokenIds
-from gymnast.envs.mixture import Mixture
+from gymnast.envs.mixture import members_of
 from gymnast.envs.records.episode import Info
 from gymnast.envs.tools import bugs
 from gymnast.envs.tools.definition import Tool
@@ -62,15 +62,13 @@ def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
     assert isinstance(environment, Environment), (
         f"{type(environment).__name__} is not a subclass of gymnast.envs.Environment"
     )
-    members = [environment]
-    if isinstance(environment, Mixture):
-        members = [*environment.members.values()]
+    members = members_of(environment)
     runners = [member._episode_runner for member in members]
     for runner in runners:
         runner.stand_in = _goes_on
     try:
         report = merged([_checked(member) for member in members])
-        if isinstance(environment, Mixture):
+        if environment not in members:
             gymnasium_check_env(environment, skip_render_check=True)
         return report
     finally:

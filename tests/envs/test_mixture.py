@@ -150,6 +150,8 @@ def test_environments_of_one_class_have_names_of_their_own() -> None:
         Mixture({Sum: 1}, names=["a/b"])
     with pytest.raises(ConfigError, match="empty"):
         Mixture({})
+    with pytest.raises(ConfigError, match=r"must be weights by environment, .* got \["):
+        Mixture([Sum, Echo])  # type: ignore[arg-type]
 
 
 def test_a_mixture_has_no_mixtures() -> None:

@@ -1,6 +1,7 @@
 """Whether a node can open the boxes that an environment wants, found out before it plays."""
 
-from gymnast.envs import Environment, Mixture
+from gymnast.envs import Environment
+from gymnast.envs.mixture import members_of
 from gymnast.errors import ConfigError, SandboxUnavailable
 from gymnast.threads import in_background
 from gymnast.trainers.cluster.starting import Place
@@ -16,9 +17,9 @@ async def check_boxes(environments: Environments, place: Place) -> None:
     driver = environments.take()
     environments.give_back(driver)
     env = driver.env.unwrapped
-    for each in [*env.members.values()] if isinstance(env, Mixture) else [env]:
-        if isinstance(each, Environment) and each.max_boxes is not None:
-            await _open_one(each, place)
+    for member in members_of(env) if isinstance(env, Environment) else []:
+        if member.max_boxes is not None:
+            await _open_one(member, place)
 
 
 async def _open_one(env: Environment, place: Place) -> None:

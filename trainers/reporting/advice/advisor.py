@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import gymnasium
 
 from gymnast.envs import Environment, can_solve
+from gymnast.envs.mixture import members_of
 from gymnast.trainers.base.observer import Advice
 from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.learner.settings import LearnerSettings
@@ -34,14 +35,16 @@ class Notes(Protocol):
 def without_solve(make_env: Callable[[], gymnasium.Env[Any, Any]]) -> str:
     """The name of an environment's class where it has no `solve`, else "".
 
+    Of a mixture, that of the first such environment.
+
     Args:
         make_env: Makes one.
     """
     env = make_env()
     try:
         made = env.unwrapped
-        solved = not isinstance(made, Environment) or can_solve(made)
-        return "" if solved else type(made).__name__
+        members = members_of(made) if isinstance(made, Environment) else []
+        return next((type(each).__name__ for each in members if not can_solve(each)), "")
     finally:
         env.close()
 

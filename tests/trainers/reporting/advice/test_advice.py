@@ -20,10 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gymnast.agents import load_model
-from gymnast.envs import Environment, call, tool
+from gymnast.envs import Environment, Mixture, call, tool
 from gymnast.trainers import Trainer, make_algorithm
 from gymnast.trainers.algorithms.losses import LOSSES, TokenLosses
 from gymnast.trainers.base.observer import Advice
+from gymnast.trainers.reporting.advice.advisor import without_solve
 from gymnast.trainers.reporting.advice.cases import Facts, advise
 from gymnast.trainers.reporting.advice.history import History
 from gymnast.trainers.reporting.advice.seen import KEPT, SeenStep
@@ -134,6 +135,11 @@ def test_no_calls_says_how_to_show_some(heard: Callable[..., dict[str, str]]) ->
     assert "too hard" not in told, "what explains it says more"
     told = heard(f"I do not know.{END}", environment=Solved)
     assert "can be called: show worked turns (environment.worked_turns: 2) or" in told["no calls"]
+
+
+def test_each_environment_of_a_mixture_needs_a_solution_of_its_own() -> None:
+    assert without_solve(lambda: Mixture({Solved: 2, Shop: 1})) == "Shop"
+    assert without_solve(lambda: Mixture({Solved: 1})) == ""
 
 
 def test_worked_turns_that_are_shown_already_are_not_advised(
