@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from gymnast.envs import Mixture
+from gymnast.envs import Environment, Mixture
 from gymnast.envs.environment.rows import COLUMN
 from gymnast.envs.mixture import check_weights, named_row
 from gymnast.errors import ConfigError, DataError
@@ -42,6 +42,18 @@ class _Part(NamedTuple):
     place: str
     section: MixtureEntry
     make_env: MakeEnvironment
+
+
+class _Source(NamedTuple):
+    """Where the rows of one environment come from.
+
+    Attributes:
+        env: The environment.
+        rows: All of its rows; None: it makes them.
+    """
+
+    env: Environment
+    rows: Sequence[Row] | None
 
 
 class MixtureTask(NamedTuple):
@@ -111,9 +123,10 @@ def prepare_mixture(config: RunConfig, maker: Maker, excluded: Sequence[Row]) ->
     if config.data is not None:
         return _of_one_dataset(config, weights, parts, excluded)
     counts = _shares(config, weights)
-    held_out = _split_all(config, parts, counts, excluded)
+    sources = {name: _source(part, counts[name]) for name, part in parts.items()}
+    held_out = _split_all(config, sources, counts, excluded)
     evaluation = [row for split in held_out.values() for row in split.evaluation]
-    splits = _split_all(config, parts, counts, [*evaluation, *excluded])
+    splits = _split_all(config, sources, counts, [*evaluation, *excluded])
     makers = {}
     for name, part in parts.items():
         split = splits[name]
@@ -167,30 +180,47 @@ def _of_one_dataset(
     return MixtureTask(make_env, Split(training, rows.evaluation))
 
 
+def _source(part: _Part, count: int) -> _Source:
+    """Where an environment's rows come from.
+
+    Args:
+        part: The environment.
+        count: How many of its rows are evaluation rows.
+
+    Raises:
+        ConfigError: It has none.
+        DataError: They cannot be read, or all of them would be evaluation rows.
+    """
+    env = part.make_env()
+    if part.section.data is None and has_rows(type(env)):
+        return _Source(env, None)
+    rows, named = rows_of(part.section, part.place, env)
+    if count >= len(rows):
+        raise DataError(
+            f"{named}: has {len(rows)} rows, and by the weights {count} of evaluation.rows are of "
+            f"{part.place}, which leaves none to train on; lower evaluation.rows, or add rows"
+        )
+    return _Source(env, rows)
+
+
 def _split_all(
     config: RunConfig,
-    parts: Mapping[str, _Part],
+    sources: Mapping[str, _Source],
     counts: Mapping[str, int],
     excluded: Sequence[Row],
 ) -> dict[str, Split]:
     """The rows of each environment; each has an order of its own."""
-    splits = {}
-    for name, part in parts.items():
-        env, place = part.make_env(), f"{part.place}.data"
-        seed = derive(config.seed, "mixture", name)
-        rows = None
-        if part.section.data is not None or not has_rows(type(env)):
-            rows, _ = rows_of(part.section, part.place, env)
-        splits[name] = split_own(
-            env,
-            rows,
+    return {
+        name: split_own(
+            source.env,
+            source.rows,
             counts[name],
-            seed=seed,
+            seed=derive(config.seed, "mixture", name),
             evaluation_seed=config.evaluation.seed,
             excluded=excluded,
-            place=place,
         )
-    return splits
+        for name, source in sources.items()
+    }
 
 
 def _shares(config: RunConfig, weights: Mapping[str, float]) -> dict[str, int]:

@@ -132,7 +132,6 @@ def split_own(
     seed: int,
     evaluation_seed: int,
     excluded: Sequence[Row],
-    place: str = "data.train",
 ) -> Split:
     """Split the rows of an environment: those given, those it makes, or the list that it has.
 
@@ -143,7 +142,6 @@ def split_own(
         seed: Of the training rows.
         evaluation_seed: Of the evaluation rows.
         excluded: More rows that are not trained on.
-        place: The dotted key that can name rows.
 
     Raises:
         ConfigError: It has no rows.
@@ -154,7 +152,7 @@ def split_own(
         return split_sampled(row_sampler(env), count, excluded=excluded, **seeds)
     rows = env.rows if rows is None else rows
     if rows is None:
-        raise _no_rows(env, place)
+        raise _no_rows(env, "data.train")
     return split_dataset(rows, count, excluded=excluded, **seeds)
 
 

@@ -289,9 +289,12 @@ def test_further_environments_have_neither_mixtures_nor_wrappers() -> None:
             prepare(evaluation={"rows": 4, "environments": {"x": further}})
 
 
-def test_an_evaluation_has_a_row_of_each() -> None:
+def test_an_evaluation_has_a_row_of_each_and_leaves_some_to_train_on(rows_file: str) -> None:
     with pytest.raises(ConfigError, match=r"^evaluation\.rows: must be >= 2"):
         prepare(evaluation={"rows": 1})
+    told = here("Told", data=rows_file, columns={"prompt": "q"}, weight=3)
+    with pytest.raises(DataError, match=r"mixture\.0\.data: has 24 rows, .* weights 30 of eval"):
+        prepare(environment={"mixture": [told, SMALL | {"weight": 1}]}, evaluation={"rows": 40})
 
 
 # Compositions and wrappers
