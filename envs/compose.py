@@ -8,7 +8,8 @@
 
 The class that is made is a subclass of the first. Each further class is a part of it: an object of
 its own, with its own attributes and its own `super()`, which sees the episode (`self.row`,
-`self.sandbox`, `self.messages`) that the whole plays. So no attribute of one class reaches another.
+`self.sandbox`, `self.messages`) that the whole plays. So no attribute of one class reaches another,
+and a method that calls another of its class calls that one, whatever else an episode runs.
 """
 
 import functools
@@ -16,7 +17,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gymnast.envs.composed import ALL_RUN, OF_TOOLS, Composed, clash, own_settings
+from gymnast.envs.composed import Composed, clash, has_own, own_settings
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.mixture import Mixture
@@ -79,26 +80,18 @@ def compose(
 
 
 def _hooks(classes: Sequence[type[Environment]]) -> dict[str, Any]:
-    """The hooks of the whole that a further class has a part in."""
+    """The hooks that the task has not, and a further class has."""
     members: dict[str, Any] = {}
-    for hook, run in ALL_RUN.items():
-        asked = classes if hook in OF_TOOLS else classes[1:]
-        if any(_has_own(cls, hook) for cls in asked):
-            members[hook] = run
     for hook in FIRST_OWN:
-        number = next((n for n, cls in enumerate(classes) if _has_own(cls, hook)), 0)
+        number = next((n for n, cls in enumerate(classes) if has_own(cls, hook)), 0)
         if number:
             members[hook] = _forwarded(number, hook)
     return members
 
 
-def _has_own(cls: type[Environment], hook: str) -> bool:
-    return getattr(cls, hook) is not getattr(Environment, hook)
-
-
 def _forwarded(number: int, hook: str) -> Callable[..., Any]:
     def forwarded(self: Composed, *arguments: Any) -> Any:
-        return self._of(number, hook)(*arguments)
+        return getattr(self._of(number), hook)(*arguments)
 
     return functools.wraps(getattr(Hooks, hook))(forwarded)
 
@@ -135,12 +128,12 @@ def _routed(number: int, name: str, attribute: Any) -> Any:
     if inspect.iscoroutinefunction(function):
 
         async def awaited(self: Composed, /, **arguments: Any) -> Any:
-            return await self._of(number, name)(**arguments)
+            return await getattr(self._of(number), name)(**arguments)
 
         return marked(functools.wraps(function)(awaited), options)
 
     def called(self: Composed, /, **arguments: Any) -> Any:
-        return self._of(number, name)(**arguments)
+        return getattr(self._of(number), name)(**arguments)
 
     return marked(functools.wraps(function)(called), options)
 

@@ -1,7 +1,8 @@
 """What every class that `compose` makes has: objects of the further classes, and their hooks.
 
-A hook of the whole calls those of all classes, each as it is: a sync one on the episode's thread,
-an async one on the event loop.
+Where an episode calls a hook, those of all classes run, each as it is: a sync one on the episode's
+thread, an async one on the event loop. The task's own methods stay what they are: one that calls
+`self.cleanup()` calls its own.
 """
 
 import functools
@@ -24,10 +25,33 @@ from gymnast.sandboxes.contract.base import Sandbox
 _SHARED = ("max_turns", "max_tokens", "context_length", "episode_timeout_s")
 
 
+# Hooks that all classes run, and the methods that run them.
+_ALL_RUN = {
+    "setup": "_setup_all",
+    "cleanup": "_clean_up_all",
+    "prepare_sandbox": "_prepare_all",
+    "metrics": "_metrics_of_all",
+    "tools_for": "_tools_of_all",
+    "call_tool": "_call_tool_of_owner",
+}
+_OF_TOOLS = ("tools_for", "call_tool")
+
+
 def classes_of(cls: type[Environment]) -> tuple[type[Environment], ...]:
     """The classes that `compose` made a class of; of any other, the class itself."""
     found: tuple[type[Environment], ...] = vars(cls).get("_classes", (cls,))
     return found
+
+
+def has_own(cls: type[Environment], hook: str) -> bool:
+    """Whether a class has its own hook of a name; of composed classes, whether the task has."""
+    return getattr(cls, hook) is not getattr(Hooks, hook)
+
+
+def any_has_own(cls: type[Environment], hook: str) -> bool:
+    """Whether a class, or one that it is composed of, has its own hook of a name."""
+    composed: tuple[type[Environment], ...] = getattr(cls, "_classes", ())
+    return any(has_own(each, hook) for each in (cls, *composed))
 
 
 def has_own_box(cls: type[Environment]) -> bool:
@@ -77,20 +101,28 @@ class Composed(Environment):
         for part in self._parts:
             part.close()
 
-    def _of(self, number: int, hook: str) -> Callable[..., Any]:
-        """A hook of one of the classes, bound to its object."""
-        whose = self._parts[number - 1] if number else super()
-        function: Callable[..., Any] = getattr(whose, hook)
-        return function
+    def _hook(self, name: str) -> Callable[..., Any]:
+        """What an episode calls as a hook: those of all where a further class has its own.
+
+        Each class is asked for its own tools, also where only the task chooses them.
+        """
+        asked = (type(self), *self._classes) if name in _OF_TOOLS else self._classes[1:]
+        of_all = name in _ALL_RUN and any(has_own(cls, name) for cls in asked)
+        method: Callable[..., Any] = getattr(self, _ALL_RUN[name] if of_all else name)
+        return method
+
+    def _of(self, number: int) -> Environment:
+        """The object of one of the classes."""
+        return self._parts[number - 1] if number else self
 
     async def _call(self, number: int, hook: str, *arguments: Any) -> Any:
         """Call a hook of one of the classes: a sync one on the episode's thread."""
-        owner = self._classes[number]
-        if getattr(owner, hook) is getattr(Hooks, hook):
-            return self._of(number, hook)(*arguments)
-        blame = Blame(owner.__name__, hook, self.row or None)
-        thread = self._episode_runner.thread
-        return await call_hook(self._of(number, hook), *arguments, thread=thread, blame=blame)
+        whose = self._of(number)
+        method = getattr(whose, hook)
+        if not has_own(type(whose), hook):
+            return method(*arguments)
+        blame = Blame(self._classes[number].__name__, hook, self.row or None)
+        return await call_hook(method, *arguments, thread=self._episode_runner.thread, blame=blame)
 
     async def _setup_all(self, row: Mapping[str, Any]) -> Any:
         """Prepare an episode: the task first; its messages are the prompt."""
@@ -118,7 +150,7 @@ class Composed(Environment):
     def _prepare_all(self, sandbox: Sandbox) -> None:
         """Prepare a fresh box for an episode."""
         for number in range(len(self._classes)):
-            self._of(number, "prepare_sandbox")(sandbox)
+            self._of(number).prepare_sandbox(sandbox)
 
     async def _metrics_of_all(self, episode: Any) -> Any:
         """Further numbers about a finished episode; of one name, those of the first class."""
@@ -148,7 +180,8 @@ class Composed(Environment):
 
     async def _call_tool_of_owner(self, name: str, arguments: dict[str, Any]) -> Any:
         """Run one tool call as the class of the tool does."""
-        call = functools.partial(self._of(self._owner_of(name), "call_tool"), name, arguments)
+        owner = self._of(self._owner_of(name))
+        call = functools.partial(owner.call_tool, name, arguments)
         return await call_user_code(self._episode_runner.thread, call)
 
     def _owner_of(self, name: str) -> int:
@@ -156,20 +189,8 @@ class Composed(Environment):
         if name in self._owners:
             return self._owners[name]
         owned = (n for n, cls in enumerate(self._classes) if name in cls._class_tools)
-        responds = (n for n, c in enumerate(self._classes) if c.respond is not Hooks.respond)
+        responds = (n for n, cls in enumerate(self._classes) if has_own(cls, "respond"))
         return next(owned, next(responds, 0))
-
-
-# Hooks that all classes run, and what runs them.
-ALL_RUN = {
-    "setup": Composed._setup_all,
-    "cleanup": Composed._clean_up_all,
-    "prepare_sandbox": Composed._prepare_all,
-    "metrics": Composed._metrics_of_all,
-    "tools_for": Composed._tools_of_all,
-    "call_tool": Composed._call_tool_of_owner,
-}
-OF_TOOLS = ("tools_for", "call_tool")  # by which each class says things of its own tools alone
 
 
 def own_settings(cls: type[Environment]) -> list[str]:

@@ -109,7 +109,7 @@ class BoxAccess:
             self.sandbox,
             self.box_settings,
             command,
-            begin=self.prepare_sandbox,
+            begin=self._episode_runner.hooks._hook("prepare_sandbox"),
             files=files or {},
             stdin=stdin,
         )

@@ -81,7 +81,7 @@ class EpisodeRunner(HookCalls):
             tools,
             stop_tools,
             chosen=not self.is_default("tools_for"),
-            own_call_tool=self._runs_calls_itself,
+            own_call_tool=self._own_call_tool,
             thread=self._thread,
         )
         self._encode = encode
@@ -221,9 +221,9 @@ class EpisodeRunner(HookCalls):
                 messages[-1]["tools"] = self.hooks.tools
         return messages
 
-    def _runs_calls_itself(self) -> bool:
-        """Whether the environment has its own `call_tool`."""
-        return not self.is_default("call_tool")
+    def _own_call_tool(self) -> Callable[..., Any] | None:
+        """The environment's own `call_tool`; None where it has none."""
+        return None if self.is_default("call_tool") else self.hooks._hook("call_tool")
 
     async def next_state(self) -> Info:
         """What info says about the state that the next turn acts in.

@@ -12,7 +12,7 @@ file, gets reward 0 (docs/sandboxes.md).
 `sandbox_spec`, `prepare_sandbox` and what `self` has of boxes are in `boxes/access.py`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -272,6 +272,14 @@ class Hooks(BoxAccess):
             DataError: There are no rows.
         """
         return pick_row(self.rows, rng, type(self).__name__)
+
+    def _hook(self, name: str) -> Callable[..., Any]:
+        """What an episode calls as a hook: the method, or where classes are composed, all of them.
+
+        What a class calls on `self` is its own method, composed or not.
+        """
+        method: Callable[..., Any] = getattr(self, name)
+        return method
 
     # ---- the current episode, for hooks and tools ----
 

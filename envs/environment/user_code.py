@@ -238,7 +238,7 @@ class HookCalls:
 
     async def hook(self, name: str, *arguments: Any) -> Any:
         """Call a hook on its thread or loop; a default one, which does little, directly."""
-        function = getattr(self.hooks, name)
+        function = self.hooks._hook(name)
         if self.is_default(name):
             return function(*arguments)
         return await call_hook(function, *arguments, thread=self._thread, blame=self.blame(name))
@@ -256,7 +256,7 @@ class HookCalls:
 
     def _prepare(self, box: Sandbox) -> None:
         with self.blame("prepare_sandbox").of_what_raises():
-            self.hooks.prepare_sandbox(box)
+            self.hooks._hook("prepare_sandbox")(box)
 
     @property
     def thread(self) -> EpisodeThread:
@@ -265,7 +265,7 @@ class HookCalls:
 
     def is_default(self, hook: str) -> bool:
         """Whether no subclass overrides a hook."""
-        return getattr(getattr(self.hooks, hook), "__func__", None) is vars(Hooks)[hook]
+        return getattr(self.hooks._hook(hook), "__func__", None) is vars(Hooks)[hook]
 
     def blame(self, hook: str) -> Blame:
         """Whose code runs in a hook of this episode."""

@@ -41,7 +41,7 @@ class EpisodeTools:
         methods: These tools, by name.
         stop_tools: Names of the tools that end an episode.
         chosen: As above.
-        own_call_tool: Returns whether the environment runs calls by its own `call_tool`.
+        own_call_tool: Returns the `call_tool` by which the environment runs calls itself, or None.
         thread: Runs what is not `async`.
     """
 
@@ -52,7 +52,7 @@ class EpisodeTools:
         stop_tools: Iterable[str],
         *,
         chosen: bool,
-        own_call_tool: Callable[[], bool],
+        own_call_tool: Callable[[], Callable[..., Any] | None],
         thread: EpisodeThread,
     ) -> None:
         self.chosen = chosen
@@ -112,7 +112,7 @@ class EpisodeTools:
         tools = tools_by_name(given, f"{self._owner}.{hook}")
         for name, tool in tools.items():
             described = tool.function is None and name not in self._methods
-            if described and not self._own_call_tool():
+            if described and self._own_call_tool() is None:
                 raise ToolDefinitionError(
                     f"{self._owner}.{hook} returned a description of {name!r}, but nothing runs "
                     "its calls. Override call_tool(name, arguments), or return a function."
@@ -145,10 +145,9 @@ class EpisodeTools:
             deadline: When the episode's time is up, on `time.monotonic`; None: never.
             encode: Tokenizes a text, to measure results.
         """
-        own = self._own_call_tool()
         return CallRunner(
             tools=offered,
-            call_tool=self._environment.call_tool if own else partial(self.call, offered=offered),
+            call_tool=self._own_call_tool() or partial(self.call, offered=offered),
             thread=self._thread,
             code_of=partial(self._code_of, offered=offered),
             deadline=deadline,
@@ -164,6 +163,5 @@ class EpisodeTools:
 
     def _code_of(self, name: str, offered: Mapping[str, Tool]) -> list[Callable[..., Any]]:
         """The author's functions that run a tool's calls."""
-        hook = [self._environment.call_tool] if self._own_call_tool() else []
-        function = self._function(name, offered)
-        return hook if function is None else [*hook, function]
+        functions = (self._own_call_tool(), self._function(name, offered))
+        return [function for function in functions if function is not None]

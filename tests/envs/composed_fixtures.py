@@ -7,6 +7,12 @@ from typing import Any
 from gymnast.envs import Environment, call, tool
 
 TIMES = {"prompt": "3 times 4?", "answer": 12}
+SHOP = {
+    "prompt": "What do 4 apples cost?",
+    "schema": "CREATE TABLE prices (fruit, cents); INSERT INTO prices VALUES ('apple', 3);",
+    "expected": [[3]],
+    "answer": "12",
+}
 
 
 class Times(Environment):

@@ -8,7 +8,7 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import pytest
 
-from composed_fixtures import TIMES, Notes, Offers, Times, a_call, played, says
+from composed_fixtures import SHOP, TIMES, Notes, Offers, Times, a_call, played, says
 from gymnast.envs import Environment, Mixture, Renderer, can_solve, check_env, compose, make, tool
 from gymnast.errors import ConfigError, UserCodeError
 from gymnast.sandboxes import SandboxSpec
@@ -40,10 +40,12 @@ def test_the_first_class_is_the_task_and_every_further_one_brings_its_tools() ->
     env.close()
 
 
-@pytest.mark.parametrize("classes", [(Times, Notes), (Times, Offers), ("gymnast/SQL-v0", Notes)])
+@pytest.mark.parametrize("classes", [(Times, Notes), (Times, Offers), ("gymnast/SQL-v0", Offers)])
 def test_check_env_passes(classes: Any, renderer: Renderer) -> None:
     rows = {"rows": [TIMES]} if classes[0] is Times else {}
-    report = check_env(make(compose(*classes), renderer, **rows))
+    env = make(compose(*classes), renderer, **rows)
+    report = check_env(env)
+    env.close()
     assert report.solved and all(tool.answer is not None for tool in report.tools)
 
 
@@ -152,12 +154,27 @@ def test_parts_draw_from_seeded_generators_of_their_own() -> None:
     assert rolls[0] == rolls[1] and rolls[0][0] != rolls[0][1]
 
 
+def test_a_method_of_the_task_that_calls_another_calls_its_own() -> None:
+    """As SQL's `setup` calls `cleanup`, and its `reward` calls `metrics`."""
+    env = compose("gymnast/SQL-v0", Notes)()
+    query = a_call("sql", query="SELECT cents FROM prices")
+    _, ended = played(env, says(query, a_call("write", text="3")), says(text="Done."), row=SHOP)
+    assert ended.reward == 1.0
+    metrics = ended.info["metrics"]
+    assert (metrics["right"], metrics["lines"]) == (1.0, 1.0)
+    assert env._parts[0].log == ["setup 12", "cleanup"]  # type: ignore[attr-defined]
+
+
 def test_one_box_is_shared_and_different_ones_are_refused() -> None:
     class Boxed(Environment):
         sandbox_spec = SandboxSpec(timeout_s=5.0)
 
         def prepare_sandbox(self, sandbox: Any) -> None:
             sandbox.write_file("of_boxed", "1")
+
+        async def reward(self, episode: Any) -> float:
+            graded = await self.run_grader(["cat", "of_other"])
+            return float(graded.stdout) if graded else 0.0
 
     class Other(Environment):
         sandbox_spec = SandboxSpec(timeout_s=6.0)
@@ -174,8 +191,8 @@ def test_one_box_is_shared_and_different_ones_are_refused() -> None:
         compose(Boxed, Other)
     assert compose(Times, Other).sandbox_spec == Other.sandbox_spec
     env = compose(Boxed, Other, sandbox_spec=Boxed.sandbox_spec)(sandbox="local")
-    [outcome] = played(env, says(a_call("look")))
-    assert outcome.messages[0]["content"] == "1"
+    looked, graded = played(env, says(a_call("look")), says(text="Done."))
+    assert looked.messages[0]["content"] == "1" and graded.reward == 2.0
     env.close()
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from composed_fixtures import TIMES, Notes, Offers, Times, a_call, played, says
+from composed_fixtures import SHOP, TIMES, Notes, Offers, Times, a_call, played, says
 from gymnast.envs import Environment, compose, make, tool
 from gymnast.errors import DataError, ToolDefinitionError
 
@@ -29,14 +29,6 @@ def test_a_subclass_of_what_was_made_has_all_tools() -> None:
     env = More()
     [outcome] = played(env, says(a_call("negate", a=2), a_call("write", text="x")))
     assert [each["content"] for each in outcome.messages] == ["-2", "1 lines for 12"]
-
-
-SHOP = {
-    "prompt": "What do 4 apples cost?",
-    "schema": "CREATE TABLE prices (fruit, cents); INSERT INTO prices VALUES ('apple', 3);",
-    "expected": [[3]],
-    "answer": "12",
-}
 
 
 def test_a_database_is_a_tool_of_another_task() -> None:

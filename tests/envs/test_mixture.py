@@ -51,7 +51,8 @@ def test_shares_are_close_to_the_weights(weights: dict[str, float], seed: int, l
 def test_orders_of_two_seeds_differ_and_weights_need_not_add_up_to_1() -> None:
     first, second = (MixtureOrder({"a": 1, "b": 1}, seed=seed) for seed in (0, 1))
     assert [first[n] for n in range(64)] != [second[n] for n in range(64)]
-    counts = Counter(MixtureOrder({"a": 30, "b": 10}, seed=0)[n][0] for n in range(6400))
+    order = MixtureOrder({"a": 30, "b": 10}, seed=0)
+    counts = Counter(order[position][0] for position in range(6400))
     assert counts["a"] == pytest.approx(4800, abs=30)
 
 

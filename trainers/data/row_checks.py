@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from gymnast.envs import Environment, Mixture
-from gymnast.envs.composed import classes_of
+from gymnast.envs.composed import any_has_own
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.rows import prompt_of, row_limits
 from gymnast.envs.tools.episode_tools import offered_tools
@@ -39,9 +39,8 @@ def _check_rows_of_one(
     rows: Sequence[Row], row_indices: Sequence[int], env: Environment, source: str
 ) -> None:
     """Check some of the rows, all of which one environment plays."""
-    own_tools = type(env).tools_for is not Hooks.tools_for  # which only an episode has
-    task = classes_of(type(env))[0]  # the `setup` of further classes says no prompt
-    own_start = task.setup is not Hooks.setup
+    own_tools = any_has_own(type(env), "tools_for")  # which only an episode has
+    own_start = type(env).setup is not Hooks.setup
     first = rows[row_indices[0]] if len(row_indices) else {}
     need_prompts = not (own_start and first.get("prompt") is None)
     for row_index in row_indices:
