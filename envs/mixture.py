@@ -88,7 +88,7 @@ class Mixture(Environment):
         renderer: Of all of them.
         names: What rows and metrics call them, in the same order; by default the names of their
             classes.
-        **settings: Go to each of them.
+        **settings: Go to each of them; a `sandbox`, to those that use boxes.
 
     Attributes:
         weights: By name.
@@ -122,7 +122,11 @@ class Mixture(Environment):
             )
         weights = check_weights(list(zip(named, environments.values(), strict=True)))
         super().__init__(renderer, render_mode=settings.get("render_mode"))
-        made = [make(cls, self.renderer, **settings) for cls in classes]
+        boxed = [cls for cls in classes if cls.sandbox_spec is not None] or classes
+        boxless = {name: value for name, value in settings.items() if name != "sandbox"}
+        made = [
+            make(cls, self.renderer, **(settings if cls in boxed else boxless)) for cls in classes
+        ]
         self._start(weights, dict(zip(named, made, strict=True)))
 
     @classmethod

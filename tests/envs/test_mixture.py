@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gymnast.envs import Environment, Mixture, MixtureOrder, Renderer, can_solve, check_env, tool
 from gymnast.errors import ConfigError, DataError
+from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers.conversations.play import play_solution
 from gymnast.trainers.rollouts.environments import environment_factory
 
@@ -192,6 +193,17 @@ def test_episodes_without_a_seed_follow_from_that_of_the_first(renderer: Rendere
 
     first = rolls()
     assert rolls() == first and len(set(first)) == 9
+
+
+def test_a_sandbox_is_for_environments_that_use_boxes() -> None:
+    class Boxed(Echo):
+        sandbox_spec = SandboxSpec()
+
+    env = Mixture({Boxed: 1, Echo: 1}, sandbox="local")
+    assert env.members["Boxed"].box_settings.backend == "local"
+    assert env.members["Echo"].max_boxes is None
+    with pytest.raises(ConfigError, match="sandbox is 'local', but Sum uses no box"):
+        Mixture({Sum: 1, Echo: 1}, sandbox="local")
 
 
 def test_solutions_are_those_of_the_environment_that_plays() -> None:

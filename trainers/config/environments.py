@@ -72,16 +72,22 @@ def own_environments(config: RunConfig) -> list[type[Environment]]:
 def parts_of(section: EnvironmentSection) -> dict[str, OneEnvironment]:
     """The environments that a section names, by their dotted keys.
 
-    The settings beside `mixture` are those of all of its environments that have not their own.
+    The settings beside `mixture` are those of all of its environments that have not their own; a
+    `sandbox`, of those that use boxes.
     """
     if not section.mixture:
         return {"environment": section}
-    return {
-        f"environment.mixture.{number}": entry.model_copy(
-            update={k: v for k, v in section.settings.items() if k not in entry.settings}
-        )
-        for number, entry in enumerate(section.mixture)
-    }
+    places = {f"environment.mixture.{n}": entry for n, entry in enumerate(section.mixture)}
+    shared = section.settings
+    boxed = list(places)
+    if "sandbox" in shared:
+        boxed = [place for place in places if _class_of(places[place], place).sandbox_spec]
+    parts: dict[str, OneEnvironment] = {}
+    for place, entry in places.items():
+        left_out = {*entry.settings, *(["sandbox"] if boxed and place not in boxed else [])}
+        settings = {name: value for name, value in shared.items() if name not in left_out}
+        parts[place] = entry.model_copy(update=settings)
+    return parts
 
 
 def find_environment(section: OneEnvironment, place: str = "environment") -> type[Environment]:
@@ -91,6 +97,12 @@ def find_environment(section: OneEnvironment, place: str = "environment") -> typ
         section: The environment's.
         place: Its dotted key.
     """
+    cls = _class_of(section, place)
+    _check_settings(cls, section, place)
+    return cls
+
+
+def _class_of(section: OneEnvironment, place: str) -> type[Environment]:
     try:
         cls = find(section.id) if section.id is not None else _composed(section, place)
     except UnknownEnvironment as error:
@@ -103,7 +115,6 @@ def find_environment(section: OneEnvironment, place: str = "environment") -> typ
             f"{place}.id: is {section.named}, which plays other environments; list them in "
             "environment.mixture"
         )
-    _check_settings(cls, section, place)
     return cls
 
 

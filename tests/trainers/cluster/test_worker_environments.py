@@ -82,11 +82,11 @@ class Boxed(Environment):
 
 def test_workers_play_mixtures(two_nodes: str, tokenizer: Any, talking: ScriptedAgent) -> None:
     rows = [{"environment": name, "prompt": f"Say {name}."} for name in ("talk", "box") * 2]
-    classes: list[type[Environment]] = [Talking, compose(Boxed, Talking)]
-    mixture = Mixture(dict.fromkeys(classes, 1.0), names=["talk", "box"], sandbox="local")
+    boxed = compose(Boxed, Talking)
+    mixture = Mixture({Talking: 1.0, boxed: 1.0}, names=["talk", "box"], sandbox="local")
     makers = {
-        name: partial(make, cls, tokenizer, sandbox="local")
-        for name, cls in zip(("talk", "box"), classes, strict=True)
+        "talk": partial(make, Talking, tokenizer),
+        "box": partial(make, boxed, tokenizer, sandbox="local"),
     }
     with RayWorkers(1, address=two_nodes) as workers:
         for make_env in (

@@ -230,10 +230,10 @@ def test_errors_name_the_key(environment: Any, message: str) -> None:
 
 def test_each_row_has_its_environment_tools_limits_reward_and_box(tmp_path: Path) -> None:
     mib = 2**20
-    boxed = here("Boxed", sandbox={"backend": "local", "memory_bytes": 512 * mib})
+    large, small = ({"backend": "local", "memory_bytes": n * mib} for n in (512, 256))
     mixed = [
-        boxed | {"name": "large"},
-        boxed | {"name": "small", "sandbox": {"backend": "local", "memory_bytes": 256 * mib}},
+        here("Boxed", name="large"),
+        here("Boxed", name="small", sandbox=small),
         here("Told", name="told", max_turns=3),
     ]
     rows = [
@@ -250,7 +250,7 @@ def test_each_row_has_its_environment_tools_limits_reward_and_box(tmp_path: Path
         "limits": "{max_turns: meta.turns}",
     }
     task = prepare(
-        environment={"mixture": mixed},
+        environment={"mixture": mixed, "sandbox": large},
         data={"train": str(path), "columns": columns},
         evaluation={"rows": 0},
     )
