@@ -148,6 +148,10 @@ def merged(reports: Sequence[CheckReport]) -> CheckReport:
         before = len(idle)  # rows of one environment are not those of another
         idle += [replace(each, row=before + each.row) for each in report.idle]
         solved += [replace(each, row=before + each.row) for each in report.solved or ()]
-    can_solve = any(report.solved is not None for report in reports)
-    played = {"idle": tuple(idle), "solved": tuple(solved) if can_solve else None}
-    return replace(reports[0], tools=tools, rewards=rewards, **played)
+    return replace(
+        reports[0],
+        tools=tools,
+        rewards=rewards,
+        idle=tuple(idle),
+        solved=tuple(solved) if any(one.solved is not None for one in reports) else None,
+    )

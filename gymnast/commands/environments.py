@@ -61,8 +61,8 @@ def check(
         )
     from gymnast.agents.loading.load import load_tokenizer
     from gymnast.envs import check_env, make
-    from gymnast.trainers.data.row_checks import check_rows
     from gymnast.trainers.config.worked_rows import has_rows
+    from gymnast.trainers.data.row_checks import check_rows
     from gymnast.trainers.data.row_files import load_rows
 
     if rows is not None:

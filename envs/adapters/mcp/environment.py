@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from gymnast.envs.adapters.made_classes import MadeClass, make_class
 from gymnast.envs.adapters.mcp import texts
 from gymnast.envs.adapters.mcp.servers import Server, server_of
-from gymnast.envs.adapters.packages import import_package
+from gymnast.envs.adapters.packages import Package, import_package
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.records.episode import Episode
 from gymnast.envs.tools.definition import Tool
@@ -22,6 +22,7 @@ from gymnast.visible import visible_logger
 logger = visible_logger(__name__)
 
 _INSTALL = "gymnast[mcp]"
+PACKAGE = Package("mcp", _INSTALL)
 _MAX_CHARACTERS = 1_000_000  # of what is told of a result
 
 
