@@ -22,9 +22,9 @@ def odd() -> Iterator[Callable[..., Any]]:
     """Makes such an environment, given the accidents and settings; it is closed at the end."""
     made: list[Environment] = []
 
-    def server(*accidents: str, **settings: Any) -> Environment:
+    def server(*accidents: str, name: str = "odd", **settings: Any) -> Environment:
         settings = {"instructions": False, "max_turns": 100, **settings}
-        made.append(make("mcp:odd", command=[*ODD, *accidents], **settings))
+        made.append(make(f"mcp:{name}", command=[*ODD, *accidents], **settings))
         return made[-1]
 
     yield server

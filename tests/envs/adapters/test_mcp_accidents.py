@@ -112,7 +112,7 @@ def test_a_list_without_end_ends(odd: Any) -> None:
 def test_tools_that_cannot_be_called_are_left_out(
     calls: Calls, odd: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = odd("odd tools")
+    env = odd("odd tools", name="warned-of")  # once in a process
     with caplog.at_level(logging.WARNING):
         play(env)
     names = {tool["function"]["name"] for tool in env.tools}
