@@ -17,6 +17,7 @@ ENVIRONMENTS = {
     "gymnast/Container-v0": "gymnast.envs.builtin.container:Container",
     "gymnast/Python-v0": "gymnast.envs.builtin.python:Python",
     "gymnast/SQL-v0": "gymnast.envs.builtin.sql.environment:SQL",
+    "gymnast/Search-v0": "gymnast.envs.builtin.search.environment:Search",
     "gymnast/Shell-v0": "gymnast.envs.builtin.shell:Shell",
 }
 _REGISTRATION = "gymnasium.envs.registration"

@@ -65,6 +65,7 @@ ROOMS = {
     "envs.adapters.mcp": (
         "envs.adapters envs.environment envs.records envs.tools sandboxes.contract"
     ),
+    "envs.builtin.search": "envs.environment envs.records envs.rubrics envs.tools",
     "envs.builtin.sql": "envs.environment envs.records envs.rubrics envs.tools",
     "envs.builtin.code.judging": "",
     "envs.builtin.code": (

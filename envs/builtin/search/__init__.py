@@ -1,0 +1,1 @@
+"""Search: questions about documents, which a policy searches and reads."""
