@@ -16,7 +16,7 @@ from gymnast.envs.builtin.search.words import STOP_WORDS, words_of
 from gymnast.envs.builtin.search.world import shared_world
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.records.assistant import call
-from gymnast.envs.records.episode import CallRecord, Episode
+from gymnast.envs.records.episode import Episode
 from gymnast.envs.rubrics.comparing import last_number, same_number, same_text
 from gymnast.envs.tools.marks import tool
 from gymnast.errors import ConfigError, DataError
