@@ -11,7 +11,7 @@ trail-grpo-0, -turn_level, ...  four dependent calls and one reward, by how cred
 hopeless-without-0, -with       half of the rows give no reward: dynamic sampling
 lake-0                          a game of Gymnasium's, after four steps of demonstrations
 clock-0                         a server of the Model Context Protocol, after six of them
-code-0, sql-0                   examples/code.yaml, examples/sql.yaml
+code-0, sql-0, search-0         examples/code.yaml, examples/sql.yaml, examples/search.yaml
 """
 
 from collections.abc import Mapping
@@ -25,6 +25,7 @@ SHOP = ROOT / "examples" / "shop.yaml"
 CODE = ROOT / "examples" / "code.yaml"
 FROZEN_LAKE = ROOT / "examples" / "frozen_lake.yaml"
 CLOCK_YAML = ROOT / "examples" / "clock.yaml"
+SEARCH = ROOT / "examples" / "search.yaml"
 SQL = ROOT / "examples" / "sql.yaml"
 TINY = ROOT / "examples" / "tiny.yaml"
 TASKS = ROOT / "benchmarks" / "tasks"
@@ -256,6 +257,7 @@ def _jobs() -> dict[str, LearningJob]:
     jobs["code-0"] = LearningJob("code", CODE, {})
     jobs["lake-0"] = LearningJob("game", FROZEN_LAKE, LAKE)
     jobs["clock-0"] = LearningJob("server", CLOCK_YAML, CLOCK)
+    jobs["search-0"] = LearningJob("search", SEARCH, {})
     jobs["sql-0"] = LearningJob("sql", SQL, {})
     return jobs
 

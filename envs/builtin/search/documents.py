@@ -46,7 +46,7 @@ def read_documents(path: Path, columns: Mapping[str, str]) -> list[Document]:
     """
     reader = _folder if path.is_dir() else _READERS.get(path.suffix.lower())
     if reader is None or not path.exists():
-        why = f"there is no such file (looked in {Path.cwd()})" if reader else "cannot be read"
+        why = "cannot be read" if path.exists() else f"there is no such file (in {Path.cwd()})"
         raise DataError(
             f"corpus {str(path)!r}: {why}; name a .jsonl or .parquet file of documents, or a "
             f"folder of {' and '.join(_TEXT_FILES)} files"

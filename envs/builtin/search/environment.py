@@ -3,6 +3,7 @@
 `documents.py` reads them, `corpus.py` searches them, and `world.py` has some of Gymnast's own.
 """
 
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +23,6 @@ from gymnast.envs.tools.marks import tool
 from gymnast.errors import ConfigError, DataError
 
 _LONGEST_QUERY = 1000  # characters
-_SNIPPET = 200  # characters
 _MOST_FOUND = 10
 _SYSTEM_PROMPT = (
     "Search the documents for the answer to the question. Write the final answer alone, in as few "
@@ -55,6 +55,7 @@ class Search(Environment):
         corpus_columns: jmespath expressions for `title`, `text` and `id` of a document, where the
             file calls them otherwise.
         part_characters: How much of a document is indexed, and read, as one part.
+        snippet_characters: How much of a part a search shows.
         world: The seed of the made-up world.
         two_hops: The share of its questions that need two documents.
         system_prompt: By default, it says how the answer is written.
@@ -69,6 +70,7 @@ class Search(Environment):
         corpus: str | Path | None = None,
         corpus_columns: Mapping[str, str] | None = None,
         part_characters: int = 2000,
+        snippet_characters: int = 200,
         world: int = 0,
         two_hops: float = 0.5,
         system_prompt: str | None = _SYSTEM_PROMPT,
@@ -77,14 +79,18 @@ class Search(Environment):
         super().__init__(renderer, rows, system_prompt=system_prompt, **settings)
         if isinstance(two_hops, bool) or not 0 <= two_hops <= 1:
             raise ConfigError(f"Search: two_hops must be a share from 0 to 1, got {two_hops!r}.")
-        for name, value, least in (("part_characters", part_characters, 100), ("world", world, 0)):
+        for name, value, least in (
+            ("part_characters", part_characters, 100),
+            ("snippet_characters", snippet_characters, 20),
+            ("world", world, 0),
+        ):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(
                     f"Search: {name} must be a whole number >= {least}, got {value!r}."
                 )
         check_columns(corpus_columns or {})
         self.world, self.two_hops = world, two_hops
-        self._part_characters = part_characters
+        self._part_characters, self._snippet = part_characters, snippet_characters
         self._given: Corpus | None = None
         if corpus is not None:
             columns = tuple(sorted((corpus_columns or {}).items()))
@@ -113,7 +119,7 @@ class Search(Environment):
             return "The query has no words. Search for words that the document has."
         if STOP_WORDS.issuperset(words):
             return "The query has only words that nearly every text has. Search for rarer ones."
-        found = self._corpus.search(words, limit, _SNIPPET)
+        found = self._corpus.search(words, limit, self._snippet)
         if not found:
             return "No document has any of these words. Search for others."
         return "\n".join(f"[{_place(one)}] {one.snippet}" for one in found)
@@ -129,7 +135,7 @@ class Search(Environment):
         assert self._corpus is not None
         document = self._corpus.find(title)
         if document is None:
-            near = self._corpus.search(list(words_of(title[:_LONGEST_QUERY])), 1, _SNIPPET)
+            near = self._corpus.search(list(words_of(title[:_LONGEST_QUERY])), 1, self._snippet)
             hint = f" A search for it finds {near[0].document.title!r}." if near else ""
             return f"There is no document with the title {title[:100]!r}.{hint}"
         text, parts = self._corpus.read(document, part)
@@ -220,11 +226,16 @@ def _right_answers(row: Mapping[str, Any]) -> list[Any]:
 def _is_right(given: str, row: Mapping[str, Any]) -> bool:
     number = last_number(given)
     return any(
-        same_text(given, one, ("case", "space", "punctuation"))
+        same_text(_composed(given), _composed(one), ("case", "space", "punctuation"))
         if isinstance(one, str)
         else number is not None and same_number(number, one)
         for one in _right_answers(row)
     )
+
+
+def _composed(text: str) -> str:
+    """A text in one encoding: an umlaut may be one character or two."""
+    return unicodedata.normalize("NFKC", text)
 
 
 def _check_row(row: Mapping[str, Any]) -> None:
