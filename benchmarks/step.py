@@ -15,7 +15,9 @@ import argparse
 import cProfile
 import json
 import multiprocessing
+import os
 import pstats
+import shutil
 import statistics
 import subprocess
 import sys
@@ -65,9 +67,12 @@ def play_peer(side: str, work: Workload, environments: Path) -> Sequence[Spent] 
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary, "workload.json")
         work.save(path)
-        program = Path(__file__).with_name(f"step_{side}.py")
+        program = shutil.copy(Path(__file__).with_name(f"step_{side}.py"), temporary)
         ended = subprocess.run(
-            [str(python), str(program), str(path)], capture_output=True, text=True
+            [str(python), str(program), str(path)],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PATH": f"{python.parent}:{os.environ['PATH']}"},
         )
     if ended.returncode:
         return f"does not run: {last_line(ended.stderr)}"
