@@ -42,6 +42,7 @@ class _Side:
         self._wall_ms: list[float] = []
         self._cpu_ms: list[float] = []
         self._written = 0
+        self._wall_ns = self._cpu_ns = 0
         self._trainer = self._made()
 
     def spent(self, name: str) -> Spent:

@@ -36,7 +36,7 @@ class NotesToolset(vf.Toolset[vf.ToolsetConfig]):  # type: ignore[misc]
 
     TOOL_PREFIX = None
 
-    @vf.tool  # type: ignore[misc]
+    @vf.tool  # type: ignore[untyped-decorator]
     def note(self, title: str, text: str, importance: int) -> str:
         """Write a note down."""
         if not hasattr(self, "_answers"):
@@ -164,8 +164,8 @@ async def play(work: Any, port: int, pipe: Any) -> list[dict[str, float]]:
     from verifiers.v1.agent import Agent
     from verifiers.v1.configs.agent import AgentConfig
     from verifiers.v1.configs.client import TrainClientConfig
-    from verifiers.v1.runtimes import SubprocessConfig
     from verifiers.v1.harnesses.null.harness import NullHarnessConfig
+    from verifiers.v1.runtimes import SubprocessConfig
 
     client = TrainClientConfig(
         base_url=f"http://127.0.0.1:{port}/v1",

@@ -101,7 +101,7 @@ class Search(Environment):
         self._corpus: Corpus | None = None
 
     @tool
-    def search(self, query: str, limit: Annotated[int, Ge(1), Le(_MOST_FOUND)] = 5) -> str:
+    def search(self, query: str, limit: Annotated[int, Ge(1), Le(_MOST_FOUND)] = 3) -> str:
         """Search the documents for words; return titles and pieces of their texts.
 
         Args:
