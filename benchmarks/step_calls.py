@@ -144,11 +144,12 @@ def _arguments(renderer: Renderer, draw: random.Random) -> dict[str, Any]:
     title = " ".join(draw.choices(WORDS, k=2))
     made = {"title": title, "text": "", "importance": draw.randint(1, 5)}
     size = TURN_TOKENS - len(_call(renderer, made))
-    while True:
+    while size > 0:
         made["text"] = _prose(renderer.tokenizer, draw, size)
         if len(_call(renderer, made)) <= TURN_TOKENS:
             return made
         size -= 1
+    raise ValueError(f"a call of {TURN_TOKENS} tokens is too short for this tokenizer")
 
 
 def _call(renderer: Renderer, arguments: dict[str, Any]) -> list[int]:
