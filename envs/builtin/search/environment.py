@@ -77,7 +77,8 @@ class Search(Environment):
         **settings: Any,
     ) -> None:
         super().__init__(renderer, rows, system_prompt=system_prompt, **settings)
-        if isinstance(two_hops, bool) or not 0 <= two_hops <= 1:
+        number = isinstance(two_hops, int | float) and not isinstance(two_hops, bool)
+        if not number or not 0 <= two_hops <= 1:
             raise ConfigError(f"Search: two_hops must be a share from 0 to 1, got {two_hops!r}.")
         for name, value, least in (
             ("part_characters", part_characters, 100),
@@ -92,6 +93,10 @@ class Search(Environment):
         self.world, self.two_hops = world, two_hops
         self._part_characters, self._snippet = part_characters, snippet_characters
         self._given: Corpus | None = None
+        if not isinstance(corpus, str | Path | None):
+            raise ConfigError(
+                f"Search: corpus must be the path of a file or folder, got {corpus!r}."
+            )
         if corpus is not None:
             columns = tuple(sorted((corpus_columns or {}).items()))
             path = str(Path(corpus).expanduser().absolute())
@@ -106,7 +111,7 @@ class Search(Environment):
 
         Args:
             query: Words that the document has.
-            limit: How many documents at most.
+            limit: How many results at most.
         """
         assert self._corpus is not None
         if len(query) > _LONGEST_QUERY:

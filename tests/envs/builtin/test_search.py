@@ -309,6 +309,8 @@ def test_a_thousand_episodes_leave_nothing_behind(renderer: Renderer, corpus: st
     ("settings", "said"),
     [
         ({"two_hops": 2}, "Search: two_hops must be a share from 0 to 1, got 2"),
+        ({"two_hops": "half"}, "two_hops must be a share from 0 to 1, got 'half'"),
+        ({"corpus": 3}, "Search: corpus must be the path of a file or folder, got 3"),
         ({"part_characters": 10}, "part_characters must be a whole number >= 100, got 10"),
         ({"snippet_characters": 2.5}, "snippet_characters must be a whole number >= 20, got 2.5"),
         ({"world": True}, "world must be a whole number >= 0, got True"),
