@@ -59,70 +59,82 @@ class Question(vf.Task[vf.TaskData, vf.State, vf.TaskConfig]):  # type: ignore[m
         return [NotesToolset(vf.ToolsetConfig())]
 
 
-def engine(turns: list[list[list[int]]], parent: int, pipe: Any) -> None:
-    """Serve turns as vLLM does, and send back what the steps between them took.
+class Engine(ThreadingHTTPServer):
+    """Serves turns as vLLM does, and sends back what the steps between them took.
 
     Args:
         turns: The ids of each turn of each episode; episodes are played one after the other.
         parent: The process whose processor time is counted, with those that it started.
         pipe: Gets the port, and after each episode its steps.
     """
-    steps: list[Any] = []
-    last: dict[str, Any] = {}
-    place = {"episode": 0, "turn": 0}
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-        wbufsize = -1  # one packet an answer
+    def __init__(self, turns: list[list[list[int]]], parent: int, pipe: Any) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self._turns, self._parent, self._pipe = turns, parent, pipe
+        self._episode = self._turn = self._length = self._wall_ns = self._cpu_ns = 0
+        self._steps: list[dict[str, float]] = []
+        pipe.send(self.server_address[1])
 
-        def do_GET(self) -> None:
-            self._answer({"object": "list", "data": [{"id": MODEL, "max_model_len": 100_000}]})
+    def asked(self, wall_ns: int, context: list[int]) -> list[int]:
+        """The next turn; the time since the last one was a step, unless an episode begins."""
+        turns = self._turns[self._episode]
+        if self._turn:
+            self._steps.append(
+                {
+                    "wall_ms": (wall_ns - self._wall_ns) / 1e6,
+                    "cpu_ms": (processor_ns(self._parent) - self._cpu_ns) / 1e6,
+                    "read": len(turns[self._turn - 1]),
+                    "written": len(context) - self._length,
+                }
+            )
+        ids = turns[self._turn]
+        self._length = len(context) + len(ids)
+        self._turn += 1
+        if self._turn == len(turns):
+            self._episode, self._turn = self._episode + 1, 0
+            self._pipe.send(self._steps)
+            self._steps = []
+        return ids
 
-        def do_POST(self) -> None:
-            asked = self.rfile.read(int(self.headers["Content-Length"]))
-            wall_ns = time.perf_counter_ns()
-            cpu_ns = processor_ns(parent)
-            context = json.loads(asked)["token_ids"]
-            episode = turns[place["episode"]]
-            if place["turn"]:
-                steps.append(
-                    {
-                        "wall_ms": (wall_ns - last["wall_ns"]) / 1e6,
-                        "cpu_ms": (cpu_ns - last["cpu_ns"]) / 1e6,
-                        "read": len(episode[place["turn"] - 1]),
-                        "written": len(context) - last["length"],
-                    }
-                )
-            ids = episode[place["turn"]]
-            last["length"] = len(context) + len(ids)
-            place["turn"] += 1
-            if place["turn"] == len(episode):
-                place["episode"] += 1
-                place["turn"] = 0
-                pipe.send(list(steps))
-                steps.clear()
-            logprobs = {"content": [{"token": f"token_id:{one}", "logprob": 0.0} for one in ids]}
-            choice = {"index": 0, "token_ids": ids, "finish_reason": "stop", "logprobs": logprobs}
-            body = {"request_id": "r", "choices": [choice]}
-            last["cpu_ns"] = processor_ns(parent)
-            last["wall_ns"] = time.perf_counter_ns()
-            self._answer(body)
+    def answers(self) -> None:
+        """A step begins."""
+        self._cpu_ns = processor_ns(self._parent)
+        self._wall_ns = time.perf_counter_ns()
 
-        def _answer(self, body: Any) -> None:
-            data = json.dumps(body).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
 
-        def log_message(self, *_: Any) -> None:
-            pass
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1  # one packet an answer
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    pipe.send(server.server_address[1])
-    server.serve_forever()
+    def do_GET(self) -> None:
+        self._answer({"object": "list", "data": [{"id": MODEL, "max_model_len": 100_000}]})
+
+    def do_POST(self) -> None:
+        asked = self.rfile.read(int(self.headers["Content-Length"]))
+        wall_ns = time.perf_counter_ns()
+        assert isinstance(self.server, Engine)
+        ids = self.server.asked(wall_ns, json.loads(asked)["token_ids"])
+        logprobs = {"content": [{"token": f"token_id:{one}", "logprob": 0.0} for one in ids]}
+        choice = {"index": 0, "token_ids": ids, "finish_reason": "stop", "logprobs": logprobs}
+        self.server.answers()
+        self._answer({"request_id": "r", "choices": [choice]})
+
+    def _answer(self, body: Any) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def serve(*arguments: Any) -> None:
+    """Serve as an engine until the process is ended."""
+    Engine(*arguments).serve_forever()
 
 
 def processor_ns(parent: int) -> int:
@@ -199,7 +211,7 @@ def main() -> None:
     work = json.loads(Path(sys.argv[1]).read_text())
     here, there = multiprocessing.Pipe()
     server = multiprocessing.get_context("spawn").Process(
-        target=engine, args=(work["turns"], os.getpid(), there), daemon=True
+        target=serve, args=(work["turns"], os.getpid(), there), daemon=True
     )
     server.start()
     steps = asyncio.run(play(work, here.recv(), here))
