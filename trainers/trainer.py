@@ -83,8 +83,7 @@ class Trainer:
             gradients is trained, in the model's dtype with float32 master weights. Where weights
             are sharded over processes, a copy is trained, and this one follows it step by step.
         tokenizer: The model's, with a chat template.
-        environment: A registered id, "module:Class", a class, a `Mixture`, or a function that makes
-            one.
+        environment: What `gymnast.envs.make` takes, a `Mixture`, or a function that makes one.
         rows: Training rows: a list, or a `RowSource` such as `MixtureRows`.
         agent: Who samples: a `gymnast.agents.PolicyAgent`, or `{"backend": NAME, ...}`, of which
             `gymnast.agents.make_agent` makes one; by default the engine in this process.
