@@ -29,6 +29,7 @@ SCHEMES: dict[str, str] = {
     "gymnasium": "gymnast.envs.adapters.gymnasium:game",
     "mcp": "gymnast.envs.adapters.mcp.environment:server",
     "reasoning_gym": "gymnast.envs.adapters.reasoning_gym:dataset",
+    "trl": "gymnast.envs.adapters.trl.environment:environment",
 }
 _ids: dict[str, str | type[Environment]] = {}  # given to `register`
 ENVIRONMENTS: Names[type[Environment]] = Names(

@@ -242,6 +242,19 @@ def import_source(source: str) -> ModuleType:
     return _module_of_file(Path(source)) if source.endswith(".py") else _module(source)
 
 
+def imported(name: str) -> Any:
+    """What "module:name" or "path/to/file.py:name" is, whatever its kind.
+
+    Raises:
+        ConfigError: There is no such module, file or name in it.
+        UserCodeError: Importing it raised.
+    """
+    try:
+        return Names[Any]("object", "")._attribute(name)
+    except _NotFound as error:
+        raise ConfigError(str(error)) from error.__cause__
+
+
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:
     """The message about an unknown short name: the nearest name, and all that there are."""
     names = list(known)

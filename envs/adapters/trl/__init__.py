@@ -1,0 +1,1 @@
+"""What is written for TRL: environments, lists of tools and reward functions, as they are."""
