@@ -66,6 +66,9 @@ ROOMS = {
         "envs.adapters envs.environment envs.records envs.tools sandboxes.contract"
     ),
     "envs.builtin.search": "envs.environment envs.records envs.rubrics envs.tools",
+    "envs.adapters.trl": (
+        "envs.adapters envs.environment envs.records envs.rendering envs.tools"
+    ),
     "envs.builtin.sql": "envs.environment envs.records envs.rubrics envs.tools",
     "envs.builtin.code.judging": "",
     "envs.builtin.code": (

@@ -1,10 +1,9 @@
-"""`trl:module:NAME`: Play what is written for TRL: an environment class, tools, reward functions."""
+"""`trl:module:NAME`: Play an environment class, tools or reward functions written for TRL."""
 
 import asyncio
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any, ClassVar
 
@@ -71,26 +70,39 @@ class TrlEnvironment(Environment, metaclass=MadeClass):
         if timeout_s is not None and not timeout_s > 0:
             raise ConfigError(f"trl:{self.trl_name}: timeout_s must be > 0, got {timeout_s!r}.")
         self.timeout_s = timeout_s
-        own = self._named = reading.named(self.trl_name)
-        added = reading.functions(tools, self.trl_name)
-        self._functions = reading.standalone([*own.tools, *added], f"trl:{self.trl_name}")
-        further = reading.functions(reward_funcs, self.trl_name)
-        self._rewards = [*own.reward_funcs, *further]
-        weights = [1.0] * len(further) if reward_weights is None else list(reward_weights)
-        if len(weights) != len(further):
-            raise ConfigError(
-                f"trl:{self.trl_name}: reward_weights has {len(weights)} numbers, and reward_funcs "
-                f"{len(further)} functions; give one for each."
-            )
-        self._weights = [1.0] * len(own.reward_funcs) + weights
+        self._given, self._weights = (tools, reward_funcs), reward_weights
+        self._read()
         self._made: dict[str | None, Any] = {}  # by the row's environment
         self._object: Any = None  # of the episode
-        self._offered: dict[str, Tool] = {}
         self._thread = EpisodeThread(f"gymnast-trl:{self.trl_name}")
 
+    def _read(self) -> None:
+        """Find what the names mean.
+
+        Raises:
+            ConfigError: One means nothing, or the weights are not one for each reward function.
+            ToolDefinitionError: A tool cannot be described.
+        """
+        tools, reward_funcs = (reading.functions(given, self.trl_name) for given in self._given)
+        own = self._named = reading.named(self.trl_name)
+        self._functions = reading.standalone([*own.tools, *tools], f"trl:{self.trl_name}")
+        self._rewards = [*own.reward_funcs, *reward_funcs]
+        if self._weights is None:
+            self._weights = [1.0] * len(reward_funcs)
+        if len(self._weights) != len(reward_funcs):
+            raise ConfigError(
+                f"trl:{self.trl_name}: reward_weights has {len(self._weights)} numbers, and "
+                f"reward_funcs {len(reward_funcs)} functions; give one for each."
+            )
+
     def __getstate__(self) -> dict[str, Any]:
-        """A copy makes objects of its own."""
-        return vars(self) | {"_made": {}, "_object": None, "_offered": {}}
+        """A copy makes objects of its own, and imports what is named by a file anew."""
+        left = {"_made", "_object", "_named", "_functions", "_rewards"}
+        return {name: value for name, value in vars(self).items() if name not in left}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _made={}, _object=None)
+        self._read()
 
     def sample_row(self, rng: np.random.Generator) -> Mapping[str, Any]:
         """A row of `rows` if there are any, else one without columns but for an empty prompt."""
@@ -115,18 +127,14 @@ class TrlEnvironment(Environment, metaclass=MadeClass):
 
     def tools_for(self, row: Mapping[str, Any]) -> list[Tool]:
         """The functions of `tools`, and the methods of the object."""
-        methods = {} if self._object is None else reading.methods_of(type(self._object))
-        bound = {
-            name: replace(tool, function=getattr(self._object, name))
-            for name, tool in methods.items()
-        }
-        self._offered = self._functions | bound
-        return [reading.limited(tool, self.timeout_s) for tool in self._offered.values()]
+        tools = {**self._functions, **self._methods()}
+        return [reading.limited(tool, self.timeout_s) for tool in tools.values()]
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
         """Call a method of the object, or a function."""
-        function = self._offered[name].function
-        assert function is not None, name
+        is_method = name in self._methods()
+        function = getattr(self._object, name) if is_method else self._functions[name].function
+        assert callable(function), name
         return _told(await self._called(function, **arguments))
 
     async def reward(self, episode: Episode) -> Score | None:
@@ -140,7 +148,8 @@ class TrlEnvironment(Environment, metaclass=MadeClass):
         given |= {"log_metric": log.metric, "log_extra": log.extra}
         given |= {} if self._object is None else {"environments": [self._object]}
         names = rewards.names(self._rewards, [own])
-        for name, function, weight in zip(names, self._rewards, self._weights, strict=True):
+        weights = [*[1.0] * len(self._named.reward_funcs), *(self._weights or ())]
+        for name, function, weight in zip(names, self._rewards, weights, strict=True):
             value = await self._run(name, partial(function, **given), rewards.number)
             parts |= {} if value is None else {name: weight * value}
         return Score(parts, log.means()) if parts else None
@@ -158,6 +167,11 @@ class TrlEnvironment(Environment, metaclass=MadeClass):
     def _let_go(self) -> None:
         self._made, self._object = {}, None
         self._thread.stop()
+
+    def _methods(self) -> Mapping[str, Tool]:
+        """The tools of the object's class, by name."""
+        cls: Any = type(self._object)
+        return {} if self._object is None else reading.methods_of(cls)
 
     async def _new(self, key: str | None) -> Any:
         """An object of the class that a row names.
@@ -234,10 +248,11 @@ def _told(result: Any) -> Any:
 
 def _joined(said: Any) -> Any:
     """Content parts that are all texts, as one text."""
-    parts = said if isinstance(said, list) and said else [None]
-    if all(isinstance(part, Mapping) and part.get("type") == "text" for part in parts):
-        return "".join(str(part.get("text", "")) for part in parts)
-    return said
+    parts: list[Any] = said if isinstance(said, list) else []
+    texts = [part for part in parts if isinstance(part, Mapping) and part.get("type") == "text"]
+    if not texts or len(texts) < len(parts):
+        return said
+    return "".join(str(part.get("text", "")) for part in texts)
 
 
 @cache

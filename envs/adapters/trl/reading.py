@@ -97,7 +97,8 @@ def methods_of(cls: type) -> Mapping[str, Tool]:
         if not name.startswith("_") and name not in _NO_TOOLS:
             bound = not isinstance(inspect.getattr_static(cls, name), staticmethod)
             options = mark_of(function) or ToolOptions()
-            tools[name] = define_tool(function, name=name, options=options, method=bound)
+            tool = define_tool(function, name=name, options=options, method=bound)
+            tools[name] = replace(tool, function=function)  # whose file errors are looked up in
     return tools
 
 

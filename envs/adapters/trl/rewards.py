@@ -17,6 +17,8 @@ def arguments_of(episode: Episode, renderer: Renderer | None) -> dict[str, Any]:
     last turn. `completion_ids` are the tokens that the policy wrote; they need a renderer.
     """
     row = episode.row
+    prompt: Any
+    completion: Any
     if isinstance(row.get("prompt"), str):
         prompt, completion = row["prompt"], episode.answer
     else:

@@ -18,7 +18,7 @@ OTHER = pytest.param(
 SERVER = pytest.param("clock", marks=pytest.mark.adapters)
 
 
-@pytest.mark.parametrize("name", ["frozen_lake", OTHER, SERVER])
+@pytest.mark.parametrize("name", ["frozen_lake", "number", OTHER, SERVER])
 def test_an_example_trains(name: str, gymnast: CommandLine, tmp_path: Path) -> None:
     settings = ["model={name: 'tiny:'}", "algorithm.group_size=2", "evaluation.rows=2"]
     settings += ["trainer.steps=1", "trainer.rows_per_step=2", f"output_dir={tmp_path}/run"]
