@@ -28,6 +28,7 @@ from gymnast.lookup import Names, did_you_mean
 SCHEMES: dict[str, str] = {
     "gymnasium": "gymnast.envs.adapters.gymnasium:game",
     "mcp": "gymnast.envs.adapters.mcp.environment:server",
+    "openenv": "gymnast.envs.adapters.openenv.environment:server",
     "reasoning_gym": "gymnast.envs.adapters.reasoning_gym:dataset",
     "trl": "gymnast.envs.adapters.trl.environment:environment",
 }
