@@ -24,6 +24,7 @@ pytest_plugins = [
     "engine_fixtures",
     "game_fixtures",
     "mcp_fixtures",
+    "openenv_fixtures",
     "pool_fixtures",
     "ray_fixtures",
     "sandbox_fixtures",

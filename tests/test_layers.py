@@ -66,6 +66,7 @@ ROOMS = {
         "envs.adapters envs.environment envs.records envs.tools sandboxes.contract"
     ),
     "envs.builtin.search": "envs.environment envs.records envs.rubrics envs.tools",
+    "envs.adapters.openenv": "envs.adapters envs.environment envs.records envs.tools",
     "envs.adapters.trl": (
         "envs.adapters envs.environment envs.records envs.rendering envs.tools"
     ),

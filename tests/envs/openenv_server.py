@@ -6,6 +6,7 @@ runs in an environment of its own, which has OpenEnv and not Gymnast. FOLDER/ech
 `openenv init echo_env` makes.
 """
 
+import importlib
 import json
 import sys
 import time
@@ -143,6 +144,12 @@ def only_one() -> Any:
     return Numbers()
 
 
+def said(**lies: Any) -> str:
+    """An answer of the protocol, but for the lies in it."""
+    answer = {"observation": {}, "reward": None, "done": False, **lies}
+    return json.dumps({"type": "observation", "data": answer})
+
+
 def liar() -> FastAPI:
     """What speaks the protocol wrongly, as the reset says."""
     app = FastAPI()
@@ -151,14 +158,16 @@ def liar() -> FastAPI:
         "list": "[1]",
         "no data": '{"type": "observation"}',
         "no observation": '{"type": "observation", "data": {"reward": 1, "done": false}}',
-        "reward": '{"type": "observation", "data": {"observation": {}, "reward": "1", "done": false}}',
-        "done": '{"type": "observation", "data": {"observation": {}, "done": "no"}}',
+        "reward": said(reward="1"),
+        "done": said(done="no"),
     }
 
     @app.get("/{schema}/schema")
     def schemas(schema: str) -> Any:
-        found = {"bad": {"type": 3}, "none": None, "text": {"type": "string"}}
-        return {"action": found.get(schema, Do.model_json_schema())}
+        own = Do.model_json_schema()
+        either = {"anyOf": [{"$ref": "#/$defs/Do"}, {"type": "object"}], "$defs": {"Do": own}}
+        found = {"bad": {"type": 3}, "none": None, "text": {"type": "string"}, "either": either}
+        return {"action": found.get(schema, own)}
 
     @app.get("/{schema}/metadata")
     def metadata(schema: str) -> Any:
@@ -169,12 +178,12 @@ def liar() -> FastAPI:
         await socket.accept()
         while True:
             asked = json.loads(await socket.receive_text())
-            how = asked["data"] if isinstance(asked["data"], str) else asked["data"].get("how")
+            how = asked["data"].get("how")
             if how == "gone":
                 await socket.close()
                 return
-            fine = {"observation": {"asked": asked["data"]}, "reward": None, "done": False}
-            await socket.send_text(lies.get(how, json.dumps({"type": "observation", "data": fine})))
+            fine = said(observation={"asked": asked["data"]})
+            await socket.send_text(lies.get(how, fine))
 
     return app
 
@@ -182,8 +191,7 @@ def liar() -> FastAPI:
 def main() -> None:
     port, folder = int(sys.argv[1]), sys.argv[2]
     sys.path.insert(0, folder)
-    from echo_env.server.app import app as echo
-
+    echo = importlib.import_module("echo_env.server.app").app
     app = FastAPI()
 
     @app.get("/open")

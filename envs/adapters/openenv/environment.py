@@ -151,7 +151,7 @@ class OpenEnvEnvironment(Environment, metaclass=MadeClass):
             ask_about(f"{self.url}/{page}", self._headers, self.start_timeout_s)
             for page in ("metadata", "schema")
         )
-        return str(metadata.get("description") or ""), texts.schema_of(schemas)
+        return texts.description_of(metadata), texts.schema_of(schemas)
 
     def _tools(self, schema: Mapping[str, Any]) -> list[Tool]:
         """The tools that the server has."""

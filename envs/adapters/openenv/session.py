@@ -47,7 +47,9 @@ def ask_about(url: str, headers: Mapping[str, str], timeout_s: float) -> dict[st
     opener = urllib.request.build_opener(*without)
     said = bytearray()
     try:
-        with opener.open(urllib.request.Request(url, headers=dict(headers)), timeout=timeout_s) as answer:
+        with opener.open(
+            urllib.request.Request(url, headers=dict(headers)), timeout=timeout_s
+        ) as answer:
             while part := answer.read1(2**16):
                 said += part
                 if len(said) > _MAX_BYTES:
@@ -94,10 +96,12 @@ class Session:
                 return self.ask("reset", parameters, left_s)
             except Refused as error:
                 self.close()
-                if error.code != "CAPACITY_REACHED" or time.monotonic() + _PAUSE_S > ends:
-                    more = ". Serve it with a higher max_concurrent_envs, or play fewer episodes at once"
-                    hint = more if error.code == "CAPACITY_REACHED" else ""
-                    raise InfrastructureError(f"openenv:{self.url}: reset: {error}{hint}") from error
+                is_full = error.code == "CAPACITY_REACHED"
+                if not is_full or time.monotonic() + _PAUSE_S > ends:
+                    hint = ". Serve it with a higher max_concurrent_envs" if is_full else ""
+                    raise InfrastructureError(
+                        f"openenv:{self.url}: reset: {error}{hint}"
+                    ) from error
             time.sleep(_PAUSE_S)
 
     def ask(
@@ -119,7 +123,8 @@ class Session:
             raise InfrastructureError(f"openenv:{self.url} is in a step that was given up")
         self._is_asked = True
         try:
-            self._connection.send(json.dumps({"type": kind, "data": dict(data)}))
+            with suppress(ConnectionClosed):  # why it is, the server may have said before
+                self._connection.send(json.dumps({"type": kind, "data": dict(data)}))
             said = json.loads(self._connection.recv(timeout=timeout_s))
             if not isinstance(said, dict) or not isinstance(said.get("data"), dict):
                 raise ValueError(f"it says {json.dumps(said):.200}")

@@ -1,4 +1,4 @@
-"""What a server of OpenEnv's says, and what a policy is told of it; what the policy's calls mean."""
+"""What a server of OpenEnv's says, what a policy is told of it, and what its calls mean."""
 
 import json
 import math
@@ -81,10 +81,17 @@ def schema_of(said: Mapping[str, Any]) -> Mapping[str, Any]:
         ValueError: There is none.
     """
     schema = said.get("action")
-    if not isinstance(schema, Mapping):
-        raise ValueError(f"its schema of an action is {schema!r:.200}")
+    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
+        raise ValueError(f"its schema of an action is {schema!r:.200}, not that of an object")
     Draft202012Validator.check_schema(schema)
     return schema
+
+
+def description_of(said: Mapping[str, Any]) -> str:
+    """What a server says of its environment; "" where it says no more than its name."""
+    description = said.get("description")
+    default = f"{said.get('name')} environment"
+    return description if isinstance(description, str) and description != default else ""
 
 
 def outcome(answer: Mapping[str, Any]) -> tuple[Mapping[str, Any], float, bool]:
@@ -113,6 +120,8 @@ def text_of(observation: Mapping[str, Any]) -> str:
     if "tool_name" in observation and "result" in observation:
         return _result(observation)
     shown = {key: part for key, part in observation.items() if key != "metadata"}
+    if not shown:
+        return ""
     values = list(shown.values())
     if len(values) == 1 and isinstance(values[0], str):
         return values[0]
