@@ -79,9 +79,7 @@ class OpenEnvEnvironment(Environment, metaclass=MadeClass):
             raise ConfigError(f"{self._name}: there is no variable {api_key_env} (api_key_env).")
         self.instructions = instructions
         self.start_timeout_s, self.step_timeout_s = start_timeout_s, step_timeout_s
-        self._headers = {}
-        if api_key_env is not None:
-            self._headers = {"Authorization": f"Bearer {os.environ[api_key_env]}"}
+        self.api_key_env = api_key_env
         self._session: Any = None
         self._about: tuple[str, Mapping[str, Any]] | None = None  # its description and schema
         self._described: list[Tool] = []
@@ -106,7 +104,7 @@ class OpenEnvEnvironment(Environment, metaclass=MadeClass):
         with self._blamed():
             said, schema = self._about or self._asked(session.ask_about)
             self._about = said, schema
-            self._session = session.Session(self.url, self._headers)
+            self._session = session.Session(self.url, self._headers())
             parameters = dict(row.get("reset") or {})
             if row.get("seed") is not None:
                 parameters["seed"] = row["seed"]
@@ -145,13 +143,18 @@ class OpenEnvEnvironment(Environment, metaclass=MadeClass):
     def _name(self) -> str:
         return f"openenv:{self.url}"
 
+    def _headers(self) -> dict[str, str]:
+        key = self.api_key_env
+        return {} if key is None else {"Authorization": f"Bearer {os.environ[key]}"}
+
     def _asked(self, ask_about: Any) -> tuple[str, Mapping[str, Any]]:
         """What the server says of itself, and the schema of its actions."""
         metadata, schemas = (
-            ask_about(f"{self.url}/{page}", self._headers, self.start_timeout_s)
+            ask_about(f"{self.url}/{page}", self._headers(), self.start_timeout_s)
             for page in ("metadata", "schema")
         )
-        return texts.description_of(metadata), texts.schema_of(schemas)
+        said = shortened(texts.description_of(metadata), _MAX_CHARACTERS)
+        return said, texts.schema_of(schemas)
 
     def _tools(self, schema: Mapping[str, Any]) -> list[Tool]:
         """The tools that the server has."""

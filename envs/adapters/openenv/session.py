@@ -76,7 +76,7 @@ class Session:
         self.url = url
         self._headers = dict(headers)
         self._connection: Any = None
-        self._is_asked = False
+        self._is_asked = self._is_closed = False
 
     def begin(self, parameters: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Connect, and reset the environment; a server that is full is asked again.
@@ -95,7 +95,7 @@ class Session:
             try:
                 return self.ask("reset", parameters, left_s)
             except Refused as error:
-                self.close()
+                self._disconnect()
                 is_full = error.code == "CAPACITY_REACHED"
                 if not is_full or time.monotonic() + _PAUSE_S > ends:
                     hint = ". Serve it with a higher max_concurrent_envs" if is_full else ""
@@ -138,6 +138,10 @@ class Session:
 
     def close(self) -> None:
         """End the session, whatever it does at the moment."""
+        self._is_closed = True
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(Exception):
@@ -159,6 +163,9 @@ class Session:
             )
         except Exception as error:
             raise _broken(self.url, error, timeout_s) from error
+        if self._is_closed:  # meanwhile
+            self._disconnect()
+            raise InfrastructureError(f"openenv:{self.url}: the episode has ended")
 
 
 def _is_near(url: str) -> bool:

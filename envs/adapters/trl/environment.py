@@ -24,6 +24,7 @@ from gymnast.threads import EpisodeThread, Overrun
 from gymnast.types import Message
 
 _MAX_CHARACTERS = 1_000_000  # of what is told of a result
+_EPISODE = "gymnast_episode"  # a column that only tells rows apart
 _NO_PROMPT: list[Message] = [{"role": "user", "content": ""}]
 
 
@@ -44,7 +45,7 @@ class TrlEnvironment(Environment, metaclass=MadeClass):
 
     Args:
         renderer: As for `Environment`.
-        rows: As for `Environment`; by default, rows are without columns: `reset` says everything.
+        rows: As for `Environment`; by default, their prompt is empty, and `reset` says everything.
         tools: Further tools: functions, or their names ("module:name", or a name in the module of
             the environment); or the name of a list of them.
         reward_funcs: Further reward functions, given likewise. Each is called with the one episode.
@@ -105,16 +106,16 @@ class TrlEnvironment(Environment, metaclass=MadeClass):
         self._read()
 
     def sample_row(self, rng: np.random.Generator) -> Mapping[str, Any]:
-        """A row of `rows` if there are any, else one without columns but for an empty prompt."""
+        """A row of `rows` if there are any, else one with an empty prompt, as TRL makes them."""
         if self.rows is not None:
             row: Mapping[str, Any] = super().sample_row(rng)
             return row
-        return {"prompt": _NO_PROMPT}
+        return {"prompt": _NO_PROMPT, _EPISODE: int(rng.integers(2**31))}
 
     async def setup(self, row: Mapping[str, Any]) -> list[Message]:
         """Reset the object, and put what it says at the end of the prompt."""
         self._object, said = None, ""
-        columns = dict(row)
+        columns = {name: value for name, value in row.items() if name != _EPISODE}
         if self._named.factories:
             key = columns.pop("environment", None) if None not in self._named.factories else None
             if key not in self._made:

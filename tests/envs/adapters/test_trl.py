@@ -62,7 +62,8 @@ def test_what_reset_says_ends_the_prompt() -> None:
     env.reset(options={"row": {"fruit": "fig"}})
     assert env.messages == [{"role": "user", "content": " We have figs."}]
     env.reset()
-    assert env.messages == [{"role": "user", "content": ""}] and MADE[0].row == dict(env.row)
+    assert env.messages == [{"role": "user", "content": ""}]
+    assert MADE[0].row == {"prompt": env.messages}
     env.close()
     assert len(MADE) == 1  # made once, reset often
 
