@@ -62,9 +62,10 @@ def test_what_is_long_loses_its_middle_and_what_is_longer_ends_the_episode(
     ],
 )
 def test_an_episode_that_cannot_begin(how: str, problem: str, calls: Calls, served: Any) -> None:
-    env = served("odd", start_timeout_s=1.0)
+    env = served("odd", start_timeout_s=1.0 if how == "hang" else 60.0)
     with pytest.raises(InfrastructureError) as raised:
         asyncio.run(env.areset(options={"row": {"reset": {"how": how}}}))
+    env.start_timeout_s = 60.0
     assert "openenv:http://" in str(raised.value) and problem in str(raised.value)
     (well,) = play(env, calls(("act", {"how": "on"})))
     assert well.messages[0]["content"] == "on"
