@@ -148,6 +148,8 @@ class Session:
                 connection.send(json.dumps({"type": "close"}))
             with suppress(Exception):
                 connection.close()
+            with suppress(Exception):  # which it leaves to a thread of its own
+                connection.socket.close()
 
     def _connect(self, timeout_s: float) -> None:
         address = "ws" + self.url.removeprefix("http") + "/ws"
