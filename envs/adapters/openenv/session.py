@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from websockets.exceptions import ConnectionClosed
@@ -60,6 +61,8 @@ def ask_about(url: str, headers: Mapping[str, str], timeout_s: float) -> dict[st
         if not isinstance(found, dict):
             raise ValueError(f"it says {said[:200]!r}, not a JSON object")
     except Exception as error:
+        if isinstance(error, HTTPError):  # which is the answer as well
+            error.close()
         raise _broken(url, error, timeout_s) from error
     return found
 
@@ -148,8 +151,6 @@ class Session:
                 connection.send(json.dumps({"type": "close"}))
             with suppress(Exception):
                 connection.close()
-            with suppress(Exception):  # which it leaves to a thread of its own
-                connection.socket.close()
 
     def _connect(self, timeout_s: float) -> None:
         address = "ws" + self.url.removeprefix("http") + "/ws"
