@@ -55,7 +55,9 @@ def _environment(name: str) -> Listed:
 def _adapter(module_name: str) -> Listed:
     module = import_module(module_name)
     name, _, text = (module.__doc__ or "").partition("\n")[0].partition(": ")
-    return Listed(name.strip("`"), text, (module.PACKAGE.state(),))
+    package = module.PACKAGE
+    needed = "needs no further package" if package is None else package.state()
+    return Listed(name.strip("`"), text, (needed,))
 
 
 def _distribution(point: EntryPoint) -> str:

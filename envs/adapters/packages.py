@@ -11,6 +11,8 @@ from gymnast.errors import ConfigError, first_line
 class Package(NamedTuple):
     """The package that an adapter needs; its module's `PACKAGE`, which `gymnast envs` shows.
 
+    An adapter that needs none has None there.
+
     Attributes:
         name: Its distribution's: "reasoning-gym".
         install: What pip installs: "gymnast[reasoning-gym]".

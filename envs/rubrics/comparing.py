@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Context, Decimal, InvalidOperation
+from decimal import ROUND_UP, Context, Decimal, InvalidOperation
 from typing import Any, ClassVar, Literal, get_args
 
 from gymnast.envs.rubrics.reading import answer_of, check_column, check_pattern, extracted, of_row
@@ -17,7 +17,9 @@ Ignored = Literal["case", "space", "punctuation"]
 _NUMBER = re.compile(
     r"(?<![\w.])[-+\u2212]?(?:\d{1,3}+(?:,\d{3})++(?!\d)|\d++|(?=\.\d))(?:\.\d++)?(?:[eE][-+]?\d++)?(?!\w)"
 )
-_ARITHMETIC = Context(prec=50, traps=[])  # what is no number compares as unequal
+# Rounded away from zero: a distance that is too large by a little stays too large. What is no
+# number compares as unequal.
+_ARITHMETIC = Context(prec=50, rounding=ROUND_UP, traps=[])
 
 
 @dataclass(frozen=True)

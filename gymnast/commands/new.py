@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from string import Template
 from typing import Annotated
@@ -116,6 +115,8 @@ def _taken(name: str, module: str, cls: str) -> str | None:
         return f"the package has a folder {module}"
     if re.search(rf"^from .* import .*\b{cls}\b", _template("environment.py").template, re.M):
         return f"its class would be called {cls}, as one that it imports"
+    from importlib.metadata import PackageNotFoundError, distribution  # slow to import
+
     try:
         there = distribution(name)
         return f"a package of this name is installed ({there.name} {there.version})"
@@ -129,6 +130,8 @@ def _taken(name: str, module: str, cls: str) -> str | None:
 
 def _source() -> str | None:
     """Where pip found this Gymnast, and others find it as well; None where they do not."""
+    from importlib.metadata import PackageNotFoundError, distribution  # slow to import
+
     try:
         text = distribution("gymnast").read_text("direct_url.json")
     except PackageNotFoundError:  # it runs without being installed

@@ -262,7 +262,8 @@ class McpEnvironment(Environment, metaclass=MadeClass):
                     f"{', '.join(names) or '(none)'}."
                 )
             listed = [tool for tool in listed if tool.name in self.offer]
-        tools, problems = texts.offered(listed, self._class_tools, self.call_timeout_s)
+        own = [tool.name for tool in super().tools_for(self.row)]
+        tools, problems = texts.offered(listed, own, self.call_timeout_s)
         for name, problem in problems.items():
             _warn_once(self.name, name, problem)
         return tools

@@ -7,6 +7,7 @@ import signal
 import weakref
 from abc import ABC, abstractmethod
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal, Self
 
 from gymnast.envs.adapters.mcp.servers import Server
@@ -60,8 +61,11 @@ class ServerProcess(ABC):
 class HostProcess(ServerProcess):
     """A process of this machine, in a session of its own with all that it starts."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, transport: asyncio.SubprocessTransport
+    ) -> None:
         self._process: Any = process  # whose streams are there
+        self._pipes = transport
         _running.add(self)
 
     @classmethod
@@ -71,8 +75,11 @@ class HostProcess(ServerProcess):
         Raises:
             InfrastructureError: It cannot be started.
         """
+        loop = asyncio.get_running_loop()
+        streams = partial(asyncio.subprocess.SubprocessStreamProtocol, _PIECE_BYTES, loop)
         try:
-            process = await asyncio.create_subprocess_exec(
+            transport, protocol = await loop.subprocess_exec(
+                streams,
                 *server.command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -85,7 +92,7 @@ class HostProcess(ServerProcess):
             raise InfrastructureError(
                 f"mcp:{server.name}: {list(server.command)} cannot be started: {first_line(error)}"
             ) from error
-        return cls(process)
+        return cls(asyncio.subprocess.Process(transport, protocol, loop), transport)
 
     @property
     def exit_code(self) -> int | None:
@@ -115,7 +122,7 @@ class HostProcess(ServerProcess):
         for _ in range(2):
             await self.settle()
             self.kill()
-        self._process._transport.close()  # a process that left the session may hold the other end
+        self._pipes.close()  # a process that left the session may hold the other end
         _running.discard(self)
 
     def kill(self) -> None:

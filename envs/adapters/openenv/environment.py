@@ -12,7 +12,7 @@ import numpy as np
 
 from gymnast.envs.adapters.made_classes import MadeClass, make_class
 from gymnast.envs.adapters.openenv import texts
-from gymnast.envs.adapters.packages import import_package
+from gymnast.envs.adapters.packages import Package, import_package
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.environment.rows import prompt_of
 from gymnast.envs.records.episode import Turn
@@ -23,6 +23,7 @@ from gymnast.errors import ConfigError, InfrastructureError, UnknownEnvironment
 from gymnast.types import Message
 
 _INSTALL = "gymnast[openenv]"
+PACKAGE = Package("websockets", _INSTALL)
 _MAX_CHARACTERS = 1_000_000  # of what is told of an observation
 _SEEDS = 2**31
 

@@ -23,6 +23,8 @@ from gymnast.lookup import file_in
 from gymnast.threads import EpisodeThread, Overrun
 from gymnast.types import Message
 
+PACKAGE = None  # what is written for TRL is read without it
+
 _MAX_CHARACTERS = 1_000_000  # of what is told of a result
 _EPISODE = "gymnast_episode"  # a column that only tells rows apart
 _NO_PROMPT: list[Message] = [{"role": "user", "content": ""}]

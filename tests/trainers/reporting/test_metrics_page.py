@@ -14,7 +14,7 @@ from gymnast.agents.loading.tiny import tiny_model
 from gymnast.agents.vllm.server import Server, open_session
 from gymnast.agents.vllm.servers import Servers
 from gymnast.agents.vllm.versions import KnownWeights, probe
-from gymnast.envs import Environment, Renderer, Score, rubrics, tool
+from gymnast.envs import Environment, Mixture, Renderer, Score, rubrics, tool
 from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import Kl, Reward, Teacher, Trainer, make_algorithm
 from gymnast.types import Completion, Sampling
@@ -132,8 +132,8 @@ def written(
     chooses_rows = Trainer(
         tiny_model(),
         tokenizer,
-        lambda: Judged(Renderer(tokenizer), sandbox="local"),
-        [{"prompt": "Go."}],
+        Mixture({Judged: 1}, Renderer(tokenizer), sandbox="local"),
+        [{"prompt": "Go.", "environment": "Judged"}],
         group_size=2,
         rows_per_step=1,
         steps=1,
