@@ -48,7 +48,6 @@ class SQL(Environment):
         changes: The share of its own tasks that change the database.
         timeout_s: Seconds that a statement may run.
         database_bytes: How large a database may grow.
-        worked_turns: As for `Environment`; two by default, where it asks tasks of its own.
         **settings: Those of `Environment`.
     """
 
@@ -61,7 +60,8 @@ class SQL(Environment):
         **settings: Any,
     ) -> None:
         super().__init__(*arguments, **settings)
-        if isinstance(changes, bool) or not 0 <= changes <= 1:
+        number = isinstance(changes, int | float) and not isinstance(changes, bool)
+        if not number or not 0 <= changes <= 1:
             raise ConfigError(f"SQL: changes must be a share from 0 to 1, got {changes!r}.")
         for name, value in (("timeout_s", timeout_s), ("database_bytes", database_bytes)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:

@@ -208,6 +208,7 @@ def test_it_keeps_gymnasiums_and_gymnasts_rules(renderer: Renderer) -> None:
     ("settings", "said"),
     [
         ({"changes": 2}, "SQL: changes must be a share from 0 to 1, got 2"),
+        ({"changes": "half"}, "SQL: changes must be a share from 0 to 1, got 'half'"),
         ({"timeout_s": 0}, "SQL: timeout_s must be > 0, got 0"),
         ({"database_bytes": "1"}, "SQL: database_bytes must be > 0, got '1'"),
     ],
