@@ -212,6 +212,7 @@ def test_a_folder_that_cannot_be_written_is_told(gymnast: CommandLine, tmp_path:
     assert said == "error: NAME: lone cannot be made here: Permission denied\n"
 
 
+@pytest.mark.slow  # an environment of its own, with a torch of its own
 @pytest.mark.commands
 def test_the_steps_of_its_workflow_pass_in_a_fresh_virtual_environment(tmp_path: Path) -> None:
     """Gymnast is installed as a wheel of what is committed, which has the package's files."""
