@@ -41,17 +41,32 @@ visits: Counter[str] = Counter()
 phase = "no step"  # "step 3", "evaluation 2": what the trainer is at, or was last
 KILL: tuple[str, int] = ("nowhere", 0)  # the place, and at which visit
 SIGNALS: list[int] = []  # what is sent there; none raises an error instead
+LOG = ""  # where the run says that it stops
+TOLD = "the run stops and is saved"  # at a first signal
+HANDLED_S = 5.0
 
 
 def visit(place: str) -> None:
     """Be killed here, where the job says so."""
     visits[place] += 1
     if (place, visits[place]) == KILL:
+        before = _times_told()
         for number in SIGNALS:
             os.kill(os.getpid(), number)
-            time.sleep(0.1)  # two at once would be one
+            _wait_until_told(before)  # two at once would be one, and a late one would miss the run
         if not SIGNALS:
             raise ArithmeticError("made on purpose")
+
+
+def _times_told() -> int:
+    return Path(LOG).read_text().count(TOLD)
+
+
+def _wait_until_told(before: int) -> None:
+    """Wait until the main thread has handled a first signal; at a second one it says nothing."""
+    deadline = time.monotonic() + HANDLED_S
+    while _times_told() == before and time.monotonic() < deadline:
+        time.sleep(0.002)
 
 
 def visit_in_phase(place: str) -> None:
@@ -253,12 +268,12 @@ class Notes:
 
 def play(job: Mapping[str, Any]) -> None:
     """One run, as `gymnast train` does it."""
-    global KILL, SIGNALS
+    global KILL, SIGNALS, LOG
     from gymnast.commands.output import log_to_stderr
     from gymnast.trainers.config.files import load_config
 
     log_to_stderr()
-    KILL, SIGNALS = tuple(job["kill"]), job["signals"]
+    KILL, SIGNALS, LOG = tuple(job["kill"]), job["signals"], job["log"]
     if KILL[0] != "nowhere":
         mark_places()
     notes = Notes(job["notes"]) if job.get("notes") else None
