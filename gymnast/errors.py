@@ -12,7 +12,8 @@
     |   |-- UnknownEnvironment    (LookupError)   a name that no environment has
     |   `-- PromptTooLong                         a row whose prompt leaves no room to act
     |-- UserCodeError             (RuntimeError)  the user's `setup`, `reward`, ... raised
-    |   `-- NoSolution                            `solve` has no solution for a row
+    |   |-- NoSolution                            `solve` has no solution for a row
+    |   `-- NoRequest                             a program ended before it asked for anything
     |-- InfrastructureError       (RuntimeError)  a sandbox died, a server was lost
     |   |-- EndpointError                         a chat endpoint does not answer as it should
     |   |-- ServerLost                            a server that samples is broken; others go on
@@ -112,6 +113,10 @@ class UserCodeError(GymnastError, RuntimeError):
 
 class NoSolution(UserCodeError):
     """The environment's `solve` returned None: it does not know how to solve this row."""
+
+
+class NoRequest(UserCodeError):
+    """The program of an episode ended before its first request. The episode is left out."""
 
 
 class InfrastructureError(GymnastError, RuntimeError):

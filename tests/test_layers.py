@@ -76,6 +76,7 @@ ROOMS = {
         "envs.boxes envs.builtin.code.judging envs.environment envs.records envs.tools "
         "sandboxes.contract"
     ),
+    "envs.programs.dialects": "",
     "agents.models": "",
     "agents.loading": "agents.models",
     "agents.caches": "agents.models",

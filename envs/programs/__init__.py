@@ -1,0 +1,1 @@
+"""Programs that own their loop, as environments: they ask what they take for a model server."""

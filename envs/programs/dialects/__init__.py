@@ -1,0 +1,1 @@
+"""The dialects of model servers: what a request means, and how its answer is written."""

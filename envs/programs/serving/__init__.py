@@ -1,0 +1,1 @@
+"""The endpoint that programs speak to, over HTTP on this machine's loopback."""
