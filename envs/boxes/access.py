@@ -27,6 +27,27 @@ class BoxAccess:
         boxes: EpisodeBoxes = self._episode_runner.boxes
         return boxes
 
+    def sandbox_spec_for(self, row: Mapping[str, Any], spec: SandboxSpec) -> Any:
+        """Choose the image and the limits of one episode's box, where rows differ in them.
+
+        Called before `prepare_sandbox`, if the class has a `sandbox_spec`. A class whose rows name
+        an image:
+
+            def sandbox_spec_for(self, row, spec):
+                return dataclasses.replace(spec, image=row["image"])
+
+        Boxes of another spec than `spec` are opened when an episode asks for them; none is kept
+        ready.
+
+        Args:
+            row: The episode's row; also `self.row`.
+            spec: That of the class, with what the setting `sandbox` changes.
+
+        Returns:
+            A `SandboxSpec`.
+        """
+        return spec
+
     def prepare_sandbox(self, sandbox: Sandbox) -> None:
         """Prepare a fresh box for an episode. Not `async def`.
 

@@ -85,7 +85,7 @@ class EpisodeBox(ForwardingSandbox):
         Raises:
             SandboxError: None is available.
         """
-        box = await self._settings.pool(self._purpose).atake()
+        box = await self._settings.take(self._purpose)
         await in_background(lambda: self._put(box))
 
     @property

@@ -12,6 +12,7 @@ from gymnast.envs.boxes.box import EpisodeBox
 from gymnast.envs.boxes.settings import BoxSettings
 from gymnast.errors import SandboxBroken, SandboxDead, UserCodeError
 from gymnast.sandboxes.contract.base import Sandbox
+from gymnast.sandboxes.contract.spec import SandboxSpec
 
 
 @dataclass(eq=False)
@@ -32,7 +33,7 @@ class EpisodeBoxes:
 
     def __init__(self, owner: str, settings: BoxSettings | None) -> None:
         self._owner = owner
-        self._settings = settings
+        self._settings = self._of_class = settings
         self._box: EpisodeBox | None = None
         self._further: list[_Further] = []
 
@@ -56,8 +57,13 @@ class EpisodeBoxes:
         """How the episode's box broke, which says who broke it; None while it works."""
         return None if self._box is None else self._box.broke
 
+    def choose(self, spec: SandboxSpec | None) -> None:
+        """Say what the boxes of the next episode are like; None: as for every episode."""
+        settings = self._of_class
+        self._settings = settings if settings is None or spec is None else settings.with_spec(spec)
+
     def settings(self, hook: str, row: Any) -> BoxSettings:
-        """Where boxes come from.
+        """Where the boxes of this episode come from.
 
         Args:
             hook: The attribute of the environment that needs a box.
@@ -109,7 +115,7 @@ class EpisodeBoxes:
         further = _Further(1 + max(held, default=0))
         self._further.append(further)
         try:
-            box = await settings.pool(f"further box {further.number}").atake()
+            box = await settings.take(f"further box {further.number}")
         except BaseException:
             self._further = [one for one in self._further if one is not further]
             raise

@@ -133,7 +133,7 @@ async def graded(
         return await _graded(work, boxes, grade, files or {})
     except Ungraded as error:
         why = str(error)
-    async with await boxes.pool(CONTROL).atake() as untouched:
+    async with await boxes.take(CONTROL) as untouched:
         await in_background(partial(begin, untouched))
         try:
             await _graded(untouched, boxes, control, files or {})
@@ -197,7 +197,7 @@ async def _graded(
 async def _graded_once(
     folder: Folder, boxes: BoxSettings, grade: Grade[T], files: Mapping[str, str]
 ) -> T:
-    box = await boxes.pool(GRADING).atake()
+    box = await boxes.take(GRADING)
     try:
         return await grade(await in_background(partial(_filled, box, folder, files)))
     except SandboxDead as error:

@@ -2,13 +2,17 @@
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from gymnast.errors import ConfigError, UsageError
 from gymnast.lookup import did_you_mean
-from gymnast.sandboxes.backends.open import check_backend
+from gymnast.sandboxes.backends.open import check_backend, open_sandbox
+from gymnast.sandboxes.backends.sweep import sweep_in_background
+from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import SandboxSpec, check_whole
 from gymnast.sandboxes.pool.pool import MAX_BOXES, WARM, SandboxPool, shared_pool
+from gymnast.threads import in_background
 
 _OF_POOL = ("warm", "max_boxes")  # fields of the setting that are the pool's, not the spec's
 
@@ -22,12 +26,15 @@ class BoxSettings:
         spec: The image and the limits.
         warm: How many boxes are kept ahead at most.
         max_boxes: How many boxes may live at once in this process.
+        pooled: Whether boxes are kept ready. Those of a spec that a row has chosen are not: the
+            next row chooses another.
     """
 
     backend: str
     spec: SandboxSpec
     warm: int = WARM
     max_boxes: int = MAX_BOXES
+    pooled: bool = True
 
     def __post_init__(self) -> None:
         check_whole("warm", self.warm, 1)
@@ -42,6 +49,23 @@ class BoxSettings:
             warm=self.warm,
             max_boxes=self.max_boxes,
         )
+
+    async def take(self, purpose: str = "") -> Sandbox:
+        """Take a fresh box for a purpose.
+
+        Raises:
+            SandboxError: None is available.
+        """
+        if self.pooled:
+            return await self.pool(purpose).atake()
+        sweep_in_background(containers=self.backend in ("auto", "docker"))
+        return await in_background(partial(open_sandbox, self.backend, spec=self.spec))
+
+    def with_spec(self, spec: SandboxSpec) -> "BoxSettings":
+        """The same for boxes of another spec."""
+        if spec == self.spec and spec.env == self.spec.env:
+            return self
+        return dataclasses.replace(self, spec=spec, pooled=False)
 
 
 def box_settings(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium.error import ResetNeeded
 
+from gymnast.envs.boxes.access import BoxAccess
 from gymnast.envs.boxes.episode_boxes import EpisodeBoxes
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.rows import (
@@ -24,6 +25,7 @@ from gymnast.envs.environment.solution import Solution
 from gymnast.envs.environment.state import EpisodeState
 from gymnast.envs.environment.user_code import (
     HookCalls,
+    call_hook,
     caused_by_policy,
     checked_messages,
     checked_numbers,
@@ -37,6 +39,7 @@ from gymnast.envs.tools.definition import Tool
 from gymnast.envs.tools.episode_tools import EpisodeTools
 from gymnast.envs.tools.running import within
 from gymnast.errors import InfrastructureError, UserCodeError
+from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.threads import Overrun
 from gymnast.types import Message, StopReason, ToolCall
 from gymnast.visible import visible_logger
@@ -134,6 +137,7 @@ class EpisodeRunner(HookCalls):
         )
         if self.boxes.wanted:
             with state.timings.measure("sandbox"):
+                self.boxes.choose(await self._chosen_spec(row))
                 await self.boxes.take(self._prepare)
         self._needs_cleanup = True
         with state.timings.measure("setup"):
@@ -148,6 +152,18 @@ class EpisodeRunner(HookCalls):
         messages = with_system_prompt(messages, hooks.system_prompt)
         state.prompt = with_worked_turns(messages, worked)
         return state.prompt
+
+    async def _chosen_spec(self, row: Any) -> SandboxSpec | None:
+        """The spec of this episode's box; None where the class does not choose."""
+        if type(self.hooks).sandbox_spec_for is BoxAccess.sandbox_spec_for:
+            return None
+        self.boxes.choose(None)
+        spec = self.boxes.settings("sandbox_spec_for", row).spec
+        choose, blame = self.hooks.sandbox_spec_for, self.blame("sandbox_spec_for")
+        chosen = await call_hook(choose, row, spec, thread=self._thread, blame=blame)
+        if not isinstance(chosen, SandboxSpec):
+            raise blame.error(f"returned {chosen!r:.200}; it must return a SandboxSpec")
+        return chosen
 
     def limit(self, name: str) -> Any:
         """A limit of this episode: that of its row, or else the environment's."""
