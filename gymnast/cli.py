@@ -108,6 +108,7 @@ def train(
     with waiting(f"loading {run}"):
         from gymnast.trainers.build import build_trainer
         from gymnast.trainers.config.files import load_config
+        from gymnast.trainers.distributed.processes import end
 
         config = load_config(run, overrides or [])
         console = _console(verbose=verbose, quiet=quiet)
@@ -129,9 +130,10 @@ def train(
         more = _resuming(run, [*given, f"trainer.steps={2 * trainer.steps}"], several=several)
         say(f"to train further: {more}")
     trainer.accelerator.wait_for_everyone()  # the main process has saved the model
-    trainer.accelerator.end_training()
     if not whole:
+        trainer.accelerator.end_training()
         raise typer.Exit(INTERRUPTED)
+    end(trainer.accelerator)
 
 
 @app.command(name="eval", context_settings=HANDED_OVER)
@@ -157,6 +159,7 @@ def evaluate(
     with ExitStack() as kept:
         with waiting(f"loading {run}"):
             from gymnast.trainers.build import build_trainer, evaluation_config
+            from gymnast.trainers.distributed.processes import end
             from gymnast.trainers.endpoint import CHAT, evaluate_endpoint
             from gymnast.trainers.reporting.table import headline
             from gymnast.trainers.saving.run_folder import evaluation_folder
@@ -177,7 +180,7 @@ def evaluate(
             say(headline(metrics))
         say(f"metrics and episodes are in {folder}")
     if trainer is not None:
-        trainer.accelerator.end_training()
+        end(trainer.accelerator)
 
 
 def _resuming(run: str, overrides: list[str], *, several: bool) -> str:

@@ -8,8 +8,10 @@ accelerate sums the gradients; `sharding.py` and `learner/optimizers/zero.py` di
 optimizer.
 """
 
+import atexit
 import os
 import pickle
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -135,6 +137,23 @@ def together(accelerator: Accelerator, work: Callable[[], T]) -> list[T]:
             raise other.exception()
     outcomes[process] = outcome  # what was not sent keeps causes and tracebacks
     return outcomes
+
+
+def end(accelerator: Accelerator) -> None:
+    """Leave the other processes; where there are any, end this one, after its exit functions.
+
+    Python is not torn down then: a thread of torch's process groups that still ends, and asks for
+    Python in vain, would abort the process, and the launcher would take the run for a failed one.
+
+    Args:
+        accelerator: Of this process.
+    """
+    accelerator.end_training()
+    if accelerator.num_processes > 1:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _failure(process: int, error: Exception) -> _Failure:
