@@ -3,7 +3,7 @@
 Where to begin reading: `builtin/arithmetic.py` (a whole environment), `environment/hooks.py` (what
 a subclass overrides, and what it finds on `self`), `environment/environment.py` (`reset` and
 `step`), `environment/turn.py` (what one turn does), `environment/episode_runner.py` (an episode in
-messages), `environment/context.py` (its tokens). `compose.py` and `mixture.py` make one environment
+messages), `environment/tokens/` (its tokens). `compose.py` and `mixture.py` make one environment
 of several. The rooms, from the bottom up:
 
     records      messages, calls, turns and episodes, as they are recorded
@@ -25,6 +25,7 @@ from gymnast.envs.environment.solution import can_solve
 from gymnast.envs.mixture import Mixture, MixtureOrder
 from gymnast.envs.records.assistant import call
 from gymnast.envs.records.episode import CallRecord, Episode, Outcome, ToolError, Turn
+from gymnast.envs.records.next_request import NextRequest
 from gymnast.envs.records.score import Score
 from gymnast.envs.registry import make, register, registered
 from gymnast.envs.rendering.renderer import Renderer
@@ -40,6 +41,7 @@ __all__ = [
     "Episode",
     "Mixture",
     "MixtureOrder",
+    "NextRequest",
     "Outcome",
     "Renderer",
     "Score",

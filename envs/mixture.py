@@ -16,7 +16,7 @@ import numpy as np
 
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.environment.rows import COLUMN
-from gymnast.envs.environment.spaces import TokenIds
+from gymnast.envs.environment.tokens.spaces import TokenIds
 from gymnast.envs.records.episode import Info, Outcome
 from gymnast.envs.registry import find, make
 from gymnast.envs.rendering.renderer import Renderer

@@ -56,11 +56,21 @@ ROOMS = {
         "envs.rendering.tokens"
     ),
     "envs.boxes": "sandboxes.backends sandboxes.contract sandboxes.pool",
-    "envs.environment": "envs.boxes envs.records envs.rendering envs.tools sandboxes.contract",
-    "envs": "envs.environment envs.records envs.rendering envs.tools sandboxes.contract",
+    "envs.environment.tokens": "envs.records envs.rendering",
+    "envs.environment": (
+        "envs.boxes envs.environment.tokens envs.records envs.rendering envs.tools "
+        "sandboxes.contract"
+    ),
+    "envs": (
+        "envs.environment envs.environment.tokens envs.records envs.rendering envs.tools "
+        "sandboxes.contract"
+    ),
     "envs.rubrics": "envs.boxes envs.builtin.code envs.records envs.tools sandboxes.contract",
-    "envs.checking": "envs envs.environment envs.records envs.tools",
-    "envs.builtin": "envs.boxes envs.environment envs.records envs.tools sandboxes.contract",
+    "envs.checking": "envs envs.environment envs.environment.tokens envs.records envs.tools",
+    "envs.builtin": (
+        "envs.boxes envs.environment envs.environment.tokens envs.records envs.tools "
+        "sandboxes.contract"
+    ),
     "envs.adapters": "envs.environment envs.records envs.tools",
     "envs.adapters.mcp": (
         "envs.adapters envs.environment envs.records envs.tools sandboxes.contract"

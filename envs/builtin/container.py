@@ -12,7 +12,7 @@ from gymnast.envs.boxes.fresh_box import graded
 from gymnast.envs.builtin.tool_program import ToolProgram, described
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.environment.rows import pick_row
-from gymnast.envs.environment.spaces import TokenIds
+from gymnast.envs.environment.tokens.spaces import TokenIds
 from gymnast.envs.records.episode import Episode, Info
 from gymnast.envs.tools.definition import Tool
 from gymnast.errors import ConfigError

@@ -19,7 +19,7 @@ from gymnast.envs.checking.policies import play_idle, play_solve
 from gymnast.envs.checking.report import CheckReport, ToolTried, merged
 from gymnast.envs.environment.environment import Environment, require_renderer
 from gymnast.envs.environment.hooks import Hooks
-from gymnast.envs.environment.spaces import TokenIds
+from gymnast.envs.environment.tokens.spaces import TokenIds
 from gymnast.envs.mixture import members_of
 from gymnast.envs.records.episode import Info
 from gymnast.envs.tools import bugs

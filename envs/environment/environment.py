@@ -2,9 +2,10 @@
 
     step(action ids) = read -> act(assistant message) -> answer
 
-`turn.py` says what one turn does. Two parts do the work: `TokenContext` (`context.py`) holds the
-ids, reads actions and appends results; `EpisodeRunner` (`episode_runner.py`) runs the episode in
-messages and knows no ids. What a subclass overrides, and what it finds on `self`, is in `hooks.py`.
+`turn.py` says what one turn does; `requests.py`, where a program has the loop. Two parts do the
+work: `TokenContext` (`tokens/context.py`) holds the ids, reads actions and appends results;
+`EpisodeRunner` (`episode_runner.py`) runs the episode in messages and knows no ids. What a subclass
+overrides is in `hooks.py`, what it finds on `self` in `episode_access.py`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
@@ -15,21 +16,18 @@ import numpy as np
 
 from gymnast.envs.boxes.episode_boxes import EpisodeBoxes
 from gymnast.envs.boxes.settings import box_settings
-from gymnast.envs.environment import turn
+from gymnast.envs.environment import requests, turn
 from gymnast.envs.environment.construction import (
     RemembersConstruction,
     check_settings,
     environment_class,
     require_construction,
 )
-from gymnast.envs.environment.context import (
-    UNLIMITED,
-    TokenContext,
-    prompt_ids,
-)
 from gymnast.envs.environment.episode_runner import EpisodeRunner
 from gymnast.envs.environment.hooks import Hooks
-from gymnast.envs.environment.spaces import TokenIds, TokenSpace
+from gymnast.envs.environment.tokens.context import UNLIMITED, prompt_ids
+from gymnast.envs.environment.tokens.contexts import TokenContexts
+from gymnast.envs.environment.tokens.spaces import TokenIds, TokenSpace
 from gymnast.envs.environment.worked_turns import worked_turns as messages_of_worked_turns
 from gymnast.envs.records.episode import Episode, Info, Outcome
 from gymnast.envs.records.messages import conversation
@@ -38,6 +36,7 @@ from gymnast.envs.tools.definition import tools_of_class
 from gymnast.envs.tools.running import approximate_tokens
 from gymnast.errors import ConfigError, UsageError
 from gymnast.threads import run_blocking
+from gymnast.types import Message
 from gymnast.visible import visible
 
 
@@ -84,7 +83,9 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
     `info` of `reset` and `step` has `stop_ids` (the ids that may end an action), `tokens_left` (how
     many tokens may be sampled next: always an int, counted from `2**31 - 1` if there is no limit,
     so that `min(max_new_tokens, info["tokens_left"])` works) and `timings` (seconds by kind); of a
-    class with `turn_state`, also `state`, which the next turn acts in. That of `step` also has
+    class with `turn_state`, also `state`, which the next turn acts in; of one with `next_request`,
+    also `branch`, the context that the returned ids extend and that the next action is sampled in,
+    and where `step` opens that context, `prompt_ids`, which begin it. That of `step` also has
     `tool_calls`, `errors` and `stop_reason`, and where `text_rewards` paid something, its pairs and
     `token_rewards` (what is paid at each token of the action); that of the last step `metrics`,
     `reward_parts` (if `reward` returned several), `no_reward` (True if it returned None) and, for
@@ -132,7 +133,8 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
         self._episode_runner = EpisodeRunner(
             self, self._class_tools, stop_tools, boxes, self._encode
         )
-        self._token_context: TokenContext | None = None
+        self._contexts: TokenContexts | None = None
+        self.parallel_requests = True
         self.action_space = TokenSpace.of(self.renderer)
         self.observation_space = TokenSpace.of(self.renderer)
 
@@ -170,6 +172,9 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
             options: `{"row": {...}}`, to begin with that row; with `"hint": True`, the info has
                 `teacher_prompt_ids`, the prompt with what `hint` returns, as ids (none where it
                 returns None), if the class has that hook; with `"agent"`, whom `ask_agent` asks.
+                Of a class with `next_request`: with `"branches": True`, whoever drives the episode
+                follows it into further contexts, of which the first ends it otherwise; with
+                `"parallel_requests": False`, none may be asked while another is unanswered.
 
         Returns:
             The prompt's ids, of shape [P] (empty without a renderer), and the info.
@@ -204,7 +209,11 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
                 'environment with render_mode="ansi".'
             )
             return None
-        return visible(conversation(self.messages))
+        episode = self.episode
+        if len(episode.branches) == 1:
+            return visible(conversation(episode.messages))
+        shown = (conversation(episode.messages_of(n)) for n in range(len(episode.branches)))
+        return visible("\n\n".join(f"context {n}\n{text}" for n, text in enumerate(shown)))
 
     # ---- the same without blocking ----
 
@@ -218,28 +227,23 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
         await runner.clean_up()
         gymnasium.Env.reset(self, seed=seed)
         runner.forget()
-        self._token_context = None
+        self._contexts = None
         options = options or {}
+        self.parallel_requests = bool(options.get("parallel_requests", True))
         runner.agent = options.get("agent")
         row = options.get("row")
         if row is None:
             row = await runner.sample_row(self.np_random)
         worked = await messages_of_worked_turns(self, row) if self.worked_turns else ()
         try:
-            messages = await runner.begin(row, worked)
-            ids: Sequence[int] = []
-            if self.renderer is not None:
-                context = self._token_context = TokenContext(self.renderer, self.tools)
-                with runner.state.timings.measure("render"):
-                    context.begin(messages, runner.limit("max_tokens"), self.context_length)
-                ids = context.ids
+            ids, placed = await self._begin(row, worked, options)
             following = await runner.next_state()
             hinted = await self._hinted_prompt() if options.get("hint") else {}
         except BaseException:
             await runner.abort()
             raise
         runner.running = True
-        given = {**following, **hinted, **self._token_info()}
+        given = {**placed, **following, **hinted, **self._token_info()}
         info = {"timings": runner.state.timings, **given}
         return np.array(ids, dtype=np.int64), info
 
@@ -263,18 +267,19 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
         runner = self._episode_runner
         runner.require_episode()
         require_renderer(self)
-        context = self._token_context
-        assert context is not None
+        contexts = self._contexts
+        assert contexts is not None
         ids = _token_ids(action)
         try:
-            observation, (reward, terminated, truncated, info) = await turn.step(
-                runner, context, ids
-            )
+            if runner.has_requests:
+                observation, ending = await requests.step(runner, contexts, ids)
+            else:
+                observation, ending = await turn.step(runner, contexts.current, ids)
         except BaseException:
             await runner.abort()
             raise
-        info |= self._token_info()
-        return np.array(observation, dtype=np.int64), reward, terminated, truncated, info
+        ending[-1].update(self._token_info())
+        return np.array(observation, dtype=np.int64), *ending
 
     async def aclose(self) -> None:
         """Close without blocking."""
@@ -305,12 +310,31 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
         runner = self._episode_runner
         runner.require_episode()
         try:
-            outcome = await turn.act(runner, message)
+            act = requests.act if runner.has_requests else turn.act
+            outcome = await act(runner, message)
         except BaseException:
             await runner.abort()
             raise
         outcome.info.update(self._token_info())
         return outcome
+
+    async def _begin(
+        self, row: Any, worked: Sequence[Message], options: Mapping[str, Any]
+    ) -> tuple[Sequence[int], Info]:
+        """Begin an episode; return the ids of its prompt, and what `info` says about requests."""
+        runner = self._episode_runner
+        messages = await runner.begin(row, worked)
+        if self.renderer is not None:
+            limits = runner.limit("max_tokens"), self.context_length
+            self._contexts = TokenContexts(self.renderer, *limits)
+        if runner.has_requests:
+            runner.state.follows_branches = bool(options.get("branches", False))
+            placed = await requests.first(runner, self._contexts)
+            return placed.ids, placed.info
+        if self._contexts is None:
+            return [], {}
+        with runner.state.timings.measure("render"):
+            return self._contexts.open(messages, self.tools), {}
 
     async def _hinted_prompt(self) -> Info:
         """What `info` says about the prompt of a teacher; nothing where there is no such hook."""
@@ -329,11 +353,10 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
 
     def _token_info(self) -> Info:
         """What every info says about tokens; new objects each time."""
-        context = self._token_context
-        return {
-            "stop_ids": [] if self.renderer is None else list(self.renderer.stop_ids),
-            "tokens_left": UNLIMITED if context is None else context.tokens_left,
-        }
+        if self._contexts is None:
+            return {"stop_ids": [], "tokens_left": UNLIMITED}
+        context = self._contexts.current
+        return {"stop_ids": list(context.renderer.stop_ids), "tokens_left": context.tokens_left}
 
 
 def require_renderer(environment: Environment) -> Renderer:

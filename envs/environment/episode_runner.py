@@ -1,6 +1,6 @@
 """An episode in messages: how it begins, runs calls, is scored and is cleaned up.
 
-`turn.py` takes its turns. Nothing here knows tokens, which are in `context.py`.
+`turn.py` takes its turns. Nothing here knows tokens, which are in `tokens/context.py`.
 """
 
 import time
@@ -118,7 +118,7 @@ class EpisodeRunner(HookCalls):
             worked: Worked turns, which the prompt shows first.
 
         Returns:
-            The messages of its prompt.
+            The messages of its prompt; none where it comes with a program's first request.
 
         Raises:
             DataError: The row lacks what the environment needs.
@@ -144,6 +144,9 @@ class EpisodeRunner(HookCalls):
             messages = await self.hook("setup", row)
             if self.tools.chosen:
                 state.tools = self.tools.choose(await self.hook("tools_for", row), row)
+        if self.has_requests:
+            state.program_runs = True
+            return []
         if messages is not None:
             messages = checked_messages(messages, self.blame("setup"))
         else:
@@ -268,6 +271,7 @@ class EpisodeRunner(HookCalls):
         state = self.state
         extra: Info = {}
         with state.settling(self.boxes):
+            await self.stop_program()
             scored, extra = await self._score()
             reward += scored
         if state.failure is not None:
@@ -301,6 +305,24 @@ class EpisodeRunner(HookCalls):
         hooks, blame = self.hooks, self.blame("solve")
         return Solution(hooks.solve, self.state, self._thread, blame, hooks.solve_timeout_s)
 
+    # ---- where a program has the loop (`requests.py`) ----
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether episodes are the requests of a program, rather than calls and responses."""
+        return not self.is_default("next_request")
+
+    async def stop_program(self) -> None:
+        """End the episode's program, if it has one that has not ended.
+
+        Raises:
+            UserCodeError: The hook raised.
+        """
+        runs, self.state.program_runs = self.state.program_runs, False
+        if runs:
+            with self.state.timings.measure("stop"):
+                await self.hook("stop_program")
+
     # ---- cleaning up ----
 
     @property
@@ -321,7 +343,10 @@ class EpisodeRunner(HookCalls):
         needed, self._needs_cleanup = self._needs_cleanup, False
         try:
             if needed:
-                await self.hook("cleanup")
+                try:
+                    await self.stop_program()
+                finally:
+                    await self.hook("cleanup")
         except Exception as error:
             known = isinstance(error, InfrastructureError) or caused_by_policy(error)
             if self.boxes.broke is None and not known:

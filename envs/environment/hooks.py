@@ -1,4 +1,4 @@
-"""The hooks: what a subclass of `Environment` overrides, and what it finds on `self`.
+"""The hooks: what a subclass of `Environment` overrides.
 
 Every hook but `prepare_sandbox` may also be `async def`. The sync hooks and sync tools of an
 environment run on one thread, so a database connection that `setup` opens can be used in all of
@@ -9,25 +9,24 @@ An exception in a hook stops the run with a `UserCodeError` that carries the row
 caused it: an episode that cannot be scored because the policy broke its box, or did not write a
 file, gets reward 0 (docs/sandboxes.md).
 
-`sandbox_spec`, `prepare_sandbox` and what `self` has of boxes are in `boxes/access.py`.
+What `self` has of the episode is in `episode_access.py`; `sandbox_spec`, `prepare_sandbox` and what
+it has of boxes are in `boxes/access.py`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from gymnast.envs.boxes.access import BoxAccess
+from gymnast.envs.environment.episode_access import EpisodeAccess
 from gymnast.envs.environment.rows import pick_row
 from gymnast.envs.records.episode import Episode, Turn
 from gymnast.envs.tools.definition import Tool
 from gymnast.types import Message
 
-if TYPE_CHECKING:
-    from gymnast.envs.environment.episode_runner import EpisodeRunner
 
-
-class Hooks(BoxAccess):
+class Hooks(EpisodeAccess, BoxAccess):
     """The defaults: the row's prompt begins the episode, and nothing is rewarded.
 
     A small complete example, with state that belongs to one episode:
@@ -52,7 +51,6 @@ class Hooks(BoxAccess):
     system_prompt: str | None
     solve_timeout_s: ClassVar[float | None] = 60.0  # for each message of `solve`; None: no limit
     _class_tools: ClassVar[Mapping[str, Tool]] = {}
-    _episode_runner: "EpisodeRunner"
 
     def setup(self, row: Mapping[str, Any]) -> Any:
         """Prepare an episode.
@@ -178,6 +176,56 @@ class Hooks(BoxAccess):
         """
         return None
 
+    def next_request(self, message: Message | None, cut: bool) -> Any:
+        """Answer a program's request and return its next one, where the program has the loop.
+
+        A class with this hook has no tools and no `respond`. `setup` starts the program, and its
+        first request is the prompt of the episode; what `setup` returns is ignored. What each later
+        request appends is the observation. The calls in a message are the program's to run, and an
+        answer does not end the episode: the program does. In a program that asks twice:
+
+            class Twice(Environment):
+                def setup(self, row):
+                    self.asked = 0
+
+                def next_request(self, message, cut):
+                    self.asked += 1
+                    if self.asked > 2:
+                        return None
+                    said = {"role": "user", "content": f"Question {self.asked}"}
+                    return NextRequest(0 if message else None, [said])
+
+                def stop_program(self):
+                    self.asked = 2
+
+        It is called after `turn_reward`, with the turn in `self.episode`, and may take as long as
+        the episode has left (`episode_timeout_s`). The environment calls `refuse` of a request that
+        does not fit into `context_length` or `max_tokens`, or that the chat template refuses, and
+        asks for another; of the first one, `reset` raises.
+
+        Args:
+            message: The assistant's message, which answers the pending request; None where none is
+                pending: at first, and after one was refused.
+            cut: Whether the message was cut by its length.
+
+        Returns:
+            The next `NextRequest` (`gymnast.envs`), in the order of arrival; or None if the program
+            has ended, which ends the episode (`StopReason.environment`).
+
+        Raises:
+            NoRequest: The program ended before its first request. `reset` raises it also where the
+                first call returns None.
+        """
+        return None
+
+    def stop_program(self) -> Any:
+        """End the program of an episode that ends for another reason than the program's end.
+
+        Called at most once in an episode, where `setup` has succeeded and `next_request` has not
+        returned None; before `reward`, or where the episode is given up, before `cleanup`.
+        """
+        return None
+
     def reward(self, episode: Episode) -> Any:
         """Score a finished episode; a class may also set a rubric (`gymnast.envs.rubrics`).
 
@@ -280,69 +328,3 @@ class Hooks(BoxAccess):
         """
         method: Callable[..., Any] = getattr(self, name)
         return method
-
-    # ---- the current episode, for hooks and tools ----
-
-    @property
-    def episode(self) -> Episode:
-        """The episode so far."""
-        return self._episode_runner.state.episode
-
-    @property
-    def messages(self) -> list[Message]:
-        """The conversation so far, in OpenAI's shape and JSON-serialisable."""
-        return self.episode.messages
-
-    @property
-    def tools(self) -> list[dict[str, Any]]:
-        """The schemas of the tools that are offered now, in OpenAI's shape.
-
-        Before the first episode, and during `setup` if the class has its own `tools_for`, these
-        are the methods marked with `@tool`.
-        """
-        return [tool.schema for tool in self._episode_runner.state.tools.values()]
-
-    @property
-    def tool_definitions(self) -> Mapping[str, Tool]:
-        """The same tools with their options and parameters, by name."""
-        return dict(self._episode_runner.state.tools)
-
-    async def ask_agent(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
-    ) -> Message:
-        """Ask the agent that plays the episode for a message, in an async hook or tool.
-
-        So it plays a user or a critic as well, one request after the other. What it says here is
-        not trained on.
-
-        Args:
-            messages: A conversation of your own; the answer is its next assistant message.
-            tools: Schemas of tools that it may call.
-
-        Raises:
-            UserCodeError: Nobody can be asked: `rollout`, `collect`, training and `play_messages`
-                say who plays; elsewhere, `reset` does.
-            PromptTooLong: The conversation does not fit into `context_length`; in `respond`, that
-                ends the episode (`StopReason.context`).
-            InfrastructureError: The agent failed.
-        """
-        runner = self._episode_runner
-        agent = runner.agent or runner.stand_in
-        if agent is None:
-            raise runner.blame("ask_agent").error(
-                "no agent plays this episode: play it by rollout, collect or play_messages, "
-                'or pass reset(options={"agent": ...}) an async function'
-            )
-        return {**await agent(list(messages), list(tools))}  # type: ignore[typeddict-item]
-
-    def end_episode(self, *, truncated: bool = False) -> None:
-        """End the episode after this turn, with `StopReason.environment`.
-
-        Call it from a tool, `respond` or `turn_reward`, for example when a game is over.
-
-        Args:
-            truncated: Whether the task is not over, and a limit of its own was reached: the
-                episode ends with `StopReason.max_turns`.
-        """
-        state = self._episode_runner.state
-        state.ended, state.cut_off = state.ended or not truncated, state.cut_off or truncated

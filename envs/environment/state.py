@@ -1,11 +1,11 @@
 """The state of one running episode, and the reasons for it to end.
 
 `episode_runner.py` makes a fresh one for each episode and `turn.py` changes it turn by turn, so
-nothing of an earlier episode can leak into the next. Limits on tokens are in `context.py`.
+nothing of an earlier episode can leak into the next. Limits on tokens are in `tokens/context.py`.
 """
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,22 +16,6 @@ from gymnast.envs.records.episode import Episode, Timings, Turn, episode_metrics
 from gymnast.envs.tools.definition import Tool
 from gymnast.errors import InfrastructureError, SandboxBroken
 from gymnast.types import Message, StopReason
-
-PRECEDENCE = (
-    StopReason.error,
-    StopReason.stop_tool,
-    StopReason.answered,
-    StopReason.environment,
-    StopReason.context,
-    StopReason.max_tokens,
-    StopReason.max_turns,
-    StopReason.timeout,
-)
-
-
-def first_reason(holding: Collection[StopReason]) -> StopReason | None:
-    """The reason that is reported of those that hold, or None."""
-    return next((reason for reason in PRECEDENCE if reason in holding), None)
 
 
 @dataclass
@@ -55,6 +39,11 @@ class EpisodeState:
         paid: The rewards of its turns so far.
         stop_reason: Why it ended; None while it runs.
         abandoned_before: How many threads had been given up when it began.
+        other_prompts: Those of the contexts after the first, which requests opened.
+        offered: The schemas of the tools of each context; empty where nothing is requested.
+        branch: The context of the next action.
+        follows_branches: Whether whoever drives the episode follows it into other contexts.
+        program_runs: Whether a program runs, which has not ended by itself.
     """
 
     row: Mapping[str, Any]
@@ -73,11 +62,17 @@ class EpisodeState:
     paid: float = 0.0
     stop_reason: StopReason | None = None
     abandoned_before: int = 0
+    other_prompts: list[tuple[Message, ...]] = field(default_factory=list)
+    offered: list[list[dict[str, Any]]] = field(default_factory=list)
+    branch: int = 0
+    follows_branches: bool = False
+    program_runs: bool = False
 
     @property
     def episode(self) -> Episode:
         """The record of the episode so far."""
-        return Episode(self.row, tuple(self.prompt), tuple(self.turns), self.stop_reason)
+        prompt, turns, others = tuple(self.prompt), tuple(self.turns), tuple(self.other_prompts)
+        return Episode(self.row, prompt, turns, self.stop_reason, others)
 
     @property
     def broken(self) -> StopReason | None:

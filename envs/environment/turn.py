@@ -8,16 +8,17 @@
     end       the turn is recorded; after the last one the episode is scored and cleaned up
 
 `step` does all of it; `act` takes the same turn in messages, without reading and without ids.
+Where a program has the loop, `requests.py` says what a turn does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from gymnast.envs.environment.context import TokenContext, paid_by_token
 from gymnast.envs.environment.episode_runner import EpisodeRunner
-from gymnast.envs.environment.state import first_reason
+from gymnast.envs.environment.tokens.context import TokenContext, paid_by_token
 from gymnast.envs.environment.user_code import checked_number, checked_text_rewards
+from gymnast.envs.records.endings import first_reason
 from gymnast.envs.records.episode import Info, Outcome, Turn
 from gymnast.envs.records.messages import json_message, parse_tool_calls
 from gymnast.envs.tools import bugs
@@ -69,10 +70,9 @@ async def step(
     taken = await _taken(runner, message, raw=renderer.decode(action), cut=cut)
     with timings.measure("render"):
         observation, reason = context.answer(taken.turn.results, taken.holding)
-    ending = await _ended(runner, taken, reason)
-    info = ending[-1]
-    if paid := info.get("text_rewards"):
-        info["token_rewards"] = paid_by_token(renderer.decode, action, paid)
+    runner.state.turns.append(taken.turn)
+    ending = await ended(runner, taken, reason)
+    pay_by_token(ending[-1], renderer.decode, action)
     return observation, ending
 
 
@@ -87,7 +87,8 @@ async def act(runner: EpisodeRunner, message: Mapping[str, Any]) -> Outcome:
         UserCodeError: A hook raised.
     """
     taken = await _taken(runner, message)
-    ending = await _ended(runner, taken, first_reason(taken.holding))
+    runner.state.turns.append(taken.turn)
+    ending = await ended(runner, taken, first_reason(taken.holding))
     return Outcome(list(taken.turn.results), *ending)
 
 
@@ -123,12 +124,7 @@ async def _taken(
             except PromptTooLong:  # for the agent that it asks
                 reached.add(StopReason.context)
         bugs.warn_of_bugs(type(runner.hooks), turn.errors, state.row)
-        with state.timings.measure("reward"):
-            returned = await runner.scoring_hook("turn_reward", 0.0, turn)
-            paid = await runner.scoring_hook("text_rewards", (), turn)
-        reward = checked_number(returned, runner.blame("turn_reward"))
-        text_rewards = checked_text_rewards(paid, turn.raw, runner.blame("text_rewards"))
-        reward += sum(value for _, value in text_rewards)
+        reward, text_rewards = await rewarded(runner, turn)
     most = runner.limit("max_turns")
     holding = state.holding(turn, answered=answered, cut=cut, max_turns=most)
     holding |= reached
@@ -138,16 +134,38 @@ async def _taken(
     return TurnTaken(turn, reward, holding, text_rewards)
 
 
-async def _ended(runner: EpisodeRunner, taken: TurnTaken, reason: StopReason | None) -> Ending:
-    """Record a turn and, where it was the last, score and close the episode.
+async def rewarded(runner: EpisodeRunner, turn: Turn) -> tuple[float, list[tuple[int, float]]]:
+    """Score a turn.
+
+    Returns:
+        What it is paid in all, and what of it `text_rewards` pays where in `turn.raw`.
+
+    Raises:
+        UserCodeError: A hook raised, or returned something else.
+    """
+    with runner.state.timings.measure("reward"):
+        returned = await runner.scoring_hook("turn_reward", 0.0, turn)
+        paid = await runner.scoring_hook("text_rewards", (), turn)
+    reward = checked_number(returned, runner.blame("turn_reward"))
+    text_rewards = checked_text_rewards(paid, turn.raw, runner.blame("text_rewards"))
+    return reward + sum(value for _, value in text_rewards), text_rewards
+
+
+def pay_by_token(info: Info, decode: Callable[[Sequence[int]], str], action: list[int]) -> None:
+    """Say in the info what `text_rewards` pays at each token of the action, if it pays anything."""
+    if paid := info.get("text_rewards"):
+        info["token_rewards"] = paid_by_token(decode, action, paid)
+
+
+async def ended(runner: EpisodeRunner, taken: TurnTaken, reason: StopReason | None) -> Ending:
+    """Where a turn was the last, score and close the episode; say what it brought.
 
     Args:
         runner: Runs the episode.
-        taken: The turn.
+        taken: The turn, which is recorded.
         reason: Why it is the last one; None if it is not.
     """
     state, turn, reward = runner.state, taken.turn, taken.reward
-    state.turns.append(turn)
     extra: Info = {}
     if reason is None:
         with state.settling(runner.boxes):

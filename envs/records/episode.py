@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from gymnast.envs.records.messages import text_of
+from gymnast.errors import UsageError
 from gymnast.types import Message, StopReason, ToolCall
 from gymnast.visible import visible_line
 
@@ -79,6 +80,10 @@ class Turn:
         results: The environment's messages.
         raw: All that the policy wrote, as its tokens decode: thoughts, markup and stop token
             included. Where messages are all there is (`act`), the text of the message.
+        branch: The context in which it was taken; 0 where an episode has one.
+
+    Where a program has the loop (`next_request`), it runs the calls: what it then appends to the
+    context are the `results`, which `turn_reward` does not see yet.
     """
 
     index: int
@@ -86,6 +91,7 @@ class Turn:
     calls: tuple[CallRecord, ...] = ()
     results: tuple[Message, ...] = ()
     raw: str = field(default="", repr=False)
+    branch: int = 0
 
     @property
     def text(self) -> str:
@@ -116,22 +122,46 @@ class Episode:
     Attributes:
         row: The dataset row it began with.
         prompt: The messages it began with.
-        turns: The turns taken, in order.
+        turns: The turns taken, in all contexts, in order.
         stop_reason: Why it ended.
+        other_prompts: Those of its further contexts, which a program opened (`next_request`).
     """
 
     row: Mapping[str, Any]
     prompt: tuple[Message, ...]
     turns: tuple[Turn, ...] = ()
     stop_reason: StopReason | None = None
+    other_prompts: tuple[tuple[Message, ...], ...] = ()
+
+    @property
+    def branches(self) -> tuple[tuple[Message, ...], ...]:
+        """The prompts of its contexts, in order; that of the first is `prompt`."""
+        return (self.prompt, *self.other_prompts)
+
+    def messages_of(self, branch: int) -> list[Message]:
+        """The conversation in one context, as `messages` has it.
+
+        Raises:
+            UsageError: There is no such context.
+        """
+        if not 0 <= branch < len(self.branches):
+            raise UsageError(
+                f"the episode has no context {branch!r}; it has {len(self.branches)}, counted "
+                "from 0."
+            )
+        messages = list(self.branches[branch])
+        for turn in self.turns:
+            if turn.branch == branch:
+                messages += [turn.message, *turn.results]
+        return messages
 
     @property
     def messages(self) -> list[Message]:
-        """The conversation in OpenAI's shape, JSON-serialisable; a new list each time."""
-        messages = list(self.prompt)
-        for turn in self.turns:
-            messages += [turn.message, *turn.results]
-        return messages
+        """The conversation in OpenAI's shape, JSON-serialisable; a new list each time.
+
+        Of an episode with several contexts, it is that of the first.
+        """
+        return self.messages_of(0)
 
     @property
     def answer(self) -> str:

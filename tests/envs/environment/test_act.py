@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gymnast.envs import Environment, Outcome, tool
-from gymnast.envs.environment.context import UNLIMITED
+from gymnast.envs.environment.tokens.context import UNLIMITED
 from gymnast.errors import ConfigError, DataError, InfrastructureError
 from gymnast.types import StopReason, ToolCall
 

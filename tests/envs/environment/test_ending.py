@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gymnast.envs.environment.context import TokenBudget, close_turn
-from gymnast.envs.environment.state import PRECEDENCE, first_reason
+from gymnast.envs.environment.tokens.context import TokenBudget, close_turn
+from gymnast.envs.records.endings import PRECEDENCE, first_reason
 from gymnast.types import StopReason
 
 

@@ -10,8 +10,8 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from gymnast.envs import Renderer, make
-from gymnast.envs.environment.context import UNLIMITED
-from gymnast.envs.environment.spaces import TokenSpace
+from gymnast.envs.environment.tokens.context import UNLIMITED
+from gymnast.envs.environment.tokens.spaces import TokenSpace
 
 
 def test_samples_are_members_that_end_with_the_stop_id() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.envs import Environment, Outcome, Renderer, Turn, check_env, tool
-from gymnast.envs.environment.context import paid_by_token
+from gymnast.envs.environment.tokens.context import paid_by_token
 from gymnast.errors import InfrastructureError, SandboxFileError, UserCodeError
 from gymnast.types import StopReason
 

@@ -2,7 +2,8 @@
 
     context' = context + action + observation
 
-The other reasons for an episode to end are in `state.py`.
+An episode of a program may have several: `contexts.py`. The other reasons for an episode to end are
+in `state.py`.
 """
 
 from array import array
@@ -12,12 +13,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gymnast.envs.environment.state import first_reason
+from gymnast.envs.records.endings import first_reason
 from gymnast.envs.rendering.renderer import Renderer
+from gymnast.envs.rendering.text_renderer import TextRenderer
 from gymnast.errors import PromptTooLong, TemplateError
 from gymnast.types import Message, StopReason
 
 Schemas = list[dict[str, Any]]
+ContextRenderer = Renderer | TextRenderer
 
 UNLIMITED = 2**31 - 1  # the length of a context without a limit: a number, so that min() works
 
@@ -149,7 +152,7 @@ def _compact(ids: Sequence[int]) -> "array[int]":
 
 @dataclass
 class TokenContext:
-    """The token ids of one episode.
+    """The token ids of one context.
 
     Attributes:
         renderer: Messages to tokens, and back.
@@ -158,7 +161,7 @@ class TokenContext:
         budget: The limits on how many there may be.
     """
 
-    renderer: Renderer
+    renderer: ContextRenderer
     tools: Schemas
     ids: "array[int]" = field(default_factory=lambda: array("i"))
     budget: TokenBudget = field(default_factory=lambda: TokenBudget(0))
@@ -183,6 +186,33 @@ class TokenContext:
     def tokens_left(self) -> int:
         """How many tokens may be added."""
         return self.budget.left(len(self.ids))
+
+    @property
+    def spent(self) -> int:
+        """How many tokens follow the prompt."""
+        return len(self.ids) - self.budget.prompt_length
+
+    def append(self, messages: Sequence[Message]) -> list[int]:
+        """Append what a request adds, up to where the next action begins.
+
+        Returns:
+            The appended ids, of shape [O].
+
+        Raises:
+            PromptTooLong: They leave no token to sample; nothing is appended.
+            TemplateError: The chat template refuses the messages.
+        """
+        ids = list(self.renderer.observe(self.ids, messages, tools=self.tools or None))
+        length = len(self.ids) + len(ids)
+        if reached := first_reason(self.budget.reached(length)):
+            limit = length - len(ids) + self.budget.left(len(self.ids))
+            raise PromptTooLong(
+                f"the request makes a context of {length} tokens, which leaves none to act: "
+                f"{'context_length' if reached is StopReason.context else 'max_tokens'} allows "
+                f"{limit}. Shorten the conversation."
+            )
+        self.ids.extend(_compact(ids))
+        return ids
 
     def read(self, action: list[int]) -> Message:
         """Append an action, of shape [A], and parse the message in it."""
