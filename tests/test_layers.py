@@ -87,6 +87,7 @@ ROOMS = {
         "sandboxes.contract"
     ),
     "envs.programs.dialects": "",
+    "envs.programs.serving": "envs.programs.dialects",
     "agents.models": "",
     "agents.loading": "agents.models",
     "agents.caches": "agents.models",
