@@ -118,7 +118,7 @@ def learn(
             torch.tensor([trajectory.reward for trajectory in group])
         )
         credited = [
-            CreditedTrajectory(trajectory, advantage.repeat(len(trajectory.turns)))
+            CreditedTrajectory(trajectory, advantage.repeat(trajectory.steps))
             for trajectory, advantage in zip(group, group_advantages, strict=True)
         ]
         batch = micro_batch(credited, policy.device)  # the prompt, which they share, is in it once

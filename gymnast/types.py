@@ -7,21 +7,36 @@ How one episode of two turns lies in a `Trajectory` (P prompt, A sampled action,
     logprobs    = 0 0 0 0  x x x  0 0 0 0  x x
     turns       =          (4, 7)          (11, 13)
 
-`ids` only ever grows at its end, and sampled ids are kept as they were sampled. This file holds
-data only; what makes and uses it lives in `envs`, `agents` and `trainers`.
+`ids` only ever grows at its end, and sampled ids are kept as they were sampled. Where a program has
+the loop, an episode may have further contexts, each with a prompt of its own: a `Branch` is laid
+out likewise. This file holds data only; what makes and uses it lives in `envs`, `agents` and
+`trainers`.
 """
 
 import operator
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, Required, TypedDict, get_type_hints
+from itertools import chain
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Required,
+    TypedDict,
+    TypeVar,
+    get_type_hints,
+)
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from gymnast.errors import UsageError
+
+T = TypeVar("T")
 
 
 class Message(TypedDict, total=False):
@@ -175,8 +190,42 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Branch:
+    """A further context of an episode, which begins with a prompt of its own.
+
+    Each attribute is what `Trajectory` has under its name, of this context alone; `prompt_length`
+    tokens began it.
+    """
+
+    ids: list[int]
+    action_mask: list[int]
+    logprobs: list[float]
+    prompt_length: int
+    turns: list[Span]
+    turn_rewards: list[float]
+    messages: list[Message] = field(default_factory=list)
+    tools: Sequence[Mapping[str, Any]] = ()
+    versions: Sequence[VersionSpan] = ()
+    token_rewards: Sequence[float] = ()
+    states: Sequence[Hashable] = ()
+    experts: np.ndarray | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_alignment(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Branch turns={len(self.turns)} tokens={len(self.ids)} "
+            f"sampled={sum(self.action_mask)}>"
+        )
+
+
+@dataclass(frozen=True)
 class Trajectory:
     """The data of one finished episode; see the drawing at the top of this file.
+
+    What is said of `ids`, turns and messages is that of the first context, which is the only one
+    but where a program opened others.
 
     Attributes:
         ids: Prompt, actions and observations, in order.
@@ -208,6 +257,9 @@ class Trajectory:
             where a teacher sees what the policy sees, or where there is none.
         experts: Which experts the model chose for each of `ids` when it computed that token for the
             next action, [tokens, layers, chosen], -1 where it did not; or None. Not saved.
+        branches: The further contexts, in the order in which they began.
+        order: Of each action of the episode, in order of time, the context that it is in: 0, or 1
+            for the first branch, and so on; empty where there are no branches.
     """
 
     ids: list[int]
@@ -232,26 +284,69 @@ class Trajectory:
     teacher_prompt_ids: Sequence[int] = ()
     experts: np.ndarray | None = field(default=None, compare=False)
 
+    branches: Sequence[Branch] = ()
+    order: Sequence[int] = ()
+
     def __post_init__(self) -> None:
-        lengths = (len(self.ids), len(self.action_mask), len(self.logprobs))
-        assert len(set(lengths)) == 1, f"ids, action_mask, logprobs differ in length: {lengths}"
-        assert len(self.turns) == len(self.turn_rewards), "every turn has one reward"
-        assert len(self.token_rewards) in (0, len(self.ids)), "every token has one reward, or none"
-        assert self.experts is None or len(self.experts) == len(self.ids), "every token has experts"
-        assert len(self.states) in (0, len(self.turns)), "every turn has one state, or none"
+        _check_alignment(self)
+        if self.branches or self.order:
+            turns = {number: len(c.turns) for number, c in enumerate(self.contexts) if c.turns}
+            assert Counter(self.order) == turns, "`order` names the context of every turn"
 
     @property
-    def reward(self) -> float:
-        """The sum of the turns' rewards."""
-        return float(sum(self.turn_rewards))
+    def contexts(self) -> "Sequence[Trajectory | Branch]":
+        """All of them: the trajectory itself, as the first one, and its branches."""
+        return [self, *self.branches]
+
+    @property
+    def steps(self) -> int:
+        """How many actions there are, in all contexts."""
+        return sum(len(context.turns) for context in self.contexts)
+
+    @property
+    def tokens(self) -> int:
+        """How many token ids there are, in all contexts."""
+        return sum(len(context.ids) for context in self.contexts)
 
     @property
     def action_tokens(self) -> int:
-        """How many tokens the policy sampled."""
-        return sum(self.action_mask)
+        """How many tokens the policy sampled, in all contexts."""
+        return sum(sum(context.action_mask) for context in self.contexts)
+
+    @property
+    def all_turn_rewards(self) -> list[float]:
+        """What each `step` returned, in order of time."""
+        return self.in_time([context.turn_rewards for context in self.contexts])
+
+    @property
+    def reward(self) -> float:
+        """The sum of the rewards of all turns, in all contexts."""
+        return float(sum(self.all_turn_rewards))
+
+    def in_time(self, of_turns: Sequence[Sequence[T]]) -> list[T]:
+        """What the contexts have for their turns, put into the order of time.
+
+        Args:
+            of_turns: For each context one value a turn.
+        """
+        if not self.order:
+            return list(chain(*of_turns))  # those of one context
+        left = [iter(values) for values in of_turns]
+        return [next(left[context]) for context in self.order]
 
     def __repr__(self) -> str:
+        contexts = f"contexts={1 + len(self.branches)} " if self.branches else ""
         return (
-            f"<Trajectory reward={self.reward:g} stop_reason={self.stop_reason} "
-            f"turns={len(self.turns)} tokens={len(self.ids)} sampled={self.action_tokens}>"
+            f"<Trajectory reward={self.reward:g} stop_reason={self.stop_reason} {contexts}"
+            f"turns={self.steps} tokens={self.tokens} sampled={self.action_tokens}>"
         )
+
+
+def _check_alignment(context: Trajectory | Branch) -> None:
+    ids, turns = len(context.ids), len(context.turns)
+    lengths = (ids, len(context.action_mask), len(context.logprobs))
+    assert len(set(lengths)) == 1, f"ids, action_mask, logprobs differ in length: {lengths}"
+    assert turns == len(context.turn_rewards), "every turn has one reward"
+    assert len(context.token_rewards) in (0, ids), "every token has one reward, or none"
+    assert context.experts is None or len(context.experts) == ids, "every token has experts"
+    assert len(context.states) in (0, turns), "every turn has one state, or none"

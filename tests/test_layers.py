@@ -103,8 +103,9 @@ ROOMS = {
     "trainers.distributed": "",
     "trainers.rollouts": (
         "agents envs envs.boxes envs.environment envs.rubrics trainers.base "
-        "trainers.conversations trainers.data trainers.distributed"
+        "trainers.conversations trainers.data trainers.distributed trainers.rollouts.recording"
     ),
+    "trainers.rollouts.recording": "envs trainers.base",
     "trainers.cluster": (
         "agents envs sandboxes.pool trainers.base trainers.conversations trainers.rollouts"
     ),
@@ -115,7 +116,7 @@ ROOMS = {
     ),
     "trainers.learner.tree_attention": "agents.models",
     "trainers.learner.policy": (
-        "agents.models trainers.algorithms trainers.learner.tree_attention"
+        "agents.models trainers.algorithms trainers.base trainers.learner.tree_attention"
     ),
     "trainers.learner.optimizers": "trainers.distributed trainers.learner.policy",
     "trainers.learner.memory": "trainers.learner.policy",

@@ -28,7 +28,7 @@ def report(played: "Sequence[Demonstration]", min_reward: float) -> None:
     rows = "row" if len(played) == 1 else "rows"
     summary = [f"played {len(played)} {rows}: {len(ended)} to their end"]
     if ended:
-        turns = [len(trajectory.turns) for trajectory in ended]
+        turns = [trajectory.steps for trajectory in ended]
         rewards = [trajectory.reward for trajectory in ended if not trajectory.no_reward]
         if rewards:
             summary.append(f"mean reward {sum(rewards) / len(rewards):.3g}")
@@ -73,7 +73,7 @@ def _why(each: "Demonstration", min_reward: float) -> str:
     if ended is None:
         return _shortened(each.problem, REASON)
     earned = "no reward" if ended.no_reward else f"reward {ended.reward:g}"
-    turns = f"{len(ended.turns)} turn{'' if len(ended.turns) == 1 else 's'}"
+    turns = f"{ended.steps} turn{'' if ended.steps == 1 else 's'}"
     return f"{earned}, not {min_reward:g} ({ended.stop_reason} after {turns})"
 
 

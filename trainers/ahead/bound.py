@@ -12,7 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from gymnast.errors import UsageError
-from gymnast.types import Span, Trajectory, VersionSpan
+from gymnast.trainers.base.contexts import alone, together
+from gymnast.types import Branch, Span, Trajectory, VersionSpan
 
 Groups = Sequence[Sequence[Trajectory]]
 
@@ -20,21 +21,26 @@ UNKNOWN = -1
 
 
 def token_versions(trajectory: Trajectory) -> np.ndarray:
-    """Which version sampled each action token, [action tokens].
+    """Which version sampled each action token, [action tokens], context by context.
 
     Raises:
         UsageError: The agent does not say it of all of them.
     """
-    versions = np.full(len(trajectory.ids), UNKNOWN)
-    for start, end, version in trajectory.versions:
-        versions[start:end] = version
-    sampled: np.ndarray = versions[np.asarray(trajectory.action_mask, dtype=bool)]
+    sampled = np.concatenate([_sampled_by(context) for context in trajectory.contexts])
     if (sampled == UNKNOWN).any():
         raise UsageError(
             "max_staleness: the agent does not say which weights sampled which tokens "
             "(`Completion.versions`), so their staleness is not known; set max_staleness to 0, or "
             "sample with an agent that does"
         )
+    return sampled
+
+
+def _sampled_by(context: Trajectory | Branch) -> np.ndarray:
+    versions = np.full(len(context.ids), UNKNOWN)
+    for start, end, version in context.versions:
+        versions[start:end] = version
+    sampled: np.ndarray = versions[np.asarray(context.action_mask, dtype=bool)]
     return sampled
 
 
@@ -46,13 +52,17 @@ def oldest(trajectories: Iterable[Trajectory]) -> int | None:
 def within(trajectory: Trajectory, least: int) -> Trajectory:
     """A trajectory whose action tokens were all sampled by a version or later ones.
 
-    All up to the last one that was not are context. Rewards and lengths stay as they are; a turn
-    may be left without action tokens.
+    In each of its contexts, all up to the last one that was not are given. Rewards and lengths stay
+    as they are; a turn may be left without action tokens.
 
     Args:
         trajectory: As it was played.
         least: The version.
     """
+    return together(trajectory, [_within(context, least) for context in alone(trajectory)])
+
+
+def _within(trajectory: Trajectory, least: int) -> Trajectory:
     start = max((end for _, end, version in trajectory.versions if version < least), default=0)
     if not start:
         return trajectory

@@ -4,7 +4,8 @@
 
 An aggregation says the weight of each sequence's tokens and what its sequences add to the
 normaliser. Normalisers of micro-batches and of processes add up, so how a batch is divided
-changes nothing. A sequence is the action tokens of one trajectory.
+changes nothing. A sequence is the action tokens of one episode, in all of its
+contexts.
 
 A new aggregation is one function decorated by `@aggregation`.
 """

@@ -2,7 +2,7 @@
 
 Tokens are sampled by the engine's probabilities q and learned from as if by the trainer's p, before
 the first optimisation step of a batch. The weight p / q of each token, or of all tokens of its
-trajectory, corrects for that; a cap, or leaving out what is beyond bounds, keeps it from growing
+context, corrects for that; a cap, or leaving out what is beyond bounds, keeps it from growing
 without limit.
 """
 
@@ -45,7 +45,7 @@ class Importance:
 
     Attributes:
         level: "token": w is the token's own ratio. "sequence": the product of the ratios of all
-            action tokens of its trajectory. "sequence_mean": their geometric mean.
+            action tokens of its context. "sequence_mean": their geometric mean.
         cap: The largest weight; None: there is none.
         bounds: The smallest and the largest w that are learned from; None: all are.
 
@@ -81,7 +81,7 @@ class Importance:
         Args:
             logprobs: [A], the trainer's.
             engine_logprobs: [A], the engine's.
-            sequences: [A], int: which trajectory each token is of, all of whose tokens are here.
+            sequences: [A], int: which context each token is of, all of whose tokens are here.
         """
         ratio = torch.exp(self._log_ratio(logprobs, engine_logprobs, sequences))
         weights, none = ratio, torch.zeros_like(ratio, dtype=torch.bool)

@@ -5,7 +5,7 @@ A loss returns one value per action token; how these are summed is an aggregatio
 counted.
 
 A new loss is one decorated function: `@token_loss` with the signature of `clipped`, or
-`@sequence_loss` with that of `gspo`, which is told the trajectory of each token. Keyword-only
+`@sequence_loss` with that of `gspo`, which is told the sequence of each token. Keyword-only
 arguments are options of a config.
 
 `sampled_logprobs` are those of the weights that sampled, computed by the trainer itself before the
@@ -245,21 +245,22 @@ def gspo(
     clip_low: Low = 3e-4,
     clip_high: High = 4e-4,
 ) -> TokenLosses:
-    """PPO's clipped surrogate with one ratio for all action tokens of a trajectory.
+    """PPO's clipped surrogate with one ratio for all action tokens of a sequence.
 
-        s     = exp(mean of logprobs - sampled_logprobs over the trajectory's action tokens)
+        s     = exp(mean of logprobs - sampled_logprobs over the sequence's action tokens)
         ratio = sg[s] * exp(logprobs - sg[logprobs]), whose value is s     (sg: without gradient)
         loss  = -min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A)
 
     GSPO (Zheng et al. 2025, arXiv:2507.18071): the ratio of eq. 7 in the token-wise form of its
-    section 4.3. Where all turns of a trajectory have one advantage, the gradient is that of the
-    sequence form; where they differ, each token follows its own turn's.
+    section 4.3. A sequence is a trajectory or, of an episode with several contexts, each of these.
+    Where all turns of a sequence have one advantage, the gradient is that of the sequence form;
+    where they differ, each token follows its own turn's.
 
     Args:
         logprobs: [A], under the policy being trained.
         sampled_logprobs: [A], under the policy that sampled.
         advantages: [A].
-        sequences: [A], int: which trajectory each token is of, all of whose tokens are here.
+        sequences: [A], int: which sequence each token is of, all of whose tokens are here.
         clip_low: How far below 1 the ratio may go.
         clip_high: How far above 1 the ratio may go.
     """

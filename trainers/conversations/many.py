@@ -14,7 +14,7 @@ from gymnast.envs import Environment
 from gymnast.errors import DataError, InfrastructureError, UserCodeError
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.conversations.play import play_solution
-from gymnast.types import Trajectory
+from gymnast.types import Branch, Message, Trajectory
 
 Row = Mapping[str, Any]
 Play = Callable[..., Awaitable[Trajectory]]
@@ -112,13 +112,19 @@ async def for_each_row(
 
 def tools_called(trajectory: Trajectory) -> Counter[str]:
     """How often each tool was called in the episode itself, worked turns in its prompt left out."""
-    turns = len(trajectory.turns)
-    said = [message for message in trajectory.messages if message["role"] == "assistant"]
     return Counter(
         str(call.get("function", {}).get("name"))
-        for message in (said[-turns:] if turns else [])
+        for context in trajectory.contexts
+        for message in _said(context)
         for call in message.get("tool_calls") or ()
     )
+
+
+def _said(context: Trajectory | Branch) -> list[Message]:
+    """What the policy said in a context."""
+    turns = len(context.turns)
+    said = [message for message in context.messages if message["role"] == "assistant"]
+    return said[-turns:] if turns else []
 
 
 async def _together(works: Sequence[Any]) -> None:

@@ -1,5 +1,6 @@
 """One episode in messages: a speaker says what the policy would say, and no token is sampled.
 
+Where a program has the loop, the speaker sees in each turn the context that the program asks in.
 `rollouts/one_episode.py` plays in tokens. What is played here can be evaluated, or be learned from
 once its messages are tokens (`Renderer.encode`).
 """
@@ -7,13 +8,12 @@ once its messages are tokens (`Renderer.encode`).
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from gymnast.envs import Environment, Outcome
 from gymnast.envs.environment.solution import solve_episode
 from gymnast.errors import ConfigError
-from gymnast.types import Message, Sampling, Span, StopReason, Trajectory
+from gymnast.types import Branch, Message, Sampling, Span, StopReason, Trajectory
 
 
 class EpisodeSpeaker(Protocol):
@@ -39,6 +39,7 @@ class SpeakingAgent(Protocol):
         ...
 
 
+Info = Mapping[str, Any]
 Speaker = Callable[[list[Message], list[dict[str, Any]]], Awaitable[Mapping[str, Any]]]
 
 
@@ -59,7 +60,8 @@ async def play_messages(
     Args:
         env: The environment; it needs no renderer. It is reset, and not closed.
         speaker: Says the next assistant message, in OpenAI's shape, given the conversation so far
-            and the schemas of the tools. It is awaited once a turn.
+            (of the context that the turn is in) and the schemas of the tools. It is awaited once a
+            turn.
         row: The dataset row, or None for one of the environment's own.
         seed: The environment's seed.
 
@@ -73,10 +75,11 @@ async def play_messages(
         UserCodeError: A hook of the environment raised.
     """
 
-    async def converse() -> list[Outcome]:
+    async def converse(info: Info) -> list[Outcome]:
         outcomes: list[Outcome] = []
         while not outcomes or not (outcomes[-1].terminated or outcomes[-1].truncated):
-            message = await speaker(env.messages, env.tools)
+            said = _said(env, (outcomes[-1].info if outcomes else info).get("branch"))
+            message = await speaker(said["messages"], said["tools"])
             if not isinstance(message, Mapping):
                 raise ConfigError(
                     f"the speaker must return an assistant message, a dict, got {message!r:.100}"
@@ -107,41 +110,37 @@ async def play_solution(
             before it did, or did not end with it.
         InfrastructureError: Something that the episode runs on broke.
     """
-    return await _play(env, row, seed, partial(solve_episode, env))
+    return await _play(env, row, seed, lambda _: solve_episode(env))
 
 
 async def _play(
     env: Environment,
     row: Mapping[str, Any] | None,
     seed: int | None,
-    act: Callable[[], Awaitable[list[Outcome]]],
+    act: Callable[[Info], Awaitable[list[Outcome]]],
     agent: Speaker | None = None,
 ) -> Trajectory:
-    """Begin an episode, have `act` take its turns, and keep it."""
+    """Begin an episode, have `act` take its turns, given the info of `reset`, and keep it."""
     started = time.perf_counter()
-    options: dict[str, Any] = {} if row is None else {"row": row}
+    options: dict[str, Any] = {"branches": True} if row is None else {"branches": True, "row": row}
     _, info = await env.areset(seed=seed, options=options | {"agent": agent})
     tools = env.tools
-    outcomes = await act()
+    outcomes = await act(info)
     seconds = time.perf_counter() - started
-    trajectory = _trajectory(env, outcomes, seed, seconds)
-    infos = [info, *(outcome.info for outcome in outcomes)]
-    return replace(
-        trajectory, tools=tools, states=[each["state"] for each in infos if "state" in each]
-    )
+    trajectory = _trajectory(env, info, outcomes, seed, seconds)
+    return replace(trajectory, tools=tools)
 
 
 def _trajectory(
-    env: Environment, outcomes: Sequence[Outcome], seed: int | None, seconds: float
+    env: Environment, info: Info, outcomes: Sequence[Outcome], seed: int | None, seconds: float
 ) -> Trajectory:
+    """The trajectory of some turns; `info` is that of `reset`."""
     last = outcomes[-1]
+    infos = [info, *(outcome.info for outcome in outcomes)]  # each, but for the last, of a turn
+    order = [int(each.get("branch", 0)) for each in infos[:-1]]
+    others = range(1, max(order) + 1)
     return Trajectory(
-        ids=[],
-        action_mask=[],
-        logprobs=[],
-        prompt_length=0,
-        turns=[Span(0, 0)] * len(outcomes),
-        turn_rewards=[float(outcome.reward) for outcome in outcomes],
+        **_turns(0, order, infos, outcomes),
         stop_reason=StopReason(last.info["stop_reason"]),
         terminated=last.terminated,
         truncated=last.truncated,
@@ -151,4 +150,30 @@ def _trajectory(
         metrics={**last.info.get("metrics", {}), "time/episode_s": seconds},
         row=dict(env.row),
         seed=seed,
+        branches=[Branch(**_turns(n, order, infos, outcomes), **_said(env, n)) for n in others]
+        or (),
+        order=order if others else (),
     )
+
+
+def _turns(
+    branch: int, order: Sequence[int], infos: Sequence[Info], outcomes: Sequence[Outcome]
+) -> dict[str, Any]:
+    """What a trajectory has of the turns of one context."""
+    own = [number for number, context in enumerate(order) if context == branch]
+    return {
+        "ids": [],
+        "action_mask": [],
+        "logprobs": [],
+        "prompt_length": 0,
+        "turns": [Span(0, 0)] * len(own),
+        "turn_rewards": [float(outcomes[number].reward) for number in own],
+        "states": [infos[number]["state"] for number in own if "state" in infos[number]],
+    }
+
+
+def _said(env: Any, branch: int | None) -> dict[str, Any]:
+    """The messages of a context, and the tools that are offered in it; None: of the only one."""
+    if branch is None:
+        return {"messages": env.messages, "tools": env.tools}
+    return {"messages": env.messages_of(branch), "tools": env.tools_of(branch)}

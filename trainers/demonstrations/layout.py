@@ -16,6 +16,7 @@ from typing import Any
 from gymnast.envs import Renderer
 from gymnast.envs.records.messages import in_openai_shape
 from gymnast.errors import DataError
+from gymnast.trainers.base.contexts import alone, together
 from gymnast.types import Message, Span, StopReason, Trajectory
 
 
@@ -94,11 +95,14 @@ def with_tokens(trajectory: Trajectory, renderer: Renderer) -> Trajectory:
     Raises:
         TemplateError: The chat template cannot say one of the messages.
     """
-    laid_out = trajectory_of(
-        trajectory.messages, trajectory.tools, renderer, turns=len(trajectory.turns)
-    )
+    return together(trajectory, [_laid_out(each, renderer) for each in alone(trajectory)])
+
+
+def _laid_out(context: Trajectory, renderer: Renderer) -> Trajectory:
+    """One context with its tokens."""
+    laid_out = trajectory_of(context.messages, context.tools, renderer, turns=len(context.turns))
     return replace(
-        trajectory,
+        context,
         ids=laid_out.ids,
         action_mask=laid_out.action_mask,
         logprobs=laid_out.logprobs,

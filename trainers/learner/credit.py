@@ -16,8 +16,9 @@ import torch
 from gymnast.errors import ConfigError
 from gymnast.trainers.algorithms.advantages import Estimator, RewardBatch
 from gymnast.trainers.algorithms.registry import mark_of, name_of
+from gymnast.trainers.learner.policy.in_time import turn_lengths
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory
-from gymnast.types import Trajectory
+from gymnast.types import Branch, Trajectory
 
 Groups = Sequence[Sequence[Trajectory]]
 
@@ -105,14 +106,16 @@ def by_token(
         played: All of them.
 
     Returns:
-        In the shape of `played`, each as long as the trajectory's ids, 0.0 where the mask is 0;
-        None for a group that was not learned from.
+        In the shape of `played`, each as long as the trajectory's ids, those of its contexts one
+        after another, 0.0 where the mask is 0; None for a group that was not learned from.
     """
 
     def expanded(credited: CreditedTrajectory) -> list[float]:
-        values = torch.zeros(len(credited.trajectory.ids))
-        mask = torch.tensor(credited.trajectory.action_mask, dtype=torch.bool)
-        values[mask] = credited.token_advantages.to(values)
+        values = torch.zeros(credited.trajectory.tokens)
+        masks = [context.action_mask for context in credited.trajectory.contexts]
+        mask = torch.tensor([bit for of_context in masks for bit in of_context], dtype=torch.bool)
+        given = [context.token_advantages for context in credited.contexts]
+        values[mask] = torch.cat(given).to(values)
         return values.tolist()
 
     given = {
@@ -123,7 +126,7 @@ def by_token(
 
 
 def reward_batch(groups: Groups, weights: Mapping[str, float] | None = None) -> RewardBatch:
-    """What an estimator sees of some groups.
+    """What an estimator sees of some groups; turns and tokens stand in order of time.
 
     Args:
         groups: Of the whole batch.
@@ -131,35 +134,42 @@ def reward_batch(groups: Groups, weights: Mapping[str, float] | None = None) -> 
     """
     episodes = [trajectory for group in groups for trajectory in group]
     names = sorted({name for episode in episodes for name in episode.reward_parts})
-    stated = all(len(episode.states) == len(episode.turns) for episode in episodes)
+    contexts = [context for episode in episodes for context in episode.contexts]
+    stated = all(len(context.states) == len(context.turns) for context in contexts)
     return RewardBatch(
         rewards=torch.tensor([episode.reward for episode in episodes]),
         group=torch.tensor([number for number, group in enumerate(groups) for _ in group]),
-        turn_rewards=[list(episode.turn_rewards) for episode in episodes],
+        turn_rewards=[episode.all_turn_rewards for episode in episodes],
         parts={
             name: torch.tensor([episode.reward_parts.get(name, 0.0) for episode in episodes])
             for name in names
         },
         weights=weights or {},
-        action_tokens=[[end - start for start, end in episode.turns] for episode in episodes],
+        action_tokens=[turn_lengths(episode) for episode in episodes],
         token_rewards=[token_rewards(episode) for episode in episodes],
-        states=[list(episode.states) for episode in episodes] if stated else None,
+        states=[e.in_time([c.states for c in e.contexts]) for e in episodes] if stated else None,
     )
 
 
 def token_rewards(trajectory: Trajectory) -> torch.Tensor:
-    """The reward of each action token, [action tokens].
+    """The reward of each action token, [action tokens], in order of time.
 
     Where a trajectory has rewards by turn only, the last token of each turn has all of it; that of
     a turn without tokens is nowhere.
     """
-    rewards: list[float] = []
-    for (start, end), reward in zip(trajectory.turns, trajectory.turn_rewards, strict=True):
-        if trajectory.token_rewards:
-            rewards += trajectory.token_rewards[start:end]
-        elif end > start:
-            rewards += [0.0] * (end - start - 1) + [reward]
-    return torch.tensor(rewards)
+    turns = trajectory.in_time([_by_turn(context) for context in trajectory.contexts])
+    return torch.tensor([reward for turn in turns for reward in turn])
+
+
+def _by_turn(context: Trajectory | Branch) -> list[list[float]]:
+    """The rewards of the action tokens of each turn of a context."""
+    turns: list[list[float]] = []
+    for (start, end), reward in zip(context.turns, context.turn_rewards, strict=True):
+        if context.token_rewards:
+            turns.append(list(context.token_rewards[start:end]))
+        else:
+            turns.append([0.0] * (end - start - 1) + [reward] if end > start else [])
+    return turns
 
 
 def _checked(

@@ -46,7 +46,7 @@ def share_of_demonstrations(
         accelerator: Of this process.
         tokens_per_microbatch: How many tokens one forward and backward pass takes.
     """
-    credited = [CreditedTrajectory(each, torch.ones(len(each.turns))) for each in demonstrations]
+    credited = [CreditedTrajectory(each, torch.ones(each.steps)) for each in demonstrations]
     return make_share(
         [[episode] for episode in credited],
         BY_LIKELIHOOD.aggregation,

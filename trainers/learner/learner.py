@@ -235,7 +235,9 @@ class Learner:
             UsageError: Routing is to be replayed, and an episode does not say which experts were
                 chosen.
         """
-        if self._replays and any(t.experts is None for group in groups for t in group):
+        if self._replays and any(
+            context.experts is None for group in groups for t in group for context in t.contexts
+        ):
             raise UsageError(
                 "replay_routing: the agent's completions have no experts (`Completion.experts`), "
                 "though it says that it keeps them; set replay_routing to false"
@@ -312,7 +314,7 @@ class Learner:
     ) -> Iterator[None]:
         """Within the block there is memory for these trajectories, and dropout is seeded."""
         if self.memory.room is not None:
-            lengths = [len(trajectory.ids) for trajectory in trajectories]
+            lengths = [len(context.ids) for each in trajectories for context in each.contexts]
             actions = sum(trajectory.action_tokens for trajectory in trajectories)
             self._choose(max(lengths, default=0), sum(lengths), actions)
         give_back_freed_memory(self._accelerator.device)  # what sampling took

@@ -81,7 +81,7 @@ def _lengths(groups: Groups) -> dict[str, float]:
     for part, episodes in parts.items():
         if episodes:
             tokens = sum(episode.action_tokens for episode in episodes)
-            turns = sum(len(episode.turns) for episode in episodes)
+            turns = sum(episode.steps for episode in episodes)
             metrics[f"episodes/{part}/tokens"] = tokens / len(episodes)
             metrics[f"episodes/{part}/turns"] = turns / len(episodes)
     return metrics

@@ -1,7 +1,8 @@
 """The teacher at work: it reads the policy's episodes, and says what it would have sampled.
 
 It reads each episode behind its own prompt, which may hold a hint; all that follows the prompt is
-the same token ids. What it says becomes advantages (`taught`) or a part of the loss
+the same token ids. Of an episode with several contexts it reads each by itself; a hint is in the
+first one's prompt alone. What it says becomes advantages (`taught`) or a part of the loss
 (`with_teacher`); `trainers/algorithms/distillation.py` says which.
 
     teacher/kl              the mean divergence of a token: sampled, log p - log q; exact, that of
@@ -26,6 +27,7 @@ from gymnast.trainers.algorithms.aggregations import token_mean
 from gymnast.trainers.algorithms.distillation import Teacher
 from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.learner.policy.head import TeacherStates
+from gymnast.trainers.learner.policy.in_time import merged
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory, micro_batch
 from gymnast.trainers.learner.policy.reference import Reference
 from gymnast.trainers.learner.policy.shares import (
@@ -99,9 +101,9 @@ class Teaching:
         return cls(teacher, scorer, longest_context(model.config))
 
     def reads(self, trajectory: Trajectory) -> Trajectory | None:
-        """An episode as the teacher reads it; None where it has no say.
+        """A context of an episode as the teacher reads it; None where it has no say.
 
-        That is where the episode is too long with the teacher's prompt, has no action, or where the
+        That is where the context is too long with the teacher's prompt, has no action, or where the
         policy, as its own teacher, has no hint.
         """
         hinted = self.is_hinted(trajectory)
@@ -112,25 +114,28 @@ class Teaching:
         return _behind(trajectory.teacher_prompt_ids, trajectory) if hinted else trajectory
 
     def is_hinted(self, trajectory: Trajectory) -> bool:
-        """Whether the teacher reads an episode behind a prompt of its own."""
+        """Whether the teacher reads a context behind a prompt of its own."""
         return self.teacher.uses_hints and bool(trajectory.teacher_prompt_ids)
 
     def is_too_long(self, trajectory: Trajectory) -> bool:
-        """Whether an episode, behind the teacher's prompt, is longer than the teacher can read."""
+        """Whether a context, behind the teacher's prompt, is longer than the teacher can read."""
         more = 0
         if self.is_hinted(trajectory):
             more = len(trajectory.teacher_prompt_ids) - trajectory.prompt_length
         return self.longest is not None and len(trajectory.ids) + more > self.longest
 
     def counts(self, credited: Credited) -> dict[str, float]:
-        """In which share of the episodes it has a say, and why not; {} without episodes."""
-        episodes = [episode.trajectory for group in credited for episode in group]
+        """In which share of the episodes it has a say, and why not; {} without episodes.
+
+        One context with a say is enough, and one that is too long.
+        """
+        episodes = [[c.trajectory for c in e.contexts] for group in credited for e in group]
         if not episodes:
             return {}
         found = {
-            "teacher/episodes": sum(self.reads(t) is not None for t in episodes),
-            "teacher/hinted": sum(map(self.is_hinted, episodes)),
-            "teacher/too_long": sum(map(self.is_too_long, episodes)),
+            "teacher/episodes": sum(any(self.reads(c) is not None for c in e) for e in episodes),
+            "teacher/hinted": sum(any(map(self.is_hinted, each)) for each in episodes),
+            "teacher/too_long": sum(any(map(self.is_too_long, each)) for each in episodes),
         }
         return {name: number / len(episodes) for name, number in found.items()}
 
@@ -171,20 +176,27 @@ def taught(
     Returns:
         The groups, with an advantage a token where the teacher has a say; and metrics.
     """
-    read = {id(e.trajectory): teaching.reads(e.trajectory) for group in credited for e in group}
-    groups = [[read[id(e.trajectory)] for e in group] for group in credited]
+    contexts = [[context for e in group for context in e.contexts] for group in credited]
+    read = {id(c.trajectory): teaching.reads(c.trajectory) for group in contexts for c in group}
+    groups = [[read[id(c.trajectory)] for c in group] for group in contexts]
     views = [[view for view in group if view is not None] for group in groups]
     if isinstance(teaching.scorer, Reference):
         of_teacher = _here(views, teaching.scorer, accelerator, tokens_per_microbatch)
     else:
         of_teacher = _elsewhere([*chain(*views)], teaching.scorer, accelerator)
 
-    def with_part(episode: CreditedTrajectory) -> CreditedTrajectory:
-        view = read[id(episode.trajectory)]
+    def part_of(context: CreditedTrajectory) -> torch.Tensor:
+        view = read[id(context.trajectory)]
         if view is None:
-            return replace(episode, advantages=episode.token_advantages, by_token=True)
-        part = teaching.teacher.advantages(_sampled(view), of_teacher[id(view)])
-        return replace(episode, advantages=episode.token_advantages + part, by_token=True)
+            return torch.zeros_like(context.token_advantages)
+        return teaching.teacher.advantages(_sampled(view), of_teacher[id(view)])
+
+    def with_part(episode: CreditedTrajectory) -> CreditedTrajectory:
+        advantages = episode.token_advantages
+        if any(read[id(context.trajectory)] is not None for context in episode.contexts):
+            parts = [part_of(context) for context in episode.contexts]
+            advantages = advantages + merged(parts, episode.trajectory)
+        return replace(episode, advantages=advantages, by_token=True)
 
     metrics = teaching.counts(credited)
     if of_teacher:

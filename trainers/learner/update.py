@@ -168,7 +168,7 @@ def update(
     masked = sum(map(len, credited)) - sum(map(len, kept))
     metrics = {
         "tokens/trained": sum(share.tokens for share in shares),
-        "episodes/with_gradient": float(sum(len(share.trajectories) for share in shares)),
+        "episodes/with_gradient": float(sum(share.episodes for share in shares)),
         "episodes/masked": float(masked),
         **before,
         **advantage_metrics(credited),

@@ -11,20 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 from gymnast.trainers.records.json_text import from_json, hashable, to_json
-from gymnast.types import Span, StopReason, Trajectory, VersionSpan
+from gymnast.types import Branch, Span, StopReason, Trajectory, VersionSpan
 
 _SPANS = pa.list_(pa.list_(pa.int32()))
 
-SCHEMA = pa.schema(
+# Of each context; those of the first are columns of the table.
+_BRANCH = pa.struct(
     [
-        pa.field("group", pa.int32(), nullable=False),
-        pa.field("member", pa.int32(), nullable=False),
-        pa.field("reward", pa.float64(), nullable=False),
-        pa.field("no_reward", pa.bool_(), nullable=False),
-        pa.field("stop_reason", pa.string(), nullable=False),
-        pa.field("terminated", pa.bool_(), nullable=False),
-        pa.field("truncated", pa.bool_(), nullable=False),
-        pa.field("seed", pa.int64()),
         pa.field("prompt_length", pa.int32(), nullable=False),
         pa.field("ids", pa.list_(pa.int32()), nullable=False),
         pa.field("action_mask", pa.list_(pa.int8()), nullable=False),
@@ -38,10 +31,28 @@ SCHEMA = pa.schema(
         pa.field("token_ends", pa.list_(pa.int32())),
         pa.field("messages", pa.string(), nullable=False),
         pa.field("tools", pa.string()),
+        pa.field("states", pa.string()),
+    ]
+)
+
+SCHEMA = pa.schema(
+    [
+        pa.field("group", pa.int32(), nullable=False),
+        pa.field("member", pa.int32(), nullable=False),
+        pa.field("reward", pa.float64(), nullable=False),
+        pa.field("no_reward", pa.bool_(), nullable=False),
+        pa.field("stop_reason", pa.string(), nullable=False),
+        pa.field("terminated", pa.bool_(), nullable=False),
+        pa.field("truncated", pa.bool_(), nullable=False),
+        pa.field("seed", pa.int64()),
+        *(field for field in _BRANCH if field.name not in ("tools", "states")),
+        pa.field("tools", pa.string()),
         pa.field("row", pa.string(), nullable=False),
         pa.field("metrics", pa.string(), nullable=False),
         pa.field("reward_parts", pa.string(), nullable=False),
         pa.field("states", pa.string()),
+        pa.field("branches", pa.list_(_BRANCH)),
+        pa.field("order", pa.list_(pa.int32())),
     ]
 )
 
@@ -55,47 +66,64 @@ def as_record(trajectory: Trajectory) -> dict[str, Any]:
         "terminated": trajectory.terminated,
         "truncated": trajectory.truncated,
         "seed": trajectory.seed,
-        "prompt_length": trajectory.prompt_length,
-        "ids": trajectory.ids,
-        "action_mask": trajectory.action_mask,
-        "logprobs": trajectory.logprobs,
-        "token_rewards": _or_none(trajectory.token_rewards),
-        "turns": list(map(list, trajectory.turns)),
-        "turn_rewards": trajectory.turn_rewards,
-        "versions": _or_none([*map(list, trajectory.versions)], trajectory.versions),
-        "messages": to_json(trajectory.messages),
-        "tools": _json_or_none(trajectory.tools),
+        **_of_context(trajectory),
         "row": to_json(trajectory.row),
         "metrics": to_json(trajectory.metrics),
         "reward_parts": to_json(trajectory.reward_parts),
-        "states": _json_or_none(trajectory.states),
+        "branches": _or_none([*map(_of_context, trajectory.branches)], trajectory.branches),
+        "order": _or_none(trajectory.order),
+    }
+
+
+def _of_context(context: Trajectory | Branch) -> dict[str, Any]:
+    return {
+        "prompt_length": context.prompt_length,
+        "ids": context.ids,
+        "action_mask": context.action_mask,
+        "logprobs": context.logprobs,
+        "token_rewards": _or_none(context.token_rewards),
+        "turns": list(map(list, context.turns)),
+        "turn_rewards": context.turn_rewards,
+        "versions": _or_none([*map(list, context.versions)], context.versions),
+        "messages": to_json(context.messages),
+        "tools": _json_or_none(context.tools),
+        "states": _json_or_none(context.states),
     }
 
 
 def as_trajectory(record: Mapping[str, Any]) -> Trajectory:
     """The trajectory of a record; `experts`, which are not written, are None."""
-    tools, states, versions = record["tools"], record["states"], record["versions"]
+    branches, order = record.get("branches"), record.get("order")  # not there in format 1
     return Trajectory(
-        ids=record["ids"],
-        action_mask=record["action_mask"],
-        logprobs=record["logprobs"],
-        prompt_length=record["prompt_length"],
-        turns=[Span(*span) for span in record["turns"]],
-        turn_rewards=record["turn_rewards"],
+        **_as_context(record),
         stop_reason=StopReason(record["stop_reason"]),
         terminated=record["terminated"],
         truncated=record["truncated"],
-        messages=from_json(record["messages"]),
-        tools=() if tools is None else from_json(tools),
-        versions=() if versions is None else [VersionSpan(*span) for span in versions],
-        token_rewards=() if record["token_rewards"] is None else record["token_rewards"],
-        states=() if states is None else [hashable(state) for state in from_json(states)],
         reward_parts=from_json(record["reward_parts"]),
         no_reward=record["no_reward"],
         metrics=from_json(record["metrics"]),
         row=from_json(record["row"]),
         seed=record["seed"],
+        branches=() if branches is None else [Branch(**_as_context(each)) for each in branches],
+        order=() if order is None else order,
     )
+
+
+def _as_context(record: Mapping[str, Any]) -> dict[str, Any]:
+    tools, states, versions = record["tools"], record["states"], record["versions"]
+    return {
+        "ids": record["ids"],
+        "action_mask": record["action_mask"],
+        "logprobs": record["logprobs"],
+        "prompt_length": record["prompt_length"],
+        "turns": [Span(*span) for span in record["turns"]],
+        "turn_rewards": record["turn_rewards"],
+        "messages": from_json(record["messages"]),
+        "tools": () if tools is None else from_json(tools),
+        "versions": () if versions is None else [VersionSpan(*span) for span in versions],
+        "token_rewards": () if record["token_rewards"] is None else record["token_rewards"],
+        "states": () if states is None else [hashable(state) for state in from_json(states)],
+    }
 
 
 def _or_none(values: Sequence[Any], given: Sequence[Any] | None = None) -> list[Any] | None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gymnast.types import Trajectory
+from gymnast.types import Branch, Trajectory
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,8 @@ class ShownEpisode:
 
     Attributes:
         prompt: The last message before the policy's first turn.
-        events: The policy's text, its calls and their results, in order.
+        events: The policy's text, its calls and their results, in order; those of further contexts
+            after those of the first, each behind what it begins with.
         reward: The episode's reward.
         stop_reason: Why the episode ended.
     """
@@ -42,21 +43,31 @@ def pick_episodes(groups: Sequence[Sequence[Trajectory]], count: int = 3) -> lis
 
 def as_shown(trajectory: Trajectory) -> ShownEpisode:
     """One episode in words."""
-    start = first_action(trajectory)
-    before = trajectory.messages[:start]
+    prompt, events = _shown_context(trajectory)
+    for number, branch in enumerate(trajectory.branches, start=1):
+        begins, others = _shown_context(branch)
+        events += [f"[context {number}] {begins}", *others]
     return ShownEpisode(
-        prompt=_text(before[-1].get("content")) if before else "",
-        events=[event for m in trajectory.messages[start:] for event in _events(m)],
+        prompt=prompt,
+        events=events,
         reward=trajectory.reward,
         stop_reason=str(trajectory.stop_reason),
     )
 
 
-def first_action(trajectory: Trajectory) -> int:
+def _shown_context(context: Trajectory | Branch) -> tuple[str, list[str]]:
+    """What a context begins with, and what was done in it."""
+    start = first_action(context)
+    before = context.messages[:start]
+    prompt = _text(before[-1].get("content")) if before else ""
+    return prompt, [event for m in context.messages[start:] for event in _events(m)]
+
+
+def first_action(context: Trajectory | Branch) -> int:
     """The index of the policy's first message; the prompt may hold worked turns before it."""
-    spoken = [i for i, m in enumerate(trajectory.messages) if m["role"] == "assistant"]
-    turns = len(trajectory.turns)
-    return spoken[-turns] if 0 < turns <= len(spoken) else len(trajectory.messages)
+    spoken = [i for i, m in enumerate(context.messages) if m["role"] == "assistant"]
+    turns = len(context.turns)
+    return spoken[-turns] if 0 < turns <= len(spoken) else len(context.messages)
 
 
 def _events(message: Mapping[str, Any]) -> list[str]:

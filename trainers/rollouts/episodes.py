@@ -1,9 +1,9 @@
 """One member of one group: its environment, its attempts, and what is counted.
 
 An episode that the infrastructure broke is tried again, then left out. One in which the user's
-own code raised, reward functions included, is left out at once; more than `max_failed_episodes` of
-those stop the collection. `schedule.py` decides when an episode begins, `one_episode.py` how it
-goes.
+own code raised, reward functions included, or whose program ended before it asked for anything, is
+left out at once; more than `max_failed_episodes` of those stop the collection. `schedule.py`
+decides when an episode begins, `one_episode.py` how it goes.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from gymnast.agents.base import Agent
-from gymnast.errors import InfrastructureError, PromptTooLong, UserCodeError
+from gymnast.errors import InfrastructureError, NoRequest, PromptTooLong, UserCodeError
 from gymnast.threads import in_background
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.rollouts.environments import Environments, MakeEnvironment
@@ -129,7 +129,9 @@ class Episodes:
                 sampling = self._sampling(row_index, member, attempt)
                 with _infrastructure_may_break(row_index, member, attempt):
                     trajectory = await drive(
-                        *(driver, self.agent, row, env_seed, sampling), hint=self.settings.hints
+                        *(driver, self.agent, row, env_seed, sampling),
+                        hint=self.settings.hints,
+                        parallel_requests=not self.settings.deterministic,
                     )
                 if trajectory is not None and trajectory.stop_reason is not StopReason.error:
                     failing = "reward"
@@ -142,7 +144,8 @@ class Episodes:
         except UserCodeError as error:
             logger.warning("row %d, member %d is left out: %s", row_index, member, error)
             counts.user_errors.append(error)
-            counts.left_out_for[failing] += 1
+            no_request = isinstance(error, NoRequest)
+            counts.left_out_for["no_request" if no_request else failing] += 1
         if len(counts.user_errors) > self.settings.max_failed_episodes:
             raise counts.user_errors[0]
         self.environments.give_back(driver)

@@ -28,6 +28,7 @@ episodes (the environment's own begin with `environment/`), but the sum of those
     time/tool_call/<tool>_s     the mean over all calls of a tool
     episodes/finished           those with a trajectory
     episodes/turns              the mean
+    episodes/contexts           the mean, where an episode has more than one (`Trajectory.branches`)
     episodes/stop/<reason>      the share of each `StopReason`
     episodes/calling            the share of episodes with a call, of those that are offered tools
     episodes/only_malformed     the share with calls none of which could be read, of the same
@@ -36,6 +37,7 @@ episodes (the environment's own begin with `environment/`), but the sum of those
     episodes/left_out/deadline        not finished, or not begun, when `deadline_s` was over
     episodes/left_out/infrastructure  broken, and broken again in the second attempt
     episodes/left_out/user_code       a hook of the environment raised, or returned a wrong value
+    episodes/left_out/no_request      a program ended before its first request
     episodes/left_out/reward          a reward function raised, or gave no finite number
     episodes/left_out/no_reward       `reward`, or a reward function, returned None
     episodes/left_out/stale           older than `max_staleness` (`trainers/ahead/bound.py`)
@@ -56,7 +58,9 @@ from gymnast.envs.mixture import COUNTED, EPISODES
 from gymnast.errors import TooManyFailures, UserCodeError
 from gymnast.types import Trajectory
 
-LeftOut = Literal["deadline", "infrastructure", "user_code", "reward", "no_reward", "stale"]
+LeftOut = Literal[
+    "deadline", "infrastructure", "user_code", "no_request", "reward", "no_reward", "stale"
+]
 
 
 @dataclass
@@ -66,7 +70,7 @@ class Counts:
     Attributes:
         retried: Attempts that the infrastructure broke and that were repeated.
         left_out_for: Episodes without a trajectory, by reason; too long a prompt is not one.
-        user_errors: What the user's code raised; each left one episode out.
+        user_errors: What the user's code raised, and `NoRequest`; each left one episode out.
         rows_skipped: The row indices of prompts that are too long.
         finished: Episodes that are over, with a trajectory or without.
     """
@@ -106,11 +110,13 @@ def summarise(trajectories: Sequence[Trajectory], counts: Counts) -> dict[str, f
     mean = sum(rewards) / total
     metrics["reward/mean"] = mean
     metrics["reward/std"] = (sum((reward - mean) ** 2 for reward in rewards) / total) ** 0.5
-    metrics["episodes/turns"] = sum(len(t.turns) for t in trajectories) / total
+    metrics["episodes/turns"] = sum(t.steps for t in trajectories) / total
+    if any(t.branches for t in trajectories):
+        metrics["episodes/contexts"] = sum(len(t.contexts) for t in trajectories) / total
     metrics["tokens/sampled"] = sum(t.action_tokens for t in trajectories)
     metrics |= _by_environment(trajectories)
     metrics["tokens/observed"] = sum(
-        len(t.ids) - t.prompt_length - t.action_tokens for t in trajectories
+        t.tokens - sum(c.prompt_length for c in t.contexts) - t.action_tokens for t in trajectories
     )
     for reason, number in Counter(t.stop_reason for t in trajectories).items():
         metrics[f"episodes/stop/{reason}"] = number / total
@@ -145,7 +151,7 @@ def _by_environment(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         rewards = [trajectory.reward for trajectory in own]
         numbers = {
             "episodes/finished": len(own),
-            "episodes/turns": sum(len(t.turns) for t in own) / len(own),
+            "episodes/turns": sum(t.steps for t in own) / len(own),
             "reward/mean": sum(rewards) / len(own),
             "reward/std": pstdev(rewards),
             "tokens/sampled": sum(t.action_tokens for t in own),
@@ -200,6 +206,7 @@ def nothing_finished(purpose: str, episodes: int, metrics: Mapping[str, float]) 
         ),
         "infrastructure": "were broken by the infrastructure, in both attempts",
         "user_code": "ended when the environment's own code raised",
+        "no_request": "have no action: their program ended before its first request",
         "reward": "have no reward: a function of `rewards` raised or gave no finite number",
         "no_reward": (
             "have no reward: the environment's `reward`, or a function of `rewards`, returned None "

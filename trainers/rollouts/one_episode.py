@@ -6,9 +6,10 @@
         ids += action
         ids += step(action)                    mask 0
 
-Nothing here knows messages or tools: an episode is token ids. `record.py` keeps what it leaves
-behind; `many_episodes.py` plays many at once, in groups and with retries; `metrics.py` says what
-their metrics mean.
+Nothing here knows messages or tools: an episode is token ids. Where a program has the loop, the
+environment says in which context of the episode to go on; `recording/` keeps these, and what else
+an episode leaves behind. `many_episodes.py` plays many at once, in groups and with retries;
+`metrics.py` says what their metrics mean.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from gymnast.trainers.conversations.agent_speaker import AgentSpeaker, AskedByHo
 from gymnast.trainers.conversations.play import EpisodeSpeaker, SpeakingAgent, play_messages
 from gymnast.trainers.data.inputs import check_sampling_kind
 from gymnast.trainers.rollouts.drivers import Driver, make_driver
-from gymnast.trainers.rollouts.record import Over, Record, trajectory_of
+from gymnast.trainers.rollouts.recording.episode import Over, Record, trajectory_of
 from gymnast.types import Completion, Sampling, Trajectory
 from gymnast.visible import visible_line, visible_logger
 
@@ -80,10 +81,12 @@ async def drive(
     sampling: Sampling,
     *,
     hint: bool = False,
+    parallel_requests: bool = True,
 ) -> Trajectory:
     """Do what `rollout` does, with a driver that the caller keeps for further episodes.
 
-    With `hint`, the environment is asked for what a teacher sees.
+    With `hint`, the environment is asked for what a teacher sees. Without `parallel_requests`, a
+    program that has the loop may not ask while another of its requests is unanswered.
 
     Raises:
         ConfigError: The environment gives no hints; and what `rollout` raises.
@@ -93,6 +96,8 @@ async def drive(
     _check_renderer(driver.env.unwrapped)
     options: dict[str, Any] = {} if row is None else {"row": row}
     options |= {"hint": True} if hint else {}
+    if isinstance(driver.env.unwrapped, Environment):
+        options |= {"branches": True, "parallel_requests": parallel_requests}
     asked = _asked(driver.env.unwrapped, agent, sampling)
     if asked is None:
         return await _in_tokens(driver, agent, row, seed, sampling, options)
@@ -125,15 +130,16 @@ async def _in_tokens(
     played = driver.env.unwrapped
     record.tools = played.tools if isinstance(played, Environment) else ()
     record.teacher_prompt_ids = _hinted(info, played) if hint else []
-    prompt_length = record.append_given(prompt)
+    record.begin(prompt)
     del prompt  # an episode is held for long, and its tokens once
     record.keep(info, clock() - before)
     terminated = truncated = False
     while not (terminated or truncated):
         _stop_if_cancelled()
-        record.enter(info)
+        context = record.current
+        context.enter(info)
         before = clock()
-        action = await agent.generate(record.ids, _for_turn(sampling, info, len(record.turns)))
+        action = await agent.generate(context.ids, _for_turn(sampling, info, len(record.order)))
         if not isinstance(action, Completion):
             raise ConfigError(
                 f"agent: {type(agent).__name__}.generate must return a gymnast.types.Completion, "
@@ -144,16 +150,16 @@ async def _in_tokens(
         action_ids = np.array(action.ids, dtype=np.int64)
         del action
         observation, reward, terminated, truncated, info = await driver.step(action_ids)
-        record.append_given(observation)
-        del action_ids, observation
         record.pay(float(reward), info)
+        record.follow(observation, info, over=terminated or truncated)
+        del action_ids, observation
         record.keep(info, clock() - before)
     if "failure" in info:
         why = visible_line(info["failure"])
         logger.warning("the infrastructure of an environment broke: %s", why)
     record.metrics["time/episode_s"] = clock() - started
     over = Over(info, bool(terminated), bool(truncated))
-    return trajectory_of(record, prompt_length, over, played, row, seed)
+    return trajectory_of(record, over, played, row, seed)
 
 
 async def _in_messages(

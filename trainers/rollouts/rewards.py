@@ -16,7 +16,8 @@ Keyword-only arguments are options, which stand beside the weight: `overlong`, f
 `limit` and `buffer`. A rubric (`gymnast.envs.rubrics`) is named by its kind, with what it is made
 with as options, `{function: exact, column: city}`, or by where it is: `my_rewards.py:polite`.
 
-A function gets the whole `Trajectory`: messages, row, stop reason, token ids, turns. All functions
+A function gets the whole `Trajectory`: messages, row, stop reason, token ids, turns, and further
+contexts (`branches`) where there are any. All functions
 run at once as soon as an episode ends, while other episodes go on; sync ones may run on several
 threads at the same time. Their weighted sum is added to the reward of the last turn. Each value is
 kept, unweighted, in `Trajectory.reward_parts` under the function's name, beside the environment's
@@ -39,6 +40,7 @@ from gymnast.envs.environment.user_code import Blame, call_hook, checked_number,
 from gymnast.errors import ConfigError
 from gymnast.lookup import Names
 from gymnast.threads import EpisodeThread
+from gymnast.trainers.base.contexts import alone, together
 from gymnast.trainers.base.key_hints import unknown_key
 from gymnast.trainers.base.options import arguments_of, checked_options, options_of
 from gymnast.trainers.base.settings import Positive
@@ -218,19 +220,22 @@ async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Traj
     for score in outcomes:
         parts |= score.parts
         metrics |= score.metrics
-    turn_rewards = list(trajectory.turn_rewards)
+    return replace(_with_added(trajectory, added), reward_parts=parts, metrics=metrics)
+
+
+def _with_added(trajectory: Trajectory, added: float) -> Trajectory:
+    """With another number added to the reward of the last turn, in whichever context it is."""
+    contexts = alone(trajectory)
+    last = trajectory.order[-1] if trajectory.order else 0
+    context = contexts[last]
+    turn_rewards = list(context.turn_rewards)
     turn_rewards[-1] += added
-    token_rewards = list(trajectory.token_rewards)
-    start, end = trajectory.turns[-1]
+    token_rewards = list(context.token_rewards)
+    start, end = context.turns[-1]
     if token_rewards and end > start:
         token_rewards[end - 1] += added
-    return replace(
-        trajectory,
-        turn_rewards=turn_rewards,
-        token_rewards=token_rewards,
-        reward_parts=parts,
-        metrics=metrics,
-    )
+    contexts[last] = replace(context, turn_rewards=turn_rewards, token_rewards=token_rewards)
+    return together(trajectory, contexts)
 
 
 def _check_names(trajectory: Trajectory, rewards: Sequence[Reward]) -> None:

@@ -7,7 +7,7 @@
 metadata has `format_version` and, where a tokenizer was given, its `tokenizer` fingerprint.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,13 +23,23 @@ from gymnast.trainers.saving.disk_space import naming_full_disk
 from gymnast.trainers.saving.durable import file_written_aside
 from gymnast.types import Trajectory
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1 had no branches
 EPISODES_AT_ONCE = 256  # a row group of the file, and what is in memory twice while it is written
 
 # Log-probabilities and the like hardly repeat: dictionaries are of no use to them.
-_PLAIN_FLOATS = ["logprobs.list.element", "advantages.list.element"]
+_FLOATS = ["logprobs.list.element", "advantages.list.element"]
+_PLAIN_FLOATS = [*_FLOATS, *(f"branches.list.element.{name}" for name in _FLOATS)]
 
 Advantages = Sequence[Sequence[Sequence[float] | None] | None]
+
+
+@dataclass(frozen=True)
+class SavedBranch:
+    """What is known of the tokens of a further context; see `SavedTrajectory`."""
+
+    advantages: list[float] | None = None
+    text: str | None = None
+    token_ends: list[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,7 @@ class SavedTrajectory:
     Attributes:
         trajectory: As it was written, but without `experts`.
         advantages: Of each token, 0.0 where the mask is 0; None where nothing was learned from it.
+            Like `text` and `token_ends`, that of the first context.
         group: Which group of its step or evaluation it is of, from 0 on.
         member: Its place in the group, from 0 on.
         name: Of its file: "step_00001", "eval_00000", ...
@@ -46,6 +57,7 @@ class SavedTrajectory:
         text: What all its ids are decoded to; None where no tokenizer was given.
         token_ends: Where the text of each token ends, in bytes of `text` in UTF-8; see
             `trainers/records/token_text.py`. None where there is no text.
+        branches: Likewise of the tokens of each of `trajectory.branches`.
     """
 
     trajectory: Trajectory
@@ -56,6 +68,7 @@ class SavedTrajectory:
     tokenizer: str | None = None
     text: str | None = None
     token_ends: list[int] | None = None
+    branches: Sequence[SavedBranch] = ()
 
 
 def write_rollouts(
@@ -71,13 +84,13 @@ def write_rollouts(
         path: The file, ending in .parquet; its folder is made.
         groups: Trajectories by group; those that were played by messages alone have no ids.
         tokenizer: Of their ids, for the columns `text` and `token_ends`.
-        advantages: In the shape of `groups`, each with a number for every token of its trajectory;
-            None for a trajectory or a group that has none.
+        advantages: In the shape of `groups`, each with a number for every token of its trajectory,
+            those of its contexts one after another; None for a trajectory or a group without.
 
     Raises:
         DiskFull: There is no room for it; what was there before is untouched.
     """
-    tokens = sum(len(trajectory.ids) for group in groups for trajectory in group)
+    tokens = sum(trajectory.tokens for group in groups for trajectory in group)
     marked = None if tokenizer is None else fingerprint(tokenizer)
     _write(Path(path), _records(groups, tokenizer, advantages), tokens, marked)
 
@@ -101,12 +114,10 @@ def write_saved(path: str | Path, saved: Sequence[SavedTrajectory]) -> None:
             "take the files of rollouts one by one, each into a file of its own"
         )
     records = (
-        as_record(each.trajectory)
-        | {"group": number, "member": 0, "advantages": each.advantages}
-        | {"text": each.text, "token_ends": each.token_ends}
+        _record(each.trajectory, _known(each)) | {"group": number, "member": 0}
         for number, each in enumerate(saved)
     )
-    tokens = sum(len(each.trajectory.ids) for each in saved)
+    tokens = sum(each.trajectory.tokens for each in saved)
     _write(Path(path), records, tokens, next(iter(tokenizers), None))
 
 
@@ -154,6 +165,10 @@ def read_rollouts(path: str | Path) -> list[SavedTrajectory]:
             tokenizer.decode() if tokenizer is not None else None,
             record["text"],
             record["token_ends"],
+            [
+                SavedBranch(each["advantages"], each["text"], each["token_ends"])
+                for each in record.get("branches") or ()
+            ],
         )
         for record in records
     ]
@@ -166,14 +181,39 @@ def _records(
         of_group = None if advantages is None else advantages[number]
         for member, trajectory in enumerate(group):
             given = None if of_group is None else of_group[member]
-            found = None if tokenizer is None else token_text(tokenizer, trajectory.ids)
-            yield as_record(trajectory) | {
-                "group": number,
-                "member": member,
-                "advantages": None if given is None else list(given),
-                "text": None if found is None else found.text,
-                "token_ends": None if found is None else found.ends,
-            }
+            known = _learned(trajectory, given, tokenizer)
+            yield _record(trajectory, known) | {"group": number, "member": member}
+
+
+def _learned(
+    trajectory: Trajectory, advantages: Sequence[float] | None, tokenizer: Any
+) -> Iterator[SavedBranch]:
+    """What is known of each context of a trajectory that a run played."""
+    start = 0
+    for context in trajectory.contexts:
+        end = start + len(context.ids)
+        found = None if tokenizer is None else token_text(tokenizer, context.ids)
+        yield SavedBranch(
+            None if advantages is None else list(advantages[start:end]),
+            None if found is None else found.text,
+            None if found is None else found.ends,
+        )
+        start = end
+
+
+def _known(saved: SavedTrajectory) -> list[SavedBranch]:
+    """What is known of each context of a trajectory that was read."""
+    unknown = [SavedBranch()] * len(saved.trajectory.branches)
+    first = SavedBranch(saved.advantages, saved.text, saved.token_ends)
+    return [first, *(saved.branches or unknown)]
+
+
+def _record(trajectory: Trajectory, known: Iterable[SavedBranch]) -> dict[str, Any]:
+    """The record of a trajectory, with what is known of the tokens of its contexts."""
+    record = as_record(trajectory)
+    for context, each in zip([record, *(record["branches"] or ())], known, strict=True):
+        context.update(vars(each))
+    return record
 
 
 def _read(path: Path) -> tuple[dict[bytes, bytes], list[dict[str, Any]]]:

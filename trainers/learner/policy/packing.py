@@ -1,10 +1,10 @@
 """Pack trajectories into one sequence in which a prefix they share stands, and is computed, once.
 
-Trajectories of one step begin alike: a system prompt common to all rows, the prompt of a group.
-They form a tree; its nodes are *segments*, runs of tokens with one parent. A token attends to its
-own segment before it and to all of its ancestors, which is what it would see in its own sequence,
-so logits and gradients are equal to those of separate sequences (up to rounding), and the
-gradient of a shared token is the sum over those who share it.
+Trajectories of one step begin alike: a system prompt common to all rows, the prompt of a group; so
+do the contexts of one episode. They form a tree; its nodes are *segments*, runs of tokens with one
+parent. A token attends to its own segment before it and to all of its ancestors, which is what it
+would see in its own sequence, so logits and gradients are equal to those of separate sequences (up
+to rounding), and the gradient of a shared token is the sum over those who share it.
 
     system prompt --+-- question 1 --+-- answer 1.1
                     |                `-- answer 1.2
@@ -73,7 +73,8 @@ def pack(sequences: Sequence[Sequence[int]]) -> Packed:
     return builder.packed()
 
 
-def _common(first: np.ndarray, second: np.ndarray) -> int:
+def common(first: np.ndarray, second: np.ndarray) -> int:
+    """How many tokens two sequences have in common at their beginning."""
     length = min(len(first), len(second))
     differs = np.flatnonzero(first[:length] != second[:length])
     return int(differs[0]) if len(differs) else length
@@ -92,7 +93,7 @@ class _Builder:
         """Add sorted sequences that agree up to `depth`, which `parent` ends at."""
         for run in self._runs(members, depth + WORTH_SHARING):
             first, last = self.arrays[run[0]], self.arrays[run[-1]]
-            end = len(first) if len(run) == 1 else _common(first, last)
+            end = len(first) if len(run) == 1 else common(first, last)
             segment = parent
             if end > depth:
                 segment = len(self.segments)
@@ -108,7 +109,7 @@ class _Builder:
         """Neighbours in sorted order that share at least this many tokens."""
         runs = [[members[0]]]
         for before, i in pairwise(members):
-            if _common(self.arrays[before], self.arrays[i]) >= shared:
+            if common(self.arrays[before], self.arrays[i]) >= shared:
                 runs[-1].append(i)
             else:
                 runs.append([i])

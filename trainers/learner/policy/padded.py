@@ -76,17 +76,18 @@ class PaddedForward:
         *,
         also_idle: bool = False,
     ) -> list[list[CreditedTrajectory]]:
-        """Divide the trajectories that train into micro-batches of about this many padded tokens.
+        """Divide the contexts that train into micro-batches of about this many padded tokens.
 
-        They are sorted by length, the longest first, so that little is padded. A trajectory longer
+        They are sorted by length, the longest first, so that little is padded. A context longer
         than `tokens` makes a micro-batch of its own.
 
         Args:
             groups: With their advantages.
             tokens: Rows times the length of the longest.
-            also_idle: Whether trajectories without any advantage are taken too.
+            also_idle: Whether contexts without any advantage are taken too.
         """
-        chosen = [e for group in groups for e in group if e.is_computed(also_idle=also_idle)]
+        contexts = [each for group in groups for episode in group for each in episode.contexts]
+        chosen = [each for each in contexts if each.is_computed(also_idle=also_idle)]
         chosen.sort(key=lambda episode: -len(episode.trajectory.ids))
         batches: list[list[CreditedTrajectory]] = []
         for episode in chosen:

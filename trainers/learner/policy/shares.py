@@ -6,7 +6,7 @@ that all take part in every forward and backward pass.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from accelerate.utils import gather_object
 
 from gymnast.trainers.algorithms.aggregations import Aggregation
 from gymnast.trainers.learner.policy.head import TeacherStates
+from gymnast.trainers.learner.policy.in_time import merged
 from gymnast.trainers.learner.policy.micro_batches import (
     CreditedTrajectory,
     MicroBatch,
@@ -49,7 +50,7 @@ class Scored:
         old_logprobs: [A], under the policy before the first step of its batch; None where those of
             the pass that is about to be made are the same, or where nobody asks.
         reference_logprobs: [A], under the reference, where there is one in the loss.
-        trajectories: What the tokens are of, in their order.
+        trajectories: What the tokens are of, in their order: each context of an episode by itself.
         teacher: Has the teacher read the tokens, where its divergence is in the loss: returns what
             it makes of them, or None where it has no say.
     """
@@ -70,13 +71,16 @@ class Share:
         batches: Of this process; the same number in each.
         normaliser: What the weighted sum of the tokens' losses is divided by.
         tokens: Action tokens, those without a gradient included.
-        trajectories: Those that are computed, in the order of the micro-batches of all processes.
+        trajectories: Those that are computed, each context of an episode by itself, in the order of
+            the micro-batches of all processes.
+        episodes: How many they are of.
     """
 
     batches: list[Scored]
     normaliser: float
     tokens: float
     trajectories: Sequence[Trajectory]
+    episodes: int = 0
 
 
 def make_share(
@@ -89,6 +93,8 @@ def make_share(
     also_idle: bool,
 ) -> Share:
     """Divide some trajectories into micro-batches, and take those of this process.
+
+    An aggregation counts the tokens of whole episodes, wherever their contexts are.
 
     Args:
         groups: Of all processes, with their advantages.
@@ -105,11 +111,11 @@ def make_share(
     mine = chosen[accelerator.process_index :: accelerator.num_processes]
     most = math.ceil(len(chosen) / accelerator.num_processes)
     batches = []
-    for episodes in mine:
-        batch = micro_batch(episodes, device)
-        of_sequences = aggregation(torch.bincount(batch.sequences)).tokens
-        weights = of_sequences.to(device)[batch.sequences]
-        batches.append(Scored(batch, weights, trajectories=[e.trajectory for e in episodes]))
+    for contexts in mine:
+        batch = micro_batch(contexts, device)
+        of_episodes = torch.tensor([context.sequence_tokens for context in contexts])
+        weights = aggregation(of_episodes).tokens.to(device)[batch.sequences]
+        batches.append(Scored(batch, weights, trajectories=[c.trajectory for c in contexts]))
     if len(batches) < most:
         nothing = placeholder()
         batch = micro_batch([nothing], device)
@@ -119,7 +125,12 @@ def make_share(
         batches,
         normaliser=float(aggregation(lengths).normaliser) if len(lengths) else 0.0,
         tokens=float(lengths.sum()),
-        trajectories=[episode.trajectory for episodes in chosen for episode in episodes],
+        trajectories=[context.trajectory for contexts in chosen for context in contexts],
+        episodes=sum(
+            any(context.is_computed(also_idle=also_idle) for context in episode.contexts)
+            for group in groups
+            for episode in group
+        ),
     )
 
 
@@ -150,7 +161,7 @@ def with_old_logprobs(share: Share, logprobs: Sequence[torch.Tensor]) -> Share:
 def by_trajectory(
     share: Share, values: Sequence[torch.Tensor], accelerator: Accelerator
 ) -> dict[int, torch.Tensor]:
-    """Numbers of tokens as those of trajectories, in all processes; a collective call.
+    """Numbers of tokens as those of contexts, in all processes; a collective call.
 
     Args:
         share: Of this process.
@@ -169,6 +180,29 @@ def by_trajectory(
     found = [each for row in zip(*gathered, strict=True) for batch in row for each in batch]
     found = found[: len(share.trajectories)]  # after these come placeholders
     return dict(zip(map(id, share.trajectories), found, strict=True))
+
+
+def by_episode(
+    credited: Sequence[Sequence[CreditedTrajectory]], of_contexts: Mapping[int, torch.Tensor]
+) -> dict[int, torch.Tensor]:
+    """Numbers of the tokens of contexts as those of episodes.
+
+    Args:
+        credited: The groups of a share.
+        of_contexts: As `by_trajectory` returns them.
+
+    Returns:
+        [action tokens], in order of time, by the `id` of each trajectory.
+    """
+    none = torch.zeros(0)
+    return {
+        id(episode.trajectory): merged(
+            [of_contexts.get(id(context.trajectory), none) for context in episode.contexts],
+            episode.trajectory,
+        )
+        for group in credited
+        for episode in group
+    }
 
 
 def placeholder() -> CreditedTrajectory:

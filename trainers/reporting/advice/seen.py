@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from gymnast.trainers.base.contexts import alone
 from gymnast.trainers.reporting.shown_episodes import first_action, shown_call
 from gymnast.types import StopReason, Trajectory
 
@@ -102,7 +103,7 @@ def see(number: int, metrics: Mapping[str, float], groups: Groups, max_new_token
     episodes = [trajectory for group in groups for trajectory in group]
     failed: dict[str, list[_Failed]] = {}
     for episode in episodes:
-        for call in _failed_calls(episode):
+        for call in (call for context in alone(episode) for call in _failed_calls(context)):
             failed.setdefault(call.kind, []).append(call)
     limits = Counter(limit for e in episodes if (limit := _limit(e, max_new_tokens)) is not None)
     return SeenStep(
@@ -168,7 +169,8 @@ def _limit(episode: Trajectory, max_new_tokens: int) -> str | None:
     """The setting whose limit cut an episode, if one did."""
     match episode.stop_reason:
         case StopReason.max_tokens:
-            start, end = episode.turns[-1] if episode.turns else (0, 0)
+            turns = episode.in_time([context.turns for context in episode.contexts])
+            start, end = turns[-1] if turns else (0, 0)
             whole = end - start >= max_new_tokens
             return "sampling.max_new_tokens" if whole else "environment.max_tokens"
         case StopReason.context:
