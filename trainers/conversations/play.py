@@ -172,7 +172,7 @@ def _turns(
     }
 
 
-def _said(env: Any, branch: int | None) -> dict[str, Any]:
+def _said(env: Environment, branch: int | None) -> dict[str, Any]:
     """The messages of a context, and the tools that are offered in it; None: of the only one."""
     if branch is None:
         return {"messages": env.messages, "tools": env.tools}

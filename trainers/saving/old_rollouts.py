@@ -15,6 +15,11 @@ from gymnast.trainers.saving.rollout_files import SavedTrajectory
 from gymnast.types import Span, StopReason, Trajectory, VersionSpan
 from gymnast.visible import visible_logger
 
+_SEQUENCES = (
+    *("tools", "versions", "token_rewards", "states", "teacher_prompt_ids"),
+    *("branches", "order"),
+)
+
 logger = visible_logger(__name__)
 
 
@@ -43,7 +48,7 @@ def read_json_lines(path: Path) -> list[SavedTrajectory]:
 def _trajectory(record: dict[str, Any]) -> Trajectory:
     known = Trajectory.__dataclass_fields__
     fields = {name: value for name, value in dict(record).items() if name in known}
-    for name in ("tools", "versions", "token_rewards", "states", "teacher_prompt_ids"):
+    for name in _SEQUENCES:
         if not fields.get(name):  # a default, or not there yet
             fields.pop(name, None)
     fields["logprobs"] = [math.nan if value is None else value for value in fields["logprobs"]]

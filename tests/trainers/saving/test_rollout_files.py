@@ -14,8 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gymnast.errors import DataError
-from gymnast.trainers.saving.rollout_files import read_rollouts, write_rollouts
-from gymnast.types import Span, StopReason, Trajectory, VersionSpan
+from gymnast.trainers.saving.rollout_files import (
+    SavedBranch,
+    read_rollouts,
+    write_rollouts,
+    write_saved,
+)
+from gymnast.types import Branch, Span, StopReason, Trajectory, VersionSpan
 
 CALL = {
     "id": "a",
@@ -69,6 +74,27 @@ MESSAGES_ONLY = replace(
     token_rewards=(),
 )
 
+BRANCHED = replace(
+    FULL,
+    branches=[
+        Branch(
+            ids=[7, 7, 2],
+            action_mask=[0, 0, 1],
+            logprobs=[0.0, 0.0, -3.5],
+            prompt_length=2,
+            turns=[Span(2, 3)],
+            turn_rewards=[0.5],
+            messages=[{"role": "user", "content": "é"}, {"role": "assistant", "content": "x"}],
+            tools=[{"type": "function", "function": {"name": "cost", "parameters": {}}}],
+            versions=[VersionSpan(2, 3, 4)],
+            token_rewards=[0.0, 0.0, 0.5],
+            states=[("shelf", 1)],
+        ),
+        Branch([4, 5], [0, 1], [0.0, -1.0], 1, [Span(1, 2)], [0.25]),
+    ],
+    order=[0, 1, 2, 0],
+)
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -82,6 +108,36 @@ def test_a_trajectory_is_read_as_it_was_written(path: Path) -> None:
     assert [(each.group, each.member) for each in saved] == [(0, 0), (0, 1), (2, 0)]
     assert {each.name for each in saved} == {"step_00003"}
     assert [(each.advantages, each.tokenizer) for each in saved] == [(None, None)] * 3
+
+
+def test_the_contexts_of_an_episode_are_read_as_they_were_written(
+    path: Path, tokenizer: Any
+) -> None:
+    advantages = [0.0, 0.5, 0.5, 0.0, -0.25, 0.0, 0.0, 1.0, 0.0, 2.0]
+    write_rollouts(path, [[BRANCHED, FULL]], tokenizer=tokenizer, advantages=[[advantages, None]])
+    saved, other = read_rollouts(path)
+    assert saved.trajectory == BRANCHED and other.trajectory == FULL
+    assert saved.advantages == advantages[:5]
+    assert [branch.advantages for branch in saved.branches] == [advantages[5:8], advantages[8:]]
+    for branch, known in zip(BRANCHED.branches, saved.branches, strict=True):
+        assert known.text == tokenizer.decode(branch.ids)
+        assert known.token_ends is not None and len(known.token_ends) == len(branch.ids)
+    again = path.with_name("again.parquet")
+    write_saved(again, [saved, other])
+    assert [replace(each, name=path.stem, group=0) for each in read_rollouts(again)] == [
+        saved,
+        replace(other, member=0),
+    ]
+    write_saved(again, [replace(saved, branches=())])
+    assert read_rollouts(again)[0].branches == [SavedBranch(), SavedBranch()]
+
+
+def test_files_without_contexts_are_still_read(path: Path) -> None:
+    write_rollouts(path, [[FULL, BARE]])
+    table = pq.read_table(path).drop_columns(["branches", "order"])
+    metadata = {**table.schema.metadata, b"format_version": b"1"}
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+    assert [each.trajectory for each in read_rollouts(path)] == [FULL, BARE]
 
 
 def test_calls_get_no_arguments_that_they_did_not_have(path: Path) -> None:
@@ -182,8 +238,8 @@ def with_metadata(path: Path, metadata: dict[str, str]) -> None:
 
 
 def test_a_newer_format_is_refused(path: Path) -> None:
-    with_metadata(path, {"format_version": "2"})
-    with pytest.raises(DataError, match=r"has format_version 2, .* reads up to 1; update Gymnast"):
+    with_metadata(path, {"format_version": "3"})
+    with pytest.raises(DataError, match=r"has format_version 3, .* reads up to 2; update Gymnast"):
         read_rollouts(path)
 
 

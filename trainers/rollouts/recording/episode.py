@@ -159,8 +159,8 @@ def trajectory_of(
     )
 
 
-def _said(env: Any, branch: int) -> dict[str, Any]:
+def _said(env: gymnasium.Env[Any, Any], branch: int) -> dict[str, Any]:
     """The messages and tools of a further context; none where the environment knows no messages."""
-    if not hasattr(env, "messages_of"):
+    if not isinstance(env, Environment):
         return {}
     return {"messages": env.messages_of(branch), "tools": env.tools_of(branch)}
