@@ -92,7 +92,7 @@ def drawn_episode(
     model: Any,
     order: Sequence[int],
     prompt: list[int],
-    rewards: Sequence[float],
+    rewards: Sequence[float] | np.ndarray,
     random: np.random.Generator,
     *,
     shares: bool,
@@ -124,7 +124,7 @@ def drawn_episode(
         span = Span(len(own["ids"]), len(own["ids"]) + len(action))
         own["ids"] += action
         own["turns"].append(span)
-        own["turn_rewards"].append(reward)
+        own["turn_rewards"].append(float(reward))
         places.append((context, span))
     for own in contexts:
         mask = [0] * len(own["ids"])

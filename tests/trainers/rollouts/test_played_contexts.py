@@ -24,7 +24,12 @@ from gymnast.trainers.demonstrations.layout import with_tokens
 from gymnast.trainers.reporting.shown_episodes import as_shown
 from gymnast.trainers.rollouts.metrics import Counts, nothing_finished, summarise
 from gymnast.trainers.rollouts.rewards import add_rewards, overlong
-from gymnast.trainers.saving.rollout_files import read_rollouts, write_rollouts
+from gymnast.trainers.saving.rollout_files import (
+    SavedBranch,
+    SavedTrajectory,
+    read_rollouts,
+    write_rollouts,
+)
 from gymnast.types import Message, Sampling, StopReason, Trajectory
 
 contexts_of_actions = st.lists(st.integers(0, 5), min_size=1, max_size=12)
@@ -187,7 +192,7 @@ class Planner(Environment):
         return requests[self.asked - 1]
 
     def turn_reward(self, turn: Any) -> float:
-        return 0.5 + turn.index
+        return 0.5 + float(turn.index)
 
     def reward(self, episode: Any) -> float:
         return float(len(episode.branches))
@@ -339,7 +344,7 @@ def test_a_run_learns_from_all_contexts_and_writes_them(tmp_path: Path, tokenize
     assert len(saved) == 6
     for each in saved:
         assert list(each.trajectory.order) == ORDER
-        known = [each, *each.branches]
+        known: list[SavedTrajectory | SavedBranch] = [each, *each.branches]
         for context, of in zip(each.trajectory.contexts, known, strict=True):
             assert of.advantages is not None and of.text is not None and of.token_ends is not None
             assert len(of.advantages) == len(context.ids) == len(of.token_ends)
