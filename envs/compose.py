@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gymnast.envs.composed import Composed, clash, has_own, own_settings
+from gymnast.envs.environment.construction import has_requests
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.mixture import Mixture
@@ -185,6 +186,11 @@ def _check_different(classes: Sequence[type[Environment]]) -> None:
             raise ConfigError(
                 f"compose: {cls.__name__} is no class to compose, since each of its episodes is "
                 "one environment's; compose classes, and mix what is composed."
+            )
+        if has_requests(cls):
+            raise ConfigError(
+                f"compose: {cls.__name__} has the hook `next_request`: the program that it runs "
+                "offers the tools, so none can be added; give them to the program."
             )
         if issubclass(cls, Composed):
             inner = ", ".join(each.__name__ for each in cls._classes)

@@ -15,8 +15,9 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 from gymnast.envs.checking.differences import first_difference
 from gymnast.envs.checking.example_arguments import NoExample, example_arguments
-from gymnast.envs.checking.policies import play_idle, play_solve
+from gymnast.envs.checking.policies import FOLLOWING, play_idle, play_solve
 from gymnast.envs.checking.report import CheckReport, ToolTried, merged
+from gymnast.envs.environment.construction import has_requests
 from gymnast.envs.environment.environment import Environment, require_renderer
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.tokens.spaces import TokenIds
@@ -112,13 +113,13 @@ def _check_signature(env: Environment) -> None:
 
 def _check_reset(env: Environment) -> TokenIds:
     """The same seed begins the same episode again; returns the prompt."""
-    first = _begun(env, None)
+    first = _begun(env, {})
     ids, info = first["the prompt's ids"], first["info"]
     _check_observation(env, ids, "reset")
     _check_info(info, "reset", ("stop_ids", "tokens_left", "timings"))
     assert len(ids) > 0, "reset returned an empty prompt"
     assert info["stop_ids"], "info['stop_ids'] is empty: no action could end"
-    _check_equal(first, _begun(env, None), "two resets with the same seed")
+    _check_equal(first, _begun(env, {}), "two resets with the same seed")
     row = {"row": dict(env.row)}
     _check_equal(_begun(env, row), _begun(env, row), "two resets with the same row and seed")
     _begun(env, {**row, "hint": True})  # what `hint` returns has to make a prompt
@@ -126,8 +127,8 @@ def _check_reset(env: Environment) -> TokenIds:
     return prompt
 
 
-def _begun(env: Environment, options: dict[str, Any] | None) -> Seen:
-    ids, info = env.reset(seed=_SEED, options=options)
+def _begun(env: Environment, options: dict[str, Any]) -> Seen:
+    ids, info = env.reset(seed=_SEED, options={**FOLLOWING, **options})
     return {"row": dict(env.row), "messages": env.messages, "the prompt's ids": ids, "info": info}
 
 
@@ -204,24 +205,26 @@ def _random_actions(env: Environment) -> list[TokenIds]:
 
 def _check_garbage(env: Environment, actions: list[TokenIds]) -> list[_End]:
     """Random tokens never make `step` raise, and appended tokens stay within the limits."""
-    prompt, info = env.reset(seed=_SEED)
-    length, before, total = len(prompt), info["tokens_left"], 0.0
+    prompt, info = env.reset(seed=_SEED, options=FOLLOWING)
+    lengths, total = {0: len(prompt)}, 0.0  # by context
     for action in actions:
-        action = action[: info["tokens_left"]]
+        before, branch = info["tokens_left"], info.get("branch", 0)
+        action = action[:before]
         observation, reward, terminated, truncated, info = env.step(action)
         _check_observation(env, observation, "step")
         _check_step(reward, terminated, truncated, info)
         total += reward
-        length += len(action) + len(observation)
-        left = info["tokens_left"]
+        lengths[branch] += len(action)
+        left, following = info["tokens_left"], info.get("branch", branch)
+        length = lengths.get(following, len(info.get("prompt_ids", ()))) + len(observation)
+        lengths[following] = length
         assert env.context_length is None or length <= env.context_length, (
             f"{length} tokens exceed context_length={env.context_length}"
         )
-        assert left == max(0, before - len(action) - len(observation)), (
+        assert following != branch or left == max(0, before - len(action) - len(observation)), (
             f"tokens_left went from {before} to {left} with {len(action)} sampled and "
             f"{len(observation)} appended tokens"
         )
-        before = left
         _check_json(env.messages, "messages")
         if terminated or truncated:
             return [_End(total, info)]
@@ -229,16 +232,17 @@ def _check_garbage(env: Environment, actions: list[TokenIds]) -> list[_End]:
 
 
 def _check_answer(env: Environment) -> _End:
-    """An answer to which nothing is said ends the episode, and `step` raises after it."""
-    _, info = env.reset(seed=_SEED)
+    """An answer to which nothing is said or asked ends the episode, and `step` raises after it."""
+    _, info = env.reset(seed=_SEED, options=FOLLOWING)
     action = np.array(info["stop_ids"][:1], dtype=np.int64)
     terminated = truncated = False
     total = 0.0
-    while not (terminated or truncated):  # one turn, unless `respond` says something
+    goes_on = has_requests(type(env)) or type(env).respond is not Hooks.respond
+    while not (terminated or truncated):  # one turn, unless something is said or asked
         observation, reward, terminated, truncated, info = env.step(action)
         _check_step(reward, terminated, truncated, info)
         total += reward
-        assert terminated or type(env).respond is not Hooks.respond, (
+        assert terminated or goes_on, (
             f"an empty answer ended with {info['stop_reason']}, not as answered"
         )
     assert len(observation) == 0 or info["stop_reason"] != StopReason.answered, (
@@ -271,7 +275,7 @@ def _check_repeats(env: Environment, actions: list[TokenIds]) -> None:
 
 def _steps(env: Environment, actions: list[TokenIds]) -> list[Seen]:
     """The results of each step, until the episode ends."""
-    _, info = env.reset(seed=_SEED)
+    _, info = env.reset(seed=_SEED, options=FOLLOWING)
     seen: list[Seen] = []
     for action in actions:
         ids, reward, terminated, truncated, info = env.step(action[: info["tokens_left"]])

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
+from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.solution import require_solve
 from gymnast.envs.tools.definition import Tool, function_name, with_stop_tools
 from gymnast.envs.tools.json_schema import tool_of_library
@@ -39,6 +40,25 @@ def require_construction(environment: Any) -> None:
     if "_episode_runner" not in vars(environment):
         raise UsageError(
             f"{type(environment).__name__}.__init__ does not call super().__init__. {CONSTRUCTOR}"
+        )
+
+
+def has_requests(cls: type[Hooks]) -> bool:
+    """Whether the episodes of a class are the requests of a program, which has the loop."""
+    return cls.next_request is not Hooks.next_request
+
+
+def check_no_tools(cls: type[Hooks]) -> None:
+    """Check that a class whose episodes are a program's requests has no tools itself.
+
+    Raises:
+        ToolDefinitionError: It has some.
+    """
+    if has_requests(cls) and cls._class_tools:
+        raise ToolDefinitionError(
+            f"{cls.__name__} has the tools {', '.join(cls._class_tools)} and the hook "
+            "`next_request`. In such a class the program offers the tools and runs their calls: "
+            "give them to the program, or leave out next_request."
         )
 
 
@@ -90,6 +110,11 @@ def _check_worked_turns(environment: Any, owner: str) -> None:
     if rows is not None and count > len(rows):
         raise ConfigError(
             f"{owner}: worked_turns must be <= {len(rows)}, the number of worked_rows, got {count}."
+        )
+    if count and has_requests(type(environment)):
+        raise ConfigError(
+            f"{owner}: worked_turns={count} would show turns before a prompt that the program "
+            "says; leave it out."
         )
     if count:
         require_solve(environment, f"worked_turns={count}")

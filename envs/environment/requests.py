@@ -186,7 +186,8 @@ async def _asked(
         try:
             return _place(runner, contexts, request)
         except (PromptTooLong, TemplateError) as error:
-            request.refuse(str(error))
+            with runner.blame("next_request").of_what_raises():
+                request.refuse(str(error))
         answer, cut = None, False
     return Placed(StopReason.context)
 
