@@ -15,7 +15,7 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 from gymnast.envs.checking.differences import first_difference
 from gymnast.envs.checking.example_arguments import NoExample, example_arguments
-from gymnast.envs.checking.policies import FOLLOWING, play_idle, play_solve
+from gymnast.envs.checking.policies import play_idle, play_solve
 from gymnast.envs.checking.report import CheckReport, ToolTried, merged
 from gymnast.envs.environment.construction import has_requests
 from gymnast.envs.environment.environment import Environment, require_renderer
@@ -66,7 +66,7 @@ def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
     members = members_of(environment)
     runners = [member._episode_runner for member in members]
     for runner in runners:
-        runner.stand_in = _goes_on
+        runner.stand_in, runner.follows_branches = _goes_on, True
     try:
         report = merged([_checked(member) for member in members])
         if environment not in members:
@@ -74,7 +74,7 @@ def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
         return report
     finally:
         for runner in runners:
-            runner.stand_in = None
+            runner.stand_in, runner.follows_branches = None, False
 
 
 async def _goes_on(messages: Any, tools: Any) -> Message:
@@ -113,13 +113,13 @@ def _check_signature(env: Environment) -> None:
 
 def _check_reset(env: Environment) -> TokenIds:
     """The same seed begins the same episode again; returns the prompt."""
-    first = _begun(env, {})
+    first = _begun(env, None)
     ids, info = first["the prompt's ids"], first["info"]
     _check_observation(env, ids, "reset")
     _check_info(info, "reset", ("stop_ids", "tokens_left", "timings"))
     assert len(ids) > 0, "reset returned an empty prompt"
     assert info["stop_ids"], "info['stop_ids'] is empty: no action could end"
-    _check_equal(first, _begun(env, {}), "two resets with the same seed")
+    _check_equal(first, _begun(env, None), "two resets with the same seed")
     row = {"row": dict(env.row)}
     _check_equal(_begun(env, row), _begun(env, row), "two resets with the same row and seed")
     _begun(env, {**row, "hint": True})  # what `hint` returns has to make a prompt
@@ -127,8 +127,8 @@ def _check_reset(env: Environment) -> TokenIds:
     return prompt
 
 
-def _begun(env: Environment, options: dict[str, Any]) -> Seen:
-    ids, info = env.reset(seed=_SEED, options={**FOLLOWING, **options})
+def _begun(env: Environment, options: dict[str, Any] | None) -> Seen:
+    ids, info = env.reset(seed=_SEED, options=options)
     return {"row": dict(env.row), "messages": env.messages, "the prompt's ids": ids, "info": info}
 
 
@@ -205,7 +205,7 @@ def _random_actions(env: Environment) -> list[TokenIds]:
 
 def _check_garbage(env: Environment, actions: list[TokenIds]) -> list[_End]:
     """Random tokens never make `step` raise, and appended tokens stay within the limits."""
-    prompt, info = env.reset(seed=_SEED, options=FOLLOWING)
+    prompt, info = env.reset(seed=_SEED)
     lengths, total = {0: len(prompt)}, 0.0  # by context
     for action in actions:
         before, branch = info["tokens_left"], info.get("branch", 0)
@@ -233,7 +233,7 @@ def _check_garbage(env: Environment, actions: list[TokenIds]) -> list[_End]:
 
 def _check_answer(env: Environment) -> _End:
     """An answer to which nothing is said or asked ends the episode, and `step` raises after it."""
-    _, info = env.reset(seed=_SEED, options=FOLLOWING)
+    _, info = env.reset(seed=_SEED)
     action = np.array(info["stop_ids"][:1], dtype=np.int64)
     terminated = truncated = False
     total = 0.0
@@ -275,7 +275,7 @@ def _check_repeats(env: Environment, actions: list[TokenIds]) -> None:
 
 def _steps(env: Environment, actions: list[TokenIds]) -> list[Seen]:
     """The results of each step, until the episode ends."""
-    _, info = env.reset(seed=_SEED, options=FOLLOWING)
+    _, info = env.reset(seed=_SEED)
     seen: list[Seen] = []
     for action in actions:
         ids, reward, terminated, truncated, info = env.step(action[: info["tokens_left"]])

@@ -14,7 +14,6 @@ from gymnast.errors import InfrastructureError, NoSolution
 from gymnast.threads import run_blocking
 from gymnast.types import Message
 
-FOLLOWING = {"branches": True}  # options of `reset`: a program may open further contexts
 _ROWS = 3  # that are drawn, with a seed each
 
 
@@ -76,7 +75,7 @@ def _check_reward(
 
 
 async def _idle(env: Environment, row: int) -> Played:
-    await env.areset(seed=row, options=FOLLOWING)
+    await env.areset(seed=row)
     outcomes: list[Outcome] = []
     while not outcomes or not (outcomes[-1].terminated or outcomes[-1].truncated):
         outcomes.append(await env.act(Message(role="assistant", content="")))
@@ -87,7 +86,7 @@ async def _idle(env: Environment, row: int) -> Played:
 
 async def _solved(env: Environment, row: int) -> Played | None:
     """Play one episode; None where its row has no solution."""
-    await env.areset(seed=row, options=FOLLOWING)
+    await env.areset(seed=row)
     try:
         return _played(row, await solve_episode(env))
     except NoSolution:

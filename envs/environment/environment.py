@@ -330,7 +330,7 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
             limits = runner.limit("max_tokens"), self.context_length
             self._contexts = TokenContexts(self.renderer, *limits)
         if runner.has_requests:
-            runner.state.follows_branches = bool(options.get("branches", False))
+            runner.state.follows_branches = bool(options.get("branches", runner.follows_branches))
             placed = await requests.first(runner, self._contexts)
             return placed.ids, placed.info
         if self._contexts is None:

@@ -57,6 +57,8 @@ class EpisodeRunner(HookCalls):
         running: Whether a turn may be taken.
         agent: Says messages for hooks that ask the agent who plays; None: nobody does.
         stand_in: Says them where nobody does, for `check_env`.
+        follows_branches: Whether who plays follows a program into further contexts where `reset`
+            is not told, for `check_env`.
 
     Args:
         hooks: The environment, whose hooks and tools are called.
@@ -87,6 +89,7 @@ class EpisodeRunner(HookCalls):
             own_call_tool=self._own_call_tool,
             thread=self._thread,
         )
+        self.follows_branches = False
         self._encode = encode
         self._needs_cleanup = False
         self.forget()
@@ -271,7 +274,8 @@ class EpisodeRunner(HookCalls):
         state = self.state
         extra: Info = {}
         with state.settling(self.boxes):
-            await self.stop_program()
+            with state.timings.measure("cleanup"):
+                await self.stop_program()
             scored, extra = await self._score()
             reward += scored
         if state.failure is not None:
@@ -320,8 +324,7 @@ class EpisodeRunner(HookCalls):
         """
         runs, self.state.program_runs = self.state.program_runs, False
         if runs:
-            with self.state.timings.measure("stop"):
-                await self.hook("stop_program")
+            await self.hook("stop_program")
 
     # ---- cleaning up ----
 
