@@ -215,7 +215,8 @@ def _check_garbage(env: Environment, actions: list[TokenIds]) -> list[_End]:
         _check_step(reward, terminated, truncated, info)
         total += reward
         lengths[branch] += len(action)
-        left, following = info["tokens_left"], info.get("branch", branch)
+        left: int = info["tokens_left"]
+        following: int = info.get("branch", branch)
         length = lengths.get(following, len(info.get("prompt_ids", ()))) + len(observation)
         lengths[following] = length
         assert env.context_length is None or length <= env.context_length, (

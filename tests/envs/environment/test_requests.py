@@ -78,7 +78,7 @@ class Script(Environment):
 class AsyncScript(Script):
     """The same with hooks that are awaited; a number is how many seconds it does not answer."""
 
-    async def next_request(self, message: Any, cut: bool) -> Any:  # type: ignore[override]
+    async def next_request(self, message: Any, cut: bool) -> Any:
         asked = super().next_request(message, cut)
         if isinstance(asked, float):
             await asyncio.sleep(asked)
@@ -113,7 +113,7 @@ def test_requests_are_observations_until_the_program_ends(
     assert (len(ids), reward, terminated, truncated) == (0, 1.0, True, False)
     assert info["stop_reason"] == StopReason.environment
     assert env.messages == [user("One?"), says("1"), user("Two?"), says("2")]
-    assert env.heard == [(None, False), ("1", False), ("2", False)]  # type: ignore[attr-defined]
+    assert env.heard == [(None, False), ("1", False), ("2", False)]
     assert env.log == ["reward", "cleanup"]  # it ended by itself
 
 
@@ -186,7 +186,7 @@ def test_turns_are_scored_before_the_program_hears_of_them(renderer: Renderer, s
 
         def turn_reward(self, turn: Any) -> float:
             assert len(self.heard) == turn.index + 1
-            return 10.0 ** (turn.index + 1)
+            return float(10 ** (turn.index + 1))
 
         def text_rewards(self, turn: Any) -> Any:
             return [(1, 0.5)]
