@@ -206,17 +206,16 @@ def _random_actions(env: Environment) -> list[TokenIds]:
 def _check_garbage(env: Environment, actions: list[TokenIds]) -> list[_End]:
     """Random tokens never make `step` raise, and appended tokens stay within the limits."""
     prompt, info = env.reset(seed=_SEED)
-    lengths, total = {0: len(prompt)}, 0.0  # by context
+    lengths, branch, total = {0: len(prompt)}, 0, 0.0  # lengths by context
     for action in actions:
-        before, branch = info["tokens_left"], info.get("branch", 0)
+        before = info["tokens_left"]
         action = action[:before]
         observation, reward, terminated, truncated, info = env.step(action)
         _check_observation(env, observation, "step")
         _check_step(reward, terminated, truncated, info)
         total += reward
         lengths[branch] += len(action)
-        left: int = info["tokens_left"]
-        following: int = info.get("branch", branch)
+        left, following = info["tokens_left"], int(info.get("branch", branch))
         length = lengths.get(following, len(info.get("prompt_ids", ()))) + len(observation)
         lengths[following] = length
         assert env.context_length is None or length <= env.context_length, (
@@ -226,6 +225,7 @@ def _check_garbage(env: Environment, actions: list[TokenIds]) -> list[_End]:
             f"tokens_left went from {before} to {left} with {len(action)} sampled and "
             f"{len(observation)} appended tokens"
         )
+        branch = following
         _check_json(env.messages, "messages")
         if terminated or truncated:
             return [_End(total, info)]
