@@ -89,7 +89,8 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
     and where `step` opens that context, `prompt_ids`, which begin it. That of `step` also has
     `tool_calls`, `errors` and `stop_reason`, and where `text_rewards` paid something, its pairs and
     `token_rewards` (what is paid at each token of the action); that of the last step `metrics`,
-    `reward_parts` (if `reward` returned several), `no_reward` (True if it returned None) and, for
+    `unreceived` (turns whose message nobody has read, if any), `reward_parts` (if `reward` returned
+    several), `no_reward` (True if it returned None) and, for
     `StopReason.error`, `failure`.
     """
 
@@ -357,8 +358,8 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
         """What every info says about tokens; new objects each time."""
         if self._contexts is None:
             return {"stop_ids": [], "tokens_left": UNLIMITED}
-        context = self._contexts.current
-        return {"stop_ids": list(context.renderer.stop_ids), "tokens_left": context.tokens_left}
+        renderer = self._contexts.current.renderer
+        return {"stop_ids": list(renderer.stop_ids), "tokens_left": self._contexts.tokens_left}
 
 
 def require_renderer(environment: Environment) -> Renderer:

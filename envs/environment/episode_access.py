@@ -3,7 +3,7 @@
 What it overrides is in `hooks.py`; what it finds of boxes in `boxes/access.py`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gymnast.envs.records.episode import Episode
@@ -12,6 +12,7 @@ from gymnast.types import Message
 
 if TYPE_CHECKING:
     from gymnast.envs.environment.episode_runner import EpisodeRunner
+    from gymnast.envs.environment.tokens.contexts import TokenContexts
 
 
 class EpisodeAccess:
@@ -24,6 +25,7 @@ class EpisodeAccess:
 
     parallel_requests: bool
     _episode_runner: "EpisodeRunner"
+    _contexts: "TokenContexts | None"
 
     @property
     def episode(self) -> Episode:
@@ -102,6 +104,22 @@ class EpisodeAccess:
                 'or pass reset(options={"agent": ...}) an async function'
             )
         return {**await agent(list(messages), list(tools))}  # type: ignore[typeddict-item]
+
+    @property
+    def tokens_of_turn(self) -> tuple[int, int]:
+        """How many tokens stood before the last action, and how many it has; 0 in messages."""
+        if self._contexts is None:
+            return 0, 0
+        context = self._contexts.current
+        return len(context.ids) - context.last_action, context.last_action
+
+    def note_unreceived(self, turns: Iterable[int]) -> None:
+        """Note turns whose message nobody has read, so that they are not trained on.
+
+        Args:
+            turns: Their numbers, from 0 on.
+        """
+        self._episode_runner.state.unreceived.update(turns)
 
     def end_episode(self, *, truncated: bool = False) -> None:
         """End the episode after this turn, with `StopReason.environment`.

@@ -286,6 +286,8 @@ class EpisodeRunner(HookCalls):
         given_up = self._thread.abandoned - state.abandoned_before
         counts = state.counts(abandoned=given_up, boxed=self.boxes.has_box)
         extra["metrics"] = counts | extra.get("metrics", {})
+        if state.unreceived:
+            extra["unreceived"] = sorted(state.unreceived)
         self.running = False
         with state.timings.measure("cleanup"):
             await self.clean_up()

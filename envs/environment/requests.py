@@ -257,6 +257,8 @@ def _place(runner: EpisodeRunner, contexts: TokenContexts | None, request: NextR
         TemplateError: The chat template refuses it; nothing changes.
     """
     state, messages, ids = runner.state, list(request.messages), list[int]()
+    if contexts is not None:
+        contexts.wanted = request.max_tokens
     if request.branch is not None:
         if contexts is not None:
             with state.timings.measure("render"):

@@ -37,6 +37,7 @@ class EpisodeState:
         broke_box: Whether the policy broke its box.
         unusable: Whether a scoring hook failed on a file or a text of the policy's.
         paid: The rewards of its turns so far.
+        unreceived: The turns whose message nobody has read.
         stop_reason: Why it ended; None while it runs.
         abandoned_before: How many threads had been given up when it began.
         other_prompts: Those of the contexts after the first, which requests opened.
@@ -60,6 +61,7 @@ class EpisodeState:
     broke_box: bool = False
     unusable: bool = False
     paid: float = 0.0
+    unreceived: set[int] = field(default_factory=set)
     stop_reason: StopReason | None = None
     abandoned_before: int = 0
     other_prompts: list[tuple[Message, ...]] = field(default_factory=list)

@@ -23,6 +23,7 @@ class NextRequest:
             those that it has.
         plain: Whether a new context is plain text, without a chat template: the content of the
             prompt's one message.
+        max_tokens: How many tokens whoever asks wants at most; None: it does not say.
         refuse: Tells whoever asked, in a sentence, that the request does not fit.
     """
 
@@ -30,4 +31,5 @@ class NextRequest:
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] = ()
     plain: bool = False
+    max_tokens: int | None = None
     refuse: Callable[[str], None] = field(default=_nobody, compare=False)

@@ -159,12 +159,14 @@ class TokenContext:
         tools: The schemas of the offered tools.
         ids: The prompt, actions and observations, of shape [T]; -1 for what is no token id.
         budget: The limits on how many there may be.
+        last_action: How many tokens the last action had.
     """
 
     renderer: ContextRenderer
     tools: Schemas
     ids: "array[int]" = field(default_factory=lambda: array("i"))
     budget: TokenBudget = field(default_factory=lambda: TokenBudget(0))
+    last_action: int = 0
 
     def begin(
         self, messages: Sequence[Message], max_tokens: int | None, context_length: int | None
@@ -216,7 +218,7 @@ class TokenContext:
 
     def read(self, action: list[int]) -> Message:
         """Append an action, of shape [A], and parse the message in it."""
-        renderer = self.renderer
+        renderer, self.last_action = self.renderer, len(action)
         message = renderer.parse(action, context_ids=self.ids, tools=self.tools or None)
         self.ids.extend(_compact(action))
         if any(call.error is not None for call in message["tool_calls"]):

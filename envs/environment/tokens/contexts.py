@@ -24,6 +24,7 @@ class TokenContexts:
         context_length: Limit on all tokens of each context; None: no limit.
         opened: The contexts.
         branch: The number of the current one.
+        wanted: How many tokens the next action may have for whoever asked; None: any number.
     """
 
     renderer: Renderer
@@ -31,11 +32,18 @@ class TokenContexts:
     context_length: int | None = None
     opened: list[TokenContext] = field(default_factory=list)
     branch: int = 0
+    wanted: int | None = None
 
     @property
     def current(self) -> TokenContext:
         """The context in which the next action is sampled."""
         return self.opened[self.branch]
+
+    @property
+    def tokens_left(self) -> int:
+        """How many tokens may be sampled next."""
+        left = self.current.tokens_left
+        return left if self.wanted is None else min(left, self.wanted)
 
     @property
     def is_spent(self) -> bool:

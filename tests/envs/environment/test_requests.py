@@ -560,3 +560,41 @@ def test_ids_are_arrays(renderer: Renderer, say: Say) -> None:
     ids, _ = env.reset(options={"row": {"asks": [opens("One?"), opens("Two?")]}, "branches": True})
     assert ids.dtype == np.int64
     assert env.step(say("1"))[0].dtype == np.int64
+
+
+def test_a_request_caps_the_action_that_answers_it(renderer: Renderer, encode: Say) -> None:
+    env = Script(renderer, max_tokens=100)
+    _, info = env.reset(options={"row": {"asks": [opens("Hi", max_tokens=7), extends(0, "More")]}})
+    assert info["tokens_left"] == 7
+    *_, info = env.step(np.array(encode("Hello<|im_end|>")))
+    assert 7 < info["tokens_left"] < 100
+
+
+def test_a_turn_says_how_many_tokens_it_has_and_how_many_came_before(
+    renderer: Renderer, encode: Say
+) -> None:
+    found = []
+
+    class Counting(Script):
+        def next_request(self, message: Any, cut: bool) -> Any:
+            if message is not None:
+                found.append(self.tokens_of_turn)
+            return super().next_request(message, cut)
+
+    env, action = Counting(renderer), encode("Hello<|im_end|>")
+    prompt, _ = env.reset(options={"row": {"asks": [opens("Hi")]}})
+    env.step(np.array(action))
+    assert found == [(len(prompt), len(action))]
+
+
+def test_turns_that_nobody_has_read_are_named_at_the_end(renderer: Renderer, encode: Say) -> None:
+    class Deaf(Script):
+        def stop_program(self) -> None:
+            self.note_unreceived([1])
+
+    env = Deaf(renderer, max_turns=2)
+    env.reset(options={"row": {"asks": [opens("Hi"), extends(0, "More"), extends(0, "More")]}})
+    *_, info = env.step(np.array(encode("Hello<|im_end|>")))
+    assert "unreceived" not in info
+    *_, info = env.step(np.array(encode("Hello<|im_end|>")))
+    assert info["unreceived"] == [1]
