@@ -87,7 +87,8 @@ ROOMS = {
         "sandboxes.contract"
     ),
     "envs.programs.dialects": "",
-    "envs.programs.serving": "envs.programs.dialects",
+    "envs.programs.dialects.responses": "envs.programs.dialects",
+    "envs.programs.serving": "envs.programs.dialects envs.programs.dialects.responses",
     "agents.models": "",
     "agents.loading": "agents.models",
     "agents.caches": "agents.models",

@@ -14,9 +14,15 @@ from gymnast.envs.programs.dialects.dialect import (
     new_id,
 )
 from gymnast.envs.programs.dialects.errors import openai_error
-from gymnast.envs.programs.dialects.requests import Answer, Refused, Request
+from gymnast.envs.programs.dialects.requests import Answer, Request
 from gymnast.envs.programs.dialects.telling import Told, told, written_arguments
-from gymnast.envs.programs.dialects.tools import ONE_BY_ONE, check_names, functions, offered, schema
+from gymnast.envs.programs.dialects.tools import (
+    check_names,
+    check_parallel,
+    functions,
+    offered,
+    schema,
+)
 from gymnast.envs.programs.dialects.values import (
     flag,
     optional_count,
@@ -67,9 +73,7 @@ def read(body: Mapping[str, Any]) -> Asked:
     unused = PARAMETERS.read(body)
     old = bool(body.get("functions"))
     tools = _tools(body)
-    if tools and body.get("parallel_tool_calls") is False:
-        raise Refused(f"parallel_tool_calls: {ONE_BY_ONE}.", param="parallel_tool_calls")
-    flag(body.get("parallel_tool_calls"), "parallel_tool_calls")
+    check_parallel(body.get("parallel_tool_calls"), tools, "parallel_tool_calls")
     if any(tool.get("strict") for tool in _functions_of(body)):
         unused = (*unused, "strict")
     limits = [

@@ -5,6 +5,7 @@ from typing import Any
 
 from gymnast.envs.programs.dialects.requests import Refused
 from gymnast.envs.programs.dialects.values import (
+    flag,
     mapping,
     name,
     optional_mapping,
@@ -74,6 +75,16 @@ def functions(value: Any, param: str = "tools") -> list[dict[str, Any]]:
         read.append(schema(tool.get("function"), f"{here}.function"))
     check_names(read, param)
     return read
+
+
+def check_parallel(value: Any, tools: Sequence[Any], param: str) -> None:
+    """Refuse that calls are made one at a time, unless there are no tools.
+
+    Raises:
+        Refused: It asks for that, or is no boolean.
+    """
+    if value is not None and not flag(value, param) and tools:
+        raise Refused(f"{param}: {ONE_BY_ONE}.", param=param)
 
 
 def offered(tools: list[dict[str, Any]], choice: Any, param: str) -> list[dict[str, Any]]:

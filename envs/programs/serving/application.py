@@ -6,9 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from gymnast.envs.programs.dialects.chat import CHAT
+from gymnast.envs.programs.dialects.completions import COMPLETIONS
 from gymnast.envs.programs.dialects.dialect import Asked, Dialect, dumped
 from gymnast.envs.programs.dialects.errors import anthropic_error, openai_error
+from gymnast.envs.programs.dialects.messages import MESSAGES
 from gymnast.envs.programs.dialects.requests import Refused
+from gymnast.envs.programs.dialects.responses.dialect import RESPONSES
 from gymnast.envs.programs.dialects.values import read_json
 from gymnast.envs.programs.serving.client import Exchange
 from gymnast.envs.programs.serving.lines import Line
@@ -16,7 +19,12 @@ from gymnast.envs.programs.serving.lines import Line
 BODY_LIMIT_BYTES = 32 * 1024 * 1024
 BODY_TIMEOUT_S = 60.0
 
-DIALECTS: Mapping[str, Dialect] = {"/v1/chat/completions": CHAT}
+DIALECTS: Mapping[str, Dialect] = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": COMPLETIONS,
+    "/v1/messages": MESSAGES,
+    "/v1/responses": RESPONSES,
+}
 """The dialect of each path that is posted to."""
 
 _MODEL = {

@@ -9,6 +9,7 @@ other side has acknowledged count as read, which a reset takes back.
 import array
 import asyncio
 import contextlib
+import socket
 import sys
 from enum import Enum
 from typing import Any
@@ -72,6 +73,15 @@ class Exchange:
         """Note that the client goes on after the answer."""
         if self.state is State.sent:
             self.state = State.read
+
+    def end_of_input(self) -> None:
+        """Note that the client has ended its side in order: nothing more can be read later."""
+        if self.state is State.sent:
+            broken = self._transport.get_extra_info("socket").getsockopt(
+                socket.SOL_SOCKET, socket.SO_ERROR
+            )
+            is_read = not broken and unread_bytes(self._transport) == 0
+            self.state = State.read if is_read else State.lost
 
     def end(self, error: Exception | None) -> None:
         """Note that the connection has ended.

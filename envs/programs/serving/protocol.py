@@ -5,6 +5,7 @@ This imports uvicorn, which the extra `programs` installs; `endpoint.py` imports
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -44,7 +45,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Begin; a client that says nothing is not waited for."""
         self._raw = transport
-        super().connection_made(_Lingering(transport, self.loop))
+        super().connection_made(_Lingering(transport, self.loop, self._broken))
         self._deadline = self.loop.call_later(HEADER_TIMEOUT_S, self._too_slow)
 
     def data_received(self, data: bytes) -> None:
@@ -73,6 +74,11 @@ class Connection(HttpToolsProtocol):
         self._stop_clock()
         super().on_headers_complete()
 
+    def eof_received(self) -> None:
+        """The client sends no more; answers that it has not taken by now are lost."""
+        for each in self.exchanges:
+            each.end_of_input()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has ended the connection, or broken it off."""
         self._stop_clock()
@@ -84,6 +90,10 @@ class Connection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """End, since the server does; nobody's reading is waited for."""
         self._raw.close()
+
+    def _broken(self, error: Exception) -> None:
+        for each in self.exchanges:
+            each.end(error)
 
     def _too_slow(self) -> None:
         self._deadline = None
@@ -110,8 +120,13 @@ class _Lingering:
     nobody would know whether the answer was read.
     """
 
-    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport, self._loop = transport, loop
+    def __init__(
+        self,
+        transport: Any,
+        loop: asyncio.AbstractEventLoop,
+        broken: Callable[[Exception], None],
+    ) -> None:
+        self._transport, self._loop, self._broken = transport, loop, broken
         self._ends = False
 
     def __getattr__(self, name: str) -> Any:
@@ -131,7 +146,8 @@ class _Lingering:
         try:
             self._transport.write_eof()
             self._transport.resume_reading()
-        except (OSError, RuntimeError):
+        except OSError as error:  # the client has reset it, which asyncio has not noticed yet
+            self._broken(error)
             self._transport.close()
             return
         self._loop.call_later(LINGER_S, self._transport.close)
