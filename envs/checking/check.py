@@ -221,7 +221,8 @@ def _check_garbage(env: Environment, actions: list[TokenIds]) -> list[_End]:
         assert env.context_length is None or length <= env.context_length, (
             f"{length} tokens exceed context_length={env.context_length}"
         )
-        assert following != branch or left == max(0, before - len(action) - len(observation)), (
+        expected = max(0, before - len(action) - len(observation))
+        assert has_requests(type(env)) or left == expected, (
             f"tokens_left went from {before} to {left} with {len(action)} sampled and "
             f"{len(observation)} appended tokens"
         )

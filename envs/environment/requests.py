@@ -20,7 +20,7 @@ from gymnast.envs.environment.episode_runner import EpisodeRunner
 from gymnast.envs.environment.rows import own_messages, with_system_prompt
 from gymnast.envs.environment.state import EpisodeState
 from gymnast.envs.environment.tokens.contexts import TokenContexts
-from gymnast.envs.environment.user_code import Blame, checked_messages
+from gymnast.envs.environment.user_code import checked_request
 from gymnast.envs.records.endings import first_reason
 from gymnast.envs.records.episode import CallRecord, Info, Outcome, ToolError, Turn
 from gymnast.envs.records.messages import json_message, parse_tool_calls, text_of
@@ -208,31 +208,7 @@ async def _next_request(
         asked = await within(runner.hook("next_request", message, cut), left_s)
     if asked is None:
         return None
-    return _checked(asked, len(runner.state.offered), runner.blame("next_request"))
-
-
-def _checked(value: Any, contexts: int, blame: Blame) -> NextRequest:
-    """The value of `next_request`, its messages as new ones.
-
-    Raises:
-        UserCodeError: It is no request, of an unknown context, or speaks for the policy in one.
-    """
-    if not isinstance(value, NextRequest):
-        raise blame.error(f"returned {value!r:.200}; it must return a NextRequest, or None")
-    if value.branch is not None and value.branch not in range(contexts):
-        raise blame.error(
-            f"returned a request of context {value.branch!r}, but the episode has {contexts}; "
-            "branch=None opens one"
-        )
-    messages = list(value.messages)
-    if messages or value.branch is None:
-        messages = checked_messages(messages, blame)
-    if value.branch is not None and any(said["role"] == "assistant" for said in messages):
-        raise blame.error(
-            "returned a request that appends an assistant's message to a context, where only the "
-            "policy speaks; branch=None opens one with this history"
-        )
-    return replace(value, messages=messages, tools=[dict(tool) for tool in value.tools])
+    return checked_request(asked, len(runner.state.offered), runner.blame("next_request"))
 
 
 def _limit(

@@ -11,13 +11,14 @@ import math
 import reprlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.state import EpisodeState
 from gymnast.envs.records.episode import Episode, Turn
 from gymnast.envs.records.messages import read_messages
+from gymnast.envs.records.next_request import NextRequest
 from gymnast.envs.records.score import Score
 from gymnast.envs.tools import bugs
 from gymnast.envs.tools.running import call_user_code
@@ -219,6 +220,30 @@ def checked_response(value: Any, blame: Blame) -> tuple[list[Message], Any]:
                 "assistant, and tools answer calls, so write {'role': 'user', 'content': '...'}"
             )
     return messages, tools
+
+
+def checked_request(value: Any, contexts: int, blame: Blame) -> NextRequest:
+    """The value of `next_request`, its messages as new ones.
+
+    Raises:
+        UserCodeError: It is no request, of an unknown context, or speaks for the policy in one.
+    """
+    if not isinstance(value, NextRequest):
+        raise blame.error(f"returned {value!r:.200}; it must return a NextRequest, or None")
+    if value.branch is not None and value.branch not in range(contexts):
+        raise blame.error(
+            f"returned a request of context {value.branch!r}, but the episode has {contexts}; "
+            "branch=None opens one"
+        )
+    messages = list(value.messages)
+    if messages or value.branch is None:
+        messages = checked_messages(messages, blame)
+    if value.branch is not None and any(said["role"] == "assistant" for said in messages):
+        raise blame.error(
+            "returned a request that appends an assistant's message to a context, where only the "
+            "policy speaks; branch=None opens one with this history"
+        )
+    return replace(value, messages=messages, tools=[dict(tool) for tool in value.tools])
 
 
 class HookCalls:
