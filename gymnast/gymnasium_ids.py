@@ -15,6 +15,7 @@ ENVIRONMENTS = {
     "gymnast/Arithmetic-v0": "gymnast.envs.builtin.arithmetic:Arithmetic",
     "gymnast/Code-v0": "gymnast.envs.builtin.code.environment:Code",
     "gymnast/Container-v0": "gymnast.envs.builtin.container:Container",
+    "gymnast/Harbor-v0": "gymnast.envs.builtin.harbor.environment:Harbor",
     "gymnast/Python-v0": "gymnast.envs.builtin.python:Python",
     "gymnast/SQL-v0": "gymnast.envs.builtin.sql.environment:SQL",
     "gymnast/Search-v0": "gymnast.envs.builtin.search.environment:Search",

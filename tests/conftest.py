@@ -23,6 +23,7 @@ pytest_plugins = [
     "endpoint_fixtures",
     "engine_fixtures",
     "game_fixtures",
+    "harbor_fixtures",
     "mcp_fixtures",
     "openenv_fixtures",
     "pool_fixtures",

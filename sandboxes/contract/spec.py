@@ -15,7 +15,20 @@ from gymnast.sandboxes.contract.packages import check_packages
 Verdict = Literal["ok", "nonzero", "timeout", "oom", "output_limit", "dead"]
 
 Network = Literal["none", "endpoint", "full"]
-Root = Literal["read_only", "writable"]
+Root = Literal["read_only", "writable", "image"]
+
+# What `capabilities` may name: what package managers and services need as root of their container,
+# and what gives no power over anything outside of it.
+CAPABILITIES = (
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "NET_BIND_SERVICE",
+    "SETGID",
+    "SETUID",
+)
 
 MIB = 1 << 20
 
@@ -49,8 +62,13 @@ class SandboxSpec:
             of these and of the next two gives away. A backend refuses what it cannot do.
         endpoint: With network "endpoint": "127.0.0.1:PORT", from port 1024 on. Code in the box
             finds it at the same address.
-        root: "read_only"; "writable": the image's files can be changed, as far as its user may.
-        user: None: a user of the box's own. "root", or numbers as in "1000" or "1000:1000".
+        root: "read_only"; "writable": the image's files can be changed, as far as its user may;
+            "image": likewise, and nothing of the image is covered or replaced: its /tmp, its
+            working folder, in which code runs, and its variables are those of the box.
+            `disk_bytes` is then the size of each single file.
+        user: None: a user of the box's own, or with root "image" that of the image. "root", or
+            numbers as in "1000" or "1000:1000".
+        capabilities: Capabilities of a user "root", of those in `CAPABILITIES`.
 
     Raises:
         UsageError: A value breaks its rule.
@@ -72,6 +90,7 @@ class SandboxSpec:
     endpoint: str | None = None
     root: Root = "read_only"
     user: str | None = None
+    capabilities: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, least in _LEAST_BYTES.items():
@@ -97,6 +116,17 @@ class SandboxSpec:
             raise UsageError(
                 f"user is {self.user!r}; it must be 'root' or numbers as in '1000' or '1000:1000'"
             )
+
+        self._check_capabilities()
+
+    def _check_capabilities(self) -> None:
+        named = self.capabilities
+        if isinstance(named, str) or not all(name in CAPABILITIES for name in named):
+            raise UsageError(
+                f"capabilities is {named!r}; it must be a list of names of these: "
+                f"{', '.join(CAPABILITIES)}"
+            )
+        object.__setattr__(self, "capabilities", tuple(sorted(set(named))))
 
     def _check_endpoint(self) -> None:
         if (self.network == "endpoint") is not (self.endpoint is not None):

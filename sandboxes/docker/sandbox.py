@@ -31,6 +31,7 @@ from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 DEFAULT_IMAGE = "python:3.12-slim"
 WORK_FOLDER = "/work"
 
+_OWN_ENV = {"HOME": WORK_FOLDER, "LANG": "C.UTF-8", **LOGIN}
 _OWN_PROCESSES = 2  # the worker and the session
 _MORE_THREADS = 64  # the engine's own, while it starts a box
 _FIRST_USERS_GROUP = "1000"  # many images let only this group into their user's home
@@ -70,8 +71,9 @@ class DockerSandbox(WorkerSandbox):
     What a spec can open: `network` "endpoint" (TCP and UDP over the box's own loopback, whose
     buffers no limit counts, and one port there that leads to the host) and "full" (the engine's
     default network); `root` "writable" (on the engine's disk, which `disk_bytes` does not limit;
-    code can then choose to be killed after the worker, as without Landlock);
-    `user`, "root" among them, without capabilities. `docs/isolation.md` says what each gives away.
+    code can then choose to be killed after the worker, as without Landlock) and "image" (with the
+    image's own /tmp and working folder); `user`, "root" among them, without capabilities but those
+    that `capabilities` names. `docs/isolation.md` says what each gives away.
 
     With `python=None` the image needs no Python: a copy of it with the Python that runs Gymnast
     (`python_layer.py`) is made once, some 80 MB on the engine's disk, and used from then on. Its
@@ -147,6 +149,7 @@ def default_image() -> str:
 
 def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
     all_ids = has_all_user_ids(api)
+    of_image = spec.root == "image"
     user_id, group_id = _user(spec, all_ids)
     # With an owner, as the mode is ignored if the image has a folder of that name.
     owner, room = f"uid={user_id},gid={group_id},mode=1777", file_room(spec)
@@ -157,9 +160,9 @@ def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
         cap_drop=["ALL"],
         security_opt=["no-new-privileges:true", f"seccomp={_seccomp_profile(spec.network)}"],
         read_only=spec.root == "read_only",
+        cap_add=list(spec.capabilities) or None,
         tmpfs={
-            WORK_FOLDER: f"{tmpfs},exec",
-            "/tmp": f"{tmpfs},noexec",
+            **({} if of_image else {WORK_FOLDER: f"{tmpfs},exec", "/tmp": f"{tmpfs},noexec"}),
             "/dev/shm": f"{tmpfs},noexec",
             "/dev/pts": _NOTHING,
             "/dev/mqueue": _NOTHING,
@@ -169,8 +172,8 @@ def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
         pids_limit=spec.processes + _OWN_PROCESSES,
         nano_cpus=int(spec.cpus * 1e9),
         oom_score_adj=_OOM_SCORE,
-        ulimits=_ulimits(spec, all_ids and spec.user is None),
-        group_add=[_FIRST_USERS_GROUP],
+        ulimits=_ulimits(spec, all_ids and spec.user is None and not of_image),
+        group_add=None if of_image else [_FIRST_USERS_GROUP],
         log_config=LogConfig(type=LogConfig.types.NONE),  # else a log of all answers grows on disk
         runtime=spec.runtime,
     )
@@ -179,9 +182,9 @@ def _create(api: Any, name: str, image: str, spec: SandboxSpec) -> str:
         name=name,
         entrypoint=command(*(python_command() if spec.python is None else [spec.python])),
         command=[],
-        user=f"{user_id}:{group_id}",
-        working_dir=WORK_FOLDER,
-        environment={"HOME": WORK_FOLDER, "LANG": "C.UTF-8", **LOGIN, **spec.env},
+        user=None if of_image and spec.user is None else f"{user_id}:{group_id}",
+        working_dir=None if of_image else WORK_FOLDER,
+        environment={**({} if of_image else _OWN_ENV), **spec.env},
         labels=owner_labels(),
         stdin_open=True,
         healthcheck={"test": ["NONE"]},
@@ -209,7 +212,7 @@ def _network(spec: SandboxSpec) -> dict[str, Any]:
 
 
 def _ulimits(spec: SandboxSpec, all_ids: bool) -> list[Ulimit]:
-    largest = file_room(spec).largest_file_bytes
+    largest = spec.disk_bytes if spec.root == "image" else file_room(spec).largest_file_bytes
     limits = {"RLIMIT_FSIZE": largest, "RLIMIT_NOFILE": 1024, **LIMITS}
     if all_ids:  # else boxes with the same user would share the count
         limits["RLIMIT_NPROC"] = spec.processes + _OWN_PROCESSES + _MORE_THREADS

@@ -60,7 +60,8 @@ def check_openings(backend: str, spec: SandboxSpec, *, namespaces: bool = True) 
     Raises:
         SandboxUnavailable: It cannot.
     """
-    wanted = [("network", "full"), ("root", "writable"), ("user", spec.user)]
+    wanted: list[tuple[str, object]] = [("network", "full"), ("user", spec.user)]
+    wanted += [("root", "writable"), ("root", "image"), ("capabilities", spec.capabilities or None)]
     wanted += [] if namespaces else [("network", "endpoint")]
     for name, value in wanted:
         if value is not None and getattr(spec, name) == value:

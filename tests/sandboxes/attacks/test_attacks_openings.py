@@ -13,6 +13,7 @@ import pytest
 from attack_fixtures import LIMITS, MIB, SYSCALL, on_every_isolating_backend, tries
 from endpoint_fixtures import Echo
 from gymnast.errors import SandboxUnavailable
+from gymnast.sandboxes.contract.spec import CAPABILITIES
 from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 from sandbox_fixtures import OpenBox
 
@@ -218,6 +219,33 @@ def test_root_of_a_writable_root(opened: Opened) -> None:
     assert all("Error" in found for found in outcome.values()), outcome
     mount = f"{SYSCALL}\nprint(call(165, 0, 0, 0, 0, 0), call(272, 0x10000000), call(101, 16, 1))"
     assert box.python(mount).stdout == "(-1, 1) (-1, 1) (-1, 1)\n"
+
+
+def test_root_with_capabilities(opened: Opened) -> None:
+    """As root with all capabilities that there are: devices, mounts, the worker's memory, limits"""
+    box = opened(root="image", user="root", capabilities=CAPABILITIES)
+    if box is None:
+        return
+    attempts = {
+        "setting": "open('/proc/sys/kernel/hostname', 'w').write('x')",
+        "trigger": "open('/proc/sysrq-trigger', 'w').write('h')",
+        "group": "__import__('os').mkdir('/sys/fs/cgroup/memory/new')",
+        "device": "__import__('os').mknod('/var/disk', 0o60600, 0x800)",
+        "chroot": "__import__('os').chroot('/var')",
+        "network": "__import__('socket').socket(2, 1, 0)",
+        "memory": "open('/proc/1/mem', 'rb').read(1)",
+        "connection": "__import__('os').open('/proc/1/fd/3', 2)",
+        "limits": "__import__('resource').prlimit(1, 7, (3, 3))",
+        "raised": "__import__('resource').setrlimit(7, (1 << 20, 1 << 20))",
+    }
+    outcome = tries(box, attempts)
+    assert all("Error" in found for found in outcome.values()), outcome
+    mount = f"{SYSCALL}\nprint(call(165, 0, 0, 0, 0, 0), call(272, 0x10000000), call(101, 16, 1))"
+    assert box.python(mount).stdout == "(-1, 1) (-1, 1) (-1, 1)\n"
+    box.exec("kill -9 1; kill -STOP 1; kill -TERM 1; kill -9 -1")
+    code = "import os; os.chown('/var', 9, 9); os.setuid(9); os.getuid()"
+    box.python("pass")
+    assert box.python(code).stdout == "9\n"
 
 
 def test_the_worker_of_root(opened: Opened) -> None:

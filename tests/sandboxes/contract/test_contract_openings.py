@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from endpoint_fixtures import Echo
-from gymnast.errors import SandboxUnavailable
+from gymnast.errors import SandboxUnavailable, UsageError
 from gymnast.sandboxes import Sandbox
 from sandbox_fixtures import OpenBox, without_namespaces
 
@@ -78,7 +78,13 @@ def test_what_a_backend_cannot_open_it_refuses(open_box: OpenBox, backend: str) 
         pytest.skip("it can open all of it")
     assert "user is 'root'; " in refusal(open_box, user="root")
     if backend != "local":  # whose code has the user's network and files anyway
-        for opened in ({"network": "full"}, {"root": "writable"}, {"user": "1000"}):
+        for opened in (
+            {"network": "full"},
+            {"root": "writable"},
+            {"root": "image"},
+            {"user": "1000"},
+            {"capabilities": ("CHOWN",)},
+        ):
             name, value = next(iter(opened.items()))
             said = refusal(open_box, **opened)
             assert said.startswith(f"{name} is {value!r}; a "), said
@@ -107,6 +113,25 @@ def test_a_writable_root_is_for_one_container(container: Callable[..., Sandbox])
     assert container(root="writable", user="root").exec("ls /opt/new").exit_code == 2
     assert container(user="root").exec(wrote).exit_code != 0
     assert container(root="writable").exec(wrote).exit_code != 0
+
+
+def test_a_root_of_the_image_covers_and_replaces_nothing(container: Callable[..., Sandbox]) -> None:
+    box = container(root="image", disk_bytes=1 << 20, env={"OWN": "1"})
+    assert box.exec('echo "$(id -u) $PWD $OWN $USER"').stdout == "0 / 1 \n"
+    assert box.exec("df /tmp / | sort -u | wc -l").stdout == "2\n"  # a heading, and one file system
+    script = "printf '#!/bin/sh\\necho ran\\n' >/tmp/run; chmod +x /tmp/run; /tmp/run"
+    assert box.exec(script).stdout == "ran\n"
+    assert box.exec("head -c 2000000 /dev/zero >/var/large").exit_code != 0
+    assert box.exec("head -c 1000000 /dev/zero >/var/large").exit_code == 0
+    assert box.exec("chown 9 /var").exit_code != 0
+
+
+def test_capabilities_are_those_of_the_spec(container: Callable[..., Sandbox]) -> None:
+    box = container(root="writable", user="root", capabilities=["CHOWN"])
+    assert box.exec("chown 9 /var && stat -c %u /var").stdout == "9\n"
+    assert "Error" in box.python("import os; os.setuid(9)").stderr
+    with pytest.raises(UsageError, match=r"SYS_ADMIN.*CHOWN, DAC_OVERRIDE"):
+        container(user="root", capabilities=["SYS_ADMIN"])
 
 
 def test_a_user_is_the_one_of_the_spec(container: Callable[..., Sandbox]) -> None:
