@@ -73,6 +73,8 @@ def shown(kind: Any) -> tuple[str, ...]:
     text = str(kind).replace("double", "float64").replace("float>", "float32>")
     if text.startswith("list<element: list") or text.startswith("list<item: list"):
         return ("list of [start, end",)
+    if "struct<" in text:
+        return ("list of structs",)
     if text.startswith("list<"):
         return (f"list of {text.rpartition(': ')[2].rstrip('>')}",)
     return (text, "JSON text") if text == "string" else (text,)

@@ -29,6 +29,7 @@ from gymnast.trainers.learner.policy.reference import Reference
 from gymnast.trainers.learner.teaching import Teaching, taught
 from gymnast.trainers.learner.update import UpdateSettings, update
 from gymnast.types import Trajectory, VersionSpan
+from model_families import tiny
 from sampled_groups import KeepsGradients, forward_logprobs
 
 CPU = torch.device("cpu")
@@ -306,3 +307,45 @@ def test_experts_are_those_of_each_context() -> None:
     ):
         sampled = index[np.flatnonzero(context.action_mask)]
         assert batch.experts[sampled].unique().tolist() == [number]
+
+
+def small(family: str, scale: float) -> Any:
+    return tiny(family, vocab_size=1024, initializer_range=scale)
+
+
+@pytest.mark.parametrize("family", ["llama", "lfm2"], ids=["packed", "padded"])
+def test_what_is_in_the_loss_beside_rewards_is_that_of_each_context(
+    family: str, accelerator: Accelerator
+) -> None:
+    """With all tokens alike, the contexts of an episode are as good as episodes of their own."""
+    groups = trajectories(drawn_groups(MODEL, shares=True))
+    apart = [[context for t in group for context in alone(t)] for group in groups]
+    teacher = Teacher(small(family, 0.13), estimator="exact")
+    algorithm = make_algorithm(
+        "distillation",
+        teacher=teacher,
+        kl=Kl(0.2, place="loss"),
+        entropy_bonus=0.1,
+        importance_level="sequence",
+        importance_cap=1.5,
+    )
+    found = []
+    for each in (groups, apart):
+        model = small(family, 0.1)
+        optimizer = KeepsGradients(model.parameters(), learning_rate=0.1)
+        metrics = update(
+            Policy(model),
+            optimizer,
+            each,
+            UpdateSettings(algorithm, math.inf, 120),
+            accelerator,
+            Reference(small(family, 0.12)),
+            Teaching.of(teacher, model, teacher.model, temperature=1.0),
+        ).metrics
+        found.append((metrics, optimizer.gradients))
+    (ours, gradients), (theirs, others) = found
+    for name in ("loss", "kl", "entropy", "teacher/kl", "engine/capped", "tokens/trained"):
+        assert ours[name] == pytest.approx(theirs[name], rel=1e-3), name
+    assert ours["episodes/with_gradient"] == 5 and 0 < ours["engine/capped"] < 1
+    for mine, other in zip(gradients, others, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-5)

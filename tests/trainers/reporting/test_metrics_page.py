@@ -14,7 +14,7 @@ from gymnast.agents.loading.tiny import tiny_model
 from gymnast.agents.vllm.server import Server, open_session
 from gymnast.agents.vllm.servers import Servers
 from gymnast.agents.vllm.versions import KnownWeights, probe
-from gymnast.envs import Environment, Mixture, Renderer, Score, rubrics, tool
+from gymnast.envs import Environment, Mixture, NextRequest, Renderer, Score, rubrics, tool
 from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import Kl, Reward, Teacher, Trainer, make_algorithm
 from gymnast.types import Completion, Sampling
@@ -73,6 +73,21 @@ class Judged(Shop):
     """The same with a rubric as its reward."""
 
     reward = rubrics.all_of(said=Counts())
+
+
+class Asks(Environment):
+    """A program that has the loop, and asks in a context of its own each time."""
+
+    def setup(self, row: Any) -> None:
+        self.left = 2
+
+    def next_request(self, message: Any, cut: bool) -> NextRequest | None:
+        self.left -= 1
+        prompt = [{"role": "user", "content": f"{self.left} more."}]
+        return None if self.left < 0 else NextRequest(None, prompt)  # type: ignore[arg-type]
+
+    def reward(self, episode: Any) -> float:
+        return float(len(episode.answer) % 3)
 
 
 def first_calls_a_tool(trainer: Trainer, calls: list[list[int]]) -> None:
@@ -146,7 +161,7 @@ def written(
     ahead = Trainer(
         tiny_model(),
         tokenizer,
-        lambda: Shop(Renderer(tokenizer), sandbox="local"),
+        lambda: Asks(Renderer(tokenizer)),
         [{"prompt": "Go."}],
         agent={"backend": "transformers", "device": "cpu"},
         max_staleness=1,

@@ -442,6 +442,7 @@ def test_reasons_are_counted_separately(make_env: Making, script: list[list[int]
         "episodes/left_out/deadline": 1,
         "episodes/left_out/infrastructure": 1,
         "episodes/left_out/user_code": 1,
+        "episodes/left_out/no_request": 0,
         "episodes/left_out/reward": 0,
         "episodes/left_out/no_reward": 0,
         "episodes/left_out/stale": 0,
