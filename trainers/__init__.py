@@ -28,7 +28,7 @@ from gymnast.trainers.rollouts.one_episode import rollout
 from gymnast.trainers.rollouts.rewards import Reward
 from gymnast.trainers.rollouts.schedule import Group
 from gymnast.trainers.rollouts.settings import DynamicSampling
-from gymnast.trainers.saving.rollout_files import SavedTrajectory
+from gymnast.trainers.saving.rollout_files import SavedBranch, SavedTrajectory
 from gymnast.trainers.saving.saved_runs import load_rollouts
 from gymnast.trainers.trainer import Trainer
 
@@ -46,6 +46,7 @@ __all__ = [
     "Reward",
     "RewardBatch",
     "Rollouts",
+    "SavedBranch",
     "SavedTrajectory",
     "Teacher",
     "Trainer",

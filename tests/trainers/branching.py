@@ -23,10 +23,11 @@ class Branching(gymnasium.Env[Any, Any]):
 
     Args:
         order: The context of each action, numbered as they begin.
+        unreceived: The turns that the last info names so.
     """
 
-    def __init__(self, order: Sequence[int]) -> None:
-        self.order = numbered(order)
+    def __init__(self, order: Sequence[int], unreceived: Sequence[int] = ()) -> None:
+        self.order, self.unreceived = numbered(order), unreceived
         self.observation_space = self.action_space = Ids(gymnasium.spaces.Discrete(2**30))
         self.given = self.sampled = 0
 
@@ -40,7 +41,8 @@ class Branching(gymnasium.Env[Any, Any]):
         self.contexts[self.order[self.taken]] += [(int(token), 1) for token in action]
         self.taken += 1
         if self.taken == len(self.order):
-            return self._given(self.order[-1], 1), float(self.taken), True, False, {}
+            info = {"unreceived": self.unreceived} if self.unreceived else {}
+            return self._given(self.order[-1], 1), float(self.taken), True, False, info
         branch = self.order[self.taken]
         info = self._info(branch)
         if branch < len(self.contexts):

@@ -154,6 +154,7 @@ async def _in_tokens(
         record.follow(observation, info, over=terminated or truncated)
         del action_ids, observation
         record.keep(info, clock() - before)
+    record.leave_out(info.get("unreceived", ()))
     if "failure" in info:
         why = visible_line(info["failure"])
         logger.warning("the infrastructure of an environment broke: %s", why)

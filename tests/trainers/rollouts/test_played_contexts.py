@@ -96,6 +96,29 @@ def test_an_episode_is_read_from_a_file_and_a_pickle_as_it_was(
         assert values is None or len(values) == len(context.ids)
 
 
+@settings(deadline=None)
+@given(contexts_of_actions, st.sets(st.integers(0, 11)))
+def test_what_nobody_has_read_is_not_learned_from(order: list[int], turns: set[int]) -> None:
+    unread = sorted(turn for turn in turns if turn < len(order))
+    whole = play(Branching(order), Counting())
+    episode = play(Branching(order, unread), Counting())
+    assert [c.ids for c in episode.contexts] == [c.ids for c in whole.contexts]
+    assert episode.all_turn_rewards == whole.all_turn_rewards and episode.order == whole.order
+    spans = whole.in_time([c.turns for c in whole.contexts])
+    left = episode.in_time([c.turns for c in episode.contexts])
+    for turn, (was, now) in enumerate(zip(spans, left, strict=True)):
+        assert now == ((was.end, was.end) if turn in unread else was)
+    for context in episode.contexts:
+        sampled = {t for start, end in context.turns for t in range(start, end)}
+        assert sampled == set(np.flatnonzero(context.action_mask).tolist())
+        assert all((p != 0) == (t in sampled) for t, p in enumerate(context.logprobs))
+
+
+def test_a_turn_that_nobody_can_have_read_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"info\['unreceived'\] has turn 2, .* has 2"):
+        play(Branching([0, 1], [2]), Counting())
+
+
 def test_an_episode_with_one_context_has_neither_branches_nor_an_order() -> None:
     episode = play(Branching([0, 0]), Counting())
     assert episode.branches == () == episode.order

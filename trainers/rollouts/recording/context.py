@@ -80,6 +80,18 @@ class ContextRecord:
             self.divided[len(self.turn_rewards)] = _numbers(given, end - start)
         self.turn_rewards.append(reward)
 
+    def leave_out(self, turn: int) -> None:
+        """Make a turn one without action tokens: what was sampled in it stays, as if it were given.
+
+        Its reward stays, too, at no token.
+        """
+        start, end = self.turns[turn]
+        self.turns[turn] = Span(end, end)
+        self.turn_logprobs[turn] = array("d")
+        self.versions = [span for span in self.versions if not start <= span.start < end]
+        if turn in self.divided:
+            self.divided[turn] = []
+
     def fields(self) -> dict[str, Any]:
         """What `Trajectory` and `Branch` have of it, by name, but messages and tools."""
         return {

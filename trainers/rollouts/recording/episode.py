@@ -2,7 +2,9 @@
 
 An environment whose program has the loop may go on in another context: `info["branch"]` of `reset`
 and `step` says to which context the returned ids belong, and in which the next action is sampled. A
-new one begins with `info["prompt_ids"]`. Other environments say neither, and have one context.
+new one begins with `info["prompt_ids"]`. Other environments say neither, and have one context. The
+last info may name turns whose message the program has never read (`unreceived`), which are not
+learned from.
 
 `context.py` keeps one context; `../one_episode.py` plays the episode.
 """
@@ -88,6 +90,21 @@ class Record:
         self.contexts.append(ContextRecord())
         self.branch = known
         self.current.begin(prompt)
+
+    def leave_out(self, turns: Sequence[int]) -> None:
+        """Make turns, counted in order of time, ones without action tokens (`unreceived`).
+
+        Raises:
+            ConfigError: There is no such turn.
+        """
+        for turn in turns:
+            if turn not in range(len(self.order)):
+                raise ConfigError(
+                    f"environment: info['unreceived'] has turn {turn!r}, and the episode has "
+                    f"{len(self.order)}, counted from 0"
+                )
+            context = self.order[turn]
+            self.contexts[context].leave_out(self.order[:turn].count(context))
 
     def keep(self, info: Mapping[str, Any], seconds: float) -> None:
         """Keep the info of a call of the environment, and how long the call took."""
