@@ -12,11 +12,14 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from gymnast.envs.boxes.box import in_words
 from gymnast.envs.builtin.harbor.task_file import resolved
 from gymnast.envs.builtin.harbor.tasks import HarborTask, files_of, read_tasks
 from gymnast.envs.builtin.harbor.verifier import LOGS, SOLUTION, Verdict, verify
 from gymnast.envs.environment.environment import Environment
+from gymnast.envs.environment.rows import pick_row
 from gymnast.envs.records.assistant import call
 from gymnast.envs.records.episode import Episode
 from gymnast.envs.tools.marks import tool
@@ -50,7 +53,7 @@ class Harbor(Environment):
 
     Args:
         *arguments: As for `Environment`.
-        tasks: A folder of tasks, or the folder of one.
+        tasks: A folder of tasks, or the folder of one. Without it there is nothing to play.
         skip: Names of tasks to leave out.
         ignore: Fields of task.toml to leave unread, as "environment.healthcheck".
         build: Whether images are built even where task.toml names one.
@@ -75,7 +78,7 @@ class Harbor(Environment):
     def __init__(
         self,
         *arguments: Any,
-        tasks: str | Path,
+        tasks: str | Path | None = None,
         skip: Collection[str] = (),
         ignore: Collection[str] = (),
         build: bool = False,
@@ -83,12 +86,12 @@ class Harbor(Environment):
     ) -> None:
         settings["sandbox"] = _with_docker(settings.get("sandbox"))
         super().__init__(*arguments, **settings)
-        self._tasks = read_tasks(tasks, skip=skip, ignore=ignore)
+        self._tasks = {} if tasks is None else read_tasks(tasks, skip=skip, ignore=ignore)
         self._build = build
         self._commands = 0
         self._cwd = "/"
         self._verdict = Verdict()
-        if self.rows is None:
+        if self.rows is None and self._tasks:
             self.rows = [self._row(task) for task in self._tasks.values()]
         if self.box_settings.spec.network == "none":
             count = sum(task.settings.network for task in self._tasks.values())
@@ -134,6 +137,14 @@ class Harbor(Environment):
         """
         await self.sandbox.awrite_file(posixpath.join(self._cwd, path), text)
         return f"Wrote {len(text)} characters."
+
+    def sample_row(self, rng: np.random.Generator) -> Mapping[str, Any]:
+        """One of `rows`: by default, those of all tasks."""
+        if not self._tasks:
+            raise ConfigError(
+                "Harbor: tasks is None; name a folder of tasks, or the folder of one: tasks=FOLDER."
+            )
+        return pick_row(self.rows, rng, type(self).__name__)
 
     def sandbox_spec_for(self, row: Mapping[str, Any], spec: SandboxSpec) -> SandboxSpec:
         """The image, the limits and the network of the row's task."""

@@ -54,7 +54,7 @@ def test_a_task_of_the_first_terminal_bench_is_told_how_it_is_turned_into_this(
 ) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "task.yaml").write_text("instruction: Do it.")
-    with pytest.raises(ConfigError, match=r"Terminal-Bench 1 do: `harbor tasks migrate"):
+    with pytest.raises(ConfigError, match=r"Terminal-Bench 1 do: `harbor task migrate"):
         read_tasks(tmp_path)
 
 
@@ -101,6 +101,11 @@ def test_rows_name_their_task_and_hold_no_tests(make_task: MakeTask) -> None:
             "limits": {"episode_timeout_s": 60.0},
         }
     ]
+
+
+def test_without_tasks_there_is_nothing_to_play() -> None:
+    with pytest.raises(ConfigError, match=r"tasks is None; name a folder"):
+        Harbor().reset()
 
 
 def test_another_backend_than_docker_is_refused(make_task: MakeTask) -> None:
