@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from gymnast.envs.programs.dialects.chat import CHAT
@@ -92,9 +93,8 @@ class Application:
             error = anthropic_error if path.startswith("/v1/messages") else openai_error
             status, body = refused.status, dumped(error(refused))
             kind = b"application/json"
-        await _send(send, status, kind, body)
-        if exchange is not None:
-            exchange.sent()
+        with nullcontext() if exchange is None else exchange.sending():
+            await _send(send, status, kind, body)
 
     def _check_origin(self, headers: Mapping[bytes, bytes]) -> None:
         """Refuse what a web page of somebody else's may have sent."""

@@ -53,13 +53,13 @@ def read_head(connection: socket.socket) -> bytes:
     return connection.recv(100)
 
 
-def test_an_answer_that_was_read_was_received(endpoint: Endpoint, line: Line) -> None:
+def test_an_answer_that_was_read_was_received_at_once(endpoint: Endpoint, line: Line) -> None:
     connection = asking(endpoint, line.key)
     pending = arrival(line)
     assert not pending.received and not pending.gone
     pending.answer(said("read"))
     connection.getresponse().read()
-    assert until(lambda: pending.received)
+    assert pending.received
     connection.close()
     assert not until(lambda: not pending.received, 0.1)
 
@@ -75,6 +75,20 @@ def test_a_client_that_leaves_before_the_answer_is_gone(
     assert until(lambda: pending.gone)
     pending.answer(said("to nobody"))
     assert not until(lambda: pending.received, 0.1)
+
+
+def test_a_reset_is_known_at_once(endpoint: Endpoint, line: Line) -> None:
+    for number in range(20):
+        connection = connected(endpoint)
+        ask = json.dumps(ASKS[CHAT] | {"seed": number}).encode()
+        connection.sendall(raw_request(endpoint, line.key, ask))
+        pending = arrival(line)
+        pending.answer(said("y" * 1000))
+        while len(connection.recv(2000, socket.MSG_PEEK)) < 1000:
+            pass
+        assert pending.received
+        connection.close()
+        assert not pending.received
 
 
 @pytest.mark.parametrize("headers", [(), ("Connection: close",)])
