@@ -14,6 +14,7 @@ of several. The rooms, from the bottom up:
     rubrics      rewards made of named parts
     checking     `check_env`
     builtin      the environments that Gymnast brings along
+    programs     programs that own their loop, and the endpoint that they ask
     adapters     the games and questions of other packages as environments
 """
 
@@ -23,6 +24,8 @@ from gymnast.envs.compose import compose
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.environment.solution import can_solve
 from gymnast.envs.mixture import Mixture, MixtureOrder
+from gymnast.envs.programs.environment import Program
+from gymnast.envs.programs.running import ProgramResult
 from gymnast.envs.records.assistant import call
 from gymnast.envs.records.episode import CallRecord, Episode, Outcome, ToolError, Turn
 from gymnast.envs.records.next_request import NextRequest
@@ -43,6 +46,8 @@ __all__ = [
     "MixtureOrder",
     "NextRequest",
     "Outcome",
+    "Program",
+    "ProgramResult",
     "Renderer",
     "Score",
     "ToolError",

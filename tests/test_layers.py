@@ -92,6 +92,10 @@ ROOMS = {
     "envs.programs.dialects": "",
     "envs.programs.dialects.responses": "envs.programs.dialects",
     "envs.programs.serving": "envs.programs.dialects envs.programs.dialects.responses",
+    "envs.programs": (
+        "envs.environment envs.programs.dialects envs.programs.serving envs.records "
+        "envs.rendering sandboxes.contract sandboxes.host sandboxes.lifetime"
+    ),
     "agents.models": "",
     "agents.loading": "agents.models",
     "agents.caches": "agents.models",
