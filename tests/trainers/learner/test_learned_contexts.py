@@ -27,7 +27,7 @@ from gymnast.trainers.learner.policy.packing import WORTH_SHARING
 from gymnast.trainers.learner.policy.policy import Policy
 from gymnast.trainers.learner.policy.reference import Reference
 from gymnast.trainers.learner.teaching import Teaching, taught
-from gymnast.trainers.learner.update import UpdateSettings, update
+from gymnast.trainers.learner.update import UpdateSettings, imitate, update
 from gymnast.types import Trajectory, VersionSpan
 from model_families import tiny
 from sampled_groups import KeepsGradients, forward_logprobs
@@ -349,3 +349,18 @@ def test_what_is_in_the_loss_beside_rewards_is_that_of_each_context(
     assert ours["episodes/with_gradient"] == 5 and 0 < ours["engine/capped"] < 1
     for mine, other in zip(gradients, others, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-5)
+
+
+def test_demonstrations_are_learned_in_all_contexts(accelerator: Accelerator) -> None:
+    episodes = [each.trajectory for group in drawn_groups(MODEL, shares=True) for each in group]
+    likelihoods = [
+        forward_logprobs(MODEL, context.ids)[torch.tensor(context.action_mask).bool()]
+        for episode in episodes
+        for context in episode.contexts
+    ]
+    model = tiny_model()
+    optimizer = KeepsGradients(model.parameters(), learning_rate=0.1)
+    given = UpdateSettings(make_algorithm("rejection"), math.inf, 150)
+    told = imitate(Policy(model), optimizer, episodes, given, accelerator)
+    assert told["loss"] == pytest.approx(-torch.cat(likelihoods).mean().item(), rel=1e-4)
+    assert told["tokens/trained"] == sum(map(len, likelihoods))
