@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -25,6 +26,7 @@ from asking_fixtures import (
 from gymnast.envs.programs.dialects.requests import Refused
 from gymnast.envs.programs.serving.endpoint import Endpoint
 from gymnast.envs.programs.serving.lines import Line
+from gymnast.errors import ConfigError
 
 
 @pytest.fixture(scope="module", name="endpoint")
@@ -247,3 +249,9 @@ def test_several_event_loops_and_cancelled_waits_lose_no_request(
     arrival(line).answer(said("found"))
     assert b"found" in connection.getresponse().read()
     connection.close()
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httptools", None)
+    with pytest.raises(ConfigError, match=r"httptools.*pip install 'gymnast\[programs\]'"):
+        Endpoint()
