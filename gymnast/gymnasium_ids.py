@@ -17,6 +17,7 @@ ENVIRONMENTS = {
     "gymnast/Container-v0": "gymnast.envs.builtin.container:Container",
     "gymnast/Harbor-v0": "gymnast.envs.builtin.harbor.environment:Harbor",
     "gymnast/Program-v0": "gymnast.envs.programs.environment:Program",
+    "gymnast/HarborProgram-v0": "gymnast.envs.builtin.harbor.program:HarborProgram",
     "gymnast/Python-v0": "gymnast.envs.builtin.python:Python",
     "gymnast/SQL-v0": "gymnast.envs.builtin.sql.environment:SQL",
     "gymnast/Search-v0": "gymnast.envs.builtin.search.environment:Search",

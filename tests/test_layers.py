@@ -83,7 +83,8 @@ ROOMS = {
     "envs.builtin.sql": "envs.environment envs.records envs.rubrics envs.tools",
     "envs.builtin.code.judging": "",
     "envs.builtin.harbor": (
-        "envs.boxes envs.environment envs.records envs.tools sandboxes.contract sandboxes.docker"
+        "envs.boxes envs.environment envs.programs envs.records envs.tools sandboxes.contract "
+        "sandboxes.docker"
     ),
     "envs.builtin.code": (
         "envs.boxes envs.builtin.code.judging envs.environment envs.records envs.tools "

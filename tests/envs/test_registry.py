@@ -179,7 +179,7 @@ def test_a_tokenizers_name_makes_the_renderer_once(tokenizer_folder: str, tokeni
 @pytest.mark.parametrize("id", [id for id in registered() if id != "gymnast/Container-v0"])
 def test_a_spec_goes_to_json_and_back_with_the_wrappers(id: str, tokenizer_folder: str) -> None:
     wrappers = gymnasium.wrappers
-    own: dict[str, Any] = {"command": ["true"]} if id == "gymnast/Program-v0" else {}
+    own: dict[str, Any] = {"command": ["true"]} if "Program" in id else {}
     env: Any = gymnasium.make(id, renderer=tokenizer_folder, max_turns=3, **own)
     env = wrappers.TimeLimit(wrappers.RecordEpisodeStatistics(env), 2)
     text = env.spec.to_json()

@@ -140,7 +140,7 @@ class TaskFolders(Environment):
     def metrics(self, episode: Episode) -> dict[str, float]:
         """See the class."""
         task, verdict = self.task_of(self.row), self._verdict
-        without = task.settings.network and self.box_settings.spec.network == "none"
+        without = task.settings.network and self.box_settings.spec.network != "full"
         return {
             **verdict.others,
             "verified": float(verdict.problem is None),

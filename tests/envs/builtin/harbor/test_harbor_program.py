@@ -18,7 +18,8 @@ for _ in range(2):
     request = urllib.request.Request(
         os.environ["OPENAI_BASE_URL"] + "/chat/completions",
         json.dumps({"model": "any", "messages": messages}).encode(),
-        {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"},
+        {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"],
+         "Content-Type": "application/json"},
     )
     answer = json.load(urllib.request.urlopen(request))["choices"][0]["message"]
     messages += [{"role": "assistant", "content": answer["content"]}]
