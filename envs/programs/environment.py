@@ -10,7 +10,6 @@ How it runs is in `running.py` and `commands.py`, how its requests become contex
 """
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, get_args
 
@@ -157,12 +156,11 @@ class Program(Environment):
             )
         return self._result
 
-    async def reward(self, episode: Episode) -> Any:
+    def reward(self, episode: Episode) -> Any:
         """The function `reward`, or whether the exit code is 0."""
         if self._reward is None:
             return float(self.result.exit_code == 0)
-        scored = FUNCTIONS.find(self._reward)(episode, self.result)
-        return await scored if inspect.isawaitable(scored) else scored
+        return FUNCTIONS.find(self._reward)(episode, self.result)
 
     def metrics(self, episode: Episode) -> Any:
         """What the program did, as counts."""

@@ -204,7 +204,7 @@ class Files(Program):
     sys.exit(3)
     """)
 
-    def reward(self, episode: Episode) -> float:  # type: ignore[override]
+    def reward(self, episode: Episode) -> float:
         assert self.result.exit_code == 3 and not self.result.stopped
         assert (self.result.stdout, self.result.stderr) == ("printed\n", "wrong\n")
         assert self.result.folder is not None
