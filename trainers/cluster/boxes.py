@@ -9,7 +9,7 @@ from gymnast.trainers.rollouts.environments import Environments
 
 
 async def check_boxes(environments: Environments, place: Place) -> None:
-    """Open a box, if the environments have any.
+    """Open a box, if the environments have any that are the same for all rows.
 
     Raises:
         ConfigError: None can be opened here.
@@ -23,6 +23,8 @@ async def check_boxes(environments: Environments, place: Place) -> None:
 
 
 async def _open_one(env: Environment, place: Place) -> None:
+    if type(env).sandbox_spec_for is not Environment.sandbox_spec_for:
+        return  # rows say what is opened: their first episode here shows whether it can be
     try:
         box = await env.box_settings.pool().atake()
     except SandboxUnavailable as error:
