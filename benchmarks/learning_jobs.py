@@ -12,6 +12,7 @@ hopeless-without-0, -with       half of the rows give no reward: dynamic samplin
 lake-0                          a game of Gymnasium's, after four steps of demonstrations
 clock-0                         a server of the Model Context Protocol, after six of them
 code-0, sql-0, search-0         examples/code.yaml, examples/sql.yaml, examples/search.yaml
+program-0                       examples/program.yaml: the main job, played by an agent program
 """
 
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ SHOP = ROOT / "examples" / "shop.yaml"
 CODE = ROOT / "examples" / "code.yaml"
 FROZEN_LAKE = ROOT / "examples" / "frozen_lake.yaml"
 CLOCK_YAML = ROOT / "examples" / "clock.yaml"
+PROGRAM = ROOT / "examples" / "program.yaml"
 SEARCH = ROOT / "examples" / "search.yaml"
 SQL = ROOT / "examples" / "sql.yaml"
 TINY = ROOT / "examples" / "tiny.yaml"
@@ -257,6 +259,7 @@ def _jobs() -> dict[str, LearningJob]:
     jobs["code-0"] = LearningJob("code", CODE, {})
     jobs["lake-0"] = LearningJob("game", FROZEN_LAKE, LAKE)
     jobs["clock-0"] = LearningJob("server", CLOCK_YAML, CLOCK)
+    jobs["program-0"] = LearningJob("program", PROGRAM, {})
     jobs["search-0"] = LearningJob("search", SEARCH, {})
     jobs["sql-0"] = LearningJob("sql", SQL, {})
     return jobs
