@@ -1,6 +1,6 @@
 """Folders of Harbor tasks that tests make."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -58,3 +58,19 @@ def make_task(tmp_path: Path) -> MakeTask:
         return folder
 
     return make
+
+
+@pytest.fixture(scope="module")
+def no_images_left(docker_image: str) -> Iterator[None]:
+    """Leaves no image behind that was not there before."""
+    from gymnast.sandboxes.docker import images, python_layer
+    from gymnast.sandboxes.docker.engine import engine_client
+
+    api = engine_client()
+    kinds = (python_layer.REPOSITORY, images.REPOSITORY)  # the first are made of the second
+    before = {one["Id"] for kind in kinds for one in api.images(kind)}
+    yield
+    for kind in kinds:
+        for one in api.images(kind):
+            if one["Id"] not in before:
+                api.remove_image(one["Id"], force=True)

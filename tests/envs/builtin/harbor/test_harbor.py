@@ -1,7 +1,7 @@
 """Tasks in their containers: work earns what the tests say, and cheats earn nothing."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,25 +13,9 @@ from gymnast.errors import DataError, SandboxUnavailable
 from gymnast.types import StopReason
 from harbor_fixtures import TASK, MakeTask
 
-pytestmark = pytest.mark.docker
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("no_images_left")]
 
 Do = Callable[..., Outcome]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def images(docker_image: str) -> Iterator[None]:
-    """Leaves no image behind that was not there before."""
-    from gymnast.sandboxes.docker import images, python_layer
-    from gymnast.sandboxes.docker.engine import engine_client
-
-    api = engine_client()
-    kinds = (python_layer.REPOSITORY, images.REPOSITORY)  # the first are made of the second
-    before = {one["Id"] for kind in kinds for one in api.images(kind)}
-    yield
-    for kind in kinds:
-        for one in api.images(kind):
-            if one["Id"] not in before:
-                api.remove_image(one["Id"], force=True)
 
 
 async def _play(env: Harbor, commands: Sequence[str]) -> Outcome:

@@ -44,7 +44,7 @@ async def _play(env: HarborProgram, answers: list[str]) -> Any:
 
 @pytest.mark.docker
 def test_a_program_plays_a_task_and_the_tests_say_what_it_is_worth(
-    docker_image: str, make_task: MakeTask
+    no_images_left: None, make_task: MakeTask
 ) -> None:
     env = HarborProgram(tasks=make_task("sum", FILES), command=["python3", "/app/agent.py"])
     for last, reward in (("12", 1.0), ("13", 0.0)):
@@ -55,7 +55,7 @@ def test_a_program_plays_a_task_and_the_tests_say_what_it_is_worth(
 
 @pytest.mark.docker
 def test_the_program_reaches_nothing_but_the_endpoint(
-    docker_image: str, make_task: MakeTask
+    no_images_left: None, make_task: MakeTask
 ) -> None:
     allowed = TASK.replace("allow_internet = false", "allow_internet = true")
     env = HarborProgram(
