@@ -54,21 +54,22 @@ class Pending:
 
     Attributes:
         request: What is asked.
+        delivery: What becomes of it.
     """
 
     def __init__(self, request: Request, delivery: Delivery, done: Callable[[], None]) -> None:
         self.request = request
-        self._delivery, self._done = delivery, done
+        self.delivery, self._done = delivery, done
 
     def answer(self, answer: Answer) -> None:
         """Answer it. Once it is answered or refused, nothing more happens."""
         self._done()
-        self._delivery.settle(answer)
+        self.delivery.settle(answer)
 
     def refuse(self, refused: Refused) -> None:
         """Refuse it, with an error in its dialect."""
         self._done()
-        self._delivery.settle(refused)
+        self.delivery.settle(refused)
 
     @property
     def received(self) -> bool:
@@ -76,12 +77,12 @@ class Pending:
 
         A client that goes before it has read all of it makes this False again.
         """
-        return isinstance(self._delivery.outcome, Answer) and self._delivery.received
+        return isinstance(self.delivery.outcome, Answer) and self.delivery.received
 
     @property
     def gone(self) -> bool:
         """Whether every client that asked has left before there was an answer."""
-        return self._delivery.outcome is None and not self._delivery.awaited
+        return self.delivery.outcome is None and not self.delivery.awaited
 
 
 class Line:
@@ -197,8 +198,15 @@ class Line:
             if not pending.gone:
                 return pending
             self.counts["program/left"] += 1
+            self._forget(pending)
             pending.refuse(_over())
         return None
+
+    def _forget(self, pending: Pending) -> None:
+        """Let a request that is passed over arrive anew, if its client asks once more."""
+        for fingerprint, delivery in list(self._known.items()):
+            if delivery is pending.delivery:
+                del self._known[fingerprint]
 
     def _settled(self, delivery: Delivery) -> None:
         self._open.discard(delivery)

@@ -1,9 +1,11 @@
 """Clients that read an answer, leave before it, throw it away, ask again, or are slow."""
 
+import asyncio
 import json
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -178,6 +180,20 @@ def test_a_client_that_says_it_retries_gets_the_same_answer(endpoint: Endpoint, 
         anew = post(endpoint, line.key, BODY, headers={"x-stainless-retry-count": "0"})
     texts = [body["choices"][0]["message"]["content"] for _, body in (first, again, anew)]
     assert texts == ["once", "once", "twice"]
+
+
+def test_a_client_that_was_passed_over_may_ask_again(endpoint: Endpoint, line: Line) -> None:
+    connection = connected(endpoint)
+    connection.sendall(raw_request(endpoint, line.key, BODY))
+    assert until(lambda: line.counts["program/requests"] == 1)
+    reset(connection)
+    time.sleep(0.1)
+    with pytest.raises(TimeoutError):
+        asyncio.run(line.next(0.05))
+    assert line.counts["program/left"] == 1
+    with answered(line, said("after all")):
+        status, body = post(endpoint, line.key, BODY, headers={"x-stainless-retry-count": "1"})
+    assert status == 200 and body["choices"][0]["message"]["content"] == "after all"
 
 
 def test_equal_requests_at_once_are_two(endpoint: Endpoint, line: Line) -> None:
