@@ -8,12 +8,13 @@ import pytest
 from pages import PAGES, ROOT
 
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([\w-]+))?\)")
+_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)  # code, which may look like a link
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
 def targets(page: Path) -> set[tuple[Path, str]]:
     """The files that a page links to, each with the heading if the link names one."""
-    found = _LINK.findall(page.read_text())
+    found = _LINK.findall(_FENCED.sub("", page.read_text()))
     return {((page.parent / name).resolve() if name else page, heading) for name, heading in found}
 
 
