@@ -130,12 +130,6 @@ class Program(Environment):
                 f"{owner}: a function runs in this process, and no sandbox holds it. Write a "
                 "command, or leave sandbox out."
             )
-        backend = sandbox if isinstance(sandbox, str) else (sandbox or {}).get("backend")
-        if boxed and backend == "landlock":
-            raise ConfigError(
-                f"{owner}: boxes of the backend 'landlock' have no sockets, so a program in one "
-                "cannot ask anything. Use docker or bubblewrap."
-            )
 
     # ---- what a subclass may override beside the hooks of `Environment` ----
 

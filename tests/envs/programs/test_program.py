@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import pickle
-import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +14,9 @@ import openai
 import pytest
 
 from gymnast.envs import Episode, Program, ProgramResult, Renderer, make
-from gymnast.errors import ConfigError, NoRequest, UsageError
-from gymnast.sandboxes.lifetime.owner import folder_prefix
+from gymnast.errors import ConfigError, NoRequest, SandboxUnavailable, UsageError
 from gymnast.types import StopReason, ToolCall
+from program_fixtures import left_behind, script
 
 ROW = {"prompt": "What is 1 plus 2?", "level": 7, "answer": "a secret answer"}
 ADD: Any = {
@@ -29,23 +27,6 @@ ADD: Any = {
         "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
     },
 }
-CLIENT = """
-import json, os, sys, urllib.request
-def ask(messages, **more):
-    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
-    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
-    body = json.dumps({"messages": messages, **more}).encode()
-    request = urllib.request.Request(url, body, {**headers, "Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as response:
-        return json.load(response)["choices"][0]["message"]
-task = json.load(open(os.environ["GYMNAST_TASK"]))
-said = [{"role": "user", "content": task["prompt"]}]
-"""
-
-
-def script(text: str) -> list[str]:
-    """A command that runs some Python after the lines of a small client."""
-    return [sys.executable, "-c", CLIENT + textwrap.dedent(text)]
 
 
 def calculate(base_url: str, api_key: str, task: dict[str, Any]) -> str | None:
@@ -120,21 +101,6 @@ def play(renderer: Renderer) -> Iterator[Callable[..., Played]]:
     for each in played:
         each.env.close()
     assert not left_behind()
-
-
-def left_behind() -> list[str]:
-    """Folders of programs of this process, and processes that carry their mark."""
-    import tempfile
-
-    prefix = folder_prefix()
-    found = [str(each) for each in Path(tempfile.gettempdir()).glob(f"{prefix}*")]
-    for process in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"={prefix}".encode() in process.read_bytes():
-                found.append(str(process))
-        except OSError:
-            continue
-    return found
 
 
 CALL = ToolCall("c1", "add", {"a": 1})
@@ -491,7 +457,6 @@ def test_a_program_is_pickled_between_episodes(renderer: Renderer) -> None:
         ({"command": ["true"], "variables": {"A": 1}}, "variables"),
         ({"function": "nowhere:nothing"}, "nowhere"),
         ({"function": calculate, "sandbox": "local"}, "no sandbox holds it"),
-        ({"command": ["true"], "sandbox": "landlock"}, "no sockets"),
     ],
 )
 def test_settings_that_make_no_sense(
@@ -510,9 +475,14 @@ def test_a_command_that_is_not_there(renderer: Renderer) -> None:
         _ = env.result  # type: ignore[attr-defined]
 
 
-def test_a_command_in_a_box(play: Callable[..., Played]) -> None:
+@pytest.mark.parametrize("backend", ["local", "landlock"])
+def test_a_command_in_a_box(play: Callable[..., Played], backend: str) -> None:
     command = ["python3", "-c", script("print(ask(said)['content']); print(os.getcwd())")[2]]
-    played = play(command=command, sandbox="local").say("from the box")
+    try:
+        played = play(command=command, sandbox=backend)
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    played.say("from the box")
     result = played.env.result  # type: ignore[attr-defined]
     assert result.stdout.startswith("from the box\n") and played.reward == 1.0
     assert result.exit_code == 0 and os.path.isabs(result.stdout.split()[-1])

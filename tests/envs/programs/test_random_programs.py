@@ -24,6 +24,7 @@ from gymnast.envs import Program, Renderer, make
 from gymnast.envs.environment.environment import Environment
 from gymnast.envs.programs.serving.endpoint import Endpoint
 from gymnast.types import Message
+from program_fixtures import left_behind, script
 
 ROW = {"prompt": "go"}
 
@@ -186,8 +187,6 @@ def test_every_context_of_many_random_programs_is_exact(renderer: Renderer) -> N
 
 @pytest.mark.slow
 def test_programs_that_are_killed_leave_nothing_behind(renderer: Renderer) -> None:
-    from test_program import left_behind, script
-
     command = script("""
     import subprocess
     subprocess.Popen(["sleep", "300"], start_new_session=True)
