@@ -13,6 +13,7 @@ Where the environment has the loop, `turn.py` says what a turn does.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from gymnast.envs.environment import turn as turns
@@ -27,9 +28,10 @@ from gymnast.envs.records.messages import json_message, parse_tool_calls, text_o
 from gymnast.envs.records.next_request import NextRequest
 from gymnast.envs.tools.running import within
 from gymnast.errors import NoRequest, PromptTooLong, TemplateError
-from gymnast.threads import Overrun
+from gymnast.threads import Overrun, in_background
 from gymnast.types import Message, StopReason, ToolCall
 
+_LONG_CHARACTERS = 200_000  # a tokenizer reads some million a second, or less
 _MOST_REFUSED = 16  # requests in a row: a program that asks the same again would never end
 
 
@@ -78,7 +80,7 @@ async def first(runner: EpisodeRunner, contexts: TokenContexts | None) -> Placed
     if request is None:
         runner.state.program_runs = False
         raise blame.error("the program ended before its first request", NoRequest)
-    placed = _place(runner, contexts, request)
+    placed = await _placed(runner, contexts, request)
     ids = placed.info.pop("prompt_ids", [])
     return replace(placed, ids=ids)
 
@@ -184,7 +186,7 @@ async def _asked(
         if reason := _limit(runner, contexts, request):
             return Placed(reason)
         try:
-            return _place(runner, contexts, request)
+            return await _placed(runner, contexts, request)
         except (PromptTooLong, TemplateError) as error:
             with runner.blame("next_request").of_what_raises():
                 request.refuse(str(error))
@@ -223,6 +225,15 @@ def _limit(
         StopReason.max_turns: state.cut_off or len(state.turns) >= runner.limit("max_turns"),
     }
     return first_reason({reason for reason, holding in holds.items() if holding})
+
+
+async def _placed(
+    runner: EpisodeRunner, contexts: TokenContexts | None, request: NextRequest
+) -> Placed:
+    """Do what `_place` does; of a long text, whose tokens take seconds, beside the event loop."""
+    place = partial(_place, runner, contexts, request)
+    long = sum(len(text_of(message)) for message in request.messages) > _LONG_CHARACTERS
+    return await in_background(place) if long else place()
 
 
 def _place(runner: EpisodeRunner, contexts: TokenContexts | None, request: NextRequest) -> Placed:

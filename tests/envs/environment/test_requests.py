@@ -1,5 +1,6 @@
 """A program that has the loop: its requests are the observations, in one context or several."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -179,3 +180,27 @@ def test_turns_that_nobody_has_read_are_named_at_the_end(renderer: Renderer, enc
     assert "unreceived" not in info
     *_, info = env.step(np.array(encode("Hello<|im_end|>")))
     assert info["unreceived"] == [1]
+
+
+def test_a_long_request_keeps_no_other_episode_waiting(renderer: Renderer, encode: Say) -> None:
+    """Its tokens are made beside the event loop, whose other tasks go on meanwhile."""
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.001)
+            ticks += 1
+
+    async def play() -> tuple[int, Any]:
+        env = Script(renderer, context_length=1000)
+        asks = [opens("Hi"), extends(0, "word " * 200_000)]
+        await env.areset(options={"row": {"asks": asks}})
+        ticking = asyncio.create_task(tick())
+        await env.astep(np.array(encode("Hello<|im_end|>")))
+        ticking.cancel()
+        return ticks, env.refused
+
+    found, refused = asyncio.run(play())
+    assert found > 3
+    assert len(refused) == 1 and "context_length" in refused[0]

@@ -1,9 +1,7 @@
-"""The endpoint under schemathesis: whatever is posted, it answers or refuses in its dialect's form."""
+"""The endpoint under schemathesis: what is posted is answered, or refused in its dialect's form."""
 
 import asyncio
 import json
-import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -20,45 +18,67 @@ from gymnast.types import ToolCall
 pytestmark = pytest.mark.adapters
 
 TEXT = {"type": "string"}
-TEXTS = {"type": "array", "items": {"type": "object", "required": ["type", "text"], "properties": {
-    "type": {"enum": ["text", "input_text", "image_url"]}, "text": TEXT}}}  # fmt: skip
-CONTENT = {"anyOf": [TEXT, TEXTS]}
-CALL = {"type": "object", "required": ["id", "function"], "properties": {
-    "id": TEXT, "type": {"const": "function"}, "function": {"type": "object", "properties": {
-        "name": TEXT, "arguments": TEXT}, "required": ["name", "arguments"]}}}  # fmt: skip
-MESSAGES = {"type": "array", "minItems": 1, "items": {
-    "type": "object", "required": ["role", "content"], "properties": {
-        "role": {"enum": ["user", "assistant", "system", "tool"]}, "content": CONTENT,
-        "tool_call_id": TEXT, "tool_calls": {"type": "array", "items": CALL}}}}  # fmt: skip
-TOOLS = {"type": "array", "items": {"type": "object", "properties": {
-    "type": {"const": "function"}, "name": TEXT, "description": TEXT, "parameters": {
-        "type": "object"}, "input_schema": {"type": "object"}, "function": {
-            "type": "object", "properties": {"name": TEXT, "parameters": {"type": "object"}}}}}}  # fmt: skip
+
+
+def an_object(*required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "required": list(required), "properties": properties}
+
+
+def a_list(items: dict[str, Any], **limits: int) -> dict[str, Any]:
+    return {"type": "array", "items": items, **limits}
+
+
+PART = an_object("type", "text", type={"enum": ["text", "input_text", "image_url"]}, text=TEXT)
+CONTENT = {"anyOf": [TEXT, a_list(PART)]}
+CALLED = an_object("name", "arguments", name=TEXT, arguments=TEXT)
+CALL = an_object("id", "function", id=TEXT, type={"const": "function"}, function=CALLED)
+ROLE = {"enum": ["user", "assistant", "system", "tool"]}
+MESSAGES = a_list(
+    an_object(
+        "role", "content", role=ROLE, content=CONTENT, tool_call_id=TEXT, tool_calls=a_list(CALL)
+    ),
+    minItems=1,
+)
+FUNCTION = an_object(name=TEXT, description=TEXT, parameters={"type": "object"})
+TOOL = an_object(
+    type={"const": "function"},
+    name=TEXT,
+    parameters={"type": "object"},
+    input_schema={"type": "object"},
+    function=FUNCTION,
+)
 COMMON: dict[str, Any] = {
-    "model": TEXT, "stream": {"type": "boolean"}, "tools": TOOLS, "temperature": {"type": "number"},
-    "max_tokens": {"type": "integer"}, "stop": TEXT, "n": {"type": "integer"}, "tool_choice": {},
-    "response_format": {}, "logprobs": {"type": "boolean"},
-}  # fmt: skip
+    "model": TEXT,
+    "stream": {"type": "boolean"},
+    "tools": a_list(TOOL),
+    "temperature": {"type": "number"},
+    "max_tokens": {"type": "integer"},
+    "stop": TEXT,
+    "n": {"type": "integer"},
+    "tool_choice": {},
+    "response_format": {},
+    "logprobs": {"type": "boolean"},
+}
 
 
 def response(description: str, properties: dict[str, Any], *others: str) -> dict[str, Any]:
-    schema = {"type": "object", "required": list(properties), "properties": properties}
-    kinds = {"application/json": {"schema": schema}, **dict.fromkeys(others, {})}
+    kinds: dict[str, Any] = {other: {} for other in others}
+    kinds["application/json"] = {"schema": an_object(*properties, **properties)}
     return {"description": description, "content": kinds}
 
 
 def operation(answered: dict[str, Any], properties: dict[str, Any]) -> dict[str, Any]:
     """A path that is posted to: its first property is required."""
-    error = {"type": "object", "required": ["message", "type"], "properties": {"message": TEXT}}
-    body = {"type": "object", "required": [next(iter(properties))], "properties": properties}
-    return {"post": {
-        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "security": [{"key": []}],
-        "responses": {
-            "200": response("an answer", answered, "text/event-stream"),
-            **{status: response("an error", {"error": error}) for status in ("400", "401")},
-        },
-    }}  # fmt: skip
+    error = response("an error", {"error": an_object("message", "type", message=TEXT)})
+    body = {"application/json": {"schema": an_object(next(iter(properties)), **properties)}}
+    answer = response("an answer", answered, "text/event-stream")
+    return {
+        "post": {
+            "requestBody": {"required": True, "content": body},
+            "security": [{"key": []}],
+            "responses": {"200": answer, "400": error, "401": error},
+        }
+    }
 
 
 API = {
@@ -111,10 +131,7 @@ def served() -> Iterator[tuple[str, str]]:
 def test_whatever_is_posted_is_answered_or_refused(served: tuple[str, str], tmp_path: Path) -> None:
     url, key = served
     (tmp_path / "api.json").write_text(json.dumps(API))
-    command = shutil.which(
-        "st", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    )
-    assert command is not None, "pip install schemathesis"
+    program = "from schemathesis.cli import schemathesis; schemathesis()"
     options = {
         "url": url,
         "header": f"Authorization: Bearer {key}",
@@ -127,7 +144,7 @@ def test_whatever_is_posted_is_answered_or_refused(served: tuple[str, str], tmp_
     }
     given = [word for name, value in options.items() for word in (f"--{name}", value)]
     ended = subprocess.run(
-        [command, "run", "api.json", *given],
+        [sys.executable, "-c", program, "run", "api.json", *given],
         cwd=tmp_path,
         capture_output=True,
         text=True,
