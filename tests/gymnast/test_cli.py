@@ -159,7 +159,7 @@ def test_environments_are_listed_with_what_they_are(gymnast: CommandLine) -> Non
         r"\ngymnasium:ID +Play a game of Gymnasium's, .*\n +gymnasium [\d.]+ is installed\n", listed
     )
     assert re.match(
-        r"gymnast/Arithmetic-v0  Answer a question about two integers.*\n"
+        r"gymnast/Arithmetic-v0 +Answer a question about two integers.*\n"
         r" +gymnast \d[\w.]+: /.*/builtin/arithmetic.py\n",
         listed,
     )

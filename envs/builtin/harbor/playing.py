@@ -5,7 +5,6 @@
 """
 
 import dataclasses
-import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,8 +21,9 @@ from gymnast.errors import ConfigError, DataError
 from gymnast.lookup import did_you_mean
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.contract.spec import CAPABILITIES, MIB, SandboxSpec
+from gymnast.visible import visible_logger
 
-log = logging.getLogger(__name__)
+logger = visible_logger(__name__)
 
 
 class TaskFolders(Environment):
@@ -75,7 +75,7 @@ class TaskFolders(Environment):
         if self.box_settings.spec.network == "none":
             count = sum(task.settings.network for task in self._tasks.values())
             if count:
-                log.warning(
+                logger.warning(
                     "%d of %d tasks may use a network and have none: sandbox.network is none",
                     count,
                     len(self._tasks),

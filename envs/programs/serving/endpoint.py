@@ -49,14 +49,14 @@ class Endpoint:
 
     @staticmethod
     def shared() -> "Endpoint":
-        """The endpoint of this process, started when it is first asked for.
+        """The endpoint of this process, started when it is first asked for, and again once stopped.
 
         Raises:
             ConfigError: A package that it needs is missing.
         """
         global _shared
         with _lock:
-            if _shared is None:
+            if _shared is None or not _shared._thread.is_alive():
                 _shared = Endpoint()
             return _shared
 

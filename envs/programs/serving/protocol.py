@@ -11,13 +11,14 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gymnast.envs.programs.serving.client import Exchange
+from gymnast.visible import visible_logger
 
 HEADER_TIMEOUT_S = 30.0
 HEADER_LIMIT_BYTES = 64 * 1024
 LINGER_S = 5.0
 """How long the end of a connection waits for its client to read what was written."""
 
-_logger = logging.getLogger("gymnast.programs")
+_logger = visible_logger("gymnast.programs")
 _logger.setLevel(logging.ERROR)  # what clients do wrong is told to them
 
 

@@ -113,7 +113,9 @@ def test_the_policys_gradients_are_those_of_a_float32_head() -> None:
         policy = Policy(model)
         (policy(batch, entropy="trained")[0] if own_forward else policy(batch)).mean().backward()
         gradients.append([p.grad.float() for p in model.parameters()])
-    torch.testing.assert_close(gradients[0], gradients[1], rtol=0.05, atol=1e-4)
+    for ours, theirs in zip(*gradients, strict=True):
+        # bfloat16 rounds to 1 in 256, and in another order on another CPU.
+        assert (ours - theirs).norm() <= 0.02 * theirs.norm()
 
 
 def test_a_loaded_model_with_adapters_is_saved_as_a_plain_one(tmp_path: Path) -> None:

@@ -315,3 +315,6 @@ def test_the_shared_endpoint_is_one_a_process(line: Line) -> None:
     os.close(read)
     os.close(write)
     shared.stop()
+    another = Endpoint.shared()  # a stopped one is of no use to who asks next
+    assert another is not shared
+    socket.create_connection(("127.0.0.1", another.port)).close()
