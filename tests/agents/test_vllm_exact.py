@@ -236,6 +236,7 @@ def test_ids_beyond_the_tokenizer_and_a_generation_config_change_nothing(serve: 
     all_logits = logits(model, CONTEXTS[0])[-1]
     assert all_logits.softmax(-1)[len(tokenizer) :].sum() > 0.1
     expected = all_logits[: len(tokenizer)].log_softmax(-1)
-    for each in completions:
-        assert each.logprobs[0] == pytest.approx(float(expected[each.ids[0]]), abs=ROUNDING)
+    errors = [each.logprobs[0] - float(expected[each.ids[0]]) for each in completions]
+    assert max(map(abs, errors)) < 2 * ROUNDING  # this CPU and its kernels round their own way
+    assert abs(sum(errors)) / len(errors) < 0.03  # with the padding, all would be 0.1 lower
     assert json.loads(model.generation_config.to_json_string())["top_k"] == 3
