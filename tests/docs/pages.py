@@ -3,7 +3,7 @@
 A block of commands follows a comment that says how it is run:
 
     <!-- commands: fast -->            as printed
-    <!-- commands: short -->           trainings with SHORT appended, and a warm-up of one step
+    <!-- commands: short -->           trainings with SHORT and SHORT_WARM_UP appended
     <!-- commands: short, docker -->   likewise, where a Docker engine runs
     <!-- commands: short, vllm -->     likewise, among the tests of vLLM servers
     <!-- commands: long -->            as printed, before a release (so are the short ones)
@@ -16,7 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 KINDS = ("fast", "short", "long")
-SHORT = "trainer.steps=1 evaluation.rows=4"
+SHORT = "trainer.steps=1 trainer.rows_per_step=2 algorithm.group_size=2 evaluation.rows=4"
+SHORT_WARM_UP = "warmup.steps=1 warmup.rows_per_step=2"
 
 _FENCE = re.compile(
     r"(?:<!-- commands: (?P<mark>[a-z, ]+) -->\n)?```sh\n(?P<text>.*?)```", re.DOTALL
@@ -62,7 +63,7 @@ def _shortened(line: str) -> str:
     command, hash_, comment = line.partition(" #")
     config = _CONFIG.search(command)
     warms_up = config is not None and "\nwarmup:" in (ROOT / config[1]).read_text()
-    short = f"{SHORT} warmup.steps=1" if warms_up else SHORT
+    short = f"{SHORT} {SHORT_WARM_UP}" if warms_up else SHORT
     return f"{command.rstrip()} {short}{hash_}{comment}"
 
 
