@@ -19,6 +19,9 @@ CONSTRUCTOR = (
 )
 
 
+_ANSWERING = ("tools_for", "call_tool", "respond")  # hooks that a program takes the place of
+
+
 class RemembersConstruction:
     """Keeps the arguments that an object is made with, so that another like it can be made."""
 
@@ -48,18 +51,27 @@ def has_requests(cls: type[Hooks]) -> bool:
     return cls.next_request is not Hooks.next_request
 
 
-def check_no_tools(cls: type[Hooks]) -> None:
-    """Check that a class whose episodes are a program's requests has no tools itself.
+def check_hooks(cls: type[Hooks]) -> None:
+    """Check that a class whose episodes are a program's requests has nothing that is never asked.
 
     Raises:
-        ToolDefinitionError: It has some.
+        ToolDefinitionError: It has tools itself, or a hook that answers the policy.
     """
-    if has_requests(cls) and cls._class_tools:
+    if not has_requests(cls):
+        return
+    if cls._class_tools:
         raise ToolDefinitionError(
             f"{cls.__name__} has the tools {', '.join(cls._class_tools)} and the hook "
             "`next_request`. In such a class the program offers the tools and runs their calls: "
             "give them to the program, or leave out next_request."
         )
+    for name in _ANSWERING:
+        if getattr(cls, name) is not getattr(Hooks, name):
+            raise ToolDefinitionError(
+                f"{cls.__name__} has the hooks `{name}` and `next_request`. In such a class the "
+                f"program answers the policy, and {name} is never asked: give what it does to the "
+                "program, or leave out next_request."
+            )
 
 
 def check_settings(environment: Any) -> None:
@@ -152,6 +164,7 @@ def environment_class(
     made._class_tools = {name: tool for name, tool in tools.items() if name not in others}
     if others:
         made.tools_for = _with_tools(base, [tools[name] for name in others])
+        check_hooks(made)
     return made
 
 

@@ -19,7 +19,7 @@ from gymnast.envs.boxes.settings import box_settings
 from gymnast.envs.environment import requests, turn
 from gymnast.envs.environment.construction import (
     RemembersConstruction,
-    check_no_tools,
+    check_hooks,
     check_settings,
     environment_class,
     require_construction,
@@ -102,7 +102,7 @@ class Environment(Hooks, RemembersConstruction, gymnasium.Env[TokenIds, TokenIds
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls._class_tools = tools_of_class(cls)
-        check_no_tools(cls)
+        check_hooks(cls)
 
     def __init__(
         self,

@@ -75,11 +75,17 @@ async def first(runner: EpisodeRunner, contexts: TokenContexts | None) -> Placed
     except Overrun as error:
         seconds = runner.limit("episode_timeout_s")
         raise blame.error(
-            f"the program asked nothing within episode_timeout_s={seconds}", NoRequest
+            f"the program asked nothing within episode_timeout_s={seconds}: raise it, or see that "
+            "the program asks the address that it is given",
+            NoRequest,
         ) from error
     if request is None:
         runner.state.program_runs = False
-        raise blame.error("the program ended before its first request", NoRequest)
+        raise blame.error(
+            "returned None at once: the program ended before its first request; see that it asks "
+            "the address that it is given",
+            NoRequest,
+        )
     placed = await _placed(runner, contexts, request)
     ids = placed.info.pop("prompt_ids", [])
     return replace(placed, ids=ids)

@@ -118,7 +118,11 @@ class HostCommand(Running):
             )
         except (OSError, ValueError) as error:
             delete_folder(root)
-            raise ConfigError(f"command {list(command)!r} cannot be started: {error}") from error
+            raise ConfigError(
+                f"command {list(command)!r} cannot be started: {error}. Its first word must be a "
+                "program on the PATH of this process, or the absolute path of one: correct it, or "
+                "install the program."
+            ) from error
         self._discard = when_gone(self, _discarding(self.ended, root))
         self._stopping = False
         start_thread("gymnast-program", self._watch)
@@ -181,7 +185,8 @@ class BoxCommand(Running):
             )
         except SandboxFileError as error:
             raise ConfigError(
-                f"command {list(command)!r} cannot be started in the sandbox: {error}"
+                f"command {list(command)!r} cannot be started in the sandbox: {error}. It is "
+                "started by `sh`, which the image must have: choose another one."
             ) from error
         self._stopping = False
         start_thread("gymnast-program", self._watch)

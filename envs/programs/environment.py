@@ -20,6 +20,7 @@ from gymnast.envs.programs.conversations import Reasoning
 from gymnast.envs.programs.program_settings import (
     checked_columns,
     checked_command,
+    checked_sandbox,
     checked_variables,
 )
 from gymnast.envs.programs.running import Access, ProgramResult, Running, RunningFunction
@@ -32,6 +33,12 @@ from gymnast.lookup import Names
 from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.threads import in_background
 from gymnast.types import Message
+
+ASKS_AS_COMMAND = (
+    "at the address in its environment variable OPENAI_BASE_URL with the key in OPENAI_API_KEY, or "
+    "at ANTHROPIC_BASE_URL with ANTHROPIC_API_KEY"
+)
+ASKS_AS_FUNCTION = "at the address `base_url` with the key `api_key`, its arguments"
 
 FUNCTIONS: Names[Callable[..., Any]] = Names("function", "")  # which no package registers
 
@@ -72,7 +79,8 @@ class Program(Environment):
         reward: A function or "module:name", sync or async, called with the episode and the
             `ProgramResult` if the class has no `reward` of its own. Without either, the reward is
             1.0 if the exit code is 0.
-        sandbox: As for `Environment`; only for commands. Without it, they run on this machine.
+        sandbox: As for `Environment`; only for commands. Without it, they run on this machine. Its
+            network is the endpoint; another one is refused.
         **settings: As for `Environment`.
     """
 
@@ -103,6 +111,7 @@ class Program(Environment):
         self._variables = checked_variables(owner, variables or {})
         self._reasoning, self._reward = reasoning, reward
         self._check(sandbox)
+        sandbox = checked_sandbox(owner, self.sandbox_spec, sandbox)
         if sandbox is not None and self.sandbox_spec is None:
             self.sandbox_spec = SandboxSpec()
         self._answering: Answering | None = None
@@ -164,9 +173,7 @@ class Program(Environment):
     # ---- the hooks ----
 
     def sandbox_spec_for(self, row: Mapping[str, Any], spec: SandboxSpec) -> SandboxSpec:
-        """A box that reaches the endpoint of this process, unless it reaches all."""
-        if spec.network == "full":
-            return spec
+        """A box that reaches the endpoint of this process."""
         address = f"127.0.0.1:{Endpoint.shared().port}"
         return dataclasses.replace(spec, network="endpoint", endpoint=address)
 
@@ -178,8 +185,10 @@ class Program(Environment):
         access, task = Access(endpoint.url, line.key), self.task(row)
         try:
             program = await in_background(lambda: self._started(access, task))
-        except BaseException:
+        except BaseException as error:
             line.close()
+            if isinstance(error, ConfigError):
+                raise ConfigError(f"{type(self).__name__}: {error}") from error
             raise
         self._answering = Answering(line, program, self._reasoning)
 
@@ -226,10 +235,12 @@ class Program(Environment):
 
     def _no_request(self) -> NoRequest:
         result = self.result
+        where = ASKS_AS_COMMAND if self._function is None else ASKS_AS_FUNCTION
         said = result.stderr.strip()[-2000:] or result.stdout.strip()[-2000:]
         problem = (
             f"{type(self).__name__}: the program ended before its first request, with the exit "
-            f"code {result.exit_code}" + (f": {said}" if said else "")
+            f"code {result.exit_code}. It must ask {where}"
+            + (f". The end of what it wrote: {said}" if said else ".")
         )
         return NoRequest("next_request", self.row, problem, f"{dict(self.row)!r:.500}")
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gymnast.errors import ConfigError, UsageError
-from gymnast.sandboxes.contract.spec import check_env_variables
+from gymnast.sandboxes.contract.spec import SandboxSpec, check_env_variables
 
 
 def checked_command(owner: str, given: Any) -> list[str] | None:
@@ -49,3 +49,28 @@ def checked_variables(owner: str, given: Any) -> Mapping[str, str]:
         return dict(check_env_variables(given))
     except UsageError as error:
         raise ConfigError(f"{owner}: variables: {error}") from error
+
+
+def checked_sandbox(owner: str, spec: SandboxSpec | None, given: Any) -> Any:
+    """The setting `sandbox` without its network, which is the endpoint of this process.
+
+    Args:
+        owner: The environment's class, for messages.
+        spec: What the class declares.
+        given: As for `Environment`, whose network may be "endpoint".
+
+    Raises:
+        ConfigError: It, or what the class declares, names another network or an address.
+    """
+    read = dict(given) if isinstance(given, Mapping) else {}
+    network, address = read.pop("network", "endpoint"), read.pop("endpoint", None)
+    if spec is not None and spec.network != "none":
+        network, address = spec.network, spec.endpoint
+    if network != "endpoint" or address is not None:
+        wrong = f"network is {network!r}" if address is None else f"endpoint is {address!r}"
+        raise ConfigError(
+            f"{owner}: sandbox.{wrong}; the box of a program reaches the endpoint of this process, "
+            "whose address Gymnast chooses, and nothing else. Write network: endpoint alone, or "
+            "leave both out."
+        )
+    return read if isinstance(given, Mapping) else given

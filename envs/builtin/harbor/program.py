@@ -10,7 +10,6 @@ from typing import Any
 from gymnast.envs.builtin.harbor.playing import TaskFolders
 from gymnast.envs.programs.environment import Program
 from gymnast.envs.records.episode import Episode
-from gymnast.errors import ConfigError
 from gymnast.sandboxes.contract.spec import SandboxSpec
 
 
@@ -31,14 +30,6 @@ class HarborProgram(TaskFolders, Program):
     Raises:
         ConfigError: There are no tasks, some cannot be played here, or there is no command.
     """
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        if self.box_settings.spec.network == "full":
-            raise ConfigError(
-                f"{type(self).__name__}: sandbox.network is full; the container of a program "
-                "reaches the endpoint alone: leave network out."
-            )
 
     def sandbox_spec_for(self, row: Mapping[str, Any], spec: SandboxSpec) -> SandboxSpec:
         """The image and the limits of the row's task, and the endpoint."""

@@ -101,6 +101,12 @@ def test_a_class_with_requests_has_no_tools() -> None:
                 return ""
 
 
+@pytest.mark.parametrize("hook", ["tools_for", "call_tool", "respond"])
+def test_a_class_with_requests_has_no_hook_that_is_never_asked(hook: str) -> None:
+    with pytest.raises(ToolDefinitionError, match=f"Both has the hooks `{hook}` and `next_request"):
+        type("Both", (Script,), {hook: lambda self, *given: None})
+
+
 def test_what_has_no_meaning_beside_requests_is_refused(renderer: Renderer) -> None:
     with pytest.raises(ConfigError, match="worked_turns=1 would show turns before a prompt"):
         Script(renderer, worked_turns=1)

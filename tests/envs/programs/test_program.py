@@ -14,7 +14,9 @@ import openai
 import pytest
 
 from gymnast.envs import Episode, Program, ProgramResult, Renderer, make
+from gymnast.envs.programs.serving.endpoint import Endpoint
 from gymnast.errors import ConfigError, NoRequest, SandboxUnavailable, UsageError
+from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.types import StopReason, ToolCall
 from program_fixtures import left_behind, script
 
@@ -258,6 +260,28 @@ def test_one_that_never_asks_is_no_episode(renderer: Renderer, command: Any) -> 
     assert not left_behind()
 
 
+def never_asks(base_url: str, api_key: str, task: dict[str, Any]) -> None:
+    """Fail before it has asked."""
+    raise OSError("no key")
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ({"command": "echo no key >&2; exit 3"}, ["code 3.", "OPENAI_BASE_URL", "ANTHROPIC_API"]),
+        ({"function": never_asks}, ["code 1.", "`base_url` with the key `api_key`"]),
+    ],
+)
+def test_one_that_never_asks_is_told_where_to(
+    renderer: Renderer, program: dict[str, Any], says: list[str]
+) -> None:
+    env = make(Program, renderer, **program)
+    with pytest.raises(NoRequest) as caught:
+        env.reset(options={"row": ROW})
+    assert all(part in str(caught.value) for part in [*says, "no key"])
+    env.close()
+
+
 def test_one_that_does_nothing_is_ended_with_its_episode(renderer: Renderer) -> None:
     env = make(Program, renderer, command=script("import time; time.sleep(60)"))
     env.episode_timeout_s = 0.5
@@ -457,6 +481,12 @@ def test_a_program_is_pickled_between_episodes(renderer: Renderer) -> None:
         ({"command": ["true"], "variables": {"A": 1}}, "variables"),
         ({"function": "nowhere:nothing"}, "nowhere"),
         ({"function": calculate, "sandbox": "local"}, "no sandbox holds it"),
+        ({"command": ["true"], "sandbox": {"network": "full"}}, "network is 'full'.*: endpoint"),
+        ({"command": ["true"], "sandbox": {"network": "none"}}, "network is 'none'.*: endpoint"),
+        (
+            {"command": ["true"], "sandbox": {"network": "endpoint", "endpoint": "127.0.0.1:8000"}},
+            "endpoint is '127.0.0.1:8000'.*leave both out",
+        ),
     ],
 )
 def test_settings_that_make_no_sense(
@@ -466,9 +496,27 @@ def test_settings_that_make_no_sense(
         make(Program, renderer, **settings)
 
 
+def test_a_class_whose_boxes_reach_more(renderer: Renderer) -> None:
+    class Open(Program):
+        """Declares a network of its own."""
+
+        sandbox_spec = SandboxSpec(network="full")
+
+    with pytest.raises(ConfigError, match="Open: sandbox.network is 'full'"):
+        Open(renderer, command=["true"])
+
+
+def test_the_network_of_a_box_is_the_endpoint(renderer: Renderer) -> None:
+    env = Program(renderer, command=["true"], sandbox={"network": "endpoint"})
+    spec = env.sandbox_spec_for(ROW, env.box_settings.spec)
+    assert spec.endpoint == f"127.0.0.1:{Endpoint.shared().port}"
+    env.close()
+
+
 def test_a_command_that_is_not_there(renderer: Renderer) -> None:
     env = make(Program, renderer, command=["no-such-program"])
-    with pytest.raises(ConfigError, match=r"no-such-program.*cannot be started"):
+    why = r"Program: command \['no-such-program'\] cannot be started.*on the PATH.*install"
+    with pytest.raises(ConfigError, match=why):
         env.reset(options={"row": ROW})
     env.close()
     with pytest.raises(UsageError):
