@@ -502,7 +502,7 @@ def test_a_class_whose_boxes_reach_more(renderer: Renderer) -> None:
 
         sandbox_spec = SandboxSpec(network="full")
 
-    with pytest.raises(ConfigError, match="Open: sandbox.network is 'full'"):
+    with pytest.raises(ConfigError, match=r"Open: sandbox\.network is 'full'"):
         Open(renderer, command=["true"])
 
 

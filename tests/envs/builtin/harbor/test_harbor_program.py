@@ -68,7 +68,7 @@ def test_the_program_reaches_nothing_but_the_endpoint(
 
 
 def test_a_full_network_is_refused(make_task: MakeTask) -> None:
-    with pytest.raises(ConfigError, match="HarborProgram: sandbox.network is 'full'.*endpoint"):
+    with pytest.raises(ConfigError, match=r"HarborProgram: sandbox\.network is 'full'.*endpoint"):
         HarborProgram(tasks=make_task(), command=["agent"], sandbox={"network": "full"})
 
 
