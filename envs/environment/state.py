@@ -74,7 +74,8 @@ class EpisodeState:
     def episode(self) -> Episode:
         """The record of the episode so far."""
         prompt, turns, others = tuple(self.prompt), tuple(self.turns), tuple(self.other_prompts)
-        return Episode(self.row, prompt, turns, self.stop_reason, others)
+        unreceived = frozenset(self.unreceived)
+        return Episode(self.row, prompt, turns, self.stop_reason, others, unreceived)
 
     @property
     def broken(self) -> StopReason | None:

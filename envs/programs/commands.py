@@ -22,7 +22,7 @@ from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.host.removal import delete_folder
 from gymnast.sandboxes.lifetime.living import when_gone
 from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE, folder_prefix
-from gymnast.sandboxes.lifetime.processes import kill_marked
+from gymnast.sandboxes.lifetime.processes import kill_mark
 from gymnast.shared_threads import start_thread
 
 KEPT_BYTES = 64 * 1024
@@ -146,7 +146,7 @@ class HostCommand(Running):
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         _kill_session(process.pid)  # before its id can be another's
         code = process.wait()
-        kill_marked(lambda mark: mark == self._root.name)
+        kill_mark(self._root.name)
         stdout, stderr = (tail.text() for tail in tails)
         code = code if code >= 0 else 128 - code
         self.ended.set_result(
@@ -228,7 +228,7 @@ def _discarding(ended: "Future[ProgramResult]", root: Path) -> Callable[[], None
 
     def discard() -> None:
         if not ended.done():
-            kill_marked(lambda mark: mark == root.name)
+            kill_mark(root.name)
         delete_folder(root)
 
     return discard

@@ -125,6 +125,7 @@ class Episode:
         turns: The turns taken, in all contexts, in order.
         stop_reason: Why it ended.
         other_prompts: Those of its further contexts, which a program opened (`next_request`).
+        unreceived: The numbers of the turns whose message its program never read.
     """
 
     row: Mapping[str, Any]
@@ -132,6 +133,7 @@ class Episode:
     turns: tuple[Turn, ...] = ()
     stop_reason: StopReason | None = None
     other_prompts: tuple[tuple[Message, ...], ...] = ()
+    unreceived: frozenset[int] = frozenset()
 
     @property
     def branches(self) -> tuple[tuple[Message, ...], ...]:
@@ -165,8 +167,9 @@ class Episode:
 
     @property
     def answer(self) -> str:
-        """The text of the last turn, "" if it has none."""
-        return self.turns[-1].text if self.turns else ""
+        """The text of the last turn whose message was read; "" if it has none."""
+        read = (turn.text for turn in reversed(self.turns) if turn.index not in self.unreceived)
+        return next(read, "")
 
     @property
     def calls(self) -> list[CallRecord]:

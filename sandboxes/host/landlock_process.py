@@ -15,7 +15,7 @@ from gymnast.sandboxes.host.landlock_launcher import Plan
 from gymnast.sandboxes.host.plan import is_boxes_own
 from gymnast.sandboxes.host.removal import delete_place, end_process
 from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE
-from gymnast.sandboxes.lifetime.processes import kill_all_of_user, kill_marked
+from gymnast.sandboxes.lifetime.processes import kill_all_of_user, kill_mark
 
 # Runs the launcher as a module of the package, but without the imports of the package itself, which
 # would cost more than everything else, and without other packages, which the box must not have.
@@ -96,5 +96,5 @@ def discard(
         if user_id is not None and is_boxes_own(user_id):
             kill_all_of_user(user_id)
         else:
-            kill_marked(lambda mark: mark == folder.name)
+            kill_mark(folder.name)
     delete_place(folder, groups)

@@ -13,7 +13,7 @@ from gymnast.sandboxes.contract.packages import python_path
 from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.sandboxes.host.removal import delete_folder, end_process, undone_unless_whole
 from gymnast.sandboxes.lifetime.owner import MARK_VARIABLE, folder_prefix
-from gymnast.sandboxes.lifetime.processes import kill_marked
+from gymnast.sandboxes.lifetime.processes import kill_mark
 from gymnast.sandboxes.worker.program import command
 from gymnast.sandboxes.worker.sandbox import WorkerSandbox
 from gymnast.visible import visible_logger
@@ -108,5 +108,5 @@ def _discard(process: "subprocess.Popen[bytes]", connection: socket.socket, fold
     """End the worker and all that it has started; delete the folder."""
     end_process(process, connection)
     if process.returncode != 0:
-        kill_marked(lambda mark: mark == folder.name)
+        kill_mark(folder.name)
     delete_folder(folder)

@@ -7,7 +7,9 @@ dropped its mark, or not show it, as a worker does: so the children of a marked 
 import contextlib
 import os
 import signal
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,6 +42,26 @@ def kill_marked(is_wanted: Callable[[str], bool]) -> int:
             break
         time.sleep(_PAUSE_S)
     return len(killed)
+
+
+def kill_mark(mark: str) -> None:
+    """Do what `kill_marked` does for one mark, together with whoever asks at the same time.
+
+    Reading /proc costs as much as there are processes, and hundreds of programs may end at once.
+    """
+    done = threading.Event()
+    _asked.append((mark, done))
+    with _one_reads:
+        if done.is_set():
+            return
+        together = [(mark, done)]
+        with contextlib.suppress(IndexError):
+            while True:
+                together.append(_asked.popleft())
+        wanted = {each for each, _ in together}
+        kill_marked(wanted.__contains__)
+        for _, each_done in together:
+            each_done.set()
 
 
 def kill_all_of_user(user_id: int) -> None:
@@ -112,3 +134,17 @@ def _user_of(pid: int) -> int | None:
     if "\nState:\tZ" in status:  # it has ended, and its parent has not collected it yet
         return None
     return int(status.partition("\nUid:\t")[2].split(maxsplit=1)[0])
+
+
+_asked: deque[tuple[str, threading.Event]] = deque()
+_one_reads = threading.RLock()  # a finalizer may ask again on the thread that reads
+
+
+def _begin_anew() -> None:
+    """A forked child has none of the threads that read or wait."""
+    global _asked, _one_reads
+    _asked, _one_reads = deque(), threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)

@@ -49,6 +49,7 @@ async def play_messages(
     row: Mapping[str, Any] | None,
     *,
     seed: int | None = None,
+    parallel_requests: bool = True,
 ) -> Trajectory:
     """Play one episode in messages.
 
@@ -64,10 +65,13 @@ async def play_messages(
             turn.
         row: The dataset row, or None for one of the environment's own.
         seed: The environment's seed.
+        parallel_requests: Whether a program that has the loop may ask while another of its requests
+            is unanswered.
 
     Returns:
         The trajectory, without tokens: `ids`, `action_mask` and `logprobs` are empty, and each of
-        `turns` is `Span(0, 0)`.
+        `turns` is `Span(0, 0)`. A message that its program never read is a turn like any other;
+        `metrics["program/unreceived"]` counts them.
 
     Raises:
         ConfigError: What the speaker said is no message.
@@ -87,7 +91,8 @@ async def play_messages(
             outcomes.append(await env.act(message))
         return outcomes
 
-    return await _play(env, row, seed, converse, agent=speaker)
+    options = {"agent": speaker, "parallel_requests": parallel_requests}
+    return await _play(env, row, seed, converse, options)
 
 
 async def play_solution(
@@ -110,7 +115,7 @@ async def play_solution(
             before it did, or did not end with it.
         InfrastructureError: Something that the episode runs on broke.
     """
-    return await _play(env, row, seed, lambda _: solve_episode(env))
+    return await _play(env, row, seed, lambda _: solve_episode(env), {})
 
 
 async def _play(
@@ -118,12 +123,12 @@ async def _play(
     row: Mapping[str, Any] | None,
     seed: int | None,
     act: Callable[[Info], Awaitable[list[Outcome]]],
-    agent: Speaker | None = None,
+    options: Mapping[str, Any],
 ) -> Trajectory:
     """Begin an episode, have `act` take its turns, given the info of `reset`, and keep it."""
     started = time.perf_counter()
-    options: dict[str, Any] = {"branches": True} if row is None else {"branches": True, "row": row}
-    _, info = await env.areset(seed=seed, options=options | {"agent": agent})
+    given = {} if row is None else {"row": row}
+    _, info = await env.areset(seed=seed, options={"branches": True, **given, **options})
     tools = env.tools
     outcomes = await act(info)
     seconds = time.perf_counter() - started

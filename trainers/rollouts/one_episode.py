@@ -92,7 +92,8 @@ async def drive(
         ConfigError: The environment gives no hints; and what `rollout` raises.
     """
     if isinstance(agent, SpeakingAgent):
-        return await _in_messages(driver.env, agent.speaker(sampling), row, seed)
+        speaker = agent.speaker(sampling)
+        return await _in_messages(driver.env, speaker, row, seed, parallel_requests)
     _check_renderer(driver.env.unwrapped)
     options: dict[str, Any] = {} if row is None else {"row": row}
     options |= {"hint": True} if hint else {}
@@ -168,6 +169,7 @@ async def _in_messages(
     speaker: EpisodeSpeaker,
     row: Mapping[str, Any] | None,
     seed: int | None,
+    parallel_requests: bool,
 ) -> Trajectory:
     """What an agent without token ids plays."""
     if not isinstance(env, Environment):
@@ -175,7 +177,9 @@ async def _in_messages(
             f"environment: {env} takes token ids alone, and the agent answers in messages; give an "
             "Environment without wrappers"
         )
-    trajectory = await play_messages(env, speaker, row, seed=seed)
+    trajectory = await play_messages(
+        env, speaker, row, seed=seed, parallel_requests=parallel_requests
+    )
     return replace(trajectory, metrics={**trajectory.metrics, **speaker.metrics()})
 
 

@@ -88,6 +88,16 @@ class Endpoint:
     def _forget(self, key: str) -> None:
         self._lines.pop(key, None)
 
+    def _leave_to_parent(self) -> None:
+        """In a forked child: hold open neither the port nor a connection, and touch no loop."""
+        self._socket.close()
+        nowhere = os.open(os.devnull, os.O_RDONLY)
+        for connection in self._server.server_state.connections:
+            held = connection.transport.get_extra_info("socket").fileno()
+            if held >= 0:  # asyncio's own object goes on to hold the number
+                os.dup2(nowhere, held, inheritable=False)
+        os.close(nowhere)
+
     def __reduce__(self) -> Any:
         return Endpoint.shared, ()  # another process has its own
 
@@ -112,12 +122,12 @@ _inherited: list[Endpoint] = []  # kept whole: what ends a loop would reach into
 
 
 def _leave_to_parent() -> None:
-    """A forked child has no thread of the endpoint, and must not hold its port open."""
+    """A forked child has no thread of the endpoint, and must hold nothing of it open."""
     global _lock, _shared
     _lock = threading.Lock()
     if _shared is not None:
         _inherited.append(_shared)
-        _shared._socket.close()
+        _shared._leave_to_parent()
         _shared = None
 
 

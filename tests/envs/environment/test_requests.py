@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gymnast.envs import NextRequest, Renderer
+from gymnast.envs import Episode, NextRequest, Renderer
 from gymnast.errors import (
     UsageError,
 )
@@ -174,12 +174,16 @@ def test_turns_that_nobody_has_read_are_named_at_the_end(renderer: Renderer, enc
         def stop_program(self) -> None:
             self.note_unreceived([1])
 
+        def reward(self, episode: Episode) -> float:
+            return float(episode.answer == "Hello")
+
     env = Deaf(renderer, max_turns=2)
     env.reset(options={"row": {"asks": [opens("Hi"), extends(0, "More"), extends(0, "More")]}})
     *_, info = env.step(np.array(encode("Hello<|im_end|>")))
     assert "unreceived" not in info
-    *_, info = env.step(np.array(encode("Hello<|im_end|>")))
+    _, reward, *_, info = env.step(np.array(encode("Bye<|im_end|>")))
     assert info["unreceived"] == [1]
+    assert reward == 1.0  # an answer is one that was read
 
 
 def test_a_long_request_keeps_no_other_episode_waiting(renderer: Renderer, encode: Say) -> None:

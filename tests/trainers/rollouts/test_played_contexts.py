@@ -307,6 +307,17 @@ def test_an_episode_without_a_request_is_left_out_and_counted(renderer: Renderer
     assert "2 have no action: their program ended before its first request" in str(error)
 
 
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_speaker_may_have_one_request_at_a_time(parallel: bool, renderer: Renderer) -> None:
+    async def say(messages: list[Message], tools: list[Any]) -> Message:
+        return {"role": "assistant", "content": "answer"}
+
+    env = Planner(renderer=renderer)
+    asyncio.run(play_messages(env, say, {"prompt": ""}, parallel_requests=parallel))
+    assert env.parallel_requests is parallel
+    env.close()
+
+
 def test_a_speaker_sees_the_context_that_a_turn_is_in(renderer: Renderer) -> None:
     seen = []
 

@@ -302,6 +302,31 @@ def test_a_body_in_chunks_is_read(endpoint: Endpoint, line: Line) -> None:
     connection.close()
 
 
+def test_a_forked_child_holds_no_connection_open() -> None:
+    shared = Endpoint.shared()
+    line = shared.open()
+    read, write = os.pipe()
+    connection = connected(shared)
+    connection.sendall(raw_request(shared, "no-such-key", b"{}"))
+    assert read_head(connection).startswith(b"HTTP/1.1 401")
+    child = os.fork()
+    if not child:
+        os.read(read, 1)  # lives until it is told to end
+        os._exit(0)
+    connection.settimeout(10)
+    shared.stop()
+    try:
+        while connection.recv(1 << 16):
+            pass
+    finally:
+        os.write(write, b"x")
+        os.waitpid(child, 0)
+        for each in (read, write):
+            os.close(each)
+        connection.close()
+        line.close()
+
+
 def test_the_shared_endpoint_is_one_a_process(line: Line) -> None:
     shared = Endpoint.shared()
     assert shared is Endpoint.shared()
