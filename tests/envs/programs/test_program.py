@@ -500,7 +500,7 @@ def test_a_class_whose_boxes_reach_more(renderer: Renderer) -> None:
     class Open(Program):
         """Declares a network of its own."""
 
-        sandbox_spec: SandboxSpec | None = SandboxSpec(network="full")
+        sandbox_spec = SandboxSpec(network="full")  # type: ignore[misc]  # as `Program` has it
 
     with pytest.raises(ConfigError, match=r"Open: sandbox\.network is 'full'"):
         Open(renderer, command=["true"])
