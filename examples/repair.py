@@ -53,7 +53,7 @@ TASKS = [
 
 def function(name, text, body):
     """A file with one function."""
-    return f'def {name}(n):\n    """Return {text}."""\n    return {body}\n'
+    return f"def {name}(n):\n    # Return {text}.\n    return {body}\n"
 
 
 def outcome(body, argument):

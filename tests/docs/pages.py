@@ -29,7 +29,8 @@ _PROGRAM = r"(?:gymnast|python3?(?! -m venv)|pytest|pip|accelerate|torchrun|dock
 _INDENTED = re.compile(rf"^ {{4}}{_PROGRAM} .*$", re.MULTILINE)
 _INLINE = re.compile(rf"`({_PROGRAM} [^`]+)`")
 _PLACEHOLDER = re.compile(r"\b[A-Z]{2,}\b|\.\.\.")
-_CONFIG = re.compile(r" train (examples/\S+\.yaml)(?!.* warmup=null)")
+_CONFIG = re.compile(r" train (\S+\.yaml)(?!.* warmup=null)")
+_NEW_CONFIG = ROOT / "gymnast/commands/package/train.yaml.template"  # of `gymnast new`
 _TRAINING = re.compile(r"\bgymnast(?:\.cli)? (?:train|eval) ")
 
 
@@ -62,7 +63,8 @@ def _shortened(line: str) -> str:
         return line
     command, hash_, comment = line.partition(" #")
     config = _CONFIG.search(command)
-    warms_up = config is not None and "\nwarmup:" in (ROOT / config[1]).read_text()
+    of = config and (_NEW_CONFIG if config[1].endswith("/train.yaml") else ROOT / config[1])
+    warms_up = of and of.exists() and "\nwarmup:" in of.read_text()
     short = f"{SHORT} {SHORT_WARM_UP}" if warms_up else SHORT
     return f"{command.rstrip()} {short}{hash_}{comment}"
 
