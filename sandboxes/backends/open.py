@@ -5,6 +5,7 @@ an installed package (`gymnast/lookup.py`), or "module:Class". `docs/extending.m
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from gymnast.errors import GymnastError, SandboxUnavailable, UsageError, UserCodeError
@@ -93,13 +94,18 @@ def _open_strongest(spec: SandboxSpec) -> Sandbox:
         except SandboxUnavailable as error:
             reasons[f"{name}: {error}"] = None
         else:
-            log.info("sandbox backend %s, the strongest that works here", name)
+            _say_once(name)
             return sandbox
     raise SandboxUnavailable(
         "no backend that isolates works here. "
         + "; ".join(reasons)
         + '. Code that is trusted can run without isolation: backend "local"'
     )
+
+
+@cache
+def _say_once(name: str) -> None:
+    log.info("sandbox backend %s, the strongest that works here", name)
 
 
 def _check_namespaces() -> None:

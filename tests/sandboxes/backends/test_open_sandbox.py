@@ -133,6 +133,14 @@ def test_auto_takes_boxes_that_show_the_hosts_names_last(
     assert "code in them can tell which files of the host there are" in caplog.text
 
 
+def test_auto_says_once_what_it_takes(caplog: pytest.LogCaptureFixture) -> None:
+    skip_without_landlock()
+    caplog.set_level("INFO", "gymnast.sandboxes")
+    for _ in range(3):
+        open_sandbox().close()
+    assert caplog.text.count("the strongest that works here") <= 1
+
+
 def test_an_unknown_backend_is_told_the_known_ones() -> None:
     with pytest.raises(
         UsageError, match=r"no sandbox backend 'jail'\. There are: auto, docker, .*local\."
