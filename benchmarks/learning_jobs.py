@@ -13,6 +13,7 @@ lake-0                          a game of Gymnasium's, after four steps of demon
 clock-0                         a server of the Model Context Protocol, after six of them
 code-0, sql-0, search-0         examples/code.yaml, examples/sql.yaml, examples/search.yaml
 program-0                       examples/program.yaml: the main job, played by an agent program
+coding-0                        examples/coding_agent.yaml, in Landlock boxes and float32
 """
 
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parent.parent
 ARITHMETIC = ROOT / "examples" / "arithmetic.yaml"
 SHOP = ROOT / "examples" / "shop.yaml"
 CODE = ROOT / "examples" / "code.yaml"
+CODING_AGENT = ROOT / "examples" / "coding_agent.yaml"
 FROZEN_LAKE = ROOT / "examples" / "frozen_lake.yaml"
 CLOCK_YAML = ROOT / "examples" / "clock.yaml"
 PROGRAM = ROOT / "examples" / "program.yaml"
@@ -68,6 +70,8 @@ MAIN = {
 # As TRL's committed run.
 AS_TRL = {"evaluation.every_steps": 0}
 COMPARED = ("grpo", "rloo", "dr_grpo", "gspo")
+# CPUs without bfloat16 instructions take several times as long in bfloat16.
+CODING: Settings = {"environment.sandbox": "landlock", "model.dtype": "float32"}
 # Advantages and losses that are no variant of these.
 OTHERS = ("rejection", "reinforce_pp_tokens", "gdpo_tokens")
 FOUR_ROWS: Settings = {
@@ -259,6 +263,7 @@ def _jobs() -> dict[str, LearningJob]:
     jobs["code-0"] = LearningJob("code", CODE, {})
     jobs["lake-0"] = LearningJob("game", FROZEN_LAKE, LAKE)
     jobs["clock-0"] = LearningJob("server", CLOCK_YAML, CLOCK)
+    jobs["coding-0"] = LearningJob("coding", CODING_AGENT, CODING)
     jobs["program-0"] = LearningJob("program", PROGRAM, {})
     jobs["search-0"] = LearningJob("search", SEARCH, {})
     jobs["sql-0"] = LearningJob("sql", SQL, {})

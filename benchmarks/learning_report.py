@@ -59,6 +59,7 @@ PANELS: Mapping[str, Sequence[Panel]] = {
     "alone": [Panel("right_calls", "steps")],
     "code": [Panel("reward", "steps")],
     "program": [Panel("reward", "steps"), Panel("held_out", "minutes")],
+    "coding": [Panel("reward", "steps"), Panel("held_out", "minutes")],
     "search": [Panel("reward", "steps"), Panel("held_out", "minutes")],
     "sql": [Panel("reward", "steps"), Panel("held_out", "minutes")],
     "game": [Panel("reward", "steps"), Panel("held_out", "minutes")],
