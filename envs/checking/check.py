@@ -86,6 +86,7 @@ def _checked(environment: Environment) -> CheckReport:
     renderer = require_renderer(environment)
     _check_signature(environment)
     prompt = _check_reset(environment)
+    offered = _offered(environment)
     _check_schemas(environment)
     _check_scored(environment)
     tried, ends = _check_tools(environment)
@@ -98,7 +99,7 @@ def _checked(environment: Environment) -> CheckReport:
     idle = play_idle(environment)
     solved = play_solve(environment, idle, rewards)
     text = renderer.tokenizer.decode(prompt)
-    return CheckReport(text, len(prompt), tuple(tried), rewards, idle, solved)
+    return CheckReport(text, len(prompt), tuple(tried), rewards, idle, solved, offered)
 
 
 def _check_signature(env: Environment) -> None:
@@ -125,6 +126,13 @@ def _check_reset(env: Environment) -> TokenIds:
     _begun(env, {**row, "hint": True})  # what `hint` returns has to make a prompt
     prompt: TokenIds = ids
     return prompt
+
+
+def _offered(env: Environment) -> tuple[str, ...] | None:
+    """The names of the tools that a program offers in its first request."""
+    if not has_requests(type(env)):
+        return None
+    return tuple(schema["function"]["name"] for schema in env.tools)
 
 
 def _begun(env: Environment, options: dict[str, Any] | None) -> Seen:

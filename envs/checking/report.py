@@ -57,6 +57,8 @@ class CheckReport:
             far as they ended and have one.
         idle: Episodes in which nothing was done.
         solved: Episodes that `solve` played, on the same rows; None where the class has none.
+        offered: Names of the tools that a program offers in its first request, and runs itself;
+            None where no program asks.
 
     That of a mixture has the prompt of its first environment, and the rest of all.
     """
@@ -67,6 +69,7 @@ class CheckReport:
     rewards: tuple[float, ...]
     idle: tuple[Played, ...] = ()
     solved: tuple[Played, ...] | None = None
+    offered: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         parts = [self._prompt_lines(), self._tool_lines(), self._reward_lines()]
@@ -81,8 +84,9 @@ class CheckReport:
         return [head, "", *(f"  | {visible_line(line)}".rstrip() for line in lines)]
 
     def _tool_lines(self) -> list[str]:
+        program = [] if self.offered is None else [self._offered_line()]
         if not self.tools:
-            return ["There are no tools."]
+            return program or ["There are no tools."]
         lines = []
         for tool in self.tools:
             if tool.answer is None:
@@ -93,17 +97,25 @@ class CheckReport:
                 answer = f"{answer[:_MAX_ANSWER]}... ({len(tool.answer)} characters)"
             note = f"  ({tool.note})" if tool.note else ""
             lines.append(visible_line(f"  {tool.call} -> {answer}{note}"))
-        return ["Each tool, called once with arguments made from its schema:", "", *lines]
+        head = "Each tool, called once with arguments made from its schema:"
+        return [head, "", *lines, *(["", *program] if program else [])]
+
+    def _offered_line(self) -> str:
+        if not self.offered:
+            return "The program offers no tools in its first request."
+        names = visible_line(", ".join(self.offered))
+        return f"The program runs its own tools, of which none was called here: {names}."
 
     def _reward_lines(self) -> list[str]:
         low, high = min(self.rewards), max(self.rewards)
         shown = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        said = "each tool called once, random tokens" if self.tools else "random tokens"
         return [
             "Rewards:",
             "",
             f"  solve           {self._solved_line()}",
             f"  doing nothing   {_together(self.idle)}",
-            f"  other episodes  {shown} (each tool called once, random tokens)",
+            f"  other episodes  {shown} ({said})",
             *self._remarks(),
         ]
 
@@ -115,7 +127,7 @@ class CheckReport:
     def _remarks(self) -> list[str]:
         """What may be wrong with the rewards, though it need not be."""
         if not self.solved:
-            return []
+            return self._remarks_without_solution()
         nothing = {each.row: each.reward for each in self.idle}
         equal = sum(each.reward == nothing.get(each.row) for each in self.solved)
         least = min(each.reward or 0.0 for each in self.solved)
@@ -131,6 +143,16 @@ class CheckReport:
             )
         return ["", *remarks] if remarks else []
 
+    def _remarks_without_solution(self) -> list[str]:
+        earned = [each.reward or 0.0 for each in self.idle]
+        if not earned or min(earned) <= 0 or max(self.rewards) > min(earned):
+            return []
+        return [
+            "",
+            f"warning: doing nothing earns {min(earned):g} or more on each row, and nothing played "
+            "here earns more; is there a reward for what the policy does?",
+        ]
+
 
 def _together(played: tuple[Played, ...]) -> str:
     """The episodes in one line, in few words where they are alike."""
@@ -143,6 +165,7 @@ def merged(reports: Sequence[CheckReport]) -> CheckReport:
     """The reports of several environments as one."""
     tools = tuple(tool for report in reports for tool in report.tools)
     rewards = tuple(reward for report in reports for reward in report.rewards)
+    offered = [name for report in reports for name in report.offered or ()]
     idle, solved = list[Played](), list[Played]()
     for report in reports:
         before = len(idle)  # rows of one environment are not those of another
@@ -154,4 +177,5 @@ def merged(reports: Sequence[CheckReport]) -> CheckReport:
         rewards=rewards,
         idle=tuple(idle),
         solved=tuple(solved) if any(one.solved is not None for one in reports) else None,
+        offered=tuple(offered) if any(one.offered is not None for one in reports) else None,
     )

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gymnast.envs.programs.running import STOPPED, Access, ProgramResult, Running
+from gymnast.envs.programs.running import BROKEN, STOPPED, Access, ProgramResult, Running
 from gymnast.errors import ConfigError, SandboxBroken, SandboxDead, SandboxFileError
 from gymnast.sandboxes.contract.base import Sandbox
 from gymnast.sandboxes.host.removal import delete_folder
@@ -207,11 +207,11 @@ class BoxCommand(Running):
     def _watch(self) -> None:
         process = self._process
         tails = [Tail(each.read, each.close) for each in (process.stdout, process.stderr)]
-        code = -1
+        code = BROKEN
         with contextlib.suppress(SandboxDead, SandboxBroken):
             code = process.wait()
             process.kill()
-        if self._stopping and code < 0:
+        if self._stopping and code == BROKEN:
             code = STOPPED
         stdout, stderr = (tail.text() for tail in tails)
         self.ended.set_result(ProgramResult(code, stdout, stderr, stopped=self._stopping))

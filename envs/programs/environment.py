@@ -17,9 +17,14 @@ from gymnast.envs.environment.environment import Environment
 from gymnast.envs.programs.answering import Answering
 from gymnast.envs.programs.commands import BoxCommand, HostCommand
 from gymnast.envs.programs.conversations import Reasoning
+from gymnast.envs.programs.endings import has_failed, warn_of_failure, without_request
 from gymnast.envs.programs.program_settings import (
+    FUNCTIONS,
+    check_arguments,
+    check_one_program,
     checked_columns,
     checked_command,
+    checked_function,
     checked_sandbox,
     checked_variables,
 )
@@ -28,19 +33,11 @@ from gymnast.envs.programs.serving.endpoint import Endpoint
 from gymnast.envs.records.episode import Episode
 from gymnast.envs.records.next_request import NextRequest
 from gymnast.envs.rendering.renderer import Renderer
-from gymnast.errors import ConfigError, NoRequest, UsageError
-from gymnast.lookup import Names
+from gymnast.errors import ConfigError, DataError, NoRequest, UsageError
+from gymnast.lookup import did_you_mean
 from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.threads import in_background
 from gymnast.types import Message
-
-ASKS_AS_COMMAND = (
-    "at the address in its environment variable OPENAI_BASE_URL with the key in OPENAI_API_KEY, or "
-    "at ANTHROPIC_BASE_URL with ANTHROPIC_API_KEY"
-)
-ASKS_AS_FUNCTION = "at the address `base_url` with the key `api_key`, its arguments"
-
-FUNCTIONS: Names[Callable[..., Any]] = Names("function", "")  # which no package registers
 
 
 class Program(Environment):
@@ -120,30 +117,32 @@ class Program(Environment):
 
     def _check(self, sandbox: Any) -> None:
         owner = type(self).__name__
-        if (self._command is None) is (self._function is None):
-            raise ConfigError(
-                f"{owner} plays one program: set command=[...], or function='module:name'."
-            )
+        boxed = sandbox is not None or self.sandbox_spec is not None
+        check_one_program(owner, self._command, self._function, boxed=boxed)
         if self._reasoning not in get_args(Reasoning):
             raise ConfigError(
                 f"{owner}: reasoning must be 'keep' or 'branch', got {self._reasoning!r:.100}."
             )
-        for name, given in (("function", self._function), ("reward", self._reward)):
-            if isinstance(given, str):
-                FUNCTIONS.find(given, f"{owner}: {name}")
-            elif given is not None and not callable(given):
-                raise ConfigError(f"{owner}: {name} must be a function, got {given!r:.100}.")
-        boxed = sandbox is not None or self.sandbox_spec is not None
-        if self._function is not None and boxed:
-            raise ConfigError(
-                f"{owner}: a function runs in this process, and no sandbox holds it. Write a "
-                "command, or leave sandbox out."
-            )
+        checked_function(owner, "reward", self._reward)
+        function = checked_function(owner, "function", self._function)
+        if function is not None:
+            check_arguments(owner, function)
 
     # ---- what a subclass may override beside the hooks of `Environment` ----
 
     def task(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """What the program is told of a row: its prompt, and the columns of `shown`."""
+        """What the program is told of a row: its prompt, and the columns of `shown`.
+
+        Raises:
+            DataError: The row lacks one of these columns.
+        """
+        for name in self._shown:
+            if name not in row:
+                raise DataError(
+                    f"{type(self).__name__}: shown names the column {name!r}, which the row lacks."
+                    f"{did_you_mean(name, list(row))} It has: {', '.join(map(str, row))}. Correct "
+                    "shown, or override task(row), which says what the program is told."
+                )
         return {name: row[name] for name in ("prompt", *self._shown) if name in row}
 
     @property
@@ -168,7 +167,8 @@ class Program(Environment):
     def metrics(self, episode: Episode) -> Any:
         """What the program did, as counts."""
         assert self._answering is not None
-        return self._answering.metrics(len(episode.turns))
+        counts = self._answering.metrics(len(episode.turns))
+        return {**counts, "program/failed": float(has_failed(self.result))}
 
     # ---- the hooks ----
 
@@ -180,9 +180,9 @@ class Program(Environment):
     async def setup(self, row: Mapping[str, Any]) -> None:
         """Start the program."""
         self._answering, self._result = None, None
-        endpoint = Endpoint.shared()
+        endpoint, task = Endpoint.shared(), self.task(row)
         line = endpoint.open(parallel=self.parallel_requests)
-        access, task = Access(endpoint.url, line.key), self.task(row)
+        access = Access(endpoint.url, line.key)
         try:
             program = await in_background(lambda: self._started(access, task))
         except BaseException as error:
@@ -201,8 +201,11 @@ class Program(Environment):
         request = await answering.next()
         if request is None:
             await self._end()
+            owner, result = type(self).__name__, self.result
             if not self.episode.turns:
-                raise self._no_request()
+                problem = without_request(owner, self._command, result, answering.line.refusal)
+                raise NoRequest("next_request", self.row, problem, f"{dict(self.row)!r:.500}")
+            warn_of_failure(owner, self._command or self._function, result, self.row)
         return request
 
     async def stop_program(self) -> None:
@@ -232,17 +235,6 @@ class Program(Environment):
             answering.line.close()
             self._result = await in_background(answering.program.stop)
             self.note_unreceived(answering.unreceived(len(self.episode.turns)))
-
-    def _no_request(self) -> NoRequest:
-        result = self.result
-        where = ASKS_AS_COMMAND if self._function is None else ASKS_AS_FUNCTION
-        said = result.stderr.strip()[-2000:] or result.stdout.strip()[-2000:]
-        problem = (
-            f"{type(self).__name__}: the program ended before its first request, with the exit "
-            f"code {result.exit_code}. It must ask {where}"
-            + (f". The end of what it wrote: {said}" if said else ".")
-        )
-        return NoRequest("next_request", self.row, problem, f"{dict(self.row)!r:.500}")
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has no program and no result, which may be of any kind."""

@@ -1,10 +1,70 @@
 """The settings of a `Program`, checked."""
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gymnast.errors import ConfigError, UsageError
+from gymnast.lookup import Names
 from gymnast.sandboxes.contract.spec import SandboxSpec, check_env_variables
+
+FUNCTIONS: Names[Callable[..., Any]] = Names("function", "")  # which no package registers
+
+
+def check_one_program(owner: str, command: Any, function: Any, *, boxed: bool) -> None:
+    """There is a command or a function, and not both; a box needs a command.
+
+    Raises:
+        ConfigError: It is otherwise.
+    """
+    if command is not None and function is not None:
+        raise ConfigError(
+            f"{owner} plays one program, and there are two: the command {command!r:.200} and the "
+            f"function {function!r:.200}. Leave one out; where a parent class has it, set it to "
+            "None."
+        )
+    if command is None and function is None:
+        way = "" if boxed else ", or function='module:name'"
+        raise ConfigError(f"{owner} plays one program, and there is none: set command=[...]{way}.")
+    if function is not None and boxed:
+        raise ConfigError(
+            f"{owner}: a function runs in this process, and no sandbox holds it, got "
+            f"{function!r:.200}. Write a command instead, or play without a sandbox."
+        )
+
+
+def checked_function(owner: str, setting: str, given: Any) -> Callable[..., Any] | None:
+    """A function of the user's, or that of the name "module:name"; None of None.
+
+    Raises:
+        ConfigError: It is something else, or is not there.
+    """
+    found = FUNCTIONS.find(given, f"{owner}: {setting}") if isinstance(given, str) else given
+    if found is not None and not callable(found):
+        raise ConfigError(
+            f"{owner}: {setting} must be a function or 'module:name', got {given!r:.100}."
+        )
+    return found
+
+
+def check_arguments(owner: str, program: Callable[..., Any]) -> None:
+    """A function takes what a program is called with.
+
+    Raises:
+        ConfigError: It takes something else.
+    """
+    try:
+        signature = inspect.signature(program)
+    except (TypeError, ValueError):  # one that is written in C may have none
+        return
+    try:
+        signature.bind(base_url="", api_key="", task={})
+    except TypeError as error:
+        raise ConfigError(
+            f"{owner}: function {program!r:.200} cannot be called with base_url, api_key and task: "
+            f"{error}. Write def agent(base_url, api_key, task), and in a class function = "
+            "staticmethod(agent)."
+        ) from error
 
 
 def checked_command(owner: str, given: Any) -> list[str] | None:
@@ -33,7 +93,9 @@ def checked_columns(owner: str, given: Any) -> tuple[str, ...]:
     """
     listed = isinstance(given, Sequence) and not isinstance(given, str)
     if not listed or not all(isinstance(name, str) for name in given):
-        raise ConfigError(f"{owner}: shown must be a list of columns, got {given!r:.200}.")
+        raise ConfigError(
+            f"{owner}: shown must be a list of columns, got {given!r:.200}. Write: shown: [column]."
+        )
     return tuple(given)
 
 

@@ -20,6 +20,9 @@ from gymnast.shared_threads import start_thread
 STOPPED = 137
 """The exit code of a program that was ended, as of a process that is killed."""
 
+BROKEN = -1
+"""The exit code of a command whose box broke."""
+
 GRACE_S = 5.0
 """How long a function may take to end after its episode, before its thread is given up."""
 
@@ -141,8 +144,10 @@ class RunningFunction(Running):
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else int(error.code is not None)
             result = ProgramResult(code, stopped=self._stopping)
-        except BaseException:
-            result = ProgramResult(1, stderr=traceback.format_exc(), stopped=self._stopping)
+        except BaseException as error:
+            below = error.__traceback__ and error.__traceback__.tb_next  # without this frame
+            shown = "".join(traceback.format_exception(type(error), error, below))
+            result = ProgramResult(1, stderr=shown, stopped=self._stopping)
         finally:
             self.ended.set_result(result)
 

@@ -62,6 +62,7 @@ class Application:
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request (ASGI)."""
+        line: Line | None = None
         exchange: Exchange | None = None
         path, kind = scope["path"], b"application/json"
         try:
@@ -90,6 +91,8 @@ class Application:
                 status, body = 200, dialect.write(asked, outcome) if outcome else b""
                 kind = b"text/event-stream" if asked.stream else kind
         except Refused as refused:
+            if line is not None and exchange is None:
+                line.refusal = refused.message
             error = anthropic_error if path.startswith("/v1/messages") else openai_error
             status, body = refused.status, dumped(error(refused))
             kind = b"application/json"

@@ -95,11 +95,13 @@ class Line:
     Attributes:
         key: What its program proves itself by; a secret.
         counts: What happened, under the names of metrics ("program/repeated").
+        refusal: What was said to the last request that could not be taken; None: all could.
     """
 
     def __init__(self, *, parallel: bool, closed: Callable[[str], None]) -> None:
         self.key = f"sk-gymnast-{secrets.token_urlsafe(32)}"
         self.counts: Counter[str] = Counter()
+        self.refusal: str | None = None
         self._parallel, self._on_close = parallel, closed
         self._lock = threading.Lock()
         self._closed = False

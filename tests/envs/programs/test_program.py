@@ -472,8 +472,11 @@ def test_a_program_is_pickled_between_episodes(renderer: Renderer) -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({}, "plays one program"),
-        ({"command": ["true"], "function": calculate}, "plays one program"),
+        ({}, "plays one program, and there is none: set command"),
+        ({"sandbox": "local"}, r"there is none: set command=\[\.\.\.\]\.$"),
+        ({"command": ["true"], "function": calculate}, "two: the command.*Leave one out"),
+        ({"function": 3}, "function must be a function or 'module:name', got 3"),
+        ({"function": lambda base_url: None}, "cannot be called with.*'api_key'.*staticmethod"),
         ({"command": []}, "command must be"),
         ({"command": ["a", 1]}, "command must be"),
         ({"command": ["true"], "reasoning": "drop"}, "reasoning must be"),
