@@ -80,7 +80,12 @@ def read_tasks(
     if not root.is_dir():
         raise ConfigError(f"Harbor: tasks is {str(folder)!r:.300}, and there is no such folder.")
     found = [root] if _looks_like_a_task(root) else sorted(filter(_looks_like_a_task, _below(root)))
-    known = [path.resolve().name for path in found]
+    known = [root.resolve().name if path == root else path.name for path in found]  # of "." too
+    for setting, given in (("skip", skip), ("ignore", ignore)):
+        if isinstance(given, str):
+            raise ConfigError(
+                f"Harbor: {setting} must be a list, got {given!r}. Write {setting}=[{given!r}]."
+            )
     if unknown := sorted(set(skip) - set(known)):
         raise ConfigError(f"Harbor: skip names {unknown}, and there are no such tasks in {root}.")
     tasks, problems = {}, []
@@ -93,6 +98,10 @@ def read_tasks(
                 problems.append((name, task))
     if problems:
         raise ConfigError(_refusal(root, problems))
+    if known and not tasks:
+        raise ConfigError(
+            f"Harbor: skip names each of the {len(known)} tasks in {root}. Leave one to play."
+        )
     if not tasks:
         raise ConfigError(
             f"Harbor: there is no task in {root}. A task is a folder with task.toml, "
@@ -147,11 +156,16 @@ def _read(path: Path, name: str, ignore: Collection[str]) -> HarborTask | list[s
         ]
     try:
         document = tomllib.loads((path / "task.toml").read_text("utf-8"))
-        instruction = without_canary((path / "instruction.md").read_text("utf-8"))
-    except FileNotFoundError as error:
-        return [f"there is no {Path(str(error.filename)).name}"]
+    except FileNotFoundError:
+        return ["there is no task.toml"]
     except (OSError, ValueError) as error:
-        return [f"it cannot be read: {error}"]
+        return [f"task.toml cannot be read: {error}"]
+    try:
+        instruction = without_canary((path / "instruction.md").read_text("utf-8"))
+    except FileNotFoundError:
+        return ["there is no instruction.md"]
+    except (OSError, ValueError) as error:
+        return [f"instruction.md cannot be read: {error}"]
     settings, problems = read_settings(document, ignore)
     if not instruction.strip():
         problems.append("instruction.md says nothing")

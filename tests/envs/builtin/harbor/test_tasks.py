@@ -29,7 +29,7 @@ def test_a_folder_of_tasks_and_the_folder_of_one(make_task: MakeTask) -> None:
 @pytest.mark.parametrize(
     ("path", "content", "why"),
     [
-        ("task.toml", "version = ", "it cannot be read"),
+        ("task.toml", "version = ", "task.toml cannot be read"),
         ("task.toml", None, "there is no task.toml"),
         ("instruction.md", None, "there is no instruction.md"),
         ("instruction.md", "# canary 1\n\n \n", "instruction.md says nothing"),
@@ -66,6 +66,32 @@ def test_a_folder_without_tasks_and_names_of_none(make_task: MakeTask, tmp_path:
         read_tasks(tmp_path / "empty")
     with pytest.raises(ConfigError, match=r"skip names \['other'\]"):
         read_tasks(make_task("one").parent, skip=["other"])
+    with pytest.raises(ConfigError, match=r"skip names each of the 1 tasks"):
+        read_tasks(make_task("one").parent, skip=["one"])
+
+
+@pytest.mark.parametrize("setting", ["skip", "ignore"])
+def test_a_text_in_place_of_a_list_is_no_list_of_letters(make_task: MakeTask, setting: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{setting} must be a list, got 'one'.*=\['one'\]"):
+        read_tasks(make_task("one").parent, **{setting: "one"})
+
+
+def test_links_to_folders_of_one_name_are_tasks_of_their_own(
+    make_task: MakeTask, tmp_path: Path
+) -> None:
+    first = make_task("one")
+    other = tmp_path / "elsewhere" / "one"
+    other.parent.mkdir()
+    first.rename(other)
+    first = make_task("one")
+    chosen = tmp_path / "chosen"
+    chosen.mkdir()
+    (chosen / "a").symlink_to(first)
+    (chosen / "b").symlink_to(other)
+    assert {name: task.folder for name, task in read_tasks(chosen).items()} == {
+        "a": first.resolve(),
+        "b": other.resolve(),
+    }
 
 
 def test_fields_are_ignored_by_name(make_task: MakeTask) -> None:
