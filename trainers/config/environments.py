@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from gymnast.envs import Environment, Mixture, Renderer, compose, make
+from gymnast.envs import Environment, Mixture, Program, Renderer, compose, make
 from gymnast.envs.registry import check_constructor, check_names, find, setting_names
 from gymnast.errors import (
     ConfigError,
@@ -236,7 +236,23 @@ def environment_maker(
             f"{place}.context_length: must be <= {model_context_length}, the context "
             f"that {model.name} was made for, got {longest}"
         )
-    return partial(make, cls, renderer, **settings)
+    return partial(make, cls, renderer, **_with_functions(cls, settings, place))
+
+
+def _with_functions(cls: type[Environment], settings: dict[str, Any], place: str) -> dict[str, Any]:
+    """Settings with a program's functions in place of their names.
+
+    Where episodes are played on other machines, a function is sent there; its file is not.
+    """
+    if not issubclass(cls, Program):
+        return settings
+    named = {name: settings[name] for name in ("function", "reward") if name in settings}
+    found = {
+        name: _FUNCTIONS.find(value, f"{place}.{name}")
+        for name, value in named.items()
+        if isinstance(value, str)
+    }
+    return {**settings, **found}
 
 
 def make_renderer(model: ModelSection, tokenizer: Any) -> Renderer:
