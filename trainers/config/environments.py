@@ -247,7 +247,7 @@ def _with_functions(cls: type[Environment], settings: dict[str, Any], place: str
     if not issubclass(cls, Program):
         return settings
     named = {name: settings[name] for name in ("function", "reward") if name in settings}
-    found = {
+    found: dict[str, Any] = {
         name: _FUNCTIONS.find(value, f"{place}.{name}")
         for name, value in named.items()
         if isinstance(value, str)
