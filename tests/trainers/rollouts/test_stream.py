@@ -366,21 +366,25 @@ def test_a_group_cut_by_the_deadline_keeps_the_members_that_finished(
     make_env: Making, encode: Encode
 ) -> None:
     class SlowSecond:
-        """Answers one call, and no other."""
+        """Answers the first call once all three are made, and no other."""
 
-        calls = 0
+        def __init__(self) -> None:
+            self.calls = 0
+            self.all_called = asyncio.Event()
 
         async def generate(self, context_ids: list[int], sampling: Sampling) -> Completion:
             self.calls += 1
-            if self.calls > 1:
-                await asyncio.Event().wait()
+            first = self.calls == 1
+            if self.calls == 3:
+                self.all_called.set()
+            await (self.all_called if first else asyncio.Event()).wait()
             ids = encode("Done." + END)
             return Completion(ids, [0.0] * len(ids), "stop")
 
     rollouts = gather_until(1, make_env, SlowSecond(), prompts(1), group_size=3)
     assert [len(group) for group in rollouts] == [1]
     assert rollouts.metrics["episodes/left_out/deadline"] == 2
-    assert make_env.log["cleanup"] == make_env.log["setup"] > 0
+    assert make_env.log["cleanup"] == make_env.log["setup"] == 3
 
 
 def test_a_deadline_that_is_not_reached_changes_nothing(
