@@ -44,6 +44,20 @@ def test_importing_the_face_imports_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
+def test_reading_the_rollouts_of_a_run_imports_no_torch() -> None:
+    program = "import sys; from gymnast.trainers import load_rollouts"
+    checked = f"{program}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", checked]).returncode == 0
+
+
+def test_the_trainers_offer_all_names_when_asked() -> None:
+    trainers = import_module("gymnast.trainers")
+    for name in trainers.__all__:
+        assert getattr(trainers, name) is not None, name
+    with pytest.raises(AttributeError, match="no attribute 'Trainr'"):
+        trainers.Trainr  # noqa: B018
+
+
 def test_each_error_has_a_parent_of_the_standard_library() -> None:
     for name, found in inspect.getmembers(errors, inspect.isclass):
         if issubclass(found, Exception) and found is not errors.GymnastError:

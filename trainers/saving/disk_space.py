@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gymnast.errors import ConfigError, DiskFull
-from gymnast.trainers.learner.optimizers.optimizer import Optimizer
 from gymnast.visible import visible_logger
+
+if TYPE_CHECKING:
+    from gymnast.trainers.learner.optimizers.optimizer import Optimizer
 
 BYTES_PER_WEIGHT = 12
 OTHER_BYTES = 2**16  # generator states, a tokenizer's files, names
@@ -41,7 +43,7 @@ class Need:
     model: int
 
 
-def estimate_need(model: Any, optimizer: Optimizer, reference: int = 0) -> Need:
+def estimate_need(model: Any, optimizer: "Optimizer", reference: int = 0) -> Need:
     """How much a run of this model takes, estimated a little too high.
 
     Args:
