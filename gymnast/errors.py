@@ -55,6 +55,10 @@ class ConfigError(UsageError):
     """A run's configuration has an unknown field, a wrong value or a missing file."""
 
 
+class NewerFormat(ConfigError):
+    """A later version of Gymnast has written a config, in a format that is not known here."""
+
+
 class DataError(UsageError):
     """A dataset or a row lacks what the environment needs."""
 

@@ -156,13 +156,14 @@ ROOMS = {
         "trainers.conversations trainers.data trainers.demonstrations "
         "trainers.evaluation trainers.learner trainers.reporting trainers.rollouts trainers.saving"
     ),
+    "trainers.provenance": "trainers.base trainers.config trainers.data trainers.saving",
     "trainers": (
         "agents agents.loading envs trainers.ahead trainers.algorithms trainers.base "
         "trainers.cluster "
         "trainers.config "
         "trainers.data trainers.demonstrations trainers.distributed trainers.evaluation "
         "trainers.learner "
-        "trainers.learner.memory trainers.learner.optimizers "
+        "trainers.learner.memory trainers.learner.optimizers trainers.provenance "
         "trainers.reporting trainers.reporting.advice trainers.rollouts trainers.saving"
     ),
     "commands": (

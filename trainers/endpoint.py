@@ -26,6 +26,7 @@ from gymnast.trainers.config.task import RunTask, prepare_task
 from gymnast.trainers.distributed.processes import launched
 from gymnast.trainers.evaluation.evaluation import Evaluated, Evaluation
 from gymnast.trainers.evaluation.tags import tag_expressions
+from gymnast.trainers.provenance.environment_file import note_start
 from gymnast.trainers.reporting.trackers import as_json
 from gymnast.trainers.rollouts.rewards import load_rewards
 from gymnast.trainers.rollouts.settings import RolloutSettings
@@ -60,6 +61,7 @@ def evaluate_endpoint(config: RunConfig, *, observer: Observer | None = None) ->
     folder = None if config.output_dir is None else RunFolder(config.output_dir)
     if folder is not None:
         save_config(config, folder.path / CONFIG_FILE)
+        note_start(folder.path)
     template = chat_template_text(config.model)
     tokenizer = load_tokenizer(config.model.name, chat_template=template)
     task = prepare_task(config, tokenizer, ANY_LENGTH)

@@ -9,6 +9,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from accelerate import Accelerator
@@ -20,6 +21,7 @@ from gymnast.trainers.demonstrations.warmup import Warmup
 from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.learner.learner import Learner
 from gymnast.trainers.learner.optimizers.not_finite import ends_run, raise_if_run_ends
+from gymnast.trainers.provenance.environment_file import note_start
 from gymnast.trainers.reporting.advice.advisor import Advisor
 from gymnast.trainers.saving.disk_space import check_room, estimate_need
 from gymnast.trainers.saving.ending import Ending
@@ -91,6 +93,7 @@ class RunLoop:
         self._trainer, self._stopping, self._saving = trainer, stopping, saving
         self._ending = Ending(state, trainer.folder, trainer.model, trainer.tokenizer)
         self.has_begun = False
+        self._noted = False
         self._evaluated = (-1, 0)  # after which steps, of the run and its warm-up, was the last one
 
     def begin(self, *, resume: bool) -> None:
@@ -124,6 +127,7 @@ class RunLoop:
             memory: What a step takes at most, in words; the observer is told.
         """
         trainer = self._trainer
+        self.note_start()
         started, cpu_started = time.perf_counter(), time.process_time()
         summary: dict[str, Any] = {"train/seconds": 0.0, "train/cpu_seconds": 0.0}
         info = {"steps": trainer.steps, "start": trainer.step, "memory": memory}
@@ -146,6 +150,16 @@ class RunLoop:
         summary["advice"] = trainer.advisor.standing
         trainer.tell("on_end", summary)
         return summary
+
+    def note_start(self) -> None:
+        """Say in the run's folder, once, with what this process makes it."""
+        trainer = self._trainer
+        if self._noted or trainer.folder is None:
+            return
+        folder, processes = trainer.folder.path, trainer.accelerator.num_processes
+        note = partial(note_start, folder, trainer.model, processes=processes)
+        together(trainer.accelerator, note if trainer.accelerator.is_main_process else int)
+        self._noted = True
 
     def tell_of_stop(self, stopped_by: str) -> None:
         """Where the run was stopped before its last step, say how to continue it."""

@@ -180,7 +180,6 @@ class Trainer:
         self.eval_rows = None if eval_rows is None else as_rows(eval_rows, "eval_rows")
         self.observer = RunConsole() if observer == "console" else observer
         self._stopping, self._hyperparameters = Stopping(), hyperparameters or {}
-        self._settings = settings
         learned = settings.staleness.corrected(as_algorithm(algorithm))
         settings.check_algorithm(learned)
         path = settings.folder
@@ -318,6 +317,7 @@ class Trainer:
             raise ConfigError("evaluate: no rows; pass some, or give the trainer eval_rows")
         if not self.loop.has_begun:
             self._rollouts.hand_over(self.model, self.version)
+            self.loop.note_start()
         # Whether there is an evaluation changes nothing of what training draws, nor the reverse.
         seeded = seeded_separately(self.seed, "evaluation", self.accelerator.process_index)
         with seeded, self._workers or nullcontext():

@@ -11,8 +11,9 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from gymnast.errors import ConfigError
+from gymnast.errors import ConfigError, NewerFormat
 from gymnast.trainers.base.config_errors import sentences
+from gymnast.trainers.base.formats import CONFIG, KEY, unreadable_format
 from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.config.yaml_reader import read_yaml, with_overrides
 from gymnast.trainers.data.input_paths import Misplaced, absolute, located, shown_path
@@ -32,10 +33,14 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
     Raises:
         ConfigError: A key or a value does not hold; one line each.
+        NewerFormat: A later version of Gymnast has written it.
     """
     file = absolute(path, Path.cwd())
     misplaced: Misplaced = {}
-    written = located(read_yaml(path), RunConfig, file.parent, misplaced)
+    read = read_yaml(path)
+    if problem := unreadable_format(str(path), read.pop(KEY, None), CONFIG):
+        raise NewerFormat(problem)
+    written = located(read, RunConfig, file.parent, misplaced)
     settings = with_overrides(written, overrides, read=_from_command_line)
     if settings.get("output_dir") is None:
         settings["output_dir"] = f"runs/{file.stem}"
@@ -95,5 +100,5 @@ def save_config(config: RunConfig, path: str | Path) -> None:
     settings = located(dumped, RunConfig, Path.cwd())
     if config.output_dir is not None:
         settings["output_dir"] = str(absolute(config.output_dir, Path.cwd()))
-    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=100)
+    text = yaml.safe_dump({KEY: CONFIG, **settings}, sort_keys=False, allow_unicode=True, width=100)
     write_text(Path(path), text)

@@ -16,6 +16,7 @@ import yaml
 
 from gymnast.envs import Mixture
 from gymnast.envs.composed import classes_of, has_own_box
+from gymnast.trainers.base.formats import CONFIG, KEY
 from gymnast.trainers.base.settings import Settings
 from gymnast.trainers.config.sections import (
     RolloutsSection,
@@ -72,7 +73,8 @@ def write_python_config(folder: Path, given: Mapping[str, Any]) -> None:
     missing += _add_rows(settings, folder, given)
     head = "# Written by a Trainer in Python.\n"
     head += "".join(f"# Left out: {line}\n" for line in missing)
-    text = yaml.safe_dump(_as_written(settings), sort_keys=False, allow_unicode=True, width=100)
+    written = {KEY: CONFIG, **_as_written(settings)}
+    text = yaml.safe_dump(written, sort_keys=False, allow_unicode=True, width=100)
     write_text(folder / CONFIG_FILE, head + text)
 
 

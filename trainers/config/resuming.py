@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gymnast.errors import ConfigError
+from gymnast.errors import ConfigError, NewerFormat
 from gymnast.trainers.config.files import load_config
 from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.data.input_paths import shown_path
@@ -73,6 +73,8 @@ def check_same_run(config: RunConfig, folder: Path) -> None:
     path = folder / CONFIG_FILE
     try:
         before = load_config(path)
+    except NewerFormat:
+        raise
     except ConfigError as error:
         reason = str(error).splitlines()[0]
         logger.warning("the settings are not compared with those of the run: %s", reason)

@@ -88,13 +88,27 @@ def located(
         misplaced: Receives, by dotted key, each input that exists in the working folder but not in
             `folder`: its path, and the path that the YAML should name.
     """
-    return _Search(folder, {} if misplaced is None else misplaced).section(settings, model, "")
+    return _Search(folder, {} if misplaced is None else misplaced, {}).section(settings, model, "")
+
+
+def named_inputs(settings: Any, model: type[BaseModel], folder: Path) -> dict[str, str]:
+    """The inputs that settings name, by dotted key: files and folders that exist, and hub names.
+
+    Args:
+        settings: A whole YAML, or a section.
+        model: The section's.
+        folder: What paths are relative to.
+    """
+    search = _Search(folder, {}, {})
+    search.section(settings, model, "")
+    return search.found
 
 
 @dataclass(frozen=True)
 class _Search:
     folder: Path
     misplaced: Misplaced
+    found: dict[str, str]
 
     def section(self, settings: Any, model: type[BaseModel], place: str) -> Any:
         if not isinstance(settings, dict):
@@ -137,6 +151,8 @@ class _Search:
             return value
         beside = absolute(path, self.folder)
         here = absolute(path, Path.cwd())
+        if beside.exists() or not mark.surely(path):
+            self.found[place] = str(beside) if beside.exists() else path
         if not beside.exists() and here.exists() and here != beside:
             there = f"{before}{os.path.relpath(here, self.folder)}{rest}"
             self.misplaced[place] = (value, there)

@@ -1,7 +1,7 @@
 """Checkpoints: how one is written, how a torn one is told from a whole one, which is the newest.
 
     checkpoints/step_00004/state.pt   the state of `run_state.py`, by torch.save
-    checkpoints/step_00004/complete   size and SHA-256 of state.pt, as JSON
+    checkpoints/step_00004/complete   size and SHA-256 of state.pt, and the format, as JSON
 
 A checkpoint gets its name when all of it is on the disk, and only then are older ones removed. So a
 kill never costs the newest whole one.
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from gymnast.errors import CheckpointError
+from gymnast.trainers.base.formats import CHECKPOINT, KEY, unreadable_format
 from gymnast.trainers.saving.disk_space import naming_full_disk
 from gymnast.trainers.saving.durable import remove, sweep, written_aside
 from gymnast.visible import visible_logger
@@ -59,7 +60,7 @@ class Checkpoints:
                 "wb"
             ) as file:  # given a path, torch hides the cause of errors
                 torch.save(dict(state), file)
-            marker = {STATE: _fingerprint(aside / STATE)}
+            marker = {KEY: CHECKPOINT, STATE: _fingerprint(aside / STATE)}
             (aside / COMPLETE).write_text(json.dumps(marker))
         self.prune(step, keep=keep)
         for later in [other for other in self._by_step() if other > step]:
@@ -97,8 +98,11 @@ class Checkpoints:
         """The state in a whole checkpoint, its tensors on the CPU.
 
         Raises:
-            CheckpointError: It cannot be read.
+            CheckpointError: It cannot be read, or a later version of Gymnast has written it.
         """
+        marker = json.loads((self.path(step) / COMPLETE).read_bytes())
+        if problem := unreadable_format(str(self.path(step)), marker.get(KEY), CHECKPOINT):
+            raise CheckpointError(problem)
         path = self.path(step) / STATE
         try:
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)

@@ -17,13 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gymnast.errors import DataError, first_line
+from gymnast.trainers.base.formats import ROLLOUTS as FORMAT_VERSION
+from gymnast.trainers.base.formats import unreadable_format
 from gymnast.trainers.records.columns import SCHEMA, as_record, as_trajectory
 from gymnast.trainers.records.token_text import fingerprint, token_text
 from gymnast.trainers.saving.disk_space import naming_full_disk
 from gymnast.trainers.saving.durable import file_written_aside
 from gymnast.types import Trajectory
 
-FORMAT_VERSION = 2  # 1 had no branches
 EPISODES_AT_ONCE = 256  # a row group of the file, and what is in memory twice while it is written
 
 # Log-probabilities and the like hardly repeat: dictionaries are of no use to them.
@@ -235,8 +236,5 @@ def _read(path: Path) -> tuple[dict[bytes, bytes], list[dict[str, Any]]]:
 def _check_version(path: Path, version: bytes | None) -> None:
     if version is None or not version.isdigit():
         raise DataError(f"{path}: is a Parquet file, but not one of Gymnast's rollouts")
-    if int(version) > FORMAT_VERSION:
-        raise DataError(
-            f"{path}: has format_version {int(version)}, and this version of Gymnast reads up to "
-            f"{FORMAT_VERSION}; update Gymnast"
-        )
+    if problem := unreadable_format(str(path), int(version), FORMAT_VERSION):
+        raise DataError(problem)

@@ -1,6 +1,7 @@
 """The files of a run.
 
     config.yaml                what was run; for a `Trainer` in Python, with rows.jsonl beside it
+    environment.json           with what, on what and from what it was made (`trainers/provenance`)
     metrics.jsonl              one line for each step, one for each evaluation
     advice.jsonl               why the run did not learn, and what to do, where it did not
     rollouts/                  the trajectories of steps and evaluations (`kept_rollouts.py`)
@@ -28,6 +29,7 @@ from filelock import FileLock, Timeout
 from gymnast.agents.loading.model_source import no_progress_bars
 from gymnast.agents.models.merging import save_merged
 from gymnast.errors import ConfigError
+from gymnast.trainers.base.formats import ENVIRONMENT_FILE
 from gymnast.trainers.saving.checkpoints import Checkpoints
 from gymnast.trainers.saving.disk_space import naming_full_disk
 from gymnast.trainers.saving.durable import sweep, write_text, written_aside
@@ -118,7 +120,7 @@ class RunFolder:
     def sweep(self) -> None:
         """Clear away what a killed process was writing or removing."""
         self.checkpoints.sweep()
-        for name in (CONFIG_FILE, METRICS, ADVICE, ADAPTERS, MODEL):
+        for name in (CONFIG_FILE, ENVIRONMENT_FILE, METRICS, ADVICE, ADAPTERS, MODEL):
             sweep(self.path, name)
         sweep(self.path / FOLDER, "*.parquet")
 

@@ -23,6 +23,7 @@ from typing import Any, Protocol, TypeVar
 from accelerate import Accelerator
 
 from gymnast.errors import CheckpointError, ConfigError
+from gymnast.trainers.base.formats import newer_metrics
 from gymnast.trainers.base.generators import generator_states, restore_generators, seed_generators
 from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.learner.optimizers.not_finite import checkpoints_kept
@@ -159,6 +160,8 @@ class RunState:
             self.folder.sweep()
             self.folder.begin()
             return None
+        if problem := newer_metrics(self.folder.path):
+            raise CheckpointError(problem)
         if is_over(self.folder.path):
             raise CheckpointError(f"{self.folder.path} {OVER}")
         self.folder.sweep()
