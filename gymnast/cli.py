@@ -7,6 +7,7 @@
     gymnast check my_envs:Shop                   check that an environment keeps the contract
     gymnast new dice-game                        make a package with an environment of your own
     gymnast demos my_envs:Shop                   write episodes that the environment's solve plays
+    gymnast schema --output run.schema.json      what editors complete a run's YAML from
     gymnast sandboxes                            list the sandbox backends and which work here
     gymnast sandboxes sweep                      remove what killed runs have left behind
 
@@ -46,6 +47,7 @@ from gymnast.commands.output import (
     waiting,
 )
 from gymnast.commands.sandboxes import sandboxes
+from gymnast.commands.schema import schema
 from gymnast.errors import GymnastError, UsageError, UserCodeError
 from gymnast.sandboxes.lifetime.signals import close_boxes_on_sigterm
 
@@ -63,6 +65,7 @@ app = typer.Typer(
 app.add_typer(environments)
 app.add_typer(new)
 app.add_typer(demos)
+app.add_typer(schema)
 app.add_typer(sandboxes, name="sandboxes")
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as in a shell

@@ -157,6 +157,10 @@ ROOMS = {
         "trainers.evaluation trainers.learner trainers.reporting trainers.rollouts trainers.saving"
     ),
     "trainers.provenance": "trainers.base trainers.config trainers.data trainers.saving",
+    "trainers.schema": (
+        "agents envs sandboxes.backends trainers.algorithms trainers.base trainers.config "
+        "trainers.learner.optimizers trainers.reporting trainers.rollouts"
+    ),
     "trainers": (
         "agents agents.loading envs trainers.ahead trainers.algorithms trainers.base "
         "trainers.cluster "
@@ -169,7 +173,8 @@ ROOMS = {
     "commands": (
         "agents agents.loading envs envs.environment sandboxes.backends trainers.base "
         "trainers.config "
-        "trainers.conversations trainers.data trainers.demonstrations trainers.saving"
+        "trainers.conversations trainers.data trainers.demonstrations trainers.saving "
+        "trainers.schema"
     ),
 }  # fmt: skip
 

@@ -136,7 +136,7 @@ def test_the_page_has_each_section_as_it_is_declared(place: str) -> None:
 
 
 def test_the_pages_example_is_a_run(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    example, *_ = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
     (tmp_path / "run.yaml").write_text(example)
     (tmp_path / "shop.py").write_text("def brevity(trajectory): return 0.0\n")
     config = load_config(tmp_path / "run.yaml")

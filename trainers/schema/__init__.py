@@ -1,0 +1,1 @@
+"""A run's YAML as JSON Schema, which editors complete and check from."""
