@@ -3,6 +3,7 @@
     gymnast train RUN.yaml trainer.steps=20      train as a YAML says, with overrides
     gymnast train RUN.yaml --resume              continue from the newest checkpoint
     gymnast eval runs/arithmetic                 evaluate a trained model on its evaluation rows
+    gymnast eval MODEL --environment ENV         evaluate a model by its name
     gymnast envs                                 list the environments that are installed
     gymnast check my_envs:Shop                   check that an environment keeps the contract
     gymnast new dice-game                        make a package with an environment of your own
@@ -22,7 +23,6 @@ import gc
 import logging
 import shlex
 import sys
-from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,6 +30,7 @@ import typer
 from gymnast import __version__
 from gymnast.commands.demos import demos
 from gymnast.commands.environments import environments
+from gymnast.commands.evaluate import evaluating
 from gymnast.commands.new import new
 from gymnast.commands.options import (
     HANDED_OVER,
@@ -38,6 +39,7 @@ from gymnast.commands.options import (
     Verbose,
     refuse_both,
     refuse_options,
+    setting_of_run,
 )
 from gymnast.commands.output import (
     escape_what_python_writes,
@@ -63,6 +65,7 @@ app = typer.Typer(
 )
 
 app.add_typer(environments)
+app.add_typer(evaluating)
 app.add_typer(new)
 app.add_typer(demos)
 app.add_typer(schema)
@@ -139,53 +142,6 @@ def train(
     end(trainer.accelerator)
 
 
-@app.command(name="eval", context_settings=HANDED_OVER)
-def evaluate(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            help="A run's folder (its trained model), or a YAML (the model it names).",
-        ),
-    ],
-    overrides: Overrides = None,
-    verbose: Verbose = False,
-    quiet: Quiet = False,
-) -> None:
-    """Evaluate a model on a run's evaluation rows.
-
-    Metrics and episodes are kept in the run's folder, in evaluations/.
-    -v prints every metric, -q one line.
-    """
-    _begin([run, *(overrides or [])], _OUTPUT, verbose=verbose, quiet=quiet)
-    close_boxes_on_sigterm()
-    with ExitStack() as kept:
-        with waiting(f"loading {run}"):
-            from gymnast.trainers.build import build_trainer, evaluation_config
-            from gymnast.trainers.distributed.processes import end
-            from gymnast.trainers.endpoint import CHAT, evaluate_endpoint
-            from gymnast.trainers.reporting.table import headline
-            from gymnast.trainers.saving.run_folder import evaluation_folder
-
-            config = evaluation_config(run, overrides or [])
-            folder = kept.enter_context(evaluation_folder(config.output_dir or "."))
-            console = _console(verbose=verbose, quiet=quiet)
-            config = config.model_copy(update={"output_dir": folder})
-            chat = config.agent.backend == CHAT
-            trainer = None if chat else build_trainer(config, observer=console)
-        with console.waiting("evaluating") if console is not None else nullcontext():
-            if trainer is None:
-                metrics = evaluate_endpoint(config, observer=console)
-            else:
-                metrics = trainer.evaluate()
-    if folder is not None:  # in the first of several processes
-        if quiet:
-            say(headline(metrics))
-        say(f"metrics and episodes are in {folder}")
-    if trainer is not None:
-        end(trainer.accelerator)
-
-
 def _resuming(run: str, overrides: list[str], *, several: bool) -> str:
     """The command that continues a run, without the launcher of several processes."""
     command = shlex.join(["train", run, *overrides, "--resume"])
@@ -197,14 +153,7 @@ _OUTPUT = ["--verbose", "--quiet"]
 
 def _begin(arguments: list[str], options: list[str], *, verbose: bool, quiet: bool) -> None:
     """Refuse unknown options, and set how much is logged."""
-
-    def setting(name: str) -> str | None:
-        from gymnast.trainers.base.key_hints import setting_meant
-        from gymnast.trainers.config.sections import run_keys  # heavy
-
-        return setting_meant(name, run_keys())
-
-    refuse_options(arguments, options, setting)
+    refuse_options(arguments, options, setting_of_run)
     refuse_both(verbose, quiet)
     log_to_stderr(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
 

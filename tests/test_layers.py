@@ -161,20 +161,24 @@ ROOMS = {
         "agents envs sandboxes.backends trainers.algorithms trainers.base trainers.config "
         "trainers.learner.optimizers trainers.reporting trainers.rollouts"
     ),
+    "trainers.evaluating": (
+        "agents trainers.config trainers.data trainers.evaluation "
+        "trainers.reporting trainers.saving"
+    ),
     "trainers": (
         "agents agents.loading envs trainers.ahead trainers.algorithms trainers.base "
         "trainers.cluster "
         "trainers.config "
-        "trainers.data trainers.demonstrations trainers.distributed trainers.evaluation "
-        "trainers.learner "
+        "trainers.data trainers.demonstrations trainers.distributed trainers.evaluating "
+        "trainers.evaluation trainers.learner "
         "trainers.learner.memory trainers.learner.optimizers trainers.provenance "
         "trainers.reporting trainers.reporting.advice trainers.rollouts trainers.saving"
     ),
     "commands": (
-        "agents agents.loading envs envs.environment sandboxes.backends trainers.base "
-        "trainers.config "
-        "trainers.conversations trainers.data trainers.demonstrations trainers.saving "
-        "trainers.schema"
+        "agents agents.loading envs envs.environment sandboxes.backends sandboxes.lifetime "
+        "trainers trainers.base trainers.config "
+        "trainers.conversations trainers.data trainers.demonstrations trainers.distributed "
+        "trainers.evaluating trainers.reporting trainers.saving trainers.schema"
     ),
 }  # fmt: skip
 

@@ -1,6 +1,5 @@
 """From a config to a trainer, with everything checked that can be before weights are loaded."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,12 @@ from gymnast.trainers.config.environments import (
     own_environments,
     parts_of,
 )
-from gymnast.trainers.config.files import load_config, save_config
+from gymnast.trainers.config.files import save_config
 from gymnast.trainers.config.resuming import check_output_folder, check_same_run
 from gymnast.trainers.config.sections import (
-    AlgorithmSection,
     ModelSection,
     RolloutsSection,
     RunConfig,
-    SamplingSection,
     TrainerSection,
 )
 from gymnast.trainers.config.task import RunTask, prepare_task
@@ -35,7 +32,7 @@ from gymnast.trainers.data.input_paths import absolute
 from gymnast.trainers.evaluation.settings import EvaluationSettings
 from gymnast.trainers.reporting.trackers import make_trackers
 from gymnast.trainers.rollouts.rewards import load_rewards
-from gymnast.trainers.saving.run_folder import CONFIG_FILE, MODEL
+from gymnast.trainers.saving.run_folder import CONFIG_FILE
 from gymnast.trainers.teachers import check_teacher
 from gymnast.trainers.trainer import Trainer
 from gymnast.types import Sampling
@@ -73,7 +70,7 @@ def build_trainer(
     teacher, sampling = config.algorithm.make().teacher, config.sampling.make()
     for environment in own_environments(config):
         check_teacher(teacher, tokenizer, environment, temperature=sampling.temperature)
-    task = prepare_task(config, tokenizer, _longest_context(config, tokenizer))
+    task = prepare_task(config, tokenizer, longest_context(config, tokenizer))
     warmup = prepare_warmup(config, task)
     lora = config.model.lora
     with in_section("model", ModelSection.model_fields):
@@ -101,7 +98,7 @@ def build_trainer(
     return trainer
 
 
-def _longest_context(config: RunConfig, tokenizer: Any) -> int | None:
+def longest_context(config: RunConfig, tokenizer: Any) -> int | None:
     """How many tokens the model was made for, or the agent takes; None: any number.
 
     Raises:
@@ -179,69 +176,3 @@ def trainer_settings(config: RunConfig, task: RunTask) -> dict[str, Any]:
             mode="json", exclude_none=True, exclude={"trackers", "output_dir"}
         ),
     }
-
-
-def evaluation_config(path: str | Path, overrides: list[str]) -> RunConfig:
-    """The config that evaluates a run's trained model, or the untrained one of a YAML.
-
-    Args:
-        path: A run's folder, or a YAML.
-        overrides: `dotted.key=value`.
-
-    Returns:
-        The config; its `output_dir` is the run's folder, in which the evaluation is to be kept.
-
-    Raises:
-        ConfigError: The folder is not one of a run that ended, or the config does not hold.
-    """
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        config = load_config(path, overrides)
-    else:
-        _check_run_folder(path, folder)
-        # A folder may have been moved since its config was written, which may name no model.
-        moved = {"output_dir": str(path), "model.name": str(folder / MODEL)}
-        known = [f"{key}={json.dumps(place)}" for key, place in moved.items()]
-        config = load_config(folder / CONFIG_FILE, [*known, *overrides])
-        config = config.model_copy(update={"model": _trained(config.model, folder / MODEL)})
-    if not config.has_rows_to_evaluate:
-        raise ConfigError(
-            "evaluation.rows: is required to evaluate; add evaluation.rows=128, for example"
-        )
-    # Nothing is trained, so `sampling` may be greedy or filtered too: evaluation takes it over.
-    sampled = config.evaluation.sampling(config.sampling.model_dump())
-    update: dict[str, Any] = {
-        "trackers": {},
-        "algorithm": AlgorithmSection(),  # without a teacher or a reference, which take memory
-        "trainer": config.trainer.model_copy(update={"max_staleness": 0}),  # any agent can evaluate
-        "warmup": None,  # whose demonstrations may be gone
-        "evaluation": config.evaluation.model_copy(update=sampled),
-        "sampling": SamplingSection(),
-    }
-    return config.model_copy(update=update)
-
-
-def _check_run_folder(path: str | Path, folder: Path) -> None:
-    """Check that a folder is that of a run that has ended."""
-    if not (folder / CONFIG_FILE).exists():
-        if (folder.parent / CONFIG_FILE).exists():
-            hint = f"did you mean {Path(path).parent}, the run it belongs to?"
-        elif (folder / "config.json").exists():
-            hint = (
-                f"to evaluate a model, name it with a YAML: gymnast eval RUN.yaml model.name={path}"
-            )
-        else:
-            hint = "name the output_dir of a run, or a run's YAML"
-        raise ConfigError(f"{path}: has no {CONFIG_FILE}, so it is not a run's folder; {hint}")
-    if not (folder / MODEL).exists():
-        raise ConfigError(
-            f"{path}: has no {MODEL}, so the run has not ended; continue it with `gymnast train "
-            f"{Path(path) / CONFIG_FILE} --resume`, or evaluate the untrained model that its "
-            f"{CONFIG_FILE} names"
-        )
-
-
-def _trained(model: ModelSection, folder: Path) -> ModelSection:
-    """The saved model: its adapters are merged, and its tokenizer has the chat template."""
-    update = {"name": str(folder), "lora": None, "chat_template": None}
-    return model.model_copy(update=update)

@@ -49,6 +49,14 @@ def refuse_options(
         raise ConfigError(f"{name}: there is no such option; {hint}")
 
 
+def setting_of_run(name: str) -> str | None:
+    """The key of a run's setting that an unknown option may mean."""
+    from gymnast.trainers.base.key_hints import setting_meant
+    from gymnast.trainers.config.sections import run_keys  # heavy
+
+    return setting_meant(name, run_keys())
+
+
 def refuse_both(verbose: bool, quiet: bool) -> None:
     """Refuse -v and -q together.
 

@@ -180,12 +180,68 @@ COMMANDS = {
     ),
     "evaluating a model's folder": (
         "eval weights",
-        "weights: has no config.yaml, so it is not a run's folder; to evaluate a model, name it "
-        "with a YAML: gymnast eval RUN.yaml model.name=weights",
+        "weights: has no config.yaml, so it is not a run's folder; to evaluate the model in it, "
+        "add an environment: --environment gymnast/Arithmetic-v0",
     ),
     "evaluating without rows": (
         "eval run.yaml evaluation.rows=0",
         "evaluation.rows: is required to evaluate; add evaluation.rows=128, for example",
+    ),
+    "evaluating nothing": (
+        "eval",
+        "TARGET: name what is evaluated: a run's folder, a YAML, a model with --environment, or an "
+        "endpoint with --endpoint URL",
+    ),
+    "evaluating a run that is not there": (
+        "eval rnu.yam",
+        "rnu.yam: there is no such folder or YAML; did you mean run.yaml? to evaluate a model by "
+        "its name, add an environment: --environment gymnast/Arithmetic-v0",
+    ),
+    "evaluating on an environment that is not there": (
+        "eval tiny: --environment gymnast/Arithmetics-v0",
+        "there is no environment 'gymnast/Arithmetics-v0'. Did you mean 'gymnast/Arithmetic-v0'?",
+    ),
+    "evaluating a folder without a model": (
+        "eval ./empty --environment gymnast/Arithmetic-v0",
+        "model '{here}/empty': the folder has no config.json, so it is not a checkpoint of",
+    ),
+    "evaluating on an environment without rows": (
+        "eval tiny: --environment shop.py:Shop",
+        "data.train: is required: Shop makes no rows of its own",
+    ),
+    "evaluating more rows than there are": (
+        "eval tiny: --environment shop.py:Shop --data rows.jsonl --rows 9 "
+        "'data.columns={prompt: q.text}'",
+        "evaluation.rows: must be <= 2, the rows of rows.jsonl, got 9",
+    ),
+    "an endpoint's model without the endpoint": (
+        "eval --model m --environment gymnast/Arithmetic-v0",
+        "--model: is that of an endpoint; name its URL with --endpoint, or a model that is loaded",
+    ),
+    "an endpoint without its model": (
+        "eval --endpoint http://127.0.0.1:9/v1 --environment gymnast/Arithmetic-v0",
+        "--endpoint: needs the model's name there; add --model NAME",
+    ),
+    "an endpoint without an environment": (
+        "eval --endpoint http://127.0.0.1:9/v1 --model m --no-api-key",
+        "--environment: is required to evaluate a model that no run names; name one",
+    ),
+    "an endpoint and a model": (
+        "eval tiny: --endpoint http://127.0.0.1:9/v1 --model m --no-api-key "
+        "--environment gymnast/Arithmetic-v0",
+        "tiny:: is neither a run nor a YAML, and --endpoint is what is evaluated; leave one of",
+    ),
+    "an endpoint that is no URL": (
+        "eval --endpoint here --model m --no-api-key --environment gymnast/Arithmetic-v0",
+        "agent.base_url: must begin with http:// or https://",
+    ),
+    "going on with nothing": (
+        "eval run.yaml --resume",
+        "--resume: out/evaluations has no evaluation that has begun and not ended; leave",
+    ),
+    "results in a folder that is used": (
+        "eval run.yaml --output old",
+        "--output: old is a folder with files in it; name another one",
     ),
     "checking an environment without rows": (
         "check shop.py:Shop",
@@ -757,7 +813,8 @@ def test_a_mistake_is_one_line_before_any_weights_are_loaded(
     def loads_weights(*_: object, **__: object) -> None:
         raise AssertionError("weights were loaded")
 
-    monkeypatch.setattr("gymnast.trainers.build.load_model", loads_weights)
+    for place in ("build", "evaluate"):
+        monkeypatch.setattr(f"gymnast.trainers.{place}.load_model", loads_weights)
     for name, text in FILES.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text, encoding="latin-1")

@@ -14,8 +14,9 @@ from transformers import Mamba2Config, Mamba2ForCausalLM
 from gymnast.agents.loading.load import load_tokenizer
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError, ModelError
-from gymnast.trainers.build import build_trainer, evaluation_config
+from gymnast.trainers.build import build_trainer
 from gymnast.trainers.config.files import load_config, parse_config
+from gymnast.trainers.evaluating.targets import evaluation_config
 from gymnast.types import Sampling
 
 SETTINGS: dict[str, Any] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from chat_fixtures import Endpoint, says
 from gymnast.shared_threads import limit_threads, thread_limit
 from gymnast.trainers import load_config, load_rollouts
-from gymnast.trainers.endpoint import evaluate_endpoint
+from gymnast.trainers.evaluate import evaluate
 from process_runs import free_port
 
 LONGEST_S = 120  # for both processes; one that hangs fails then
@@ -43,7 +43,7 @@ def launched(folder: Path, *command: str) -> list[tuple[int, str, str]]:
     return [(process.returncode, *each) for process, each in zip(processes, said, strict=True)]
 
 
-def evaluate(folder: Path, endpoint: Endpoint) -> list[tuple[int, str, str]]:
+def evaluated(folder: Path, endpoint: Endpoint) -> list[tuple[int, str, str]]:
     (folder / "run.yaml").write_text(YAML)
     agent = {"backend": "chat", "model": "m", "base_url": endpoint.url, "api_key_env": None}
     return launched(folder, "eval", "run.yaml", f"agent={json.dumps(agent)}")
@@ -51,7 +51,7 @@ def evaluate(folder: Path, endpoint: Endpoint) -> list[tuple[int, str, str]]:
 
 def test_two_processes_share_the_rows_and_one_writes(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.answers(says("It is 42.", usage=(100, 10)))
-    first, second = evaluate(tmp_path, endpoint)
+    first, second = evaluated(tmp_path, endpoint)
     assert (first[0], second[0]) == (0, 0), (first, second)
     assert first[1].endswith("\nmetrics and episodes are in out/evaluations/001\n")
     assert second[1] == "" and "Traceback" not in first[2] + second[2]
@@ -77,7 +77,7 @@ def test_sync_code_has_as_many_threads_as_in_training(endpoint: Endpoint, tmp_pa
     agent = {"backend": "chat", "model": "m", "base_url": endpoint.url, "api_key_env": None}
     settings = [f"agent={json.dumps(agent)}", "trainer.max_threads=2", f"output_dir={tmp_path}/out"]
     try:
-        evaluate_endpoint(load_config(tmp_path / "run.yaml", settings))
+        evaluate(load_config(tmp_path / "run.yaml", settings))
         assert thread_limit() == 2
     finally:
         limit_threads()

@@ -15,8 +15,9 @@ from gymnast.envs import Environment, Renderer
 from gymnast.errors import ConfigError, ModelError
 from gymnast.trainers import Kl, Teacher, Trainer, make_algorithm
 from gymnast.trainers.algorithms.distillation import EstimatorName
-from gymnast.trainers.build import build_trainer, evaluation_config
+from gymnast.trainers.build import build_trainer
 from gymnast.trainers.config.files import load_config
+from gymnast.trainers.evaluating.targets import evaluation_config
 from gymnast.types import Sampling
 
 TOKENIZER = tiny_tokenizer()

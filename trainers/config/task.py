@@ -3,7 +3,7 @@
 Everything is made and tried here before any weights are loaded.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -32,6 +32,8 @@ from gymnast.trainers.data.step_rows import step_rows
 from gymnast.trainers.evaluation.evaluation import EvaluationEnvironment
 from gymnast.trainers.evaluation.tags import check_tags, tag_expressions
 
+ChooseRows = Callable[[RunConfig, MakeEnvironment, Sequence[Row]], Split]
+
 
 @dataclass(frozen=True)
 class RunTask:
@@ -50,13 +52,19 @@ class RunTask:
     evaluation_environments: Mapping[str, EvaluationEnvironment]
 
 
-def prepare_task(config: RunConfig, tokenizer: Any, model_context_length: int | None) -> RunTask:
+def prepare_task(
+    config: RunConfig,
+    tokenizer: Any,
+    model_context_length: int | None,
+    choose_rows: ChooseRows = split_rows,
+) -> RunTask:
     """Make the environments and the rows of a run, and try them.
 
     Args:
         config: The run.
         tokenizer: The model's.
         model_context_length: How many tokens the model was made for; None: any number.
+        choose_rows: `evaluated_rows` where nothing is trained; a mixture always has both.
 
     Raises:
         UnknownEnvironment: There is no such environment.
@@ -78,7 +86,10 @@ def prepare_task(config: RunConfig, tokenizer: Any, model_context_length: int | 
     if config.environment.mixture:
         make_env, rows = prepare_mixture(config, maker, excluded)
     else:
-        make_env, rows = _prepare_alone(config, maker(config.environment, "environment"), excluded)
+        make_env = maker(config.environment, "environment")
+        make_env, rows = _prepare_alone(
+            config, make_env, choose_rows(config, make_env, excluded), excluded
+        )
     if wrappers := find_wrappers(config.environment):
         make_env = wrapped(make_env, wrappers)
         try_wrapped(make_env, rows_to_try(rows.training), "environment.wrappers")
@@ -90,10 +101,9 @@ def prepare_task(config: RunConfig, tokenizer: Any, model_context_length: int | 
 
 
 def _prepare_alone(
-    config: RunConfig, make_env: MakeEnvironment, excluded: Sequence[Row]
+    config: RunConfig, make_env: MakeEnvironment, rows: Split, excluded: Sequence[Row]
 ) -> tuple[MakeEnvironment, Split]:
     """The one environment of a run and its rows, of which one is tried."""
-    rows = split_rows(config, make_env, excluded)
     env = make_env()
     own_kind = config.data is not None and has_rows(type(env))  # which its `solve` surely knows
     make_env = with_worked_rows(

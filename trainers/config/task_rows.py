@@ -32,6 +32,8 @@ from gymnast.trainers.data.rows import (
     DatasetRows,
     Row,
     RowSource,
+    SampledRows,
+    SampleRow,
     Split,
     choose,
     sample_distinct,
@@ -42,6 +44,8 @@ from gymnast.trainers.evaluation.evaluation import EvaluationEnvironment
 
 # How many rows are tried for one whose prompt fits.
 ROWS_TRIED = 20
+# How many rows of an environment are evaluated where nothing says, if it has so many.
+ROWS_EVALUATED = 64
 
 
 def split_rows(config: RunConfig, make_env: MakeEnvironment, excluded: Sequence[Row]) -> Split:
@@ -69,6 +73,56 @@ def split_rows(config: RunConfig, make_env: MakeEnvironment, excluded: Sequence[
         )
     training, evaluation = _load(data, make_env())
     return _split_data(training, evaluation, config.evaluation, config.seed, excluded)
+
+
+def evaluated_rows(config: RunConfig, make_env: MakeEnvironment, excluded: Sequence[Row]) -> Split:
+    """What `split_rows` gives where nothing is trained: all there is may be evaluated.
+
+    The evaluation rows are those that a run with this config holds out. Where it has none left to
+    train on, its training rows are those that are evaluated.
+
+    Args:
+        config: The run. Without `evaluation.rows`, all rows of its data are evaluated, or
+            `ROWS_EVALUATED` of the environment's own.
+        make_env: Makes the environment.
+        excluded: The rows of further environments.
+
+    Raises:
+        ConfigError: There are no rows.
+        DataError: The rows cannot be read, lack what the environment needs, or are too few.
+        UserCodeError: The environment's own code raised.
+    """
+    env, data, wanted = make_env(), config.data, config.evaluation.rows
+    own: SampleRow | Sequence[Row]
+    if data is not None:
+        own, evaluation = _load(data, env)
+        rows, source = (own, data.train) if evaluation is None else (evaluation, data.evaluation)
+        count = len(rows) if wanted is None else wanted
+    elif has_rows(type(env)):
+        own = row_sampler(env)
+        chosen = sample_distinct(own, wanted or ROWS_EVALUATED, seed=config.evaluation.seed)
+        return Split(_not_evaluated(own, config.seed, [*chosen, *excluded]), chosen)
+    elif env.rows is not None:
+        own, rows, source = env.rows, env.rows, config.environment.named
+        count = wanted or min(ROWS_EVALUATED, len(rows))
+    else:
+        raise _no_rows(env, "data.train")
+    chosen = choose(rows, count, seed=config.evaluation.seed, source=shown_path(str(source)))
+    return Split(_not_evaluated(own, config.seed, [*chosen, *excluded]), chosen)
+
+
+def _not_evaluated(
+    own: SampleRow | Sequence[Row], seed: int, evaluated: Sequence[Row]
+) -> RowSource:
+    """The rows that are not evaluated, or all where none is left."""
+    try:
+        if not callable(own):
+            return DatasetRows(own, seed=seed, excluded=evaluated)
+        source = SampledRows(own, seed=seed, excluded=evaluated)
+        source.row(0)
+        return source
+    except DataError:
+        return SampledRows(own, seed=seed) if callable(own) else DatasetRows(own, seed=seed)
 
 
 def try_rows(config: RunConfig, make_env: MakeEnvironment, rows: Split) -> None:

@@ -105,9 +105,7 @@ class RunConsole:
             when = " after the warm-up"
         self._write(
             f"evaluation{when}: {headline(metrics)}  episodes {episodes}"
-            + _missing(metrics, "eval/")
-            + _broken_boxes(metrics, "eval/")
-            + _bugs(metrics, "eval/"),
+            + missing(metrics, "eval/"),
             style="bold",
         )
         cells = summary_cells(metrics)
@@ -225,7 +223,7 @@ def step_line(step: int, steps: int, metrics: Mapping[str, float]) -> str:
         if metrics.get("episodes/masked") and not metrics.get("tokens/trained"):
             why = "every episode ended in a way that masked_stop_reasons leaves out"
         parts.append(f"nothing learned: {why}")
-    return "  ".join(parts) + _missing(metrics) + _broken_boxes(metrics) + _bugs(metrics)
+    return "  ".join(parts) + missing(metrics)
 
 
 def warmup_line(step: int, steps: int, metrics: Mapping[str, float]) -> str:
@@ -243,20 +241,25 @@ def warmup_line(step: int, steps: int, metrics: Mapping[str, float]) -> str:
     return "  ".join(parts)
 
 
-def _broken_boxes(metrics: Mapping[str, float], area: str = "") -> str:
+def missing(metrics: Mapping[str, float], area: str = "") -> str:
+    """What a step or an evaluation lacks, or has of what should not be; "" where all is well."""
+    return _left_out(metrics, area) + _broken_boxes(metrics, area) + _bugs(metrics, area)
+
+
+def _broken_boxes(metrics: Mapping[str, float], area: str) -> str:
     """How many episodes have reward 0 because the policy broke their box."""
     share = metrics.get(f"{area}{BROKEN}", 0.0)
     number = round(share * metrics.get(f"{area}episodes/finished", 0))
     return f"  boxes that the policy broke {number}" if number else ""
 
 
-def _bugs(metrics: Mapping[str, float], area: str = "") -> str:
+def _bugs(metrics: Mapping[str, float], area: str) -> str:
     """How many calls failed because of bugs, which a tool's author has to fix."""
     calls = metrics.get(f"{area}tools/errors/bug", 0)
     return f"  calls that failed because of bugs in tools {calls:.0f}" if calls else ""
 
 
-def _missing(metrics: Mapping[str, float], area: str = "") -> str:
+def _left_out(metrics: Mapping[str, float], area: str) -> str:
     """The episodes and rows that a step or an evaluation had to leave out, if any."""
     left_out = metrics.get(f"{area}episodes/left_out", 0)
     skipped = metrics.get(f"{area}episodes/rows_skipped", 0)

@@ -14,6 +14,12 @@ from gymnast.trainers.evaluation.metrics import PREFIX, Scope, scopes
 from gymnast.visible import visible_line
 
 _OWN = "all rows"
+# What an endpoint took, in all, and the names of the columns.
+_USED = (
+    ("chat/prompt_tokens", "prompt tokens"),
+    ("chat/completion_tokens", "completion tokens"),
+    ("chat/cost", "cost"),
+)
 
 
 def headline(metrics: Mapping[str, float]) -> str:
@@ -36,7 +42,11 @@ def summary_cells(metrics: Mapping[str, float]) -> list[list[str]]:
         return []
     ks = sorted({k for scope in measured for k in scope.passes})
     header = ["95% intervals", "rows", "reward", *(f"pass@{k}" for k in ks)]
-    return [header, *(_cells(scope, ks) for scope in measured)]
+    used = [(metric, name) for metric, name in _USED if metrics.get(f"{PREFIX}{metric}")]
+    header += [name for _, name in used]
+    counts = [[_count(metrics, scope, metric) for metric, _ in used] for scope in measured]
+    cells = (_cells(scope, ks) for scope in measured)
+    return [header, *(line + more for line, more in zip(cells, counts, strict=True))]
 
 
 def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
@@ -77,6 +87,12 @@ def _cells(scope: Scope, ks: Sequence[int]) -> list[str]:
     name = visible_line(name)  # it holds the value of a row's tag
     passes = [_with_interval(scope.passes[k]) if k in scope.passes else "-" for k in ks]
     return [name, str(scope.rows), _with_interval(scope.reward), *passes]
+
+
+def _count(metrics: Mapping[str, float], scope: Scope, metric: str) -> str:
+    """A sum over the episodes of a scope, where it is known: not of divisions."""
+    value = metrics.get(f"{PREFIX}{scope.name}/{metric}" if scope.name else PREFIX + metric)
+    return "-" if value is None else f"{value:.4g}" if value % 1 else f"{value:.0f}"
 
 
 def shown_number(value: float | None) -> str:

@@ -20,7 +20,8 @@ from gymnast.agents.base import Agent
 from gymnast.trainers.conversations.play import SpeakingAgent
 from gymnast.trainers.data.inputs import check_rows_kind
 from gymnast.trainers.rollouts.environments import MakeEnvironment
-from gymnast.trainers.rollouts.episodes import Task, Workers
+from gymnast.trainers.rollouts.episodes import Players, Task, Workers
+from gymnast.trainers.rollouts.journal import Journal, JournaledPlayers
 from gymnast.trainers.rollouts.metrics import Counts, summarise
 from gymnast.trainers.rollouts.rewards import Reward
 from gymnast.trainers.rollouts.rounds import Rounds
@@ -251,6 +252,7 @@ async def stream_groups(
     counts: Counts,
     seed_indices: Sequence[int] | None = None,
     workers: Workers | None = None,
+    journal: Journal | None = None,
 ) -> AsyncGenerator[Group, None]:
     """What `stream` does, with its settings as one value.
 
@@ -262,6 +264,7 @@ async def stream_groups(
         counts: Where to count.
         seed_indices: For each row, the row index that its seeds derive from; None: its own.
         workers: Who plays; None: this process.
+        journal: Has the episodes that were played before, and gets the others.
     """
     in_tokens = not isinstance(agent, SpeakingAgent)  # no endpoint repeats what it says
     rounds = Rounds(agent) if settings.deterministic and in_tokens else None
@@ -272,7 +275,9 @@ async def stream_groups(
     task = Task(*given, waiting_together=in_a_round if rounds else 1)
     on_live = rounds.expect if rounds else None
     with workers or nullcontext():
-        players = task.here() if workers is None else workers.players(task)
+        players: Players = task.here() if workers is None else workers.players(task)
+        if journal is not None:
+            players = JournaledPlayers(players, journal, seed_indices)
         schedule = Schedule(players.play, len(rows), settings, counts, on_live)
         schedule.start()
         try:

@@ -18,6 +18,7 @@ from gymnast.trainers.base.stopping import Stopped, Stopping
 from gymnast.trainers.distributed.processes import together
 from gymnast.trainers.rollouts.environments import MakeEnvironment
 from gymnast.trainers.rollouts.episodes import Workers
+from gymnast.trainers.rollouts.journal import Journal
 from gymnast.trainers.rollouts.many_episodes import (
     Rollouts,
     gather_groups,
@@ -49,6 +50,8 @@ class SharedRollouts:
         make_env: Makes an environment.
         stopping: Whether the run is to stop: then the episodes under way are given up.
         workers: Who plays; None: this process.
+        journal: Has the episodes that were played before, and gets the others; None: all are
+            played, and kept nowhere.
     """
 
     accelerator: Accelerator
@@ -56,6 +59,7 @@ class SharedRollouts:
     make_env: MakeEnvironment
     stopping: Stopping = field(default_factory=Stopping)
     workers: Workers | None = None
+    journal: Journal | None = None
 
     def hand_over(self, model: Any, version: int) -> None:
         """Give the agents of all processes new weights; returns when every one has them.
@@ -130,7 +134,7 @@ class SharedRollouts:
         own_rows = [rows[row_index] for row_index in row_indices]  # a dataset's slice is no list
         counts, settings = Counts(), _own_settings(settings, process, processes)
         given = (self.make_env, self.agent, own_rows, settings, counts)
-        stream = stream_groups(*given, row_indices, self.workers)
+        stream = stream_groups(*given, row_indices, self.workers, self.journal)
         try:
             with self.agent.awake():
                 groups = self.stopping.run(

@@ -8,7 +8,7 @@
     checkpoints/step_00004/    where `train(resume=True)` continues (`checkpoints.py`)
     adapters/                  LoRA adapters alone, loadable by peft
     model/                     the trained model, adapters merged, loadable by plain Transformers
-    evaluations/001/           an evaluation on its own: again config.yaml, metrics.jsonl, rollouts/
+    evaluations/001/           an evaluation on its own (`trainers/evaluating/places.py`)
     run.lock                   held by the process that writes here
 
 A kill may tear the last lines of metrics.jsonl and advice.jsonl. They are of steps that a resumed
@@ -18,7 +18,6 @@ run drops first, and makes again. All else is there whole or not at all.
 import json
 import math
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -176,55 +175,3 @@ def _place_of(line: str) -> tuple[float, float]:
         return float(metrics["step"]), float(metrics.get("warmup/step", 0))
     except (ValueError, LookupError, TypeError, AttributeError):
         return math.inf, math.inf
-
-
-@contextmanager
-def evaluation_folder(run: str | Path) -> Iterator[str | None]:
-    """A new folder for an evaluation on its own; removed again if the evaluation fails.
-
-    Args:
-        run: The folder of the run.
-
-    Yields:
-        RUN/evaluations/001, 002, ...; None in all processes but the first, which alone writes.
-
-    Raises:
-        ConfigError: The folder cannot be made.
-    """
-    if os.environ.get("RANK", "0") != "0":  # the processes are not joined yet
-        yield None
-        return
-    existed = Path(run).exists()
-    folder = _next_numbered(Path(run) / EVALUATIONS)
-    try:
-        yield str(folder)
-    finally:
-        if not (folder / METRICS).exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            _remove_if_empty(folder.parent)
-            if not existed:
-                _remove_if_empty(Path(run))
-
-
-def _next_numbered(parent: Path) -> Path:
-    """The next folder by number, made by this process and no other."""
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        number = 1 + max((int(p.name) for p in parent.iterdir() if p.name.isdecimal()), default=0)
-        while True:
-            folder = parent / f"{number:03d}"
-            try:
-                folder.mkdir()
-                return folder
-            except FileExistsError:
-                number += 1
-    except OSError as error:
-        raise ConfigError(
-            f"output_dir: {parent} cannot be written: {error.strerror}; name another folder "
-            "(output_dir=...)"
-        ) from error
-
-
-def _remove_if_empty(folder: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()

@@ -13,7 +13,8 @@ from gymnast.agents import TransformersAgent
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import ConfigError, InfrastructureError, TooManyFailures, UserCodeError
 from gymnast.trainers import Trainer
-from gymnast.trainers.build import build_trainer, evaluation_config
+from gymnast.trainers.build import build_trainer
+from gymnast.trainers.evaluating.targets import evaluation_config
 from runs_ahead import ROWS, Keeps, SmallLetters, make_trainer
 
 

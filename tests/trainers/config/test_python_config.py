@@ -14,9 +14,10 @@ from gymnast.envs import Environment, Mixture, Renderer, compose, tool
 from gymnast.errors import ConfigError
 from gymnast.sandboxes import SandboxSpec
 from gymnast.trainers import Trainer
-from gymnast.trainers.build import build_trainer, evaluation_config
+from gymnast.trainers.build import build_trainer
 from gymnast.trainers.config.files import load_config
 from gymnast.trainers.demonstrations.layout import trajectory_of
+from gymnast.trainers.evaluating.targets import evaluation_config
 from gymnast.types import Sampling
 
 ROWS = [{"prompt": f"Write {n} letters.", "n": n} for n in range(5)]

@@ -9,9 +9,10 @@ import yaml
 
 from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.errors import ConfigError
-from gymnast.trainers.build import build_trainer, evaluation_config
+from gymnast.trainers.build import build_trainer
 from gymnast.trainers.config.files import load_config, parse_config, save_config
 from gymnast.trainers.config.sections import RunConfig
+from gymnast.trainers.evaluating.targets import evaluation_config
 
 STORE = '''\
 from gymnast.envs import Environment

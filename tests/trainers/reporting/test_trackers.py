@@ -20,8 +20,9 @@ from gymnast.agents.loading.tiny import tiny_model
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError, UserCodeError
 from gymnast.trainers import Trainer
-from gymnast.trainers.build import build_trainer, evaluation_config
+from gymnast.trainers.build import build_trainer
 from gymnast.trainers.config.files import parse_config
+from gymnast.trainers.evaluating.targets import evaluation_config
 from gymnast.trainers.reporting import trackers
 from gymnast.trainers.reporting.trackers import as_json, finite, flattened, make_trackers
 from gymnast.types import Sampling

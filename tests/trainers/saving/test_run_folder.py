@@ -15,7 +15,7 @@ from gymnast.agents import load_model
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import ConfigError
 from gymnast.trainers.saving.rollout_files import write_rollouts
-from gymnast.trainers.saving.run_folder import RunFolder, evaluation_folder, save_model
+from gymnast.trainers.saving.run_folder import RunFolder, save_model
 
 
 @pytest.fixture
@@ -120,34 +120,6 @@ def test_a_folder_is_free_again_after_its_run(folder: RunFolder) -> None:
             waiting.claimed(),
         ):
             pytest.fail("two runs have claimed one folder")
-
-
-# --- Evaluations on their own
-
-
-def test_evaluations_are_numbered_and_those_that_wrote_no_metrics_are_removed(
-    tmp_path: Path,
-) -> None:
-    run = tmp_path / "run"
-    with evaluation_folder(run):
-        pass
-    assert not run.exists()  # nothing of an evaluation that came to nothing
-    for number in (1, 2):
-        with evaluation_folder(run) as folder:
-            assert folder == str(run / "evaluations" / f"00{number}")
-            RunFolder(folder).add_metrics({"step": 0})
-    with pytest.raises(ZeroDivisionError), evaluation_folder(run):
-        raise ZeroDivisionError
-    assert sorted(path.name for path in (run / "evaluations").iterdir()) == ["001", "002"]
-
-
-def test_only_the_first_process_makes_a_folder_for_an_evaluation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANK", "1")
-    with evaluation_folder(tmp_path / "run") as folder:
-        assert folder is None
-    assert not (tmp_path / "run").exists()
 
 
 # --- Rollouts
