@@ -4,6 +4,7 @@
     gymnast train RUN.yaml --resume              continue from the newest checkpoint
     gymnast eval runs/arithmetic                 evaluate a trained model on its evaluation rows
     gymnast eval MODEL --environment ENV         evaluate a model by its name
+    gymnast eval --compare A B                   compare evaluations row by row
     gymnast envs                                 list the environments that are installed
     gymnast check my_envs:Shop                   check that an environment keeps the contract
     gymnast new dice-game                        make a package with an environment of your own

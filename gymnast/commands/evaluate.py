@@ -1,4 +1,4 @@
-"""`gymnast eval`: evaluates a run, a model or an endpoint."""
+"""`gymnast eval`: evaluates a run, a model or an endpoint, and compares evaluations."""
 
 import logging
 import shlex
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gymnast.commands.compare import compare_folders, refuse_beside_compare
 from gymnast.commands.options import (
     HANDED_OVER,
     Quiet,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from gymnast.trainers.evaluating.targets import Endpoint, Target
 
 KEY = "OPENAI_API_KEY"
-OPTIONS = ["--environment", "--rows", "--group-size", "--data", "--output", "--resume"]
+OPTIONS = ["--environment", "--rows", "--group-size", "--data", "--output", "--resume", "--compare"]
 OPTIONS += ["--endpoint", "--model", "--api-key-env", "--no-api-key", "--verbose", "--quiet"]
 
 Given = Annotated[
@@ -35,7 +36,7 @@ Given = Annotated[
         help="A run's folder (its trained model), an evaluation's folder (the same once more), a "
         "YAML (the model it names); or, with --environment, a model: a hub id, a folder, "
         "pypi:NAME==VERSION. Then settings to change, such as environment.max_turns=4 or "
-        "evaluation.temperature=0.7.",
+        "evaluation.temperature=0.7. With --compare, two or more folders, or one run's.",
     ),
 ]
 Environment = Annotated[
@@ -91,6 +92,13 @@ Resume = Annotated[
         "target.",
     ),
 ]
+Compare = Annotated[
+    bool,
+    typer.Option(
+        "--compare", help="Compare evaluations row by row: folders of evaluations or runs."
+    ),
+]
+
 evaluating = typer.Typer()
 
 
@@ -107,10 +115,11 @@ def evaluate(
     no_api_key: NoKey = False,
     output: Output = None,
     resume: Resume = False,
+    compare: Compare = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Evaluate a run, a model or an endpoint.
+    """Evaluate a run, a model or an endpoint, or compare evaluations.
 
     Each episode is saved as it ends, so that --resume continues what was killed.
     -v prints every metric, -q one line.
@@ -119,6 +128,14 @@ def evaluate(
     refuse_options(arguments, OPTIONS, setting_of_run)
     refuse_both(verbose, quiet)
     log_to_stderr(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
+    asked = {"--environment": environment, "--rows": rows, "--group-size": group_size}
+    asked |= {"--data": data, "--endpoint": endpoint, "--model": model, "--output": output}
+    asked |= {"--api-key-env": api_key_env, "--no-api-key": no_api_key or None}
+    asked |= {"--resume": resume or None}
+    if compare:
+        refuse_beside_compare(asked)
+        compare_folders(arguments, verbose=verbose, quiet=quiet)
+        return
     close_boxes_on_sigterm()
     served = _endpoint(endpoint, model, api_key_env, no_api_key=no_api_key)
     target, settings = _divided(arguments, served is not None)

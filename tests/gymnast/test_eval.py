@@ -136,6 +136,17 @@ def test_an_endpoint_plays_the_rows_of_a_run(endpoint: Endpoint, gymnast: Comman
     assert of_endpoint == of_model
 
 
+def test_an_endpoint_without_a_key_is_evaluated_once_more_by_its_folder(
+    endpoint: Endpoint, gymnast: CommandLine
+) -> None:
+    endpoint.script = scripted
+    served = ("--endpoint", endpoint.url, "--model", "m", "--no-api-key")
+    assert gymnast("eval", *served, *ON_ARITHMETIC, "--rows", "2", "--output", "first").code == 0
+    again = gymnast("eval", "first", "--output", "second")
+    assert (again.code, again.errors) == (0, "")
+    assert episodes_of("first") == episodes_of("second")
+
+
 # --- Going on
 
 

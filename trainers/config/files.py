@@ -97,6 +97,8 @@ def parse_config(settings: dict[str, Any]) -> RunConfig:
 def save_config(config: RunConfig, path: str | Path) -> None:
     """Write a config as YAML that `load_config` reads back as the same from any folder."""
     dumped = config.model_dump(mode="json", exclude_none=True)
+    # To a backend, null is not what it does without a setting: `api_key_env: null`.
+    dumped["agent"] = config.agent.model_dump(mode="json")
     settings = located(dumped, RunConfig, Path.cwd())
     if config.output_dir is not None:
         settings["output_dir"] = str(absolute(config.output_dir, Path.cwd()))

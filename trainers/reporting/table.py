@@ -13,7 +13,7 @@ from gymnast.trainers.evaluation.estimates import Estimate
 from gymnast.trainers.evaluation.metrics import PREFIX, Scope, scopes
 from gymnast.visible import visible_line
 
-_OWN = "all rows"
+OWN_ROWS = "all rows"
 # What an endpoint took, in all, and the names of the columns.
 _USED = (
     ("chat/prompt_tokens", "prompt tokens"),
@@ -26,7 +26,7 @@ def headline(metrics: Mapping[str, float]) -> str:
     """The reward with its interval, and the first and last pass@k if there are several."""
     mean = metrics.get(f"{PREFIX}reward/mean")
     bounds = (metrics.get(f"{PREFIX}reward/{bound}") for bound in ("low", "high"))
-    reward = "-" if mean is None else _with_interval(Estimate(mean, *bounds))
+    reward = "-" if mean is None else with_interval(Estimate(mean, *bounds))
     parts = [f"reward {reward}", f"std {shown_number(metrics.get(f'{PREFIX}reward/std'))}"]
     own = next((scope for scope in scopes(metrics) if not scope.name), None)
     passes = sorted(own.passes.items()) if own is not None else []
@@ -74,7 +74,7 @@ def summary_table(cells: Sequence[Sequence[str]]) -> Table:
     return table
 
 
-def _with_interval(estimate: Estimate) -> str:
+def with_interval(estimate: Estimate) -> str:
     """A number with its interval: 0.500 [0.250, 0.750]."""
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:.3f}"
@@ -83,10 +83,10 @@ def _with_interval(estimate: Estimate) -> str:
 
 def _cells(scope: Scope, ks: Sequence[int]) -> list[str]:
     environment, _, division = f"/{scope.name}".rpartition("/by/")
-    name = " ".join(filter(None, (environment.strip("/"), division.strip("/")))) or _OWN
+    name = " ".join(filter(None, (environment.strip("/"), division.strip("/")))) or OWN_ROWS
     name = visible_line(name)  # it holds the value of a row's tag
-    passes = [_with_interval(scope.passes[k]) if k in scope.passes else "-" for k in ks]
-    return [name, str(scope.rows), _with_interval(scope.reward), *passes]
+    passes = [with_interval(scope.passes[k]) if k in scope.passes else "-" for k in ks]
+    return [name, str(scope.rows), with_interval(scope.reward), *passes]
 
 
 def _count(metrics: Mapping[str, float], scope: Scope, metric: str) -> str:

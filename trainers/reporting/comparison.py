@@ -1,0 +1,90 @@
+"""Comparisons of evaluations for people to read: a table, and the rows that changed most."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gymnast.trainers.evaluation.estimates import Estimate
+from gymnast.trainers.evaluation.pairs import Comparison, RowChange
+from gymnast.trainers.reporting.table import OWN_ROWS, with_interval
+from gymnast.visible import visible_line
+
+IDS = ("id", "task_id", "name", "instance_id", "question_id")  # columns that name a row
+LONGEST_ROW = 70  # characters
+
+
+def letters(count: int) -> list[str]:
+    """What sides are called: A, B, ..., Z, side 27, ..."""
+    return [chr(ord("A") + n) if n < 26 else f"side {n + 1}" for n in range(count)]
+
+
+def comparison_cells(
+    compared: Sequence[tuple[str, str, Mapping[str, Comparison]]],
+) -> list[list[str]]:
+    """The table's cells: a header, then a line for each pair of sides and environment.
+
+    Args:
+        compared: The letters of the two sides, and their comparison by environment.
+    """
+    header = ["95% intervals", "rows", "reward", "", "difference"]
+    header += ["pass@1", "", "difference", "won/tied/lost"]
+    lines = []
+    for first, second, by_environment in compared:
+        for name, found in by_environment.items():
+            lines.append(
+                [
+                    f"{second} - {first}  {visible_line(name) or OWN_ROWS}",
+                    str(found.rows),
+                    *_three(found.rewards, found.reward_difference, (first, second)),
+                    *_three(found.passes, found.pass_difference, (first, second)),
+                    f"{found.won}/{found.tied}/{found.lost}",
+                ]
+            )
+    return [header, *lines]
+
+
+def comparison_line(first: str, second: str, found: Comparison) -> str:
+    """A comparison in one line."""
+    return (
+        f"{second} - {first}: reward {signed(found.reward_difference)}  "
+        f"pass@1 {signed(found.pass_difference)}  rows {found.rows}"
+    )
+
+
+def change_cells(changes: Sequence[RowChange], first: str, second: str) -> list[list[str]]:
+    """The rows that changed, as cells of a table with a header."""
+    lines = [
+        [
+            f"row {change.number}{row_id(change.row)}",
+            f"{change.difference:+.3f}",
+            f"{change.first:.3f}",
+            f"{change.second:.3f}",
+            shown_row(change.row),
+        ]
+        for change in changes
+    ]
+    return [["rows that changed most", f"{second} - {first}", first, second, ""], *lines]
+
+
+def signed(estimate: Estimate) -> str:
+    """A difference with its sign and its interval: +0.100 [-0.020, 0.220]."""
+    return f"+{with_interval(estimate)}" if estimate.value > 0 else with_interval(estimate)
+
+
+def row_id(row: Mapping[str, Any]) -> str:
+    """What a row calls itself, where it does."""
+    own = next((str(row[name]) for name in IDS if isinstance(row.get(name), str | int)), None)
+    return "" if own is None else f" {visible_line(own)}"
+
+
+def shown_row(row: Mapping[str, Any]) -> str:
+    """A row in a few words: its prompt, or else all of it."""
+    prompt = row.get("prompt")
+    text = prompt if isinstance(prompt, str) else json.dumps(row, default=str, ensure_ascii=False)
+    text = visible_line(" ".join(text.split()))
+    return text if len(text) <= LONGEST_ROW else text[: LONGEST_ROW - 3] + "..."
+
+
+def _three(both: tuple[Estimate, Estimate], difference: Estimate, names: Any) -> list[str]:
+    means = [f"{name} {each.value:.3f}" for name, each in zip(names, both, strict=True)]
+    return [*means, signed(difference)]
