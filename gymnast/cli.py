@@ -10,6 +10,7 @@
     gymnast new dice-game                        make a package with an environment of your own
     gymnast demos my_envs:Shop                   write episodes that the environment's solve plays
     gymnast schema --output run.schema.json      what editors complete a run's YAML from
+    gymnast rollouts runs/arithmetic --step 7    print the episodes that a run has saved
     gymnast sandboxes                            list the sandbox backends and which work here
     gymnast sandboxes sweep                      remove what killed runs have left behind
 
@@ -49,6 +50,7 @@ from gymnast.commands.output import (
     say,
     waiting,
 )
+from gymnast.commands.rollouts import rollouts
 from gymnast.commands.sandboxes import sandboxes
 from gymnast.commands.schema import schema
 from gymnast.errors import GymnastError, UsageError, UserCodeError
@@ -70,6 +72,7 @@ app.add_typer(evaluating)
 app.add_typer(new)
 app.add_typer(demos)
 app.add_typer(schema)
+app.add_typer(rollouts)
 app.add_typer(sandboxes, name="sandboxes")
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as in a shell

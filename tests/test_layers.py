@@ -144,6 +144,7 @@ ROOMS = {
         "trainers.learner.optimizers trainers.records"
     ),
     "trainers.evaluation": "trainers.base trainers.rollouts",
+    "trainers.inspecting": "trainers.records trainers.reporting trainers.saving",
     "trainers.reporting": (
         "envs.boxes trainers.base trainers.distributed trainers.evaluation"
     ),
@@ -178,7 +179,8 @@ ROOMS = {
         "agents agents.loading envs envs.environment sandboxes.backends sandboxes.lifetime "
         "trainers trainers.base trainers.config "
         "trainers.conversations trainers.data trainers.demonstrations trainers.distributed "
-        "trainers.evaluating trainers.reporting trainers.saving trainers.schema"
+        "trainers.evaluating trainers.inspecting trainers.records trainers.reporting "
+        "trainers.saving trainers.schema"
     ),
 }  # fmt: skip
 

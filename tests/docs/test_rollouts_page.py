@@ -43,7 +43,7 @@ def test_the_examples_read_a_run(
         observer=None,
         output_dir="runs/tiny",
     ).train()
-    loading, reading = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    loading, reading, finding = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     capsys.readouterr()  # a warning of the optimizer's, once a process
     exec(loading, {})
     *episodes, names = capsys.readouterr().out.splitlines()
@@ -57,6 +57,9 @@ def test_the_examples_read_a_run(
     exec(reading, {})
     said = capsys.readouterr().out
     assert "mean" in said and "'role': 'assistant'" in said
+    exec(finding, {})
+    *found, last = capsys.readouterr().out.splitlines()
+    assert found[0].split()[0] == "step_00001/0/0" and "'role': 'assistant'" in last
 
 
 def test_the_table_has_every_column_with_its_type() -> None:

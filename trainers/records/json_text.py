@@ -6,6 +6,8 @@ written as Python's.
 """
 
 import json
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,21 @@ def to_json(value: Any) -> str:
 def from_json(text: str) -> Any:
     """What JSON text says."""
     return json.loads(text)
+
+
+def json_line(value: Any) -> str:
+    """A value as one line of JSON in ASCII that every reader takes: NaN and infinity are null."""
+    return json.dumps(_finite(value), default=str, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def hashable(value: Any) -> Any:

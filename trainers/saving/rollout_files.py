@@ -7,7 +7,8 @@
 metadata has `format_version` and, where a tokenizer was given, its `tokenizer` fingerprint.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -154,25 +155,63 @@ def read_rollouts(path: str | Path) -> list[SavedTrajectory]:
             version of it.
     """
     path = Path(path)
-    metadata, records = _read(path)
-    tokenizer = metadata.get(b"tokenizer")
-    return [
-        SavedTrajectory(
-            as_trajectory(record),
-            record["advantages"],
-            record["group"],
-            record["member"],
-            path.stem,
-            tokenizer.decode() if tokenizer is not None else None,
-            record["text"],
-            record["token_ends"],
-            [
-                SavedBranch(each["advantages"], each["text"], each["token_ends"])
-                for each in record.get("branches") or ()
-            ],
-        )
-        for record in records
-    ]
+    with opened(path) as file:
+        records = file.read(use_threads=False).to_pylist()
+        tokenizer = tokenizer_of(file)
+    return [saved_trajectory(record, path.stem, tokenizer) for record in records]
+
+
+def saved_trajectory(
+    record: Mapping[str, Any], name: str, tokenizer: str | None
+) -> SavedTrajectory:
+    """What a record of a file says.
+
+    Args:
+        record: All columns of one row.
+        name: Of its file.
+        tokenizer: The fingerprint of the tokenizer that its ids are of.
+    """
+    return SavedTrajectory(
+        as_trajectory(record),
+        record["advantages"],
+        record["group"],
+        record["member"],
+        name,
+        tokenizer,
+        record["text"],
+        record["token_ends"],
+        [
+            SavedBranch(each["advantages"], each["text"], each["token_ends"])
+            for each in record.get("branches") or ()
+        ],
+    )
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a file that `write_rollouts` wrote, for the block; what the block reads may be torn.
+
+    Raises:
+        DataError: As `read_rollouts`.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            metadata = file.schema_arrow.metadata or {}
+            _check_version(path, metadata.get(b"format_version"))
+            yield file
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file") from None
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(
+            f"{path}: cannot be read ({first_line(error)}); it is torn, or not a Parquet file. "
+            "Remove it, or copy it again"
+        ) from error
+
+
+def tokenizer_of(file: pq.ParquetFile) -> str | None:
+    """The fingerprint of the tokenizer that a file's ids are of; None where it is not known."""
+    marked = (file.schema_arrow.metadata or {}).get(b"tokenizer")
+    return marked.decode() if marked is not None else None
 
 
 def _records(
@@ -215,22 +254,6 @@ def _record(trajectory: Trajectory, known: Iterable[SavedBranch]) -> dict[str, A
     for context, each in zip([record, *(record["branches"] or ())], known, strict=True):
         context.update(vars(each))
     return record
-
-
-def _read(path: Path) -> tuple[dict[bytes, bytes], list[dict[str, Any]]]:
-    """The metadata and the records of a file."""
-    try:
-        with pq.ParquetFile(path) as file:
-            metadata = file.schema_arrow.metadata or {}
-            _check_version(path, metadata.get(b"format_version"))
-            return metadata, file.read(use_threads=False).to_pylist()
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file") from None
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(
-            f"{path}: cannot be read ({first_line(error)}); it is torn, or not a Parquet file. "
-            "Remove it, or copy it again"
-        ) from error
 
 
 def _check_version(path: Path, version: bytes | None) -> None:

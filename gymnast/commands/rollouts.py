@@ -1,0 +1,150 @@
+"""`gymnast rollouts`: prints the episodes that a run has saved."""
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gymnast.commands.output import say
+from gymnast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gymnast.trainers.inspecting.filters import Filter
+    from gymnast.trainers.inspecting.index import Entry, Index
+
+FORMATS = ("text", "json")
+
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="A run's folder, an evaluation's folder, or one file of rollouts."
+    ),
+]
+Step = Annotated[
+    str | None, typer.Option(metavar="N|N-M", help="Of these steps, or evaluations after them.")
+]
+Evaluations = Annotated[
+    bool, typer.Option("--evaluations", help="Those of evaluations, in place of training's.")
+]
+Group = Annotated[int | None, typer.Option(help="Of this group of its file.")]
+MinReward = Annotated[float | None, typer.Option(help="With at least this reward.")]
+MaxReward = Annotated[float | None, typer.Option(help="With at most this reward.")]
+StopReason = Annotated[str | None, typer.Option(help="That ended so: answered, max_tokens, ...")]
+Environment = Annotated[
+    str | None, typer.Option(help="That this environment of a mixture or evaluation played.")
+]
+Tool = Annotated[str | None, typer.Option(help="In which this tool was called.")]
+Error = Annotated[
+    str | None,
+    typer.Option(metavar="KIND", help="In which a call failed so: malformed, unknown_tool, ..."),
+]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="KEY=VALUE", help="Whose row has this value in this column."),
+]
+Where = Annotated[
+    str | None, typer.Option(metavar="EXPR", help="Of whose row this jmespath holds: 'a > `50`'.")
+]
+Search = Annotated[str | None, typer.Option(metavar="TEXT", help="In whose messages this text is.")]
+Limit = Annotated[int, typer.Option(min=0, help="How many are printed at most.")]
+Format = Annotated[str, typer.Option("--format", metavar="text|json", help="How they are printed.")]
+Tokens = Annotated[bool, typer.Option("--tokens", help="Show tokens, with who wrote them.")]
+
+rollouts = typer.Typer()
+
+
+@rollouts.command(name="rollouts")
+def print_rollouts(
+    run: Run,
+    step: Step = None,
+    evaluations: Evaluations = False,
+    group: Group = None,
+    min_reward: MinReward = None,
+    max_reward: MaxReward = None,
+    stop_reason: StopReason = None,
+    environment: Environment = None,
+    tool: Tool = None,
+    error: Error = None,
+    tag: Tags = None,
+    where: Where = None,
+    search: Search = None,
+    limit: Limit = 10,
+    form: Format = "text",
+    tokens: Tokens = False,
+) -> None:
+    """Print the episodes that a run has saved, with the names that other commands take."""
+    check_format(form)
+    steps, tags = _steps(step), _tags(tag or [])
+    from gymnast.trainers.inspecting.filters import Filter
+    from gymnast.trainers.inspecting.index import Index
+
+    index = Index(run)
+    try:
+        wanted = Filter(
+            steps=steps,
+            evaluations=evaluations or not index.has_steps,
+            group=group,
+            min_reward=min_reward,
+            max_reward=max_reward,
+            stop_reason=stop_reason,
+            environment=environment,
+            tool=tool,
+            error=error,
+            tags=tags,
+            where=where,
+            search=search,
+        )
+        found = list(index.find(wanted))
+    except ConfigError as problem:  # which names a filter, as its option is called
+        raise ConfigError(f"--{problem}") from None
+    for number, entry in enumerate(found[:limit]):
+        _print(entry, form, tokens=tokens, first=number == 0)
+    _say_how_many(index, wanted, len(found), limit, form)
+
+
+def check_format(form: str) -> None:
+    """Check how something is to be printed.
+
+    Raises:
+        ConfigError: It is none of `FORMATS`.
+    """
+    if form not in FORMATS:
+        raise ConfigError(f"--format: must be {' or '.join(FORMATS)}, got {form!r}")
+
+
+def _steps(given: str | None) -> range | None:
+    match = None if given is None else re.fullmatch(r"(\d+)(?:-(\d+))?", given)
+    if given is None:
+        return None
+    if match is None or int(match[2] or match[1]) < int(match[1]):
+        raise ConfigError(f"--step: must be a step or a range of them, as 7 or 3-7, got {given!r}")
+    return range(int(match[1]), int(match[2] or match[1]) + 1)
+
+
+def _tags(given: list[str]) -> dict[str, str]:
+    for one in given:
+        if "=" not in one:
+            raise ConfigError(f"--tag: must be KEY=VALUE, a column of the rows, got {one!r}")
+    return {key: value for key, _, value in (one.partition("=") for one in given)}
+
+
+def _print(entry: "Entry", form: str, *, tokens: bool, first: bool) -> None:
+    from gymnast.trainers.inspecting.shown import episode_record, episode_text
+    from gymnast.trainers.records.json_text import json_line
+
+    if form == "json":
+        say(json_line(episode_record(entry, tokens=tokens)))
+    else:
+        say(("" if first else "\n") + episode_text(entry, tokens=tokens))
+
+
+def _say_how_many(index: "Index", wanted: "Filter", found: int, limit: int, form: str) -> None:
+    """Say what is left, where something is; beside JSON on standard error."""
+    kind = "evaluations" if wanted.evaluations else "training"
+    if not found:
+        among = sum(len(file) for file in index.files if wanted.takes_file(file.file))
+        steps = "" if wanted.steps is None else " of these steps"
+        say(f"none of {among} episodes of {kind}{steps} is such a one", err=True)
+    elif found > limit:
+        shown = f"{limit} of {found} episodes" if limit else f"{found} episodes"
+        say(f"{shown}; --limit {found} prints all", err=form == "json")

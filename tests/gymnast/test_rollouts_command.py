@@ -1,0 +1,139 @@
+"""`gymnast rollouts`: what it prints of the episodes that a run has saved."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from command_fixtures import CommandLine
+from gymnast.trainers.saving.rollout_files import write_rollouts
+from gymnast.types import Branch, Span, StopReason
+from saved_episodes import answered, call, episode, said
+
+
+@pytest.fixture
+def run(shop_folder: Path) -> str:
+    solved = episode(
+        call("add", {"a": 2}),
+        answered("5"),
+        said("It is \x1b[31m5"),
+        reward=1.0,
+        metrics={"tools/calls/add": 1.0, "odd": math.nan},
+        row={"kind": "sum", "a": 2},
+        reward_parts={"right": 1.0, "brief": 0.0},
+    )
+    raw = {**call("", "oops", error="the call could not be read: no JSON"), "raw": "<call>oops"}
+    failed = episode(
+        raw,  # type: ignore[arg-type]
+        metrics={"tools/errors/malformed": 1.0},
+        row={"kind": "product"},
+        stop_reason=StopReason.max_turns,
+    )
+    write_rollouts("out/rollouts/step_00001.parquet", [[solved, failed]])
+    write_rollouts("out/rollouts/step_00002.parquet", [[failed], [solved]])
+    write_rollouts("out/rollouts/eval_00002.parquet", [[episode(said("4"), no_reward=True)]])
+    return "out"
+
+
+def test_an_episode_is_printed_with_its_name_and_nothing_steers_the_terminal(
+    run: str, gymnast: CommandLine
+) -> None:
+    ran = gymnast("rollouts", run, "--step", "1", "--min-reward", "0.5")
+    assert ran.code == 0, ran.errors
+    assert ran.output == (
+        "step_00001/0/0  reward 1 (right 1, brief 0)  answered  2 turns\n"
+        "[user]\nWhat is 2 plus 3?\n[assistant]\n-> add(a=2)\n[tool add]\n5\n"
+        "[assistant]\nIt is \\x1b[31m5\n"
+    )
+
+
+def test_a_call_that_could_not_be_read_is_printed_as_it_was_written(
+    run: str, gymnast: CommandLine
+) -> None:
+    ran = gymnast("rollouts", run, "--step", "2", "--error", "malformed")
+    assert ran.output.endswith("[assistant]\n<call>oops\n   the call could not be read: no JSON\n")
+
+
+def names(output: str) -> list[str]:
+    return [json.loads(line)["id"] for line in output.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ("", ["step_00001/0/0", "step_00001/0/1", "step_00002/0/0", "step_00002/1/0"]),
+        ("--step 2-5", ["step_00002/0/0", "step_00002/1/0"]),
+        ("--max-reward 0 --group 0", ["step_00001/0/1", "step_00002/0/0"]),
+        ("--stop-reason max_turns --step 1", ["step_00001/0/1"]),
+        ("--tool add --step 2", ["step_00002/1/0"]),
+        ("--tag kind=product --step 1", ["step_00001/0/1"]),
+        ("--where a>`1` --step 1", ["step_00001/0/0"]),
+        ("--search IT.IS --step 1", []),
+        ("--search it --step 1", ["step_00001/0/0"]),
+        ("--evaluations", ["eval_00002/0/0"]),
+    ],
+)
+def test_filters_choose_what_is_printed(
+    run: str, gymnast: CommandLine, options: str, found: list[str]
+) -> None:
+    ran = gymnast("rollouts", run, "--format", "json", *options.split())
+    assert (ran.code, names(ran.output)) == (0, found), ran.errors
+
+
+def test_json_is_one_object_a_line_without_nan(run: str, gymnast: CommandLine) -> None:
+    ran = gymnast("rollouts", run, "--limit", "1", "--format", "json")
+    record = json.loads(ran.output, parse_constant=lambda name: pytest.fail(name))
+    assert record["metrics"] == {"tools/calls/add": 1.0, "odd": None}
+    assert record["messages"][-1]["content"] == "It is \x1b[31m5"
+    assert "\x1b" not in ran.output
+    assert ran.errors == "1 of 4 episodes; --limit 4 prints all\n"
+
+
+def test_it_says_how_many_more_there_are(run: str, gymnast: CommandLine) -> None:
+    ran = gymnast("rollouts", run, "--limit", "1")
+    assert ran.output.splitlines()[-1] == "1 of 4 episodes; --limit 4 prints all"
+    assert gymnast("rollouts", run, "--limit", "0").output == ("4 episodes; --limit 4 prints all\n")
+    none = gymnast("rollouts", run, "--step", "7")
+    assert (none.output, none.errors) == (
+        "",
+        "none of 0 episodes of training of these steps is such a one\n",
+    )
+
+
+def test_the_contexts_of_a_program_are_printed_one_by_one(
+    shop_folder: Path, gymnast: CommandLine
+) -> None:
+    branch = Branch([], [], [], 0, [Span(0, 0)], [1.0], messages=[said("in another")])
+    write_rollouts(
+        "out/rollouts/eval_00000.parquet",
+        [[episode(said("at first"), branches=[branch], order=[0, 1])]],
+    )
+    ran = gymnast("rollouts", "out")  # which has evaluations alone
+    assert "context 0\n[user]" in ran.output
+    assert ran.output.endswith("context 1\n[assistant]\nin another\n")
+    ran = gymnast("rollouts", "out", "--format", "json", "--tokens")
+    record = json.loads(ran.output)
+    assert (record["order"], record["branches"][0]["tokens"]) == ([0, 1], [])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--step 3-1", "--step: must be a step or a range of them, as 7 or 3-7, got '3-1'"),
+        ("--tag kind", "--tag: must be KEY=VALUE, a column of the rows, got 'kind'"),
+        ("--where a>", "--where: must be a jmespath expression"),
+        ("--format xml", "--format: must be text or json, got 'xml'"),
+    ],
+)
+def test_mistakes_are_named_by_the_option(
+    run: str, gymnast: CommandLine, options: str, said: str
+) -> None:
+    ran = gymnast("rollouts", run, *options.split())
+    assert ran.code == 2
+    assert ran.errors.startswith(f"error: {said}")
+
+
+def test_a_folder_without_episodes_is_named(gymnast: CommandLine) -> None:
+    ran = gymnast("rollouts", ".")
+    assert ran.code == 2 and "has no saved episodes" in ran.errors

@@ -1,0 +1,123 @@
+"""One file of saved episodes, of which only what is asked for is read.
+
+Its *light* columns, which are the place, outcome, row and metrics of every episode, are read once
+and kept. Messages are read for a search, and not kept. Tokens are read with the one episode that is
+loaded.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+from gymnast.trainers.inspecting.file_parts import (
+    count_episodes,
+    read_columns,
+    read_episode,
+    read_some,
+)
+from gymnast.trainers.inspecting.texts import COLUMNS, texts_of
+from gymnast.trainers.records.columns import as_record
+from gymnast.trainers.saving.rollout_files import SavedTrajectory
+from gymnast.trainers.saving.saved_runs import RolloutFile, read_file
+
+# Read together: all that a list of episodes shows takes one look at the file.
+OUTCOMES = (
+    *("group", "member", "reward", "no_reward", "stop_reason", "terminated", "truncated", "seed"),
+    *("prompt_length", "turn_rewards", "order"),
+)
+
+
+class EpisodeFile:
+    """A file of saved episodes.
+
+    Args:
+        file: Which one.
+
+    Attributes:
+        file: The same.
+        name: "step_00001", "eval_00000", ...
+    """
+
+    def __init__(self, file: RolloutFile) -> None:
+        self.file = file
+        self.name = file.path.stem
+        self._columns: dict[str, list[Any]] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    @cached_property
+    def _count(self) -> int:
+        return count_episodes(self.file.path)
+
+    def column(self, name: str) -> list[Any]:
+        """A light column: one value an episode.
+
+        Raises:
+            DataError: The file cannot be read.
+        """
+        if name not in self._columns:
+            together = OUTCOMES if name in OUTCOMES else (name,)
+            self._columns |= self._read(together)
+        return self._columns[name]
+
+    def texts(self, numbers: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
+        """The messages of some episodes as JSON text, one text a context.
+
+        Of those without messages, what their tokens are decoded to is a message.
+
+        Args:
+            numbers: Of the episodes, counted from 0, in rising order.
+
+        Raises:
+            DataError: The file cannot be read.
+        """
+        for number, record in read_some(self.file.path, COLUMNS, numbers):
+            yield number, texts_of(record)
+
+    def load(self, number: int) -> SavedTrajectory:
+        """One episode, whole.
+
+        Args:
+            number: Its row in the file, counted from 0.
+
+        Raises:
+            DataError: The file cannot be read.
+        """
+        return read_episode(self.file.path, number)
+
+    def _read(self, names: Sequence[str]) -> dict[str, list[Any]]:
+        return read_columns(self.file.path, names)
+
+
+class JsonLinesFile(EpisodeFile):
+    """A file that an earlier version wrote, which can only be read whole; it is kept."""
+
+    @cached_property
+    def _saved(self) -> list[SavedTrajectory]:
+        return read_file(self.file.path)
+
+    @cached_property
+    def _count(self) -> int:
+        return len(self._saved)
+
+    def texts(self, numbers: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
+        """As of any file."""
+        for number in numbers:
+            yield number, texts_of(as_record(self._saved[number].trajectory))
+
+    def load(self, number: int) -> SavedTrajectory:
+        """As of any file."""
+        return self._saved[number]
+
+    def _read(self, names: Sequence[str]) -> dict[str, list[Any]]:
+        records = [
+            as_record(saved.trajectory) | {"group": saved.group, "member": saved.member}
+            for saved in self._saved
+        ]
+        return {name: [record.get(name) for record in records] for name in names}
+
+
+def episode_file(file: RolloutFile) -> EpisodeFile:
+    """A file of either format."""
+    return (JsonLinesFile if file.path.suffix == ".jsonl" else EpisodeFile)(file)
