@@ -144,7 +144,9 @@ ROOMS = {
         "trainers.learner.optimizers trainers.records"
     ),
     "trainers.evaluation": "trainers.base trainers.rollouts",
-    "trainers.inspecting": "trainers.records trainers.reporting trainers.saving",
+    "trainers.inspecting": (
+        "trainers.records trainers.reporting trainers.reporting.advice trainers.saving"
+    ),
     "trainers.reporting": (
         "envs.boxes trainers.base trainers.distributed trainers.evaluation"
     ),

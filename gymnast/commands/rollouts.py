@@ -49,6 +49,9 @@ Search = Annotated[str | None, typer.Option(metavar="TEXT", help="In whose messa
 Limit = Annotated[int, typer.Option(min=0, help="How many are printed at most.")]
 Format = Annotated[str, typer.Option("--format", metavar="text|json", help="How they are printed.")]
 Tokens = Annotated[bool, typer.Option("--tokens", help="Show tokens, with who wrote them.")]
+Why = Annotated[
+    bool, typer.Option("--why", help="Say why those without reward have none, as a table.")
+]
 
 rollouts = typer.Typer()
 
@@ -71,6 +74,7 @@ def print_rollouts(
     limit: Limit = 10,
     form: Format = "text",
     tokens: Tokens = False,
+    why: Why = False,
 ) -> None:
     """Print the episodes that a run has saved, with the names that other commands take."""
     check_format(form)
@@ -85,7 +89,7 @@ def print_rollouts(
             evaluations=evaluations or not index.has_steps,
             group=group,
             min_reward=min_reward,
-            max_reward=max_reward,
+            max_reward=None if why else max_reward,
             stop_reason=stop_reason,
             environment=environment,
             tool=tool,
@@ -97,6 +101,9 @@ def print_rollouts(
         found = list(index.find(wanted))
     except ConfigError as problem:  # which names a filter, as its option is called
         raise ConfigError(f"--{problem}") from None
+    if why and found:
+        _say_why(index, found, max_reward, form)
+        return
     for number, entry in enumerate(found[:limit]):
         _print(entry, form, tokens=tokens, first=number == 0)
     _say_how_many(index, wanted, len(found), limit, form)
@@ -126,6 +133,21 @@ def _tags(given: list[str]) -> dict[str, str]:
         if "=" not in one:
             raise ConfigError(f"--tag: must be KEY=VALUE, a column of the rows, got {one!r}")
     return {key: value for key, _, value in (one.partition("=") for one in given)}
+
+
+def _say_why(index: "Index", found: "list[Entry]", bar: float | None, form: str) -> None:
+    """Say why those of some episodes that are unpaid are so; up to which reward they are: `bar`."""
+    from gymnast.trainers.inspecting.causes import diagnose
+    from gymnast.trainers.inspecting.causes_shown import advice_lines, causes_record, causes_text
+    from gymnast.trainers.records.json_text import json_line
+
+    diagnosis = diagnose(found, bar=bar)
+    if form == "json":
+        say(json_line(causes_record(diagnosis)))
+        return
+    say(causes_text(diagnosis))
+    if said := advice_lines(index.run):
+        say("\n".join(["", "said while it went on:", *said]))
 
 
 def _print(entry: "Entry", form: str, *, tokens: bool, first: bool) -> None:

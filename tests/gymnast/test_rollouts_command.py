@@ -117,6 +117,30 @@ def test_the_contexts_of_a_program_are_printed_one_by_one(
     assert (record["order"], record["branches"][0]["tokens"]) == ([0, 1], [])
 
 
+def test_why_the_reward_is_zero_is_told_with_examples(run: str, gymnast: CommandLine) -> None:
+    advice = {"step": 2, "cause": "malformed calls", "text": "100% of the calls", "page": "x.md"}
+    Path(run, "advice.jsonl").write_text(json.dumps(advice) + "\n{torn")
+    ran = gymnast("rollouts", run, "--why")
+    assert (ran.code, ran.errors) == (0, "")
+    assert ran.output == (
+        "4 episodes, 2 of them unpaid (no reward, or at most 0); mean reward 0.5\n"
+        "groups: 0 of 1 have one reward in all episodes, and so no advantage; "
+        "0 have no paid episode\n\n"
+        "malformed calls: 2 (100%)\n"
+        "      2  the call could not be read: no JSON  (step_00001/0/1)\n"
+        '         "<call>oops"\n'
+        "         see step_00001/0/1, step_00002/0/0\n\n"
+        "said while it went on:\nstep 2, malformed calls: 100% of the calls\n"
+        "docs/learning.md says more\n"
+    )
+    found = json.loads(gymnast("rollouts", run, "--why", "--format", "json").output)
+    assert found["causes"][0]["mistakes"][0]["count"] == found["unpaid"] == 2
+    assert (
+        "4 of them unpaid (no reward, or at most 1)"
+        in gymnast("rollouts", run, "--why", "--max-reward", "1").output
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -1,1 +1,1 @@
-"""Looking at saved episodes: finding them, one by one or all that a filter takes."""
+"""Looking at saved episodes: finding them, one by one or all that a filter takes; why unpaid."""

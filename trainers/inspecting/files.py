@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
+from gymnast.trainers.inspecting.conversations import CONVERSATION, as_conversation
 from gymnast.trainers.inspecting.file_parts import (
     count_episodes,
     read_columns,
@@ -19,6 +20,7 @@ from gymnast.trainers.inspecting.texts import COLUMNS, texts_of
 from gymnast.trainers.records.columns import as_record
 from gymnast.trainers.saving.rollout_files import SavedTrajectory
 from gymnast.trainers.saving.saved_runs import RolloutFile, read_file
+from gymnast.types import Trajectory
 
 # Read together: all that a list of episodes shows takes one look at the file.
 OUTCOMES = (
@@ -75,6 +77,18 @@ class EpisodeFile:
         for number, record in read_some(self.file.path, COLUMNS, numbers):
             yield number, texts_of(record)
 
+    def conversations(self, numbers: Sequence[int]) -> Iterator[tuple[int, Trajectory]]:
+        """Some episodes without their tokens, as if they had been played in messages.
+
+        Args:
+            numbers: Of the episodes, counted from 0, in rising order.
+
+        Raises:
+            DataError: The file cannot be read.
+        """
+        for number, record in read_some(self.file.path, CONVERSATION, numbers):
+            yield number, as_conversation(record)
+
     def load(self, number: int) -> SavedTrajectory:
         """One episode, whole.
 
@@ -105,6 +119,11 @@ class JsonLinesFile(EpisodeFile):
         """As of any file."""
         for number in numbers:
             yield number, texts_of(as_record(self._saved[number].trajectory))
+
+    def conversations(self, numbers: Sequence[int]) -> Iterator[tuple[int, Trajectory]]:
+        """As of any file."""
+        for number in numbers:
+            yield number, as_conversation(as_record(self._saved[number].trajectory))
 
     def load(self, number: int) -> SavedTrajectory:
         """As of any file."""

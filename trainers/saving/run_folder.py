@@ -32,11 +32,10 @@ from gymnast.trainers.base.formats import ENVIRONMENT_FILE
 from gymnast.trainers.saving.checkpoints import Checkpoints
 from gymnast.trainers.saving.disk_space import naming_full_disk
 from gymnast.trainers.saving.durable import sweep, write_text, written_aside
-from gymnast.trainers.saving.saved_runs import FOLDER, rollout_files
+from gymnast.trainers.saving.saved_runs import ADVICE, FOLDER, rollout_files
 
 CONFIG_FILE = "config.yaml"
 METRICS = "metrics.jsonl"
-ADVICE = "advice.jsonl"
 ADAPTERS = "adapters"
 MODEL = "model"
 EVALUATIONS = "evaluations"

@@ -18,6 +18,7 @@ from gymnast.trainers.saving.old_rollouts import read_json_lines
 from gymnast.trainers.saving.rollout_files import SavedTrajectory, read_rollouts
 
 FOLDER = "rollouts"
+ADVICE = "advice.jsonl"
 
 
 class RolloutFile(NamedTuple):

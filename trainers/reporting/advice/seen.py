@@ -5,21 +5,23 @@ run says.
 """
 
 import math
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from gymnast.trainers.base.contexts import alone
-from gymnast.trainers.reporting.shown_episodes import first_action, shown_call
+from gymnast.trainers.reporting.advice.failed_calls import (
+    FailedCall,
+    failed_calls,
+    offered_tools,
+)
+from gymnast.trainers.reporting.shown_episodes import first_action
 from gymnast.types import StopReason, Trajectory
 
 Groups = Sequence[Sequence[Trajectory]]
 
 # The ways that a call fails before its tool runs, as docs/metrics.md names them.
 KINDS = ("malformed", "unknown_tool", "bad_arguments")
-CUT = (StopReason.max_tokens, StopReason.max_turns, StopReason.context, StopReason.timeout)
 KEPT = (
     "reward/mean",
     "reward/std",
@@ -37,8 +39,6 @@ KEPT = (
     "updates/skipped",
 )
 _LONGEST = 400  # characters of a text that is kept; what is shown is shorter
-# What differs between two mistakes of one form: places, numbers, quoted text, the values given.
-_VARYING = re.compile(r"\d+|'[^']*'|\"[^\"]*\"|\(got .*?\)")
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,16 @@ def see(number: int, metrics: Mapping[str, float], groups: Groups, max_new_token
         max_new_tokens: Of a turn.
     """
     episodes = [trajectory for group in groups for trajectory in group]
-    failed: dict[str, list[_Failed]] = {}
+    failed: dict[str, list[FailedCall]] = {}
     for episode in episodes:
-        for call in (call for context in alone(episode) for call in _failed_calls(context)):
-            failed.setdefault(call.kind, []).append(call)
+        for call in failed_calls(episode):
+            if call.kind in KINDS:
+                failed.setdefault(call.kind, []).append(call)
     limits = Counter(limit for e in episodes if (limit := _limit(e, max_new_tokens)) is not None)
     return SeenStep(
         number,
         {name: float(metrics[name]) for name in KEPT if math.isfinite(metrics.get(name, math.nan))},
-        tools=sorted({name for episode in episodes for name in _offered(episode)}),
+        tools=sorted({name for episode in episodes for name in offered_tools(episode)}),
         calls=int(sum(episode.metrics.get("tools/calls", 0) for episode in episodes)),
         worked=any(_shows_a_call(episode) for episode in episodes),
         failures={kind: _commonest(failures) for kind, failures in failed.items()},
@@ -118,46 +119,10 @@ def see(number: int, metrics: Mapping[str, float], groups: Groups, max_new_token
     )
 
 
-class _Failed(NamedTuple):
-    """A call that no tool ran; calls of one form make one mistake."""
-
-    kind: str
-    form: str
-    written: str
-    answer: str
-
-
-def _commonest(failed: Sequence[_Failed]) -> Failures:
+def _commonest(failed: Sequence[FailedCall]) -> Failures:
     form = Counter(call.form for call in failed).most_common(1)[0][0]
     first = next(call for call in failed if call.form == form)
     return Failures(len(failed), first.written[:_LONGEST], first.answer[:_LONGEST])
-
-
-def _failed_calls(episode: Trajectory) -> Iterator[_Failed]:
-    offered = _offered(episode)
-    answers = {
-        message.get("tool_call_id"): str(message.get("content"))
-        for message in episode.messages
-        if message["role"] == "tool"
-    }
-    said = [m for m in episode.messages[first_action(episode) :] if m["role"] == "assistant"]
-    for number, message in enumerate(said, start=1):
-        whole = episode.stop_reason not in CUT or number < len(said)
-        for call in message.get("tool_calls") or []:
-            name, answer = str(call["function"].get("name")), answers.get(call.get("id"), "")
-            if error := call.get("error"):
-                written = str(message.get("raw") or shown_call(call)).strip()
-                if whole:
-                    yield _Failed("malformed", _VARYING.sub("", error), written, error)
-            elif name not in offered:
-                yield _Failed("unknown_tool", name, shown_call(call), answer)
-            elif answer.startswith(f"Error: {name}("):  # a tool's own errors have no signature
-                form = _VARYING.sub("", answer)
-                yield _Failed("bad_arguments", form, shown_call(call), answer)
-
-
-def _offered(episode: Trajectory) -> set[str]:
-    return {str(tool.get("function", tool).get("name")) for tool in episode.tools}
 
 
 def _shows_a_call(episode: Trajectory) -> bool:

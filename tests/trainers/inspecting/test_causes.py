@@ -1,0 +1,138 @@
+"""Why saved episodes are unpaid: each has one cause, and mistakes of one form count together."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gymnast.trainers.inspecting.causes import (
+    CAUSES,
+    EXAMPLES,
+    Diagnosis,
+    cause_of,
+    diagnose,
+    unpaid_up_to,
+)
+from gymnast.trainers.inspecting.index import Index
+from gymnast.trainers.saving.rollout_files import write_rollouts
+from gymnast.types import Branch, Span, StopReason, Trajectory
+from saved_episodes import answered, call, episode, said
+
+FAULT = 'Error: add(a: int) -> int: argument "a": input should be a valid integer (got {!r})'
+UNREAD = "the call could not be read: Expecting ',' delimiter: line 1 column {}"
+
+RIGHT = [call("add", {"a": 2}), answered("5")]
+MALFORMED = [call("", "oops", error=UNREAD.format(7))]
+WRONG = [call("add", {"a": "x"}), answered(FAULT.format("x"))]
+
+
+@pytest.mark.parametrize(
+    ("unpaid", "cause"),
+    [
+        (episode(said("5"), no_reward=True), "no reward given"),
+        (episode(*RIGHT, said("5"), metrics={"sandbox/broken": 1.0}), "box broken"),
+        (episode(*RIGHT, stop_reason=StopReason.error), "box broken"),
+        (episode(said("so much"), stop_reason=StopReason.max_tokens), "cut off"),
+        (episode(*RIGHT, stop_reason=StopReason.timeout), "cut off"),
+        (episode(said("5")), "no calls"),
+        (episode(said("5"), tools=()), "wrong answer"),
+        (episode(*MALFORMED, said("5")), "malformed calls"),
+        (episode(call("ad", {}), answered("Error: 'ad': ...", name="ad")), "unknown tools"),
+        (episode(*WRONG, stop_reason=StopReason.max_turns), "wrong arguments"),
+        (episode(call("add", {}), answered("Error: add: KeyError: 'x'")), "failed tools"),
+        (episode(call("add", {}), answered("Error: add was given up after 2 s")), "timeouts"),
+        (episode(*RIGHT, stop_reason=StopReason.max_turns), "no final answer"),
+        (episode(*RIGHT, said("6")), "wrong answer"),
+    ],
+)
+def test_each_cause_is_told_from_what_is_saved(unpaid: Trajectory, cause: str) -> None:
+    assert cause_of(unpaid).cause == cause
+
+
+def test_a_mistake_from_which_the_policy_recovered_is_no_cause() -> None:
+    right = [call("add", {"a": 2}, number=1), answered("5", number=1)]
+    assert cause_of(episode(*WRONG, *right, said("6"))).cause == "wrong answer"
+    assert cause_of(episode(*RIGHT, call("no", {}, number=1))).cause == "unknown tools"
+
+
+def test_tools_that_are_offered_later_are_known() -> None:
+    offer: Any = {"role": "user", "content": "More.", "tools": [{"function": {"name": "mul"}}]}
+    assert cause_of(episode(*RIGHT, offer, call("mul", {}, number=1))).cause == "wrong answer"
+
+
+def test_the_calls_of_further_contexts_count() -> None:
+    branch = Branch([], [], [], 0, [Span(0, 0)], [0.0], messages=MALFORMED)
+    whole = episode(said("5"), branches=[branch], order=[0, 1])
+    assert cause_of(whole).cause == "malformed calls"
+
+
+def diagnosed(folder: Path, *groups: list[Trajectory], bar: float | None = None) -> Diagnosis:
+    write_rollouts(folder / "rollouts/step_00001.parquet", groups)
+    return diagnose(Index(folder).entries(), bar=bar)
+
+
+def test_mistakes_of_one_form_count_together_with_an_example(tmp_path: Path) -> None:
+    groups = [
+        [episode(call("add", {"a": value}), answered(FAULT.format(value)))] for value in ("x", "y)")
+    ]
+    groups += [[episode(call("", "oops", error=UNREAD.format(n)))] for n in (7, 12, 9)]
+    groups += [[episode(call("sum", {}))], [episode(*RIGHT, said("5"), reward=1.0)]]
+    found = diagnosed(tmp_path, *groups)
+    assert (found.episodes, found.unpaid) == (7, 6)
+    assert found.mean_reward == pytest.approx(1 / 7)
+    malformed, arguments, unknown = found.causes
+    assert (malformed.name, malformed.count, malformed.share) == ("malformed calls", 3, 0.5)
+    [mistake] = malformed.mistakes
+    assert (mistake.count, mistake.example) == (3, "step_00001/2/0")
+    assert mistake.answer == UNREAD.format(7)
+    [fault] = arguments.mistakes
+    assert fault.form == 'add: argument "a": input should be a valid integer'
+    assert (fault.count, fault.written) == (2, 'add(a="x")')
+    assert [mistake.form for mistake in unknown.mistakes] == ["sum"]
+
+
+def test_groups_all_alike_are_counted(tmp_path: Path) -> None:
+    right, wrong = episode(*RIGHT, said("5"), reward=1.0), episode(*RIGHT, said("6"))
+    found = diagnosed(tmp_path, [right, wrong], [wrong, wrong], [right, right], [wrong])
+    assert (found.groups, found.groups_alike, found.groups_unpaid) == (3, 2, 1)
+
+
+def test_examples_are_a_few_of_many(tmp_path: Path) -> None:
+    [cause] = diagnosed(tmp_path, [episode(said("5"))] * 20).causes
+    assert (cause.count, list(cause.examples)) == (
+        20,
+        [f"step_00001/0/{member}" for member in range(EXAMPLES)],
+    )
+
+
+def test_the_lowest_reward_is_unpaid_where_none_is_zero(tmp_path: Path) -> None:
+    assert unpaid_up_to([0.1, 0.1, 0.5]) == 0.1
+    assert unpaid_up_to([1.0, 1.0]) == unpaid_up_to([]) == unpaid_up_to([-1.0, 1.0]) == 0.0
+    some = [episode(said("5"), reward=reward) for reward in (-1.0, 0.2, 0.4)]
+    assert diagnosed(tmp_path, some).unpaid == 1
+    assert diagnosed(tmp_path, some, bar=0.3).unpaid == 2
+
+
+MESSAGES = st.sampled_from([*RIGHT, *MALFORMED, *WRONG, said("5"), call("no", {})])
+SAVED = st.builds(
+    lambda messages, **known: episode(*messages, **known),
+    st.lists(MESSAGES, max_size=5),
+    reward=st.sampled_from([0.0, 1.0]),
+    stop_reason=st.sampled_from(StopReason),
+    no_reward=st.booleans(),
+)
+
+
+@given(groups=st.lists(st.lists(SAVED, min_size=1, max_size=3), min_size=1, max_size=4))
+def test_every_unpaid_episode_has_exactly_one_cause(
+    groups: list[list[Trajectory]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    found = diagnosed(tmp_path_factory.mktemp("run"), *groups)
+    unpaid = [t for group in groups for t in group if t.no_reward or t.reward == 0]
+    assert found.unpaid == len(unpaid) == sum(cause.count for cause in found.causes)
+    assert {cause.name for cause in found.causes} == {cause_of(t).cause for t in unpaid}
+    assert {cause.name for cause in found.causes} <= {*CAUSES}
+    for cause in found.causes:
+        assert sum(mistake.count for mistake in cause.mistakes) in (0, cause.count)

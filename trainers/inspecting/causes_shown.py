@@ -1,0 +1,76 @@
+"""Why episodes are unpaid, as a table in plain text."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gymnast.trainers.inspecting.causes import CUT_OFF, NO_CALLS, WRONG_ANSWER, Cause, Diagnosis
+from gymnast.trainers.reporting.advice.words import PAGE, clipped, percent
+from gymnast.trainers.saving.saved_runs import ADVICE
+
+_ENDS = (CUT_OFF, NO_CALLS, WRONG_ANSWER)  # whose forms say why an episode ended
+_SAID = 3  # of the advice that a run gave
+
+
+def causes_text(found: Diagnosis) -> str:
+    """The diagnosis as lines: numbers, then each cause with its mistakes and where to look."""
+    return "\n".join([*_numbers(found), *(line for each in found.causes for line in _lines(each))])
+
+
+def _numbers(found: Diagnosis) -> Iterator[str]:
+    mean = "" if found.mean_reward is None else f"; mean reward {found.mean_reward:.4g}"
+    yield (
+        f"{_episodes(found.episodes)}, {found.unpaid} of them unpaid (no reward, or at most "
+        f"{found.bar:g}){mean}"
+    )
+    if found.groups:
+        yield (
+            f"groups: {found.groups_alike} of {found.groups} have one reward in all episodes, and "
+            f"so no advantage; {found.groups_unpaid} have no paid episode"
+        )
+
+
+def _episodes(count: int) -> str:
+    return f"{count} episode{'' if count == 1 else 's'}"
+
+
+def _lines(cause: Cause) -> Iterator[str]:
+    yield ""
+    yield f"{cause.name}: {cause.count} ({percent(cause.share)})"
+    for mistake in cause.mistakes:
+        said = [f'"{clipped(mistake.written)}"'] if mistake.written else []
+        if mistake.answer and clipped(mistake.answer) != clipped(mistake.form):
+            said.append(f'answered "{clipped(mistake.answer)}"')
+        form = f"ended by {mistake.form}" if cause.name in _ENDS else clipped(mistake.form)
+        yield f"  {mistake.count:5}  {form}  ({mistake.example})"
+        yield from (f"         {line}" for line in said)
+    yield f"         see {', '.join(cause.examples)}"
+
+
+def advice_lines(run: Path) -> list[str]:
+    """What a run said by itself about why it did not learn, the latest of each cause.
+
+    Args:
+        run: Its folder; one file of rollouts said nothing.
+    """
+    file = run / ADVICE
+    if not file.is_file():
+        return []
+    said: dict[str, dict[str, Any]] = {}
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            advice = json.loads(line)
+            said[str(advice["cause"])] = {"step": advice["step"], "text": advice["text"]}
+        except (ValueError, LookupError, TypeError):  # torn
+            continue
+    latest = list(said.items())[-_SAID:]
+    return [f"step {each['step']}, {cause}: {each['text']}" for cause, each in latest] + (
+        [f"{PAGE} says more"] if latest else []
+    )
+
+
+def causes_record(found: Diagnosis) -> dict[str, Any]:
+    """The diagnosis as a record for JSON."""
+    return asdict(found)
