@@ -5,13 +5,15 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gymnast.envs.programs.dialects.requests import Answer
+from gymnast.envs.programs.serving import endpoint as endpoint_module
+from gymnast.envs.programs.serving.application import Application
 from gymnast.envs.programs.serving.endpoint import Endpoint
 from gymnast.types import ToolCall
 
@@ -128,9 +130,9 @@ def served() -> Iterator[tuple[str, str]]:
     endpoint.stop()
 
 
-def test_whatever_is_posted_is_answered_or_refused(served: tuple[str, str], tmp_path: Path) -> None:
-    url, key = served
-    (tmp_path / "api.json").write_text(json.dumps(API))
+def fuzzed(url: str, key: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What schemathesis says of an endpoint, from a folder that it may leave files in."""
+    (folder / "api.json").write_text(json.dumps(API))
     program = "from schemathesis.cli import schemathesis; schemathesis()"
     options = {
         "url": url,
@@ -143,12 +145,90 @@ def test_whatever_is_posted_is_answered_or_refused(served: tuple[str, str], tmp_
         "seed": "1",
     }
     given = [word for name, value in options.items() for word in (f"--{name}", value)]
-    ended = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", program, "run", "api.json", *given],
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=500,
     )
+
+
+def test_whatever_is_posted_is_answered_or_refused(served: tuple[str, str], tmp_path: Path) -> None:
+    ended = fuzzed(*served, tmp_path)
     assert ended.returncode == 0, ended.stdout[-8000:] + ended.stderr[-2000:]
     assert "4 selected / 4 total" in ended.stdout, ended.stdout[:2000]
+
+
+class Broken(Application):
+    """Answers as the application does, but for one field of what is posted.
+
+    Class attributes:
+        field: Requests with it are answered wrongly.
+        change: Makes a wrong message out of each that would be sent.
+    """
+
+    field: bytes
+    change: Callable[[dict[str, Any]], dict[str, Any]]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        read = bytearray()
+
+        async def reads() -> Any:
+            message = await receive()
+            read.extend(message.get("body", b""))
+            return message
+
+        async def sends(message: Any) -> None:
+            wrong = b'"%s"' % type(self).field in read
+            await send(type(self).change(dict(message)) if wrong else message)
+
+        await super().__call__(scope, reads, sends)
+
+
+def failed(message: dict[str, Any]) -> dict[str, Any]:
+    return message | {"status": 500} if message["type"] == "http.response.start" else message
+
+
+def undocumented(message: dict[str, Any]) -> dict[str, Any]:
+    return message | {"status": 418} if message["type"] == "http.response.start" else message
+
+
+def as_text(message: dict[str, Any]) -> dict[str, Any]:
+    if message["type"] != "http.response.start":
+        return message
+    others = [(name, value) for name, value in message["headers"] if name != b"content-type"]
+    return message | {"headers": [*others, (b"content-type", b"text/plain")]}
+
+
+def of_another_form(message: dict[str, Any]) -> dict[str, Any]:
+    """Of the same length."""
+    body = message.get("body", b"")
+    renamed = body.replace(b'"choices"', b'"chances"').replace(b'"error"', b'"wrong"')
+    return message | {"body": renamed} if body else message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (failed, "Server error"),
+        (undocumented, "Undocumented status code"),
+        (as_text, "Undocumented Content-Type"),
+        (of_another_form, "Response violates schema"),
+    ],
+)
+def test_one_wrong_field_is_enough_to_be_found(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+    says: str,
+) -> None:
+    """An endpoint that answers wrongly where a request has `n` fails the same test."""
+    application = type("BrokenOne", (Broken,), {"field": b"n", "change": staticmethod(change)})
+    monkeypatch.setattr(endpoint_module, "Application", application)
+    url, key = request.getfixturevalue("served")
+    ended = fuzzed(url, key, tmp_path)
+    assert ended.returncode == 1, ended.stdout[-4000:] + ended.stderr[-2000:]
+    assert says in ended.stdout, ended.stdout[-4000:]
