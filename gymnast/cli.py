@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gymnast import __version__
+from gymnast.commands.completion.words import complete_yaml
 from gymnast.commands.demos import demos
 from gymnast.commands.environments import environments
 from gymnast.commands.evaluate import evaluating
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from gymnast.trainers.reporting.console import RunConsole
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Train language models to use tools.",
@@ -99,7 +99,12 @@ def main() -> None:
 
 @app.command(context_settings=HANDED_OVER)
 def train(
-    run: Annotated[str, typer.Argument(metavar="RUN.yaml", help="The run's configuration.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN.yaml", help="The run's configuration.", autocompletion=complete_yaml
+        ),
+    ],
     overrides: Overrides = None,
     resume: Annotated[
         bool,

@@ -177,8 +177,10 @@ ROOMS = {
         "trainers.learner.memory trainers.learner.optimizers trainers.provenance "
         "trainers.reporting trainers.reporting.advice trainers.rollouts trainers.saving"
     ),
+    "commands.completion": "gymnasium_ids",
     "commands": (
-        "agents agents.loading envs envs.environment sandboxes.backends sandboxes.lifetime "
+        "agents agents.loading commands.completion envs envs.environment sandboxes.backends "
+        "sandboxes.lifetime "
         "trainers trainers.base trainers.config "
         "trainers.conversations trainers.data trainers.demonstrations trainers.distributed "
         "trainers.evaluating trainers.inspecting trainers.records trainers.reporting "

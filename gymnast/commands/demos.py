@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from gymnast.commands.completion.words import complete_environment
 from gymnast.commands.demos_report import fail_if_none, left_out, report
 from gymnast.commands.options import HANDED_OVER, refuse_options
 from gymnast.commands.output import no_input, say, waiting
@@ -27,7 +28,9 @@ OPTIONS += ["--chat", "--base-url", "--api-key-env", "--no-api-key"]
 Env = Annotated[
     str | None,
     typer.Argument(
-        metavar="ENV", help="A name of `gymnast envs`, module:Class or path/to/file.py:Class."
+        metavar="ENV",
+        help="A name of `gymnast envs`, module:Class or path/to/file.py:Class.",
+        autocompletion=complete_environment,
     ),
 ]
 Settings = Annotated[

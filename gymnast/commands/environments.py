@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gymnast.commands.completion.words import complete_environment
 from gymnast.commands.options import HANDED_OVER, refuse_options
 from gymnast.commands.output import say
 from gymnast.errors import UsageError
@@ -30,7 +31,9 @@ def check(
     environment: Annotated[
         str,
         typer.Argument(
-            metavar="ENV", help="A name of `gymnast envs`, module:Class or path/to/file.py:Class."
+            metavar="ENV",
+            help="A name of `gymnast envs`, module:Class or path/to/file.py:Class.",
+            autocompletion=complete_environment,
         ),
     ],
     settings: Annotated[

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gymnast.commands.compare import compare_folders, refuse_beside_compare
+from gymnast.commands.completion.words import complete_target
 from gymnast.commands.options import (
     HANDED_OVER,
     Quiet,
@@ -37,6 +38,7 @@ Given = Annotated[
         "YAML (the model it names); or, with --environment, a model: a hub id, a folder, "
         "pypi:NAME==VERSION. Then settings to change, such as environment.max_turns=4 or "
         "evaluation.temperature=0.7. With --compare, two or more folders, or one run's.",
+        autocompletion=complete_target,
     ),
 ]
 Environment = Annotated[

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from gymnast.commands.completion.words import complete_override
 from gymnast.errors import ConfigError
 from gymnast.lookup import nearest
 
@@ -14,7 +15,11 @@ HANDED_OVER = {"ignore_unknown_options": True}
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as trainer.steps=20."),
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Settings to change, such as trainer.steps=20.",
+        autocompletion=complete_override,
+    ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print more.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the outcome.")]

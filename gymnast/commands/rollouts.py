@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gymnast.commands.completion.words import complete_run
 from gymnast.commands.output import say
 from gymnast.errors import ConfigError
 
@@ -17,7 +18,9 @@ FORMATS = ("text", "json")
 Run = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="A run's folder, an evaluation's folder, or one file of rollouts."
+        metavar="RUN",
+        help="A run's folder, an evaluation's folder, or one file of rollouts.",
+        autocompletion=complete_run,
     ),
 ]
 Step = Annotated[

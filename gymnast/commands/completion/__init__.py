@@ -1,0 +1,1 @@
+"""What shells complete after Tab: files, names of environments, and settings of a run."""
