@@ -9,6 +9,7 @@
     gymnast check my_envs:Shop                   check that an environment keeps the contract
     gymnast new dice-game                        make a package with an environment of your own
     gymnast demos my_envs:Shop                   write episodes that the environment's solve plays
+    gymnast export RUN --output FOLDER           the trained model with a card, or on a hub
     gymnast schema --output run.schema.json      what editors complete a run's YAML from
     gymnast rollouts runs/arithmetic --step 7    print the episodes that a run has saved
     gymnast sandboxes                            list the sandbox backends and which work here
@@ -34,6 +35,7 @@ from gymnast.commands.completion.words import complete_yaml
 from gymnast.commands.demos import demos
 from gymnast.commands.environments import environments
 from gymnast.commands.evaluate import evaluating
+from gymnast.commands.export import export
 from gymnast.commands.new import new
 from gymnast.commands.options import (
     HANDED_OVER,
@@ -71,6 +73,7 @@ app.add_typer(environments)
 app.add_typer(evaluating)
 app.add_typer(new)
 app.add_typer(demos)
+app.add_typer(export)
 app.add_typer(schema)
 app.add_typer(rollouts)
 app.add_typer(sandboxes, name="sandboxes")

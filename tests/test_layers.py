@@ -160,6 +160,7 @@ ROOMS = {
         "trainers.evaluation trainers.learner trainers.reporting trainers.rollouts trainers.saving"
     ),
     "trainers.provenance": "trainers.base trainers.config trainers.data trainers.saving",
+    "trainers.exporting": "trainers.base trainers.config trainers.provenance trainers.saving",
     "trainers.schema": (
         "agents envs sandboxes.backends trainers.algorithms trainers.base trainers.config "
         "trainers.learner.optimizers trainers.reporting trainers.rollouts"
@@ -183,8 +184,8 @@ ROOMS = {
         "sandboxes.lifetime "
         "trainers trainers.base trainers.config "
         "trainers.conversations trainers.data trainers.demonstrations trainers.distributed "
-        "trainers.evaluating trainers.inspecting trainers.records trainers.reporting "
-        "trainers.saving trainers.schema"
+        "trainers.evaluating trainers.exporting trainers.inspecting trainers.records "
+        "trainers.reporting trainers.saving trainers.schema"
     ),
 }  # fmt: skip
 

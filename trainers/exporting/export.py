@@ -1,0 +1,92 @@
+"""Exporting a run: its model whole, or its adapters alone, in a folder of its own, with a card."""
+
+import shutil
+from pathlib import Path
+
+from gymnast.errors import ConfigError, first_line
+from gymnast.trainers.base.formats import newer_metrics
+from gymnast.trainers.config.files import load_config
+from gymnast.trainers.exporting.card import model_card
+from gymnast.trainers.saving.durable import written_aside
+from gymnast.trainers.saving.run_folder import ADAPTERS, CONFIG_FILE, MODEL
+
+CARD = "README.md"
+_TOKENIZER = ("tokenizer*", "vocab*", "merges.txt", "*.jinja", "special_tokens_map.json")
+
+
+def export_run(run: Path, output: Path, *, merged: bool, place: str | None = None) -> None:
+    """Copy a run's model, or its adapters, and write its card.
+
+    Args:
+        run: The run's folder.
+        output: A folder, made here; it must be empty if it is there.
+        merged: Export the whole model, with adapters merged into its weights.
+        place: Where others will find it, for the card; `output` by default.
+
+    Raises:
+        ConfigError: It is no run's folder, the run has not ended or has no adapters, or `output`
+            holds something.
+        DiskFull: There is no room for it; nothing is left behind.
+    """
+    source = _source(run, merged=merged)
+    if problem := newer_metrics(run):
+        raise ConfigError(problem)
+    config = load_config(run / CONFIG_FILE)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError(f"--output: {output} is there already; name another folder")
+    try:
+        with written_aside(output) as folder:
+            shutil.copytree(source, folder, dirs_exist_ok=True)
+            if not merged:
+                for pattern in _TOKENIZER:
+                    for path in (run / MODEL).glob(pattern):
+                        shutil.copy(path, folder)
+            card = model_card(run, config, merged=merged, place=place or str(output))
+            card.save(folder / CARD)
+    except OSError as error:
+        raise ConfigError(f"--output: {output} cannot be written: {first_line(error)}") from error
+
+
+def has_adapters(run: Path) -> bool:
+    """Whether a run trained adapters."""
+    return (run / ADAPTERS).is_dir()
+
+
+def push(folder: Path, repository: str, *, private: bool = False) -> str:
+    """Put an exported folder on the hub; returns where it is.
+
+    Raises:
+        ConfigError: The hub does not take it.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    try:
+        made = api.create_repo(repository, private=private, exist_ok=True)
+        api.upload_folder(
+            repo_id=repository, folder_path=folder, commit_message="Model trained by Gymnast"
+        )
+    except Exception as error:  # each transport has its own exceptions
+        raise ConfigError(
+            f"--push: {repository} cannot be pushed to {api.endpoint}: {first_line(error)}; log in "
+            f"with `hf auth login`. The export is in {folder}"
+        ) from error
+    return str(made)
+
+
+def _source(run: Path, *, merged: bool) -> Path:
+    if not (run / CONFIG_FILE).exists():
+        raise ConfigError(
+            f"{run}: has no {CONFIG_FILE}, so it is no run's folder; name the output_dir of a run"
+        )
+    if not merged and not has_adapters(run):
+        raise ConfigError(
+            f"--adapter: {run} has no {ADAPTERS}/, so all weights were trained, or the run has not "
+            "ended; export it with --merged"
+        )
+    if not (run / MODEL).exists():
+        raise ConfigError(
+            f"{run}: has no {MODEL}/, so the run has not ended; continue it with `gymnast train "
+            f"{run / CONFIG_FILE} --resume`"
+        )
+    return run / (MODEL if merged else ADAPTERS)
