@@ -205,6 +205,40 @@ def test_an_evaluation_that_was_killed_goes_on_and_comes_to_the_same(
     assert not (folder / "episodes").exists()
 
 
+def test_ctrl_c_says_how_to_go_on(endpoint: Endpoint, gymnast: CommandLine) -> None:
+    two = threading.Event()
+
+    def until_two(request: dict[str, Any], number: int) -> Answer:
+        if number < 2:
+            return scripted(request, number)
+        two.set()
+        return Answer(None, hang=True)
+
+    endpoint.script = until_two
+    command = asked(endpoint, "--rows", "4", "--output", "mine", "trainer.concurrency=1")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gymnast", *command],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert two.wait(LONGEST_S)
+        process.send_signal(signal.SIGINT)
+        said, errors = process.communicate(timeout=LONGEST_S)
+    finally:
+        process.kill()
+    assert (process.returncode, said) == (130, "")
+    assert errors.endswith(
+        "the episodes that are over are kept; to go on: gymnast eval mine --resume\ninterrupted\n"
+    )
+    endpoint.requests.clear()
+    endpoint.script = scripted
+    assert gymnast("eval", "mine", "--resume").code == 0
+    assert len(endpoint.requests) == 2
+
+
 def test_an_evaluation_that_failed_keeps_what_it_played(gymnast: CommandLine) -> None:
     Path("count.py").write_text(COUNT)
     target = ("tiny:", "--environment", "count.py:Count", "--group-size", "2")

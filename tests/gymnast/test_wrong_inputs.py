@@ -134,7 +134,7 @@ COMMANDS = {
     ),
     "an option that nobody has": (
         "eval run.yaml --colour red",
-        "--colour: there is no such option; the options are --verbose, --quiet; settings are ",
+        "--colour: there is no such option; the options are --environment, --rows, --group-size, ",
     ),
     "an option for what an environment takes": (
         "check gymnast/Arithmetic-v0 --max_turns 3",
