@@ -12,6 +12,7 @@
     gymnast export RUN --output FOLDER           the trained model with a card, or on a hub
     gymnast schema --output run.schema.json      what editors complete a run's YAML from
     gymnast rollouts runs/arithmetic --step 7    print the episodes that a run has saved
+    gymnast rescore runs/arithmetic --reward mine.py:brief   grade them anew
     gymnast sandboxes                            list the sandbox backends and which work here
     gymnast sandboxes sweep                      remove what killed runs have left behind
 
@@ -53,6 +54,7 @@ from gymnast.commands.output import (
     say,
     waiting,
 )
+from gymnast.commands.rescore import rescore
 from gymnast.commands.rollouts import rollouts
 from gymnast.commands.sandboxes import sandboxes
 from gymnast.commands.schema import schema
@@ -76,6 +78,7 @@ app.add_typer(demos)
 app.add_typer(export)
 app.add_typer(schema)
 app.add_typer(rollouts)
+app.add_typer(rescore)
 app.add_typer(sandboxes, name="sandboxes")
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as in a shell

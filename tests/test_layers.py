@@ -147,6 +147,9 @@ ROOMS = {
     "trainers.inspecting": (
         "trainers.records trainers.reporting trainers.reporting.advice trainers.saving"
     ),
+    "trainers.rescoring": (
+        "trainers.base trainers.inspecting trainers.rollouts trainers.saving"
+    ),
     "trainers.reporting": (
         "envs.boxes trainers.base trainers.distributed trainers.evaluation"
     ),
@@ -184,6 +187,7 @@ ROOMS = {
         "sandboxes.lifetime "
         "trainers trainers.base trainers.config "
         "trainers.conversations trainers.data trainers.demonstrations trainers.distributed "
+        "trainers.rescoring "
         "trainers.evaluating trainers.exporting trainers.inspecting trainers.records "
         "trainers.reporting trainers.saving trainers.schema"
     ),

@@ -81,7 +81,7 @@ def print_rollouts(
 ) -> None:
     """Print the episodes that a run has saved, with the names that other commands take."""
     check_format(form)
-    steps, tags = _steps(step), _tags(tag or [])
+    steps, tags = steps_of(step), _tags(tag or [])
     from gymnast.trainers.inspecting.filters import Filter
     from gymnast.trainers.inspecting.index import Index
 
@@ -122,7 +122,12 @@ def check_format(form: str) -> None:
         raise ConfigError(f"--format: must be {' or '.join(FORMATS)}, got {form!r}")
 
 
-def _steps(given: str | None) -> range | None:
+def steps_of(given: str | None) -> range | None:
+    """The steps that --step names.
+
+    Raises:
+        ConfigError: It names none.
+    """
     match = None if given is None else re.fullmatch(r"(\d+)(?:-(\d+))?", given)
     if given is None:
         return None

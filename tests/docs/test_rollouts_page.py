@@ -43,7 +43,7 @@ def test_the_examples_read_a_run(
         observer=None,
         output_dir="runs/tiny",
     ).train()
-    loading, reading, finding = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    loading, reading, finding, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     capsys.readouterr()  # a warning of the optimizer's, once a process
     exec(loading, {})
     *episodes, names = capsys.readouterr().out.splitlines()

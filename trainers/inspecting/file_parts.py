@@ -46,13 +46,13 @@ def read_columns(path: Path, names: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def read_some(
-    path: Path, names: Sequence[str], numbers: Sequence[int]
+    path: Path, names: Sequence[str] | None, numbers: Sequence[int]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Some columns of some rows; of row groups without any of these, nothing is read.
 
     Args:
         path: The file.
-        names: Of columns; a dotted one is a field of a struct.
+        names: Of columns; a dotted one is a field of a struct. None: all columns.
         numbers: Of rows, counted from 0, in rising order.
 
     Raises:
@@ -62,28 +62,26 @@ def read_some(
         for group, start, end in _row_groups(file):
             wanted = [number for number in numbers if start <= number < end]
             if wanted:
-                table = file.read_row_group(group, columns=list(names), use_threads=False)
+                chosen = None if names is None else list(names)
+                table = file.read_row_group(group, columns=chosen, use_threads=False)
                 for number in wanted:
                     yield number, table.slice(number - start, 1).to_pylist()[0]
 
 
-def read_episode(path: Path, number: int) -> SavedTrajectory:
-    """One episode of a file, whole.
+def read_episodes(path: Path, numbers: Sequence[int]) -> Iterator[tuple[int, SavedTrajectory]]:
+    """Some episodes of a file, whole; in memory is one row group at a time.
 
     Args:
         path: The file.
-        number: Of its row, counted from 0.
+        numbers: Of their rows, counted from 0, in rising order.
 
     Raises:
         DataError: As `read_rollouts`.
     """
     with opened(path) as file:
-        group, start = next(
-            (group, start) for group, start, end in _row_groups(file) if start <= number < end
-        )
-        table = file.read_row_group(group, use_threads=False)
-        record = table.slice(number - start, 1).to_pylist()[0]
-        return saved_trajectory(record, path.stem, tokenizer_of(file))
+        tokenizer = tokenizer_of(file)
+    for number, record in read_some(path, None, numbers):
+        yield number, saved_trajectory(record, path.stem, tokenizer)
 
 
 def _row_groups(file: pq.ParquetFile) -> Iterator[tuple[int, int, int]]:

@@ -13,7 +13,7 @@ from gymnast.trainers.inspecting.conversations import CONVERSATION, as_conversat
 from gymnast.trainers.inspecting.file_parts import (
     count_episodes,
     read_columns,
-    read_episode,
+    read_episodes,
     read_some,
 )
 from gymnast.trainers.inspecting.texts import COLUMNS, texts_of
@@ -98,7 +98,18 @@ class EpisodeFile:
         Raises:
             DataError: The file cannot be read.
         """
-        return read_episode(self.file.path, number)
+        return next(self.load_some([number]))[1]
+
+    def load_some(self, numbers: Sequence[int]) -> Iterator[tuple[int, SavedTrajectory]]:
+        """Some episodes, whole, one after another.
+
+        Args:
+            numbers: Of the episodes, counted from 0, in rising order.
+
+        Raises:
+            DataError: The file cannot be read.
+        """
+        return read_episodes(self.file.path, numbers)
 
     def _read(self, names: Sequence[str]) -> dict[str, list[Any]]:
         return read_columns(self.file.path, names)
@@ -125,9 +136,9 @@ class JsonLinesFile(EpisodeFile):
         for number in numbers:
             yield number, as_conversation(as_record(self._saved[number].trajectory))
 
-    def load(self, number: int) -> SavedTrajectory:
+    def load_some(self, numbers: Sequence[int]) -> Iterator[tuple[int, SavedTrajectory]]:
         """As of any file."""
-        return self._saved[number]
+        return ((number, self._saved[number]) for number in numbers)
 
     def _read(self, names: Sequence[str]) -> dict[str, list[Any]]:
         records = [

@@ -10,9 +10,10 @@ when it is loaded. `filters.py` says which entries a filter takes.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,21 @@ class Entry:
             DataError: Its file cannot be read.
         """
         return self.file.load(self.number)
+
+
+def load_all(entries: Iterable[Entry]) -> Iterator[tuple[Entry, SavedTrajectory]]:
+    """Load episodes one after another, each part of a file once.
+
+    Args:
+        entries: In the order of their index.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    for file, some in groupby(entries, key=lambda entry: entry.file):
+        by_number = {entry.number: entry for entry in some}
+        for number, saved in file.load_some(sorted(by_number)):
+            yield by_number[number], saved
 
 
 class Index:

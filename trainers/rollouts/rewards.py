@@ -32,7 +32,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from gymnast.envs import Score, rubrics
 from gymnast.envs.boxes.box import BROKEN
@@ -204,6 +204,35 @@ async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Traj
     if not rewards or trajectory.metrics.get(BROKEN):
         return trajectory
     _check_names(trajectory, rewards)
+    added = await scored(trajectory, rewards)
+    if added is None:
+        return None
+    parts = {**(trajectory.reward_parts or {OWN: own}), **added.parts}
+    metrics = {**trajectory.metrics, **added.metrics}
+    whole = _with_added(trajectory, added.reward)
+    return replace(whole, reward_parts=parts, metrics=metrics)
+
+
+class Scored(NamedTuple):
+    """What reward functions say of an episode.
+
+    Attributes:
+        reward: The weighted sum.
+        parts: What each returned, unweighted.
+        metrics: What they report beside it.
+    """
+
+    reward: float
+    parts: Mapping[str, float]
+    metrics: Mapping[str, float]
+
+
+async def scored(trajectory: Trajectory, rewards: Sequence[Reward]) -> Scored | None:
+    """Call reward functions, all at once; None if one returned None.
+
+    Raises:
+        UserCodeError, InfrastructureError: As for `add_rewards`.
+    """
     async with asyncio.TaskGroup() as tasks:
         calls = [tasks.create_task(_outcome(reward, trajectory)) for reward in rewards]
     outcomes = [call.result() for call in calls]
@@ -212,15 +241,12 @@ async def add_rewards(trajectory: Trajectory, rewards: Sequence[Reward]) -> Traj
             raise outcome
     if any(score is None for score in outcomes):
         return None
-    added = sum(
-        reward.weight * score.reward for reward, score in zip(rewards, outcomes, strict=True)
+    pairs = list(zip(rewards, outcomes, strict=True))
+    return Scored(
+        sum(reward.weight * score.reward for reward, score in pairs),
+        {name: value for _, score in pairs for name, value in score.parts.items()},
+        {name: value for _, score in pairs for name, value in score.metrics.items()},
     )
-    parts = dict(trajectory.reward_parts or {OWN: own})
-    metrics = dict(trajectory.metrics)
-    for score in outcomes:
-        parts |= score.parts
-        metrics |= score.metrics
-    return replace(_with_added(trajectory, added), reward_parts=parts, metrics=metrics)
 
 
 def _with_added(trajectory: Trajectory, added: float) -> Trajectory:

@@ -9,7 +9,7 @@ metadata has `format_version` and, where a tokenizer was given, its `tokenizer` 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -115,12 +115,30 @@ def write_saved(path: str | Path, saved: Sequence[SavedTrajectory]) -> None:
             f"have those of {len(tokenizers)} (in {', '.join(tokenizers.values())}, for example); "
             "take the files of rollouts one by one, each into a file of its own"
         )
-    records = (
-        _record(each.trajectory, _known(each)) | {"group": number, "member": 0}
-        for number, each in enumerate(saved)
-    )
+    alone = (replace(each, group=number, member=0) for number, each in enumerate(saved))
     tokens = sum(each.trajectory.tokens for each in saved)
-    _write(Path(path), records, tokens, next(iter(tokenizers), None))
+    write_as_saved(path, alone, next(iter(tokenizers), None), tokens=tokens)
+
+
+def write_as_saved(
+    path: str | Path, saved: Iterable[SavedTrajectory], tokenizer: str | None, *, tokens: int
+) -> None:
+    """Write trajectories that were read from files, each in the group that it says.
+
+    Args:
+        path: The file, ending in .parquet; one that is there is replaced, its folder is made.
+        saved: Taken one after another, so that few are in memory at once.
+        tokenizer: The fingerprint of the tokenizer that their ids are of.
+        tokens: About how many they have, to say what a full disk lacks.
+
+    Raises:
+        DiskFull: There is no room for it; what was there before is untouched.
+    """
+    records = (
+        _record(each.trajectory, _known(each)) | {"group": each.group, "member": each.member}
+        for each in saved
+    )
+    _write(Path(path), records, tokens, tokenizer)
 
 
 def _write(path: Path, records: Iterator[dict[str, Any]], tokens: int, marked: str | None) -> None:

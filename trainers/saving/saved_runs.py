@@ -54,7 +54,8 @@ def load_rollouts(
             print(saved.group, saved.trajectory.reward, saved.trajectory.messages[-1])
 
     Args:
-        run: A run's folder, or that of an evaluation on its own (RUN/evaluations/001).
+        run: A run's folder, or that of an evaluation on its own (RUN/evaluations/001); or one file,
+            of which all are loaded.
         step: Only those of one step, or of the evaluations after it; by default those of all.
         evaluations: Those of evaluations, in place of those of steps. `SavedTrajectory.name` tells
             further environments from the run's own.
@@ -66,6 +67,8 @@ def load_rollouts(
         DataError: There is no such run, it has no such rollouts, or a file cannot be read.
     """
     folder, kind = Path(run).expanduser(), "evaluations" if evaluations else "steps"
+    if folder.is_file():
+        return read_file(folder)
     if not folder.is_dir():
         raise DataError(f"{run}: there is no such folder; name the folder of a run")
     named = {file.path.stem: file for file in rollout_files(folder)}  # .parquet before .jsonl

@@ -1,0 +1,107 @@
+"""`gymnast rescore`: grades the episodes that a run has saved anew, without a model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gymnast.commands.output import no_input, say, waiting
+from gymnast.commands.rollouts import (
+    Evaluations,
+    Format,
+    Group,
+    Run,
+    Step,
+    Where,
+    check_format,
+    steps_of,
+)
+from gymnast.errors import ConfigError, DataError
+
+Rewards = Annotated[
+    list[str],
+    typer.Option(
+        "--reward",
+        metavar="file.py:fn",
+        help="A reward function or rubric; also as in `rewards` of a YAML: "
+        "'{function: exact, column: city, weight: 0.5}'. May be given several times.",
+    ),
+]
+Add = Annotated[
+    bool, typer.Option("--add", help="Add the new reward to the saved one, in place of replacing.")
+]
+Output = Annotated[
+    str | None, typer.Option(metavar="FILE.parquet", help="Write the episodes with new rewards.")
+]
+Limit = Annotated[int, typer.Option(min=0, help="How many of the largest changes are listed.")]
+
+rescore = typer.Typer()
+
+
+@rescore.command(name="rescore")
+def rescore_rollouts(
+    run: Run,
+    reward: Rewards,
+    step: Step = None,
+    evaluations: Evaluations = False,
+    group: Group = None,
+    where: Where = None,
+    add: Add = False,
+    output: Output = None,
+    limit: Limit = 10,
+    form: Format = "text",
+) -> None:
+    """Grade the episodes that a run has saved anew, and compare with the rewards they have."""
+    check_format(form)
+    if output is not None and not output.endswith(".parquet"):
+        raise ConfigError(f"--output: must end in .parquet, got {output!r}")
+    steps = steps_of(step)
+    with waiting(f"grading {run}"), no_input():
+        from gymnast.threads import run_blocking
+        from gymnast.trainers.inspecting.filters import Filter
+        from gymnast.trainers.inspecting.index import Index
+        from gymnast.trainers.records.json_text import json_line
+        from gymnast.trainers.rescoring.comparison import (
+            compare,
+            comparison_lines,
+            comparison_record,
+        )
+        from gymnast.trainers.rescoring.scores import named_rewards, rescore, write_rescored
+
+        try:
+            rewards = named_rewards(reward)
+            index = Index(run)
+            wanted = Filter(
+                steps=steps,
+                evaluations=evaluations or not index.has_steps,
+                group=group,
+                where=where,
+            )
+            entries = list(index.find(wanted))
+        except ConfigError as error:
+            raise ConfigError(_of_an_option(str(error))) from None
+        if not entries:
+            raise DataError(f"{run}: has no such episodes; `gymnast rollouts {run}` lists some")
+        if output is not None:
+            _check_output(output, [file.file.path for file in index.files])
+        rescored = run_blocking(rescore(entries, rewards, add=add))
+        found = compare(rescored, most_changes=limit)
+        written = None if output is None else write_rescored(output, rescored, add=add)
+    if form == "json":
+        say(json_line(comparison_record(found)))
+    else:
+        say("\n".join(comparison_lines(found)))
+    if written is not None:
+        say(f"{written} episodes with new rewards are in {output}", err=form == "json")
+
+
+def _check_output(output: str, read: list[Path]) -> None:
+    if Path(output).resolve() in [path.resolve() for path in read]:
+        raise ConfigError(f"--output: {output} is a file that is graded; name another")
+
+
+def _of_an_option(said: str) -> str:
+    """An error that names a place in a YAML, or a filter, by the option's name."""
+    if said.startswith("rewards."):  # "rewards.0.function: ..."
+        return f"--reward: {said.partition(': ')[2]}"
+    return f"--{said}"

@@ -1,0 +1,180 @@
+"""`gymnast rescore`: saved episodes graded anew, and the file with their new rewards."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command_fixtures import CommandLine
+from gymnast.trainers import load_rollouts
+from gymnast.trainers.saving.rollout_files import write_rollouts
+from gymnast.types import Branch, Span, Trajectory
+from saved_episodes import ASKED, episode, said
+
+GRADING = """\
+import asyncio
+from gymnast.envs import Score, rubrics
+
+def short(trajectory):
+    return float(len(trajectory.messages[-1]["content"]) < 4)
+
+async def parted(trajectory):
+    await asyncio.sleep(0)
+    return Score({"a": 0.5, "b": trajectory.row["answer"]}, {"seen": 1.0})
+
+def unknown(trajectory):
+    return None if trajectory.row["answer"] == 2 else 1.0
+
+def fails(trajectory):
+    return trajectory.answer
+
+def sometimes(trajectory):
+    return {2: 1.0}[trajectory.row["answer"]]
+
+def old(trajectory):
+    return 2 * trajectory.reward
+
+def two(environment, trajectory):
+    return 1.0
+
+right = rubrics.numeric("answer")
+"""
+ANSWERS = [("2", 2, 1.0), ("It is 3", 3, 0.0), ("4", 5, 0.0), ("It is six", 6, 1.0)]
+
+
+def played(text: str, answer: int, reward: float) -> Trajectory:
+    return episode(said(text), reward=reward, row={"answer": answer}, reward_parts={"short": 9.0})
+
+
+@pytest.fixture
+def run(shop_folder: Path) -> str:
+    Path("grading.py").write_text(GRADING)
+    one, two, three, four = (played(*each) for each in ANSWERS)
+    write_rollouts("out/rollouts/step_00001.parquet", [[one, two]])
+    write_rollouts("out/rollouts/step_00002.parquet", [[], [three, four]])
+    return "out"
+
+
+def test_rewards_before_and_after_are_compared(run: str, gymnast: CommandLine) -> None:
+    ran = gymnast("rescore", run, "--reward", "grading.py:short")
+    assert (ran.code, ran.errors) == (0, "")
+    assert ran.output == (
+        "4 episodes, 4 of them with a reward before and after\n"
+        "mean reward 0.5 before, 0.5 after\n"
+        "changed: 2 (1 higher, 1 lower)\n"
+        "correlation: 0.000\n"
+        "groups with different rewards: 2 of 2 before, 2 after\n"
+        "4 have no token ids, which are not saved of episodes that are played in messages: a "
+        "reward that counts tokens finds none in them\n"
+        "\n"
+        "before \\ after  0  1\n"
+        "             0  1  1\n"
+        "             1  1  1\n"
+        "\n"
+        "largest changes:\n"
+        "  step_00002/1/0  0 -> 1\n"
+        "  step_00002/1/1  1 -> 0\n"
+    )
+
+
+def graded(gymnast: CommandLine, run: str, *options: str) -> dict[str, float]:
+    """The new reward of each episode, by its name, read from the file that is written."""
+    ran = gymnast("rescore", run, *options, "--output", "new.parquet")
+    assert ran.code == 0, ran.errors
+    return {f"{s.group}/{s.member}": s.trajectory.reward for s in load_rollouts("new.parquet")}
+
+
+def test_several_functions_and_rubrics_are_weighted(run: str, gymnast: CommandLine) -> None:
+    weighted = ["--reward", "{function: 'grading.py:parted', weight: 2}"]
+    assert graded(gymnast, run, *weighted, "--reward", "grading.py:short") == {
+        "0/0": 2 * 2.5 + 1,
+        "0/1": 2 * 3.5,
+        "1/0": 2 * 5.5 + 1,
+        "1/1": 2 * 6.5,
+    }
+    [saved, *_] = load_rollouts("new.parquet")
+    assert saved.trajectory.reward_parts == {"parted/a": 0.5, "parted/b": 2.0, "short": 1.0}
+    assert saved.trajectory.metrics["seen"] == 1.0
+    assert graded(gymnast, run, "--reward", "{function: numeric, column: answer}") == {
+        **{"0/0": 1.0, "0/1": 1.0, "1/0": 0.0, "1/1": 0.0}
+    }
+    assert graded(gymnast, run, "--reward", "grading.py:right", "--step", "1") == {
+        **{"0/0": 1.0, "0/1": 1.0}
+    }
+
+
+def test_functions_see_the_saved_reward_and_may_be_added_to_it(
+    run: str, gymnast: CommandLine
+) -> None:
+    assert graded(gymnast, run, "--reward", "grading.py:old")["0/0"] == 2.0
+    assert graded(gymnast, run, "--reward", "grading.py:old", "--add")["0/0"] == 3.0
+
+
+def test_none_is_no_reward_and_a_failure_leaves_the_episode_out(
+    run: str, gymnast: CommandLine
+) -> None:
+    ran = gymnast("rescore", run, "--reward", "grading.py:unknown", "--output", "new.parquet")
+    assert "1 have none after: a function returned None" in ran.output
+    assert [s.trajectory.no_reward for s in load_rollouts("new.parquet")] == [True] + [False] * 3
+    ran = gymnast("rescore", run, "--reward", "grading.py:sometimes", "--output", "new.parquet")
+    assert "1 failed: rewards.sometimes: KeyError: 3" in ran.output
+    assert ran.output.endswith("1 episodes with new rewards are in new.parquet\n")
+
+
+def test_the_new_reward_is_that_of_the_last_turn_in_whichever_context(
+    shop_folder: Path, gymnast: CommandLine
+) -> None:
+    Path("grading.py").write_text(GRADING)
+    branch = Branch([], [], [], 0, [Span(0, 0)], [0.75], messages=[ASKED, said("5")])
+    two = episode(said("5"), reward=0.5, branches=[branch], order=[0, 1], row={"answer": 4})
+    write_rollouts("out/rollouts/eval_00001.parquet", [[two]])
+    assert graded(gymnast, "out", "--reward", "grading.py:old")
+    [saved] = load_rollouts("new.parquet")
+    assert saved.trajectory.all_turn_rewards == [0.0, 2.5]
+
+
+def test_an_episode_whose_box_was_broken_earns_nothing(
+    shop_folder: Path, gymnast: CommandLine
+) -> None:
+    Path("grading.py").write_text(GRADING)
+    broken = episode(said("5"), metrics={"sandbox/broken": 1.0})
+    write_rollouts("out/rollouts/step_00001.parquet", [[broken]])
+    assert graded(gymnast, "out", "--reward", "grading.py:short") == {"0/0": 0.0}
+
+
+def test_json_has_the_whole_comparison(run: str, gymnast: CommandLine) -> None:
+    ran = gymnast("rescore", run, "--reward", "grading.py:short", "--format", "json")
+    found = json.loads(ran.output)
+    assert (found["changed"], found["old_mean"], found["correlation"]) == (2, 0.5, 0.0)
+    assert {"old": "0", "new": "1", "count": 1} in found["agreement"]
+    assert found["changes"][0] == {"id": "step_00002/1/0", "old": 0.0, "new": 1.0}
+
+
+def test_what_a_reward_needs_that_is_not_saved_is_said(run: str, gymnast: CommandLine) -> None:
+    ran = gymnast("rescore", run, "--reward", "grading.py:fails")
+    assert ran.errors.splitlines()[-1].startswith("a reward function gets a Trajectory (messages")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ("--reward grading.py:nothing", 2, "--reward: "),
+        ("--reward grading.py:two", 2, "--reward: must take one argument, the trajectory"),
+        ("--reward {function:", 2, "--reward: '{function:' is no YAML"),
+        ("--reward {weight:1}", 2, "--reward: must be file.py:function, or {function:"),
+        ("--reward grading.py:fails", 1, "rewards.fails: AttributeError: 'Trajectory' object"),
+        ("--reward grading.py:short --output new.json", 2, "--output: must end in .parquet"),
+        ("--reward grading.py:short --step 9", 2, "out: has no such episodes"),
+        (
+            "--reward grading.py:short --output out/rollouts/step_00001.parquet",
+            2,
+            "--output: out/rollouts/step_00001.parquet is a file that is graded",
+        ),
+    ],
+)
+def test_mistakes_are_named(
+    run: str, gymnast: CommandLine, options: str, code: int, said: str
+) -> None:
+    ran = gymnast("rescore", run, *options.split())
+    assert ran.code == code
+    assert f"error: {said}" in ran.errors

@@ -1,0 +1,1 @@
+"""Grading saved episodes anew, without a model, and comparing the rewards before and after."""
