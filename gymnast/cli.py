@@ -13,6 +13,7 @@
     gymnast schema --output run.schema.json      what editors complete a run's YAML from
     gymnast rollouts runs/arithmetic --step 7    print the episodes that a run has saved
     gymnast rescore runs/arithmetic --reward mine.py:brief   grade them anew
+    gymnast replay runs/arithmetic step_00007/3/1   play one again, and say where it differs
     gymnast sandboxes                            list the sandbox backends and which work here
     gymnast sandboxes sweep                      remove what killed runs have left behind
 
@@ -54,9 +55,10 @@ from gymnast.commands.output import (
     say,
     waiting,
 )
-from gymnast.commands.rescore import rescore
-from gymnast.commands.rollouts import rollouts
 from gymnast.commands.sandboxes import sandboxes
+from gymnast.commands.saved.replay import replay
+from gymnast.commands.saved.rescore import rescore
+from gymnast.commands.saved.rollouts import rollouts
 from gymnast.commands.schema import schema
 from gymnast.errors import GymnastError, UsageError, UserCodeError
 from gymnast.sandboxes.lifetime.signals import close_boxes_on_sigterm
@@ -79,6 +81,7 @@ app.add_typer(export)
 app.add_typer(schema)
 app.add_typer(rollouts)
 app.add_typer(rescore)
+app.add_typer(replay)
 app.add_typer(sandboxes, name="sandboxes")
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as in a shell

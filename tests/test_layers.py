@@ -147,6 +147,10 @@ ROOMS = {
     "trainers.inspecting": (
         "trainers.records trainers.reporting trainers.reporting.advice trainers.saving"
     ),
+    "trainers.replaying": (
+        "agents.loading envs trainers.config trainers.conversations trainers.inspecting "
+        "trainers.records trainers.reporting trainers.rollouts trainers.saving"
+    ),
     "trainers.rescoring": (
         "trainers.base trainers.inspecting trainers.rollouts trainers.saving"
     ),
@@ -181,14 +185,17 @@ ROOMS = {
         "trainers.learner.memory trainers.learner.optimizers trainers.provenance "
         "trainers.reporting trainers.reporting.advice trainers.rollouts trainers.saving"
     ),
+    "commands.saved": (
+        "commands commands.completion trainers.inspecting trainers.records trainers.replaying "
+        "trainers.rescoring"
+    ),
     "commands.completion": "gymnasium_ids",
     "commands": (
         "agents agents.loading commands.completion envs envs.environment sandboxes.backends "
         "sandboxes.lifetime "
         "trainers trainers.base trainers.config "
         "trainers.conversations trainers.data trainers.demonstrations trainers.distributed "
-        "trainers.rescoring "
-        "trainers.evaluating trainers.exporting trainers.inspecting trainers.records "
+        "trainers.evaluating trainers.exporting "
         "trainers.reporting trainers.saving trainers.schema"
     ),
 }  # fmt: skip

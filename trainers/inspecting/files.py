@@ -5,6 +5,7 @@ and kept. Messages are read for a search, and not kept. Tokens are read with the
 loaded.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -28,6 +29,8 @@ OUTCOMES = (
     *("prompt_length", "turn_rewards", "order"),
 )
 
+_FURTHER = re.compile(r"eval_\d+(?:_warmup(?=_))?_(?!warmup$)(.+)")
+
 
 class EpisodeFile:
     """A file of saved episodes.
@@ -38,11 +41,14 @@ class EpisodeFile:
     Attributes:
         file: The same.
         name: "step_00001", "eval_00000", ...
+        further: The further environment that its evaluation was in; "" for the run's own.
     """
 
     def __init__(self, file: RolloutFile) -> None:
         self.file = file
         self.name = file.path.stem
+        further = _FURTHER.fullmatch(self.name) if file.is_evaluation else None
+        self.further = further[1] if further else ""
         self._columns: dict[str, list[Any]] = {}
 
     def __len__(self) -> int:

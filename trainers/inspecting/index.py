@@ -26,7 +26,6 @@ from gymnast.trainers.saving.rollout_files import SavedTrajectory
 from gymnast.trainers.saving.saved_runs import FOLDER, RolloutFile, rollout_files, shown_steps
 
 _OF_A_MIXTURE = re.compile(r"environments/(.+)/episodes")
-_FURTHER = re.compile(r"eval_\d+(?:_warmup(?=_))?_(?!warmup$)(.+)")
 
 
 @dataclass(frozen=True)
@@ -118,8 +117,7 @@ class Entry:
     def environment(self) -> str:
         """That of a mixture which played it, or the further one of its evaluation; "" otherwise."""
         counted = (_OF_A_MIXTURE.fullmatch(name) for name in self.metrics)
-        further = _FURTHER.fullmatch(self.file.name)
-        return next((match[1] for match in counted if match), further[1] if further else "")
+        return next((match[1] for match in counted if match), self.file.further)
 
     def load(self) -> SavedTrajectory:
         """The episode, whole.

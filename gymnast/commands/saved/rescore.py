@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gymnast.commands.output import no_input, say, waiting
-from gymnast.commands.rollouts import (
+from gymnast.commands.saved.rollouts import (
     Evaluations,
     Format,
     Group,

@@ -1,0 +1,100 @@
+"""`gymnast replay`: plays saved episodes again in their environment, and says where they differ."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gymnast.commands.output import no_input, say, waiting
+from gymnast.commands.saved.rollouts import Evaluations, Group, Run, Step, Where, steps_of
+from gymnast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gymnast.trainers.replaying.replay import Replayed
+
+Rollout = Annotated[
+    str | None,
+    typer.Argument(metavar="ROLLOUT", help="Its name, as `gymnast rollouts` prints it."),
+]
+All = Annotated[bool, typer.Option("--all", help="Replay all that the options name.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="With --all: this many at most.")]
+
+replay = typer.Typer()
+
+
+@replay.command(name="replay")
+def replay_rollouts(
+    run: Run,
+    rollout: Rollout = None,
+    everything: All = False,
+    step: Step = None,
+    evaluations: Evaluations = False,
+    group: Group = None,
+    where: Where = None,
+    limit: Limit = None,
+) -> None:
+    """Play saved episodes again with their actions; exit code 1 if one differs."""
+    if everything == (rollout is not None):
+        raise ConfigError("ROLLOUT: name one, as `gymnast rollouts` prints it, or say --all")
+    if rollout is not None and (step or evaluations or group is not None or where or limit):
+        raise ConfigError("ROLLOUT: is one episode; --step and the like choose those of --all")
+    steps = steps_of(step)
+    from gymnast.trainers.inspecting.filters import Filter
+    from gymnast.trainers.inspecting.index import Index
+
+    index = Index(run)
+    if rollout is not None:
+        entries = [index.entry(rollout)]
+    else:
+        try:
+            wanted = Filter(
+                steps=steps,
+                evaluations=evaluations or not index.has_steps,
+                group=group,
+                where=where,
+            )
+            entries = list(index.find(wanted))[:limit]
+        except ConfigError as error:
+            raise ConfigError(f"--{error}") from None
+    if not entries:
+        raise ConfigError(f"{run}: has no such episodes; `gymnast rollouts {run}` lists some")
+    with waiting(f"making the environment of {run}"), no_input():
+        from gymnast.threads import run_blocking
+        from gymnast.trainers.replaying.replay import CannotReplay, replay
+        from gymnast.trainers.replaying.stage import set_stage
+
+        stage = set_stage(index.run)
+    same = differing = 0
+    for entry in entries:
+        try:
+            with no_input():
+                replayed = run_blocking(replay(entry, stage))
+        except CannotReplay as error:
+            if not everything:
+                raise
+            say(error)
+            continue
+        same, differing = (
+            same + (replayed.difference is None),
+            differing + bool(replayed.difference),
+        )
+        say("\n".join(_lines(replayed)))
+    if everything:
+        left = len(entries) - same - differing
+        cannot = f", {left} cannot be replayed" if left else ""
+        say(f"{same} of {len(entries)} are the same, {differing} differ{cannot}")
+    if differing:
+        raise typer.Exit(1)
+
+
+def _lines(replayed: "Replayed") -> list[str]:
+    """What is said of one episode."""
+    found, note = replayed.found, f" ({replayed.note})" if replayed.note else ""
+    if replayed.difference is not None:
+        return [f"{replayed.entry.id}: {line}" for line in replayed.difference.lines()[:1]] + [
+            *replayed.difference.lines()[1:],
+            *([replayed.note] if note else []),
+        ]
+    assert found is not None
+    turns = f"{found.steps} turn{'' if found.steps == 1 else 's'}"
+    outcome = f"{turns}, reward {found.reward:g}, {found.stop_reason}"
+    return [f"{replayed.entry.id}: the same: {outcome}{note}"]

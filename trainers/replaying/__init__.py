@@ -1,0 +1,1 @@
+"""Playing saved episodes again in their environment, and saying where they differ."""
