@@ -17,7 +17,8 @@ Context = Trajectory | Branch
 
 _SAME = 1e-6
 _MOST_LINES = 24
-_KINDS: tuple[What, ...] = ("prompt", "observation", "reward", "end")
+# After one turn, the first of these is named: an end explains a missing answer, and what is paid.
+_KINDS: tuple[What, ...] = ("prompt", "end", "observation", "reward")
 
 
 @dataclass(frozen=True)
