@@ -256,3 +256,67 @@ def test_turns_that_a_program_never_read_cannot_be_replayed(
         0,
         "0 of 1 are the same, 0 differ, 1 cannot be replayed",
     )
+
+
+PROGRAM = """\
+import json, urllib.request
+from pathlib import Path
+from gymnast.envs import Program
+
+def said(base_url, api_key, messages):
+    body = json.dumps({"model": "policy", "messages": messages}).encode()
+    headers = {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{base_url}/chat/completions", body, headers)
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)["choices"][0]["message"]
+
+def ask(base_url, api_key, task):
+    messages = [{"role": "user", "content": task["prompt"]}]
+    messages.append(said(base_url, api_key, messages))
+    messages.append({"role": "user", "content": Path("second.txt").read_text()})
+    said(base_url, api_key, messages)
+    said(base_url, api_key, [{"role": "user", "content": "Something else."}])
+
+class Asking(Program):
+    function = staticmethod(ask)
+
+    def reward(self, episode):
+        return float(len(episode.turns))
+"""
+
+
+def test_a_program_is_run_again_in_all_its_contexts(
+    market: None, gymnast: CommandLine, say: Callable[..., list[int]]
+) -> None:
+    Path("asking.py").write_text(PROGRAM)
+    Path("second.txt").write_text("And now?")
+    environment = {"id": str(Path("asking.py").resolve()) + ":Asking", "context_length": 700}
+    write({**RUN, "environment": environment})
+    stage = set_stage(Path("out"))
+    agent = ScriptedAgent(lambda ids: say(f"I have read {len(ids)} tokens."))
+    save(stage, asyncio.run(rollout(stage.task.make_env(), agent, ROW)))
+    ran = gymnast("replay", "out", "step_00001/0/0")
+    assert ran.code == 0, ran.output
+    assert ran.output.startswith("step_00001/0/0: the same: 3 turns, reward 3, environment (a prog")
+    Path("second.txt").write_text("And later?")
+    ran = gymnast("replay", "out", "step_00001/0/0")
+    assert ran.code == 1
+    first, *_, last = ran.output.splitlines()
+    assert first == "step_00001/0/0: the observation differs after turn 1"
+    assert last.startswith("a program has the loop: what it asks may depend on time")
+
+
+def test_an_episode_in_a_box_is_replayed_in_a_box(
+    market: None, gymnast: CommandLine, say: Callable[..., list[int]]
+) -> None:
+    environment = {"id": "gymnast/Python-v0", "sandbox": "local", "context_length": 700}
+    write({**RUN, "environment": environment, "data": None, "evaluation": {"rows": 1}})
+    stage = set_stage(Path("out"))
+    agent = ScriptedAgent([say("", ("python", {"code": "print(6 * 7)"})), say("It is 42.")])
+    row = {"prompt": "What is 6 times 7?", "answer": 42}
+    save(stage, asyncio.run(rollout(stage.task.make_env(), agent, row)))
+    ran = gymnast("replay", "out", "step_00001/0/0")
+    assert (ran.code, ran.output) == (
+        0,
+        "step_00001/0/0: the same: 2 turns, reward 1, answered\n",
+    ), ran.errors
