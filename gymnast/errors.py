@@ -3,7 +3,9 @@
     GymnastError
     |-- UsageError                (ValueError)    the user can fix it before the run
     |   |-- ConfigError                           a run's YAML, an override, a setting
+    |   |   `-- NewerFormat                       what a later version of Gymnast has written
     |   |-- DataError                             a dataset, a row, a column
+    |   |-- CannotReplay                          a saved episode of which not enough is saved
     |   |-- ModelError                            a model or tokenizer that cannot be loaded or used
     |   |-- TemplateError                         a chat template that the renderer cannot follow
     |   |-- NotEnoughMemory       (MemoryError)   a step of training that would not fit
@@ -89,6 +91,10 @@ class ToolDefinitionError(UsageError, TypeError):
 
 class UnknownEnvironment(UsageError, LookupError):
     """Nothing is registered under this name, and no environment can be imported by it."""
+
+
+class CannotReplay(UsageError):
+    """Not enough of an episode is saved to play it again."""
 
 
 class PromptTooLong(UsageError):

@@ -12,7 +12,7 @@ from typing import Any
 
 from gymnast.envs import Environment
 from gymnast.envs.mixture import members_of
-from gymnast.errors import UsageError
+from gymnast.errors import CannotReplay
 from gymnast.trainers.conversations.play import play_messages
 from gymnast.trainers.inspecting.index import Entry
 from gymnast.trainers.replaying.difference import Difference, first_difference, goes_on
@@ -21,10 +21,6 @@ from gymnast.trainers.reporting.shown_episodes import first_action
 from gymnast.trainers.rollouts.one_episode import rollout
 from gymnast.trainers.rollouts.rewards import add_rewards
 from gymnast.types import Completion, Message, Sampling, Trajectory
-
-
-class CannotReplay(UsageError):
-    """An episode of which not enough is saved."""
 
 
 class _OverError(Exception):

@@ -6,7 +6,7 @@ import typer
 
 from gymnast.commands.output import no_input, say, waiting
 from gymnast.commands.saved.rollouts import Evaluations, Group, Run, Step, Where, steps_of
-from gymnast.errors import ConfigError
+from gymnast.errors import CannotReplay, ConfigError
 
 if TYPE_CHECKING:
     from gymnast.trainers.replaying.replay import Replayed
@@ -59,7 +59,7 @@ def replay_rollouts(
         raise ConfigError(f"{run}: has no such episodes; `gymnast rollouts {run}` lists some")
     with waiting(f"making the environment of {run}"), no_input():
         from gymnast.threads import run_blocking
-        from gymnast.trainers.replaying.replay import CannotReplay, replay
+        from gymnast.trainers.replaying.replay import replay
         from gymnast.trainers.replaying.stage import set_stage
 
         stage = set_stage(index.run)
