@@ -1,0 +1,131 @@
+// What the server sends, and what a single file holds. `gymnast/viewer/wire.py` writes these.
+
+/** What there is to see. `stamp` changes when a run has written something. */
+export interface Overview {
+  version: string;
+  live: boolean;
+  partial: string | null;
+  runs: RunHead[];
+}
+
+export interface RunHead {
+  name: string;
+  folder: string;
+  stamp: string;
+  model: string | null;
+  environment: string | null;
+  algorithm: string | null;
+  steps: number | null;
+  advice: Advice[];
+}
+
+export interface Advice {
+  step: number;
+  cause: string;
+  text: string;
+}
+
+/** Lines of metrics as columns: `columns[name][i]` is of the line at `step[i]`. */
+export interface Series {
+  step: number[];
+  minutes: (number | null)[];
+  columns: Record<string, (number | null)[]>;
+}
+
+export interface Metrics {
+  steps: Series;
+  evaluations: Series;
+  warmup: Series;
+}
+
+export interface FileHead {
+  name: string;
+  step: number;
+  evaluation: boolean;
+}
+
+/** Every episode of a run in a few numbers: column `i` is of episode `i`. */
+export interface Index {
+  files: FileHead[];
+  rows: RowHead[];
+  file: number[];
+  group: number[];
+  member: number[];
+  row: number[];
+  reward: (number | null)[];
+  stop: string[];
+  turns: number[];
+  tokens: number[];
+  errors: Record<string, number>[];
+  tools: string[][];
+  environment: (string | null)[];
+  alike: boolean[];
+}
+
+export interface RowHead {
+  snippet: string;
+  tags: Record<string, string>;
+}
+
+export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+
+export interface Call {
+  id?: string;
+  function: { name: string; arguments: Json };
+}
+
+export interface Message {
+  role: string;
+  content?: Json;
+  name?: string;
+  reasoning_content?: string;
+  tool_calls?: Call[];
+}
+
+export interface Context {
+  prompt_length: number;
+  ids: number[];
+  action_mask: number[];
+  logprobs: (number | null)[];
+  advantages: (number | null)[] | null;
+  token_rewards: (number | null)[] | null;
+  turns: [number, number][];
+  turn_rewards: (number | null)[];
+  versions: [number, number, number][] | null;
+  text: string | null;
+  token_ends: number[] | null;
+  messages: Message[];
+  tools: Json[] | null;
+}
+
+export interface Episode {
+  id: string;
+  reward: number | null;
+  stop_reason: string;
+  truncated: boolean;
+  seed: string | null;
+  row: Record<string, Json>;
+  metrics: Record<string, number | null>;
+  reward_parts: Record<string, number | null>;
+  contexts: Context[];
+}
+
+/** Why episodes earned nothing: a cause, how many, and some of them. */
+export interface Cause {
+  name: string;
+  title: string;
+  advice: string;
+  episodes: number;
+  share: number;
+  examples: string[];
+  forms: { text: string; count: number; example: string }[];
+}
+
+export interface Why {
+  episodes: number;
+  rewarded: number;
+  lowest: number | null;
+  causes: Cause[];
+  groups: number;
+  groups_alike: number;
+}

@@ -1,0 +1,120 @@
+// The same row at other times: its rewards over steps, and what changed between two episodes.
+
+import { diffWords } from "diff";
+import { useMemo } from "preact/hooks";
+import { useLoaded } from "../data/loaded";
+import { short } from "../data/numbers";
+import { source } from "../data/source";
+import type { Episode, Index } from "../data/wire";
+import { contentText } from "./Conversation";
+import { idOf } from "./filter";
+
+interface Props {
+  run: string;
+  index: Index;
+  at: number;
+  other: string;
+  change: (changed: Record<string, string>) => void;
+}
+
+const MOST = 2000;
+
+export function SameRow({ run, index, at, other, change }: Props) {
+  const places = useMemo(() => sameRow(index, at), [index, at]);
+  const here = idOf(index, at);
+  const against = other || idOf(index, places.find((n) => index.file[n] !== index.file[at]) ?? at);
+  const loaded = useLoaded(
+    () => Promise.all([source.episode(run, against), source.episode(run, here)]),
+    `${run} ${against} ${here}`,
+  );
+  if (places.length === 1) return <p class="quiet">This row was played only here.</p>;
+  return (
+    <div class="samerow">
+      <table>
+        <caption>The same row, played {places.length} times</caption>
+        <thead>
+          <tr>
+            <th scope="col">When</th>
+            <th scope="col">Rewards</th>
+          </tr>
+        </thead>
+        <tbody>
+          {byFile(index, places).map(([file, members]) => (
+            <tr>
+              <th scope="row">{index.files[file]!.name}</th>
+              <td>
+                {members.map((n) => {
+                  const id = idOf(index, n);
+                  return (
+                    <button
+                      aria-pressed={id === against}
+                      disabled={id === here}
+                      title={id === here ? "the episode that is shown" : `compare with ${id}`}
+                      onClick={() => change({ other: id })}
+                    >
+                      {short(index.reward[n])}
+                    </button>
+                  );
+                })}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      {loaded.error !== null && <p class="error">{loaded.error}</p>}
+      {loaded.value !== null && against !== here && (
+        <Difference before={loaded.value[0]!} after={loaded.value[1]!} />
+      )}
+    </div>
+  );
+}
+
+function Difference({ before, after }: { before: Episode; after: Episode }) {
+  const parts = useMemo(() => diffWords(asText(before), asText(after)), [before, after]);
+  return (
+    <>
+      <p>
+        <del>{before.id}</del> <ins>{after.id}</ins>
+      </p>
+      <pre class="difference">
+        {parts.map((part) =>
+          part.added ? (
+            <ins>{part.value}</ins>
+          ) : part.removed ? (
+            <del>{part.value}</del>
+          ) : part.value.length > MOST ? (
+            `${part.value.slice(0, MOST / 2)}\n…\n${part.value.slice(-MOST / 2)}`
+          ) : (
+            part.value
+          ),
+        )}
+      </pre>
+    </>
+  );
+}
+
+function asText(episode: Episode): string {
+  return episode.contexts[0]!.messages
+    .map((message) => {
+      const calls = (message.tool_calls ?? []).map(
+        (call) => `\n${call.function.name}(${JSON.stringify(call.function.arguments)})`,
+      );
+      return `${message.role}: ${contentText(message.content ?? "")}${calls.join("")}`;
+    })
+    .join("\n\n");
+}
+
+function sameRow(index: Index, at: number): number[] {
+  const found: number[] = [];
+  for (let n = 0; n < index.row.length; n++) if (index.row[n] === index.row[at]) found.push(n);
+  return found;
+}
+
+function byFile(index: Index, places: readonly number[]): [number, number[]][] {
+  const found = new Map<number, number[]>();
+  for (const n of places) {
+    const file = index.file[n]!;
+    found.set(file, [...(found.get(file) ?? []), n]);
+  }
+  return [...found];
+}

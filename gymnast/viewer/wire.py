@@ -1,0 +1,138 @@
+"""What the page gets, in the shapes of `page/src/data/wire.ts`: plain values for JSON."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gymnast import __version__
+from gymnast.trainers.inspecting.files import EpisodeFile
+from gymnast.trainers.inspecting.index import Entry, Index
+from gymnast.trainers.records.json_text import from_json
+from gymnast.trainers.saving.rollout_files import SavedBranch
+from gymnast.types import Branch, Trajectory
+from gymnast.viewer.runs import Run
+
+SNIPPET_CHARACTERS = 120
+TAG_CHARACTERS = 40
+ERRORS = "tools/errors/"
+TOOLS = ("tools/calls/", "tools/failures/")
+
+
+def index_of(index: Index) -> dict[str, Any]:
+    """Every episode in a few numbers: a list of columns, all of one length."""
+    rows: dict[str, int] = {}
+    columns: dict[str, list[Any]] = {}
+    for number, file in enumerate(index.files):
+        for name, values in _columns(file, number, rows).items():
+            columns.setdefault(name, []).extend(values)
+    return {
+        "files": [
+            {"name": file.name, "step": file.file.step, "evaluation": file.file.is_evaluation}
+            for file in index.files
+        ],
+        "rows": [_row_head(from_json(text)) for text in rows],
+        **columns,
+    }
+
+
+def _columns(file: EpisodeFile, number: int, rows: dict[str, int]) -> dict[str, list[Any]]:
+    entries = [Entry(file, n) for n in range(len(file))]
+    metrics = [from_json(text) for text in file.column("metrics")]
+    rewards = [entry.reward for entry in entries]
+    return {
+        "file": [number] * len(entries),
+        "group": file.column("group"),
+        "member": file.column("member"),
+        "row": [rows.setdefault(text, len(rows)) for text in file.column("row")],
+        "reward": [finite(reward) for reward in rewards],
+        "stop": file.column("stop_reason"),
+        "turns": [entry.turns for entry in entries],
+        "tokens": [turns[-1][1] if turns else 0 for turns in file.column("turns")],
+        "errors": [_counted(each, ERRORS) for each in metrics],
+        "tools": [sorted({tool for t in TOOLS for tool in _counted(each, t)}) for each in metrics],
+        "environment": [entry.environment or None for entry in entries],
+        "alike": _alike(file.column("group"), rewards),
+    }
+
+
+def _alike(groups: Sequence[int], rewards: Sequence[float | None]) -> list[bool]:
+    """Of each episode, whether all of its group have one reward, which teaches nothing."""
+    of_group: dict[int, list[float | None]] = {}
+    for group, reward in zip(groups, rewards, strict=True):
+        of_group.setdefault(group, []).append(reward)
+    return [len(of_group[group]) > 1 and len(set(of_group[group])) == 1 for group in groups]
+
+
+def _counted(metrics: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    return {name.removeprefix(prefix): n for name, n in metrics.items() if name.startswith(prefix) and n}
+
+
+def _row_head(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The beginning of what a row asks, and its short values."""
+    texts = [value for value in row.values() if isinstance(value, str)]
+    asked = row.get("prompt", row.get("question", max(texts, key=len, default="")))
+    words = " ".join(str(asked).split())
+    tags = {
+        str(key): str(value)
+        for key, value in row.items()
+        if isinstance(value, str | int | float | bool) and len(str(value)) <= TAG_CHARACTERS
+    }
+    return {"snippet": words[:SNIPPET_CHARACTERS], "tags": tags}
+
+
+def episode_of(entry: Entry) -> dict[str, Any]:
+    """One episode, whole."""
+    saved = entry.load()
+    trajectory = saved.trajectory
+    known = [SavedBranch(saved.advantages, saved.text, saved.token_ends), *saved.branches]
+    contexts = [trajectory, *trajectory.branches]
+    return {
+        "id": entry.id,
+        "reward": finite(entry.reward),
+        "stop_reason": str(trajectory.stop_reason),
+        "truncated": trajectory.truncated,
+        "seed": None if trajectory.seed is None else str(trajectory.seed),
+        "row": trajectory.row,
+        "metrics": {name: finite(value) for name, value in sorted(trajectory.metrics.items())},
+        "reward_parts": {name: finite(value) for name, value in trajectory.reward_parts.items()},
+        "contexts": [_context(*pair) for pair in zip(contexts, known, strict=True)],
+    }
+
+
+def _context(context: Trajectory | Branch, known: SavedBranch) -> dict[str, Any]:
+    return {
+        "prompt_length": context.prompt_length,
+        "ids": context.ids,
+        "action_mask": context.action_mask,
+        "logprobs": list(map(finite, context.logprobs)),
+        "advantages": known.advantages and list(map(finite, known.advantages)),
+        "token_rewards": list(map(finite, context.token_rewards)) or None,
+        "turns": context.turns,
+        "turn_rewards": list(map(finite, context.turn_rewards)),
+        "versions": context.versions or None,
+        "text": known.text,
+        "token_ends": known.token_ends,
+        "messages": context.messages,
+        "tools": context.tools or None,
+    }
+
+
+def finite(value: float | None) -> float | None:
+    """A number that JSON can hold; None in place of NaN and infinity."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def overview_of(runs: Sequence[Run], *, live: bool = True, partial: str | None = None) -> dict[str, Any]:
+    """What there is to see.
+
+    Args:
+        runs: That the page shows.
+        live: Whether it is worth asking again.
+        partial: What the page does not hold, in words.
+    """
+    return {
+        "version": __version__,
+        "live": live,
+        "partial": partial,
+        "runs": [run.head() for run in runs],
+    }
