@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS = {
@@ -77,8 +77,8 @@ class Guard:
             return entered
         if not _same(request.cookies.get(self._cookie, ""), self._session):
             return PlainTextResponse(
-                "Open the address that `gymnast view` printed last: each address opens the page in one "
-                "browser, and the next one is printed when it was used.",
+                "Open the address that `gymnast view` printed last: each address opens the page in "
+                "one browser, and the next one is printed when it was used.",
                 401,
             )
         if request.method not in ("GET", "HEAD"):

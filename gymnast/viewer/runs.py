@@ -39,10 +39,10 @@ class Run:
             raise DataError(f"{folder}: there is no such folder; name the folder of a run")
         if not (folder / METRICS).exists() and not rollout_files(folder):
             raise DataError(
-                f"{folder}: is not the folder of a run: it has neither {METRICS} nor rollouts; a run's "
-                "folder is its output_dir"
+                f"{folder}: is not the folder of a run: it has neither {METRICS} nor rollouts; a "
+                "run's folder is its output_dir"
             )
-        self._index: tuple[str, Index] | None = None
+        self._index: Index | None = None
 
     def stamp(self) -> str:
         """Changes whenever the run has written metrics, advice or rollouts."""
@@ -52,11 +52,21 @@ class Run:
         return f"{len(stats)}-{sum(stat.st_size for stat in stats)}-{_newest(stats)}"
 
     def index(self) -> Index:
-        """Its saved episodes; those that were there keep what was read of them."""
-        stamp = self.stamp()
-        if self._index is None or self._index[0] != stamp:
-            self._index = stamp, Index(self.folder)
-        return self._index[1]
+        """Its saved episodes, as they are now; what was read of files that stay is kept.
+
+        Raises:
+            DataError: There are none.
+        """
+        if self._index is None:
+            self._index = Index(self.folder)
+        else:
+            self._index.refresh()
+        return self._index
+
+    @property
+    def has_episodes(self) -> bool:
+        """Whether any episodes are saved."""
+        return bool(rollout_files(self.folder))
 
     def head(self) -> dict[str, Any]:
         """What the page says of it before it reads anything else."""
@@ -80,8 +90,8 @@ class Run:
     def metrics(self) -> dict[str, Any]:
         """Its metrics as columns: of steps, of evaluations, and of the warm-up.
 
-        `minutes` are those of training: a step has the time until its end, an evaluation that of the
-        step before it.
+        `minutes` are those of training: a step has the time until its end, an evaluation that of
+        the step before it.
         """
         lines = list(_lines(self.folder / METRICS))
         spent = accumulate(_seconds(line) for line in lines)

@@ -91,7 +91,7 @@ def _routes(runs: Sequence[Run]) -> list[Route]:
         "metrics": lambda request: run(request).metrics(),
         "index": lambda request: index_of(run(request).index()),
         "episode": lambda request: episode_of(
-            run(request).index().entry(request.query_params.get("id", ""))
+            run(request).index().entry(request.query_params.get("id", "")).load()
         ),
         "search": lambda request: _found(run(request), request.query_params.get("words", "")),
     }

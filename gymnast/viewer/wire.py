@@ -8,7 +8,7 @@ from gymnast import __version__
 from gymnast.trainers.inspecting.files import EpisodeFile
 from gymnast.trainers.inspecting.index import Entry, Index
 from gymnast.trainers.records.json_text import from_json
-from gymnast.trainers.saving.rollout_files import SavedBranch
+from gymnast.trainers.saving.rollout_files import SavedBranch, SavedTrajectory
 from gymnast.types import Branch, Trajectory
 from gymnast.viewer.runs import Run
 
@@ -18,29 +18,46 @@ ERRORS = "tools/errors/"
 TOOLS = ("tools/calls/", "tools/failures/")
 
 
-def index_of(index: Index) -> dict[str, Any]:
-    """Every episode in a few numbers: a list of columns, all of one length."""
+Chosen = Mapping[str, Sequence[int]]
+"""Of each file, by its name, the numbers of the episodes that are shown."""
+
+
+def index_of(index: Index, chosen: Chosen | None = None) -> dict[str, Any]:
+    """Every episode in a few numbers: a list of columns, all of one length.
+
+    Args:
+        index: Of a run.
+        chosen: The episodes that the page holds; None: all.
+    """
     rows: dict[str, int] = {}
-    columns: dict[str, list[Any]] = {}
-    for number, file in enumerate(index.files):
-        for name, values in _columns(file, number, rows).items():
-            columns.setdefault(name, []).extend(values)
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    files = [file for file in index.files if chosen is None or file.name in chosen]
+    for place, file in enumerate(files):
+        found = _columns(file, rows) | {"file": [place] * len(file)}
+        numbers = range(len(file)) if chosen is None else chosen[file.name]
+        for name, values in columns.items():
+            values.extend(found[name][number] for number in numbers)
     return {
         "files": [
             {"name": file.name, "step": file.file.step, "evaluation": file.file.is_evaluation}
-            for file in index.files
+            for file in files
         ],
         "rows": [_row_head(from_json(text)) for text in rows],
         **columns,
     }
 
 
-def _columns(file: EpisodeFile, number: int, rows: dict[str, int]) -> dict[str, list[Any]]:
+COLUMNS = (
+    *("file", "group", "member", "row", "reward", "stop", "turns", "tokens", "errors", "tools"),
+    *("environment", "alike"),
+)
+
+
+def _columns(file: EpisodeFile, rows: dict[str, int]) -> dict[str, list[Any]]:
     entries = [Entry(file, n) for n in range(len(file))]
     metrics = [from_json(text) for text in file.column("metrics")]
     rewards = [entry.reward for entry in entries]
     return {
-        "file": [number] * len(entries),
         "group": file.column("group"),
         "member": file.column("member"),
         "row": [rows.setdefault(text, len(rows)) for text in file.column("row")],
@@ -64,7 +81,9 @@ def _alike(groups: Sequence[int], rewards: Sequence[float | None]) -> list[bool]
 
 
 def _counted(metrics: Mapping[str, Any], prefix: str) -> dict[str, float]:
-    return {name.removeprefix(prefix): n for name, n in metrics.items() if name.startswith(prefix) and n}
+    return {
+        name.removeprefix(prefix): n for name, n in metrics.items() if name.startswith(prefix) and n
+    }
 
 
 def _row_head(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,15 +99,14 @@ def _row_head(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"snippet": words[:SNIPPET_CHARACTERS], "tags": tags}
 
 
-def episode_of(entry: Entry) -> dict[str, Any]:
+def episode_of(saved: SavedTrajectory) -> dict[str, Any]:
     """One episode, whole."""
-    saved = entry.load()
     trajectory = saved.trajectory
     known = [SavedBranch(saved.advantages, saved.text, saved.token_ends), *saved.branches]
     contexts = [trajectory, *trajectory.branches]
     return {
-        "id": entry.id,
-        "reward": finite(entry.reward),
+        "id": f"{saved.name}/{saved.group}/{saved.member}",
+        "reward": None if trajectory.no_reward else finite(trajectory.reward),
         "stop_reason": str(trajectory.stop_reason),
         "truncated": trajectory.truncated,
         "seed": None if trajectory.seed is None else str(trajectory.seed),
@@ -104,9 +122,9 @@ def _context(context: Trajectory | Branch, known: SavedBranch) -> dict[str, Any]
         "prompt_length": context.prompt_length,
         "ids": context.ids,
         "action_mask": context.action_mask,
-        "logprobs": list(map(finite, context.logprobs)),
-        "advantages": known.advantages and list(map(finite, known.advantages)),
-        "token_rewards": list(map(finite, context.token_rewards)) or None,
+        "logprobs": list(map(_rounded, context.logprobs)),
+        "advantages": known.advantages and list(map(_rounded, known.advantages)),
+        "token_rewards": list(map(_rounded, context.token_rewards)) or None,
         "turns": context.turns,
         "turn_rewards": list(map(finite, context.turn_rewards)),
         "versions": context.versions or None,
@@ -122,7 +140,9 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def overview_of(runs: Sequence[Run], *, live: bool = True, partial: str | None = None) -> dict[str, Any]:
+def overview_of(
+    runs: Sequence[Run], *, live: bool = True, partial: str | None = None
+) -> dict[str, Any]:
     """What there is to see.
 
     Args:
@@ -136,3 +156,8 @@ def overview_of(runs: Sequence[Run], *, live: bool = True, partial: str | None =
         "partial": partial,
         "runs": [run.head() for run in runs],
     }
+
+
+def _rounded(value: float) -> float | None:
+    """To the digits that the page shows at most: one number a token is most of what it reads."""
+    return float(f"{value:.4g}") if math.isfinite(value) else None

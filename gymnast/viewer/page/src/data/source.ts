@@ -56,9 +56,8 @@ class Embedded implements Source {
     return held<Index>(`index ${run}`);
   }
   async episode(run: string, id: string) {
-    const file = id.slice(0, id.indexOf("/"));
-    const episodes = await held<Record<string, Episode>>(`episodes ${run} ${file}`);
-    const found = episodes[id];
+    const episodes = await held<Episode[]>(`group ${run} ${id.slice(0, id.lastIndexOf("/"))}`);
+    const found = episodes.find((episode) => episode.id === id);
     if (found === undefined) throw new Error(`${id} is not in this file`);
     return found;
   }
@@ -67,11 +66,12 @@ class Embedded implements Source {
   }
   async search(run: string, words: string) {
     const wanted = words.toLowerCase();
+    const { files, file, group } = await this.index(run);
+    const groups = new Set(file.map((place, n) => `group ${run} ${files[place]!.name}/${group[n]}`));
     const found = new Set<string>();
-    for (const file of (await this.index(run)).files) {
-      const episodes = await held<Record<string, Episode>>(`episodes ${run} ${file.name}`);
-      for (const [id, episode] of Object.entries(episodes)) {
-        if (episode.contexts.some((context) => textOf(context).includes(wanted))) found.add(id);
+    for (const name of groups) {
+      for (const { id, contexts } of await held<Episode[]>(name)) {
+        if (contexts.some((context) => textOf(context).includes(wanted))) found.add(id);
       }
     }
     return found;
