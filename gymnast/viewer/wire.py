@@ -103,7 +103,7 @@ def episode_of(saved: SavedTrajectory) -> dict[str, Any]:
     """One episode, whole."""
     trajectory = saved.trajectory
     known = [SavedBranch(saved.advantages, saved.text, saved.token_ends), *saved.branches]
-    contexts = [trajectory, *trajectory.branches]
+    contexts: list[Trajectory | Branch] = [trajectory, *trajectory.branches]
     return {
         "id": f"{saved.name}/{saved.group}/{saved.member}",
         "reward": None if trajectory.no_reward else finite(trajectory.reward),
