@@ -186,10 +186,16 @@ def _environment(section: Any) -> str | None:
     if not isinstance(section, Mapping):
         return _text(section)
     several = section.get("mixture") or section.get("compose")
-    if isinstance(several, Sequence) and not isinstance(several, str):
+    if several and isinstance(several, Sequence) and not isinstance(several, str):
         names = [each.get("id") if isinstance(each, Mapping) else each for each in several]
-        return " + ".join(map(str, names))
-    return _text(section.get("id"))
+        return " + ".join(map(_environment_name, names))
+    return _environment_name(section.get("id"))
+
+
+def _environment_name(name: Any) -> str:
+    """Of one in a file, without the folders."""
+    text = str(name)
+    return text.rpartition("/")[2] if ".py:" in text else text
 
 
 def _newest(stats: Sequence[Any]) -> int:

@@ -72,6 +72,7 @@ export type Json = null | boolean | number | string | Json[] | { [key: string]: 
 export interface Call {
   id?: string;
   function: { name: string; arguments: Json };
+  error?: string;
 }
 
 export interface Message {
@@ -80,6 +81,9 @@ export interface Message {
   name?: string;
   reasoning_content?: string;
   tool_calls?: Call[];
+  tool_call_id?: string;
+  /** What the policy said word for word, where it could not be read whole. */
+  raw?: string;
 }
 
 export interface Context {

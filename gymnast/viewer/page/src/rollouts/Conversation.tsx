@@ -5,11 +5,17 @@ import type { Call, Context, Json, Message } from "../data/wire";
 
 const LONG = 1200;
 
-export function Conversation({ context }: { context: Context }) {
+interface Props {
+  context: Context;
+  /** Whether what came before the policy's first message is folded. */
+  folded?: boolean;
+}
+
+export function Conversation({ context, folded = false }: Props) {
   const { messages } = context;
   const results = new Map<string, Message>();
   for (const message of messages) {
-    const id = (message as { tool_call_id?: string }).tool_call_id;
+    const id = message.tool_call_id;
     if (message.role === "tool" && id !== undefined) results.set(id, message);
   }
   let turn = -1;
@@ -17,8 +23,21 @@ export function Conversation({ context }: { context: Context }) {
   const used = new Set<Message>();
   return (
     <ol class="conversation">
+      {folded && prompt > 0 && (
+        <li class="message">
+          <details>
+            <summary class="quiet">prompt</summary>
+            {messages.slice(0, prompt).map((message) => (
+              <>
+                <div class="who">{message.role}</div>
+                <Text value={message.content ?? ""} />
+              </>
+            ))}
+          </details>
+        </li>
+      )}
       {messages.map((message, n) => {
-        if (used.has(message)) return null;
+        if (used.has(message) || (folded && n < prompt)) return null;
         const sampled = message.role === "assistant" && n >= prompt;
         if (sampled) turn += 1;
         const answers = (message.tool_calls ?? []).map((call, nth) => {
@@ -43,6 +62,12 @@ export function Conversation({ context }: { context: Context }) {
             {(message.tool_calls ?? []).map((call, nth) => (
               <CallView call={call} result={answers[nth] ?? null} />
             ))}
+            {message.raw !== undefined && (
+              <details open>
+                <summary class="quiet">word for word</summary>
+                <pre>{message.raw}</pre>
+              </details>
+            )}
           </li>
         );
       })}
@@ -81,6 +106,9 @@ function answerOf(
 
 function CallView({ call, result }: { call: Call; result: Message | null }) {
   const said = result === null ? "" : contentText(result.content ?? "");
+  if (call.function.name === "" && call.error !== undefined) {
+    return <p class="error">{said || call.error}</p>;
+  }
   return (
     <details class="call">
       <summary>

@@ -66,7 +66,7 @@ function Member({ episode, href, here }: { episode: Episode; href: (id: string) 
             </div>
           ))}
       </dl>
-      <Conversation context={episode.contexts[0]!} />
+      <Conversation context={episode.contexts[0]!} folded />
     </section>
   );
 }

@@ -22,7 +22,8 @@ const MOST = 2000;
 export function SameRow({ run, index, at, other, change }: Props) {
   const places = useMemo(() => sameRow(index, at), [index, at]);
   const here = idOf(index, at);
-  const against = other || idOf(index, places.find((n) => index.file[n] !== index.file[at]) ?? at);
+  const elsewhere = places.findLast((n) => index.file[n]! < index.file[at]!);
+  const against = other || idOf(index, elsewhere ?? places.find((n) => n !== at) ?? at);
   const loaded = useLoaded(
     () => Promise.all([source.episode(run, against), source.episode(run, here)]),
     `${run} ${against} ${here}`,
