@@ -14,6 +14,7 @@
     gymnast rollouts runs/arithmetic --step 7    print the episodes that a run has saved
     gymnast rescore runs/arithmetic --reward mine.py:brief   grade them anew
     gymnast replay runs/arithmetic step_00007/3/1   play one again, and say where it differs
+    gymnast view runs/arithmetic                 show what runs did in a browser
     gymnast sandboxes                            list the sandbox backends and which work here
     gymnast sandboxes sweep                      remove what killed runs have left behind
 
@@ -60,6 +61,7 @@ from gymnast.commands.saved.replay import replay
 from gymnast.commands.saved.rescore import rescore
 from gymnast.commands.saved.rollouts import rollouts
 from gymnast.commands.schema import schema
+from gymnast.commands.view import viewing
 from gymnast.errors import GymnastError, UsageError, UserCodeError
 from gymnast.sandboxes.lifetime.signals import close_boxes_on_sigterm
 
@@ -82,6 +84,7 @@ app.add_typer(schema)
 app.add_typer(rollouts)
 app.add_typer(rescore)
 app.add_typer(replay)
+app.add_typer(viewing)
 app.add_typer(sandboxes, name="sandboxes")
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as in a shell

@@ -190,13 +190,14 @@ ROOMS = {
         "trainers.rescoring"
     ),
     "commands.completion": "gymnasium_ids",
+    "viewer": "trainers.inspecting trainers.records trainers.saving",
     "commands": (
         "agents agents.loading commands.completion envs envs.environment sandboxes.backends "
         "sandboxes.lifetime "
         "trainers trainers.base trainers.config "
         "trainers.conversations trainers.data trainers.demonstrations trainers.distributed "
         "trainers.evaluating trainers.exporting "
-        "trainers.reporting trainers.saving trainers.schema"
+        "trainers.reporting trainers.saving trainers.schema viewer"
     ),
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from gymnast.trainers.inspecting.filters import Filter
 from gymnast.trainers.records.json_text import json_line
 from gymnast.viewer.guard import Guard
 from gymnast.viewer.runs import Run
-from gymnast.viewer.wire import episode_of, index_of, overview_of
+from gymnast.viewer.wire import episode_of, index_of, overview_of, why_of
 
 STATIC = Path(__file__).parent / "static"
 
@@ -93,6 +93,7 @@ def _routes(runs: Sequence[Run]) -> list[Route]:
         "episode": lambda request: episode_of(
             run(request).index().entry(request.query_params.get("id", "")).load()
         ),
+        "why": lambda request: why_of(run(request).index(), request.query_params.get("file")),
         "search": lambda request: _found(run(request), request.query_params.get("words", "")),
     }
     return [

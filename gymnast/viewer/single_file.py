@@ -21,7 +21,7 @@ from gymnast.trainers.records.json_text import json_line
 from gymnast.trainers.saving.saved_runs import read_file
 from gymnast.viewer.runs import Run
 from gymnast.viewer.server import STATIC
-from gymnast.viewer.wire import episode_of, index_of, overview_of
+from gymnast.viewer.wire import episode_of, index_of, overview_of, why_of
 
 LIMIT_MB = 20.0
 
@@ -106,6 +106,9 @@ def _blocks(
         held += sum(map(len, chosen.values()))
         if run.has_episodes:
             blocks[f"index {run.name}"] = _packed(index_of(run.index(), chosen))
+            blocks[f"why {run.name}"] = _packed(why_of(run.index()))
+            for name in chosen:
+                blocks[f"why {run.name} {name}"] = _packed(why_of(run.index(), name))
     of = sum(len(numbers) for files in taken.values() for numbers in files.values())
     partial = None if held == of else f"{held:,} of {of:,} episodes, as many as fit into the file"
     blocks["overview"] = _packed(overview_of(runs, live=False, partial=partial))

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from gymnast import __version__
+from gymnast.trainers.inspecting.causes import diagnose
 from gymnast.trainers.inspecting.files import EpisodeFile
+from gymnast.trainers.inspecting.filters import Filter
 from gymnast.trainers.inspecting.index import Entry, Index
 from gymnast.trainers.records.json_text import from_json
 from gymnast.trainers.saving.rollout_files import SavedBranch, SavedTrajectory
@@ -140,6 +142,19 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def why_of(index: Index, file: str | None = None) -> dict[str, Any]:
+    """Why episodes earned nothing.
+
+    Args:
+        index: Of a run.
+        file: Of these rollouts alone; None: of all of training, or of all that there are.
+    """
+    if file is None:
+        wanted = Filter(evaluations=False if index.has_steps else None)
+        return asdict(diagnose(index.find(wanted)))
+    return asdict(diagnose(entry for entry in index.entries() if entry.file.name == file))
+
+
 def overview_of(
     runs: Sequence[Run], *, live: bool = True, partial: str | None = None
 ) -> dict[str, Any]:
@@ -151,7 +166,6 @@ def overview_of(
         partial: What the page does not hold, in words.
     """
     return {
-        "version": __version__,
         "live": live,
         "partial": partial,
         "runs": [run.head() for run in runs],

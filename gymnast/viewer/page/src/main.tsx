@@ -11,7 +11,7 @@ import { Runs } from "./runs/Runs";
 import { Help } from "./shell/Help";
 import { Theme, useTheme } from "./shell/Theme";
 import "./style.css";
-import { Why } from "./why/WhyZero";
+import { WhyZero } from "./why/WhyZero";
 
 const EVERY_MS = 2000;
 const PAGES = { runs: "Runs", rollouts: "Rollouts", why: "Why 0?" } as const;
@@ -50,7 +50,7 @@ function Page() {
           <Runs runs={overview.runs} route={route} theme={theme} />
         )}
         {overview !== null && route.page === "rollouts" && <Rollouts runs={overview.runs} route={route} />}
-        {overview !== null && route.page === "why" && <Why runs={overview.runs} route={route} />}
+        {overview !== null && route.page === "why" && <WhyZero runs={overview.runs} route={route} />}
       </main>
     </>
   );

@@ -1,13 +1,13 @@
 // Where the page has its data from: the server that sent it, or the file that it is.
 
-import type { Episode, Index, Metrics, Overview, Why } from "./wire";
+import type { Diagnosis, Episode, Index, Metrics, Overview } from "./wire";
 
 export interface Source {
   overview(): Promise<Overview>;
   metrics(run: string): Promise<Metrics>;
   index(run: string): Promise<Index>;
   episode(run: string, id: string): Promise<Episode>;
-  why(run: string, file: string | null): Promise<Why>;
+  why(run: string, file: string | null): Promise<Diagnosis>;
   /** The ids of the episodes whose text has the words, of those that are named. */
   search(run: string, words: string): Promise<Set<string>>;
 }
@@ -26,7 +26,7 @@ class Served implements Source {
     return asked<Episode>("episode", { run, id });
   }
   why(run: string, file: string | null) {
-    return asked<Why>("why", file === null ? { run } : { run, file });
+    return asked<Diagnosis>("why", file === null ? { run } : { run, file });
   }
   async search(run: string, words: string) {
     return new Set(await asked<string[]>("search", { run, words }));
@@ -62,7 +62,7 @@ class Embedded implements Source {
     return found;
   }
   why(run: string, file: string | null) {
-    return held<Why>(file === null ? `why ${run}` : `why ${run} ${file}`);
+    return held<Diagnosis>(file === null ? `why ${run}` : `why ${run} ${file}`);
   }
   async search(run: string, words: string) {
     const wanted = words.toLowerCase();

@@ -2,7 +2,6 @@
 
 /** What there is to see. `stamp` changes when a run has written something. */
 export interface Overview {
-  version: string;
   live: boolean;
   partial: string | null;
   runs: RunHead[];
@@ -114,22 +113,30 @@ export interface Episode {
   contexts: Context[];
 }
 
-/** Why episodes earned nothing: a cause, how many, and some of them. */
-export interface Cause {
-  name: string;
-  title: string;
-  advice: string;
+/** Why episodes earned nothing: `trainers/inspecting/causes.py` says what each field is. */
+export interface Diagnosis {
   episodes: number;
-  share: number;
-  examples: string[];
-  forms: { text: string; count: number; example: string }[];
-}
-
-export interface Why {
-  episodes: number;
-  rewarded: number;
-  lowest: number | null;
-  causes: Cause[];
+  unpaid: number;
+  bar: number;
+  mean_reward: number | null;
   groups: number;
   groups_alike: number;
+  groups_unpaid: number;
+  causes: Cause[];
+}
+
+export interface Cause {
+  name: string;
+  count: number;
+  share: number;
+  examples: string[];
+  mistakes: Mistake[];
+}
+
+export interface Mistake {
+  form: string;
+  count: number;
+  written: string;
+  answer: string;
+  example: string;
 }
