@@ -41,8 +41,14 @@ def view(
 
     shown = named_runs(runs)
     if html is not None:
-        with waiting(f"writing {html}"):
-            held = write_single_file(html, shown, limit_mb=limit_mb)
+        try:
+            with waiting(f"writing {html}"):
+                held = write_single_file(html, shown, limit_mb=limit_mb)
+        except OSError as error:
+            raise UsageError(
+                f"--html {html}: cannot be written ({error.strerror}); name a file in a folder "
+                "that is there"
+            ) from error
         left_out = "" if held.episodes == held.of else f" of {held.of:,}"
         say(f"{html}: {held.episodes:,}{left_out} episodes, {held.size / 1e6:.1f} MB")
         return

@@ -14,8 +14,8 @@ import yaml
 
 from gymnast.errors import DataError
 from gymnast.trainers.inspecting.index import Index
-from gymnast.trainers.saving.run_folder import ADVICE, CONFIG_FILE, METRICS
-from gymnast.trainers.saving.saved_runs import rollout_files
+from gymnast.trainers.saving.run_folder import CONFIG_FILE, METRICS
+from gymnast.trainers.saving.saved_runs import ADVICE, rollout_files
 
 Line = Mapping[str, Any]
 Columns = dict[str, list[float | None]]

@@ -91,18 +91,18 @@ def write_run(
 def plain_run(folder: Path, tokenizer: Any) -> Path:
     """Two steps of two rows, of which one fails in the first step, and answers in the second."""
 
+    def cake(said: str, **given: Any) -> Trajectory:
+        asked = "What does cake cost?"
+        return episode(tokenizer, said, asked=asked, row={"prompt": asked, "n": 2}, **given)
+
     def step(*, answers: bool) -> list[list[Trajectory]]:
         failed = {"tools/errors": 1.0, "tools/errors/timeout": 1.0}
-        cake = {"asked": "What does cake cost?", "row": {"prompt": "What does cake cost?", "n": 2}}
         said = "Cake is 5." if answers else "I do not know."
-        of_cake = episode(
-            tokenizer, said, reward=float(answers), metrics={} if answers else failed, **cake
-        )
         return [
             [episode(tokenizer), episode(tokenizer, "It is 4.", reward=0.0)],
             [
-                of_cake,
-                episode(tokenizer, "No.", reward=0.0, stop_reason=StopReason.max_turns, **cake),
+                cake(said, reward=float(answers), metrics={} if answers else failed),
+                cake("No.", reward=0.0, stop_reason=StopReason.max_turns),
             ],
         ]
 

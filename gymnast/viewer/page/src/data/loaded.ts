@@ -34,3 +34,13 @@ export function useLoaded<T>(
   }, [subject, ...dependencies]);
   return state.subject === subject ? state : { value: null, error: null };
 }
+
+/** A value that follows another one once that has stayed the same for a while. */
+export function useSettled<T>(value: T, afterMs: number): T {
+  const [settled, settle] = useState(value);
+  useEffect(() => {
+    const timer = window.setTimeout(() => settle(value), afterMs);
+    return () => window.clearTimeout(timer);
+  }, [value, afterMs]);
+  return settled;
+}

@@ -45,7 +45,7 @@ export function Filters({ runs, run, index, query, change }: Props) {
           type="search"
           value={query.words ?? ""}
           placeholder="said, called, or returned"
-          onChange={typed("words")}
+          onInput={typed("words")}
         />
       </label>
       {FIELDS.filter((name) => offered[name].length > 1 || query[name]).map((name) => (
@@ -65,7 +65,7 @@ export function Filters({ runs, run, index, query, change }: Props) {
           list="tags"
           value={query.tag ?? ""}
           placeholder="column=value"
-          onChange={typed("tag")}
+          onInput={typed("tag")}
         />
         <datalist id="tags">
           {found.tag.slice(0, MOST_TAGS).map((tag) => (
@@ -76,7 +76,7 @@ export function Filters({ runs, run, index, query, change }: Props) {
       {Object.entries(NUMBERS).map(([name, label]) => (
         <label class="field number">
           {label}
-          <input type="number" step="any" value={query[name] ?? ""} onChange={typed(name)} />
+          <input type="number" step="any" value={query[name] ?? ""} onInput={typed(name)} />
         </label>
       ))}
       <label class="field">

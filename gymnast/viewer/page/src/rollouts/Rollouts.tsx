@@ -1,7 +1,7 @@
 // The rollouts of a run: filters, the list of what they leave, and the episode that is chosen.
 
 import { useEffect, useMemo } from "preact/hooks";
-import { useLoaded } from "../data/loaded";
+import { useLoaded, useSettled } from "../data/loaded";
 import { count } from "../data/numbers";
 import { source } from "../data/source";
 import type { Index, RunHead } from "../data/wire";
@@ -10,6 +10,8 @@ import { EpisodeView, TABS } from "./EpisodeView";
 import { chosen, idOf } from "./filter";
 import { FILTERS, Filters } from "./Filters";
 import { List } from "./List";
+
+const TYPING_MS = 150;
 
 interface Props {
   runs: readonly RunHead[];
@@ -29,7 +31,7 @@ export function Rollouts({ runs, route }: Props) {
 
 function Listed({ runs, run, index, route }: Props & { run: string; index: Index }) {
   const { query } = route;
-  const words = (query.words ?? "").trim();
+  const words = useSettled((query.words ?? "").trim(), TYPING_MS);
   const found = useLoaded(
     async () => (words === "" ? null : source.search(run, words)),
     `${run} ${words}`,

@@ -1,0 +1,342 @@
+"""The page in a real browser: what it shows is what the run holds, and text is never markup."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gymnast.trainers import load_rollouts
+from gymnast.viewer.runs import named_runs
+from gymnast.viewer.server import STATIC, Viewer
+from gymnast.viewer.single_file import write_single_file
+from viewer_fixtures import episode, plain_run, write_run
+
+pytestmark = pytest.mark.browser
+AXE = STATIC.parent / "page/node_modules/axe-core/axe.min.js"
+MARKUP = "<img src=x onerror='window.attacked=1'><script>window.attacked=1</script>"
+
+
+class Browser:
+    """Chromium, with a page of Gymnast's in it."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+        self.base = ""
+
+    def open(self, url: str) -> None:
+        self.driver.get(url)
+        self.base = self.driver.current_url.partition("#")[0]
+        self.until(lambda: self.all("h1"))
+
+    def show(self, address: str) -> None:
+        self.driver.get(self.base + address)
+
+    def all(self, selector: str) -> list[Any]:
+        return list(self.driver.find_elements("css selector", selector))
+
+    def texts(self, selector: str) -> list[str]:
+        return [element.get_property("textContent") for element in self.all(selector)]
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def press(self, *keys: str) -> None:
+        self.driver.switch_to.active_element.send_keys(*keys)
+
+    def until(self, holds: Callable[[], Any]) -> Any:
+        """What holds at last; fails with the page's text where it never does."""
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            if found := holds():
+                return found
+            time.sleep(0.05)
+        raise AssertionError(self.run("return document.body.innerText")[:3000])
+
+    def resize(self, width: int, *, dark: bool = False) -> None:
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    for option in (
+        *("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run"),
+        *("disable-background-networking", "disable-component-update", "disable-sync"),
+    ):
+        options.add_argument(f"--{option}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService("/usr/bin/chromedriver")
+    driver = webdriver.Chrome(service=service, options=options)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def browser(chromium: Any) -> Iterator[Browser]:
+    """A browser that has said nothing of errors when the test is over."""
+    chromium.get_log("browser")
+    browser = Browser(chromium)
+    browser.resize(1280)
+    yield browser
+    assert [each["message"] for each in chromium.get_log("browser")] == []
+
+
+Serving = Callable[..., None]
+
+
+@pytest.fixture
+def served(browser: Browser) -> Iterator[Serving]:
+    """Opens the page of some runs."""
+    viewers: list[tuple[Viewer, threading.Thread]] = []
+
+    def serve(*folders: Path) -> None:
+        viewer = Viewer(named_runs(folders), told=lambda url: None)
+        thread = threading.Thread(target=viewer.serve)
+        thread.start()
+        viewers.append((viewer, thread))
+        browser.open(viewer.url)
+
+    yield serve
+    browser.driver.get("about:blank")
+    for viewer, thread in viewers:
+        viewer.stop()
+        thread.join(20)
+
+
+def test_runs_are_shown_with_their_metrics(
+    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+) -> None:
+    served(plain_run(tmp_path / "one", tokenizer), plain_run(tmp_path / "two", tokenizer))
+    browser.until(lambda: browser.all("figure"))
+    rows = [row.text for row in browser.all(".runs tbody tr")]
+    assert rows[0].startswith("one tiny: shop.py:Shop grpo 2 of 4 0.25 → 0.5 0.25 → 0.75")
+    assert "Reward" in browser.texts("figcaption") and "Loss" not in browser.texts("figcaption")
+    spoken = browser.all("[role=img]")[0].get_attribute("aria-label")
+    assert spoken.startswith("Reward: one from 0.25 to 0.5; one held out from 0.25 to 0.75; two")
+    browser.all(".runs input[type=checkbox]")[1].click()
+    browser.until(lambda: "two" not in browser.all("[role=img]")[0].get_attribute("aria-label"))
+    assert "hide=two" in browser.driver.current_url
+
+
+def test_an_episode_is_shown_as_it_was_said(
+    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+) -> None:
+    folder = plain_run(tmp_path / "shop", tokenizer)
+    served(folder)
+    browser.show("#/rollouts?run=shop&e=step_00002/1/0")
+    browser.until(lambda: browser.all(".conversation"))
+    assert browser.texts(".list .id") == [
+        f"{saved.name}/{saved.group}/{saved.member}" for saved in load_rollouts(folder)
+    ]
+    assert browser.texts(".message .who") == ["user prompt", "policy", "policy turn 2, reward 1"]
+    assert browser.texts(".message > pre") == ["What does cake cost?", "Cake is 5."]
+    call = browser.all("details.call")[0]
+    assert call.text == '▶price(item="tea") → 3'.replace("▶", "")
+    call.click()
+    assert browser.texts("details.call pre") == ['{\n  "item": "tea"\n}', "3"]
+    assert "reward" not in browser.texts(".episode h2")[0]
+
+
+def test_tokens_are_coloured_by_their_part_and_say_what_is_known(
+    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+) -> None:
+    folder = plain_run(tmp_path / "shop", tokenizer)
+    served(folder)
+    saved = load_rollouts(folder, step=2)[2]
+    trajectory = saved.trajectory
+    browser.show("#/rollouts?run=shop&e=step_00002/1/0&tab=tokens")
+    browser.until(lambda: browser.all(".tokens span"))
+    kinds = [span.get_attribute("class") for span in browser.all(".tokens span")]
+    expected = ["sampled" if bit else "appended" for bit in trajectory.action_mask]
+    assert kinds == ["prompt"] * trajectory.prompt_length + expected[trajectory.prompt_length :]
+    assert "".join(browser.texts(".tokens span")).replace("⏎", "") == saved.text
+    last = len(trajectory.ids) - 1
+    browser.all(f'[data-i="{last}"]')[0].click()
+    assert saved.advantages is not None
+    known = browser.all(".about")[0].text.replace("\n", " ")
+    for fact in (
+        f"token {last}",
+        f"id {trajectory.ids[last]}",
+        "what sampled by the policy",
+        "loss mask 1",
+        "turn 2, reward 1",
+        "log-probability -0.25 (77.9%)",
+        f"advantage {saved.advantages[last]:.3g}",
+        "weights version 7",
+    ):
+        assert fact in known, known
+
+
+def test_a_group_stands_side_by_side(
+    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+) -> None:
+    served(plain_run(tmp_path / "shop", tokenizer))
+    browser.show("#/rollouts?run=shop&e=step_00002/0/0&tab=group")
+    browser.until(lambda: len(browser.all(".member")) == 2)
+    headings = [heading.text.split() for heading in browser.all(".member h3")]
+    assert headings == [["0", "1"], ["1", "0"]]
+    assert "advantage 0.5" in browser.all(".member")[0].text.replace("\n", " ")
+    assert "right 1" in browser.all(".member")[0].text.replace("\n", " ")
+
+
+def test_the_same_row_at_two_steps_shows_what_changed(
+    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+) -> None:
+    served(plain_run(tmp_path / "shop", tokenizer))
+    browser.show("#/rollouts?run=shop&e=step_00002/1/0&tab=row&other=step_00001/1/0")
+    browser.until(lambda: browser.all("pre.difference"))
+    assert browser.texts("pre.difference del") == ["I do not know"]
+    assert browser.texts("pre.difference ins") == ["Cake is 5"]
+
+
+@pytest.mark.parametrize(
+    ("query", "ids"),
+    [
+        ("min=0.5", ["step_00001/0/0", "step_00002/0/0", "step_00002/1/0"]),
+        ("from=2&max=0", ["step_00002/0/1", "step_00002/1/1"]),
+        ("error=timeout", ["step_00001/1/0"]),
+        ("stop=max_turns", ["step_00001/1/1", "step_00002/1/1"]),
+        ("tag=n=2&from=2", ["step_00002/1/0", "step_00002/1/1"]),
+        ("alike=1", ["step_00001/1/0", "step_00001/1/1"]),
+        ("words=CAKE+is+5", ["step_00002/1/0"]),
+        ("words=nobody+says+this", []),
+    ],
+)
+def test_filters_leave_what_they_say(
+    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any, query: str, ids: list[str]
+) -> None:
+    served(plain_run(tmp_path / "shop", tokenizer))
+    browser.show(f"#/rollouts?run=shop&{query}")
+    browser.until(lambda: f"{len(ids)} of 8 episodes" in browser.texts("[role=status]"))
+    assert browser.texts(".list .id") == ids
+
+
+def test_why_the_reward_is_0(
+    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+) -> None:
+    served(plain_run(tmp_path / "shop", tokenizer))
+    browser.show("#/why?run=shop")
+    browser.until(lambda: browser.all(".cause"))
+    assert "5 of 8 episodes earned nothing" in browser.texts(".why > p")[0]
+    headings = [" ".join(heading.split()) for heading in browser.texts(".cause h2")]
+    assert headings == ["wrong answer 3 episodes, 60%", "no final answer 2 episodes, 40%"]
+    browser.all(".cause a.example")[0].click()
+    browser.until(lambda: browser.texts(".episode h2") == ["step_00001/0/1"])
+
+
+def test_keys_move_between_episodes_and_views(
+    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+) -> None:
+    served(plain_run(tmp_path / "shop", tokenizer))
+    browser.show("#/rollouts?run=shop")
+    browser.until(lambda: browser.all(".list a"))
+    browser.press("j")
+    browser.until(lambda: browser.texts(".episode h2") == ["step_00001/0/0"])
+    browser.press("j")
+    browser.until(lambda: browser.texts(".episode h2") == ["step_00001/0/1"])
+    browser.press("k")
+    browser.until(lambda: browser.texts(".episode h2") == ["step_00001/0/0"])
+    browser.press("2")
+    browser.until(lambda: browser.all(".tokens"))
+    browser.press("/")
+    browser.press("cake")  # typed into the search: no key of the page
+    browser.until(lambda: "words=cake" in browser.driver.current_url)
+
+
+def test_a_run_that_goes_on_is_shown_as_it_goes(
+    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+) -> None:
+    folder = plain_run(tmp_path / "shop", tokenizer)
+    served(folder)
+    browser.until(lambda: "2 of 4" in browser.all(".runs tbody tr")[0].text)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 3, "reward/mean": 0.875}) + "\n")
+    browser.until(lambda: "3 of 4 0.25 → 0.875" in browser.all(".runs tbody tr")[0].text)
+
+
+def test_what_a_policy_says_is_never_markup(
+    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+) -> None:
+    said = episode(
+        tokenizer,
+        MARKUP,
+        asked=MARKUP,
+        result=MARKUP,
+        tool=MARKUP,
+        arguments={MARKUP: MARKUP},
+        reward=0.0,
+        row={"prompt": MARKUP, MARKUP: "1"},
+        metrics={MARKUP: 1.0, f"tools/errors/{MARKUP}": 1.0},
+    )
+    folder = write_run(tmp_path / "<b onclick=x>", tokenizer, [[[said, said]], [[said, said]]])
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 3, MARKUP: 1.0}) + "\n")
+    (folder / "advice.jsonl").write_text(json.dumps({"step": 1, "cause": MARKUP, "text": MARKUP}))
+    served(folder)
+    name = "%3Cb%20onclick%3Dx%3E"
+    seen = 0
+    for address in (
+        "#/runs",
+        f"#/why?run={name}",
+        *(
+            f"#/rollouts?run={name}&e=step_00002/0/0&tab={tab}&words={{}}"
+            for tab in ("conversation", "tokens", "group", "row", "all")
+        ),
+    ):
+        browser.show(address)
+        browser.until(lambda: MARKUP in browser.run("return document.body.textContent"))
+        assert browser.all("img, main script, b") == [], address
+        assert browser.run("return window.attacked") is None, address
+        seen += 1
+    assert seen == 7
+
+
+def test_one_file_shows_the_same_without_a_server(
+    browser: Browser, tmp_path: Path, tokenizer: Any
+) -> None:
+    write_single_file(tmp_path / "a.html", named_runs([plain_run(tmp_path / "shop", tokenizer)]))
+    browser.open((tmp_path / "a.html").as_uri())
+    browser.until(lambda: browser.all("figure"))
+    browser.show("#/rollouts?run=shop&words=cake+is+5&e=step_00002/1/0&tab=tokens")
+    browser.until(lambda: "1 of 8 episodes" in browser.texts("[role=status]"))
+    assert "Cake is 5." in "".join(browser.texts(".tokens span"))
+    browser.show("#/why?run=shop&file=step_00001")
+    browser.until(lambda: "3 of 4 episodes earned nothing" in "".join(browser.texts(".why > p")))
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_page_is_accessible_and_fits(
+    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any, width: int, dark: bool
+) -> None:
+    if not AXE.exists():
+        pytest.skip(f"axe-core is not installed: run npm ci in {AXE.parent.parent.parent}")
+    browser.resize(width, dark=dark)
+    served(plain_run(tmp_path / "shop", tokenizer), plain_run(tmp_path / "other", tokenizer))
+    one = "#/rollouts?run=shop&e=step_00002/1/0&tab="
+    for address in (
+        *("#/runs", "#/rollouts?run=shop", "#/why?run=shop"),
+        *(one + tab for tab in ("conversation", "tokens", "group", "row", "all")),
+    ):
+        browser.show(address)
+        browser.until(lambda: browser.all("h1") and not browser.all("main > .quiet"))
+        browser.until(lambda: "Reading" not in browser.run("return document.body.innerText"))
+        browser.run(AXE.read_text())
+        found = browser.driver.execute_async_script("axe.run().then(arguments[0])")
+        serious = [
+            (each["id"], [node["html"][:200] for node in each["nodes"]])
+            for each in found["violations"]
+            if each["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], address
+        wide = browser.run("return document.documentElement.scrollWidth")
+        assert wide <= width, address

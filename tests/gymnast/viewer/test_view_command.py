@@ -1,0 +1,55 @@
+"""`gymnast view` on the command line."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from http.cookiejar import CookieJar
+from pathlib import Path
+from typing import Any
+
+from command_fixtures import CommandLine
+from viewer_fixtures import plain_run
+
+
+def test_it_serves_runs_until_it_is_interrupted(tmp_path: Path, tokenizer: Any) -> None:
+    folder = plain_run(tmp_path / "shop", tokenizer)
+    command = [sys.executable, "-m", "gymnast", "view", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as viewing:
+        assert viewing.stdout is not None
+        url = viewing.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=\S{43}", url)
+        jar = urllib.request.HTTPCookieProcessor(CookieJar())
+        with urllib.request.build_opener(jar).open(url, timeout=30) as page:
+            assert b'<div id="page">' in page.read()
+        assert viewing.stdout.readline() == "Ctrl-C ends it.\n"
+        assert viewing.stdout.readline().startswith("for another browser: http://127.0.0.1:")
+        viewing.send_signal(signal.SIGINT)
+        assert viewing.wait(30) in (0, 130)
+
+
+def test_it_writes_one_file(gymnast: CommandLine, tmp_path: Path, tokenizer: Any) -> None:
+    folder = plain_run(tmp_path / "shop", tokenizer)
+    ran = gymnast("view", str(folder), "--html", "shop.html")
+    assert ran.code == 0, ran.errors
+    assert re.fullmatch(r"shop\.html: 8 episodes, 0\.\d MB\n", ran.output)
+    assert Path("shop.html").read_text().startswith("<!doctype html>")
+
+
+def test_wrong_inputs_end_in_a_line(gymnast: CommandLine, tmp_path: Path, tokenizer: Any) -> None:
+    folder = str(plain_run(tmp_path / "shop", tokenizer))
+    none = gymnast("view", "none")
+    assert none.code == 2 and none.errors.startswith("error: ")
+    assert "none: there is no such folder; name the folder of a run" in none.errors
+    no_run = gymnast("view", ".")
+    assert no_run.code == 2 and "has neither metrics.jsonl nor rollouts" in no_run.errors
+    small = gymnast("view", folder, "--html", "shop.html", "--limit-mb", "0.01")
+    assert small.code == 2 and "set a higher limit, or name fewer runs" in small.errors
+    nowhere = gymnast("view", folder, "--html", "none/shop.html")
+    assert nowhere.code == 2 and "--html none/shop.html: cannot be written" in nowhere.errors
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ran = gymnast("view", folder, "--port", port)
+    assert ran.code == 2 and f"--port {port}: cannot be listened on" in ran.errors
