@@ -98,16 +98,20 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=125)
     parser.add_argument("--tokens", type=int, default=8000)
     arguments = parser.parse_args()
-    generator = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(1, arguments.files + 1):
-            groups = [
-                [episode(generator, arguments.tokens, group) for _ in range(MEMBERS)]
-                for group in range(arguments.groups)
-            ]
-            write_rollouts(Path(folder) / f"rollouts/step_{number:05d}.parquet", groups)
-            del groups
+        write_run(Path(folder), arguments.files, arguments.groups, arguments.tokens)
         look(Path(folder))
+
+
+def write_run(folder: Path, files: int, groups: int, tokens: int) -> None:
+    """Write so many files of so many groups, whose episodes have so many tokens."""
+    generator = np.random.default_rng(0)
+    for number in range(1, files + 1):
+        made = [
+            [episode(generator, tokens, group) for _ in range(MEMBERS)] for group in range(groups)
+        ]
+        write_rollouts(folder / f"rollouts/step_{number:05d}.parquet", made)
+        del made
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from gymnast.errors import DataError, GymnastError
 from gymnast.trainers.inspecting.filters import Filter
+from gymnast.trainers.inspecting.index import load_all
 from gymnast.trainers.records.json_text import json_line
 from gymnast.viewer.guard import Guard
 from gymnast.viewer.runs import Run
@@ -90,9 +91,7 @@ def _routes(runs: Sequence[Run]) -> list[Route]:
         "overview": lambda request: overview_of(runs),
         "metrics": lambda request: run(request).metrics(),
         "index": lambda request: index_of(run(request).index()),
-        "episode": lambda request: episode_of(
-            run(request).index().entry(request.query_params.get("id", "")).load()
-        ),
+        "episodes": lambda request: _episodes(run(request), request.query_params.getlist("id")),
         "why": lambda request: why_of(run(request).index(), request.query_params.get("file")),
         "search": lambda request: _found(run(request), request.query_params.get("words", "")),
     }
@@ -105,6 +104,15 @@ def _routes(runs: Sequence[Run]) -> list[Route]:
 
 def _file(path: Path) -> Callable[[Request], Response]:
     return lambda request: FileResponse(path)
+
+
+def _episodes(run: Run, ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Some episodes whole, in the order of their ids; a group takes one look at the disk."""
+    index = run.index()
+    loaded = {
+        entry.id: episode_of(saved) for entry, saved in load_all([index.entry(id) for id in ids])
+    }
+    return [loaded[id] for id in ids]
 
 
 def _found(run: Run, words: str) -> list[str]:

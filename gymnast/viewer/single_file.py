@@ -18,7 +18,6 @@ from typing import Any
 from gymnast.errors import ConfigError
 from gymnast.trainers.inspecting.filters import Filter
 from gymnast.trainers.records.json_text import json_line
-from gymnast.trainers.saving.saved_runs import read_file
 from gymnast.viewer.runs import Run
 from gymnast.viewer.server import STATIC
 from gymnast.viewer.wire import episode_of, index_of, overview_of, why_of
@@ -119,11 +118,11 @@ def _groups(run: Run, name: str, taken: Sequence[int]) -> Iterator[tuple[str, li
     """The name of each group's block, the numbers of its episodes that are taken, and the block."""
     file = next(each for each in run.index().files if each.name == name)
     groups = file.column("group")
-    saved = read_file(file.file.path)
-    for group, members in groupby(taken, key=lambda number: groups[number]):
-        numbers = list(members)
-        block = _packed([episode_of(saved[number]) for number in numbers])
-        yield f"group {run.name} {name}/{group}", numbers, block
+    loaded = file.load_some(taken)
+    for group, members in groupby(loaded, key=lambda pair: groups[pair[0]]):
+        numbers, saved = zip(*members, strict=True)
+        block = _packed(list(map(episode_of, saved)))
+        yield f"group {run.name} {name}/{group}", list(numbers), block
 
 
 def _packed(value: Any) -> str:

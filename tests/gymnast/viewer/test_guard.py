@@ -101,6 +101,6 @@ def test_nothing_but_its_own_files_and_runs_is_served(served: Served) -> None:
         assert served.ask(path, cookie=cookie).status == 404, path
     elsewhere = served.ask("/api/metrics?run=..%2F..%2Fetc", cookie=cookie)
     assert elsewhere.status == 400 and elsewhere.text == "run: must be one of shop"
-    unknown = served.ask("/api/episode?run=shop&id=..%2F0%2F0", cookie=cookie)
+    unknown = served.ask("/api/episodes?run=shop&id=..%2F0%2F0", cookie=cookie)
     assert unknown.status == 400 and "has no file '..'" in unknown.text
     assert served.ask("/api/overview", "POST", cookie=cookie).status == 405

@@ -6,7 +6,7 @@ export interface Source {
   overview(): Promise<Overview>;
   metrics(run: string): Promise<Metrics>;
   index(run: string): Promise<Index>;
-  episode(run: string, id: string): Promise<Episode>;
+  episodes(run: string, ids: readonly string[]): Promise<Episode[]>;
   why(run: string, file: string | null): Promise<Diagnosis>;
   /** The ids of the episodes whose text has the words, of those that are named. */
   search(run: string, words: string): Promise<Set<string>>;
@@ -22,8 +22,8 @@ class Served implements Source {
   index(run: string) {
     return asked<Index>("index", { run });
   }
-  episode(run: string, id: string) {
-    return asked<Episode>("episode", { run, id });
+  episodes(run: string, ids: readonly string[]) {
+    return asked<Episode[]>("episodes", [["run", run], ...ids.map((id) => ["id", id])]);
   }
   why(run: string, file: string | null) {
     return asked<Diagnosis>("why", file === null ? { run } : { run, file });
@@ -33,7 +33,7 @@ class Served implements Source {
   }
 }
 
-async function asked<T>(what: string, query: Record<string, string>): Promise<T> {
+async function asked<T>(what: string, query: Record<string, string> | string[][]): Promise<T> {
   let answer: Response;
   try {
     answer = await fetch(`api/${what}?${new URLSearchParams(query)}`);
@@ -55,11 +55,15 @@ class Embedded implements Source {
   index(run: string) {
     return held<Index>(`index ${run}`);
   }
-  async episode(run: string, id: string) {
-    const episodes = await held<Episode[]>(`group ${run} ${id.slice(0, id.lastIndexOf("/"))}`);
-    const found = episodes.find((episode) => episode.id === id);
-    if (found === undefined) throw new Error(`${id} is not in this file`);
-    return found;
+  episodes(run: string, ids: readonly string[]) {
+    return Promise.all(
+      ids.map(async (id) => {
+        const group = await held<Episode[]>(`group ${run} ${id.slice(0, id.lastIndexOf("/"))}`);
+        const found = group.find((episode) => episode.id === id);
+        if (found === undefined) throw new Error(`${id} is not in this file`);
+        return found;
+      }),
+    );
   }
   why(run: string, file: string | null) {
     return held<Diagnosis>(file === null ? `why ${run}` : `why ${run} ${file}`);

@@ -31,11 +31,11 @@ interface Props {
 }
 
 export function EpisodeView({ run, index, at, id, query, change, href, back }: Props) {
-  const loaded = useLoaded(() => source.episode(run, id), `${run} ${id}`);
+  const loaded = useLoaded(() => source.episodes(run, [id]), `${run} ${id}`);
   const tab = (query.tab ?? "") in TABS ? (query.tab as keyof typeof TABS) : "conversation";
   if (loaded.error !== null) return <p class="error">{loaded.error}</p>;
   if (loaded.value === null) return <p class="quiet">Reading {id} …</p>;
-  const episode = loaded.value;
+  const episode = loaded.value[0]!;
   const context = episode.contexts[Number(query.context ?? 0)] ?? episode.contexts[0]!;
   return (
     <article class="episode" aria-label={`Episode ${id}`}>

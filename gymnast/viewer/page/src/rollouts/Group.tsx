@@ -20,7 +20,7 @@ const MOST = 16;
 export function Group({ run, index, at, href }: Props) {
   const ids = membersOf(index, at).map((n) => idOf(index, n));
   const loaded = useLoaded(
-    () => Promise.all(ids.slice(0, MOST).map((id) => source.episode(run, id))),
+    () => source.episodes(run, ids.slice(0, MOST)),
     `${run} ${ids.join()}`,
   );
   if (loaded.error !== null) return <p class="error">{loaded.error}</p>;

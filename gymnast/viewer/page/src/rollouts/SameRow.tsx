@@ -25,7 +25,7 @@ export function SameRow({ run, index, at, other, change }: Props) {
   const elsewhere = places.findLast((n) => index.file[n]! < index.file[at]!);
   const against = other || idOf(index, elsewhere ?? places.find((n) => n !== at) ?? at);
   const loaded = useLoaded(
-    () => Promise.all([source.episode(run, against), source.episode(run, here)]),
+    () => source.episodes(run, [against, here]),
     `${run} ${against} ${here}`,
   );
   if (places.length === 1) return <p class="quiet">This row was played only here.</p>;
