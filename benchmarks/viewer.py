@@ -35,7 +35,7 @@ def look(driver: Any, viewer: Viewer, episodes: int) -> None:
 
     def shown(selector: str, text: str = "") -> None:
         script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"
-        while not any(text in each for each in driver.execute_script(script, selector)):
+        while not any(each.startswith(text) for each in driver.execute_script(script, selector)):
             time.sleep(0.005)
 
     def measured(what: str, show: Callable[[], None], selector: str, text: str = "") -> None:
@@ -55,7 +55,7 @@ def look(driver: Any, viewer: Viewer, episodes: int) -> None:
     def go(address: str) -> Callable[[], None]:
         return lambda: driver.get(base + address)
 
-    one, found = "#/rollouts?e=step_00001/3/1", f"{episodes:,} of {episodes:,} "
+    one, all_shown = "#/rollouts?e=step_00001/3/1", f"{episodes:,} of {episodes:,} "
     measured("the list of all, from nothing", go("#/rollouts"), ".list a")
     paint = "return performance.getEntriesByName('first-contentful-paint')[0].startTime"
     print(f"{'first paint':34} {driver.execute_script(paint) / 1e3:7.2f} s", flush=True)
@@ -63,7 +63,8 @@ def look(driver: Any, viewer: Viewer, episodes: int) -> None:
     measured("its 8,000 tokens", go(one + "&tab=tokens"), ".tokens span")
     measured("its group of 8", go(one + "&tab=group"), ".member")
     measured("a filter that none passes", go("#/rollouts?min=2"), "[role=status]", "0 of ")
-    measured("a text in all messages", go("#/rollouts?words=how+much"), "[role=status]", found)
+    measured("none again: all", go("#/rollouts"), "[role=status]", all_shown)
+    measured("a text that nobody says", go("#/rollouts?words=zebra"), "[role=status]", "0 of ")
     measured("why 0?", go("#/why"), ".cause")
     grown = server.memory_info().rss / 1e6 - before_mb
     print(f"the server grew by {grown:.0f} MB", flush=True)
