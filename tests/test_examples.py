@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from chat_fixtures import Endpoint, says
@@ -99,3 +100,18 @@ def test_the_loop_is_one_page_of_public_names() -> None:
         node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)
     }
     assert not [name for name in attributes if name.startswith("_")]
+
+
+@pytest.mark.parametrize("name", ["best_of_group", "mixture", "turns", "wrappers"])
+def test_a_small_example_runs(name: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    in_a_process("train", f"examples/{name}.yaml", f"output_dir={run}")
+    assert [line for line in lines(run / "metrics.jsonl") if "loss" in line]
+    assert len((ROOT / f"examples/{name}.yaml").read_text().splitlines()) <= 40
+
+
+def test_the_solution_of_the_dice_is_paid_by_turns() -> None:
+    dice = runpy.run_path(str(ROOT / "examples/turns.py"))["Dice"](max_turns=10)
+    solved = asyncio.run(play_solution(dice, {"prompt": "Roll.", "wanted": 7}))
+    assert solved.reward == pytest.approx(1 + sum(solved.turn_rewards[:-1]))
+    assert set(solved.turn_rewards[:-1]) == {0.1}
