@@ -1,12 +1,35 @@
 """`gymnast view`: runs in a browser, live or as one file."""
 
 import webbrowser
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gymnast.commands.output import say, waiting
+from gymnast.commands.saved.selection import (
+    Environment,
+    Error,
+    Evaluations,
+    Group,
+    MaxReward,
+    MinReward,
+    Search,
+    Step,
+    StopReason,
+    Tags,
+    Tool,
+    Where,
+    as_options,
+    steps_of,
+    tags_of,
+)
 from gymnast.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gymnast.trainers.inspecting.filters import Filter
+    from gymnast.viewer.runs import Run
 
 viewing = typer.Typer()
 
@@ -28,37 +51,78 @@ def view(
     browser: Annotated[
         bool, typer.Option("--browser", help="Open the page in this machine's browser.")
     ] = False,
+    step: Step = None,
+    evaluations: Evaluations = False,
+    group: Group = None,
+    min_reward: MinReward = None,
+    max_reward: MaxReward = None,
+    stop_reason: StopReason = None,
+    environment: Environment = None,
+    tool: Tool = None,
+    error: Error = None,
+    tag: Tags = None,
+    where: Where = None,
+    search: Search = None,
 ) -> None:
     """Show what runs did: plots, conversations, tokens, groups, and why rewards are 0.
 
     Serves a page on 127.0.0.1 until Ctrl-C. The address that is printed opens it in one browser;
     when it was used, the next one is printed. A run that goes on is shown as it goes.
+
+    The options from --step on say which episodes a file holds (--html); by default all that fit.
     """
     with waiting("loading"):
+        from gymnast.trainers.inspecting.filters import Filter
         from gymnast.viewer.runs import named_runs
         from gymnast.viewer.server import Viewer
-        from gymnast.viewer.single_file import write_single_file
 
-    shown = named_runs(runs)
-    if html is not None:
-        try:
-            with waiting(f"writing {html}"):
-                held = write_single_file(html, shown, limit_mb=limit_mb)
-        except OSError as error:
-            raise UsageError(
-                f"--html {html}: cannot be written ({error.strerror}); name a file in a folder "
-                "that is there"
-            ) from error
-        left_out = "" if held.episodes == held.of else f" of {held.of:,}"
-        say(f"{html}: {held.episodes:,}{left_out} episodes, {held.size / 1e6:.1f} MB")
-        return
+    with as_options():
+        wanted = Filter(
+            steps=steps_of(step),
+            evaluations=evaluations or None,
+            group=group,
+            min_reward=min_reward,
+            max_reward=max_reward,
+            stop_reason=stop_reason,
+            environment=environment,
+            tool=tool,
+            error=error,
+            tags=tags_of(tag),
+            where=where,
+            search=search,
+        )
+        shown = named_runs(runs)
+        if html is not None:
+            _write(html, shown, wanted, limit_mb)
+            return
+    if wanted != Filter():
+        raise UsageError(
+            "--step and the options after it choose what a file holds; add --html FILE, or leave "
+            "them out and filter in the page"
+        )
     try:
         viewer = Viewer(shown, port, told=lambda url: say(f"for another browser: {url}"))
-    except OSError as error:
+    except OSError as error_of_port:
         raise UsageError(
-            f"--port {port}: cannot be listened on ({error.strerror}); name another one, or none"
-        ) from error
+            f"--port {port}: cannot be listened on ({error_of_port.strerror}); name another one, "
+            "or none"
+        ) from error_of_port
     say(f"{viewer.url}\nCtrl-C ends it.")
     if browser:
         webbrowser.open(viewer.url)
     viewer.serve()
+
+
+def _write(path: str, shown: "Sequence[Run]", wanted: "Filter", limit_mb: float) -> None:
+    from gymnast.viewer.single_file import write_single_file
+
+    try:
+        with waiting(f"writing {path}"):
+            held = write_single_file(path, shown, wanted, limit_mb)
+    except OSError as error:
+        raise UsageError(
+            f"--html {path}: cannot be written ({error.strerror}); name a file in a folder that "
+            "is there"
+        ) from error
+    left_out = "" if held.episodes == held.of else f" of {held.of:,}"
+    say(f"{path}: {held.episodes:,}{left_out} episodes, {held.size / 1e6:.1f} MB")

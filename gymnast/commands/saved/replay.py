@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gymnast.commands.output import no_input, say, waiting
-from gymnast.commands.saved.rollouts import Evaluations, Group, Run, Step, Where, steps_of
+from gymnast.commands.saved.selection import Evaluations, Group, Run, Step, Where, steps_of
 from gymnast.errors import CannotReplay, ConfigError
 
 if TYPE_CHECKING:

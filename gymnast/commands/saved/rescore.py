@@ -6,16 +6,8 @@ from typing import Annotated
 import typer
 
 from gymnast.commands.output import no_input, say, waiting
-from gymnast.commands.saved.rollouts import (
-    Evaluations,
-    Format,
-    Group,
-    Run,
-    Step,
-    Where,
-    check_format,
-    steps_of,
-)
+from gymnast.commands.saved.rollouts import Format, check_format
+from gymnast.commands.saved.selection import Evaluations, Group, Run, Step, Where, steps_of
 from gymnast.errors import ConfigError, DataError
 
 Rewards = Annotated[

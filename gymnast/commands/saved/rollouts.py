@@ -1,12 +1,28 @@
 """`gymnast rollouts`: prints the episodes that a run has saved."""
 
-import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gymnast.commands.completion.words import complete_run
 from gymnast.commands.output import say
+from gymnast.commands.saved.selection import (
+    Environment,
+    Error,
+    Evaluations,
+    Group,
+    MaxReward,
+    MinReward,
+    Run,
+    Search,
+    Step,
+    StopReason,
+    Tags,
+    Tool,
+    Where,
+    as_options,
+    steps_of,
+    tags_of,
+)
 from gymnast.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,40 +31,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json")
 
-Run = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="A run's folder, an evaluation's folder, or one file of rollouts.",
-        autocompletion=complete_run,
-    ),
-]
-Step = Annotated[
-    str | None, typer.Option(metavar="N|N-M", help="Of these steps, or evaluations after them.")
-]
-Evaluations = Annotated[
-    bool, typer.Option("--evaluations", help="Those of evaluations, in place of training's.")
-]
-Group = Annotated[int | None, typer.Option(help="Of this group of its file.")]
-MinReward = Annotated[float | None, typer.Option(help="With at least this reward.")]
-MaxReward = Annotated[float | None, typer.Option(help="With at most this reward.")]
-StopReason = Annotated[str | None, typer.Option(help="That ended so: answered, max_tokens, ...")]
-Environment = Annotated[
-    str | None, typer.Option(help="That this environment of a mixture or evaluation played.")
-]
-Tool = Annotated[str | None, typer.Option(help="In which this tool was called.")]
-Error = Annotated[
-    str | None,
-    typer.Option(metavar="KIND", help="In which a call failed so: malformed, unknown_tool, ..."),
-]
-Tags = Annotated[
-    list[str] | None,
-    typer.Option("--tag", metavar="KEY=VALUE", help="Whose row has this value in this column."),
-]
-Where = Annotated[
-    str | None, typer.Option(metavar="EXPR", help="Of whose row this jmespath holds: 'a > `50`'.")
-]
-Search = Annotated[str | None, typer.Option(metavar="TEXT", help="In whose messages this text is.")]
 Limit = Annotated[int, typer.Option(min=0, help="How many are printed at most.")]
 Format = Annotated[str, typer.Option("--format", metavar="text|json", help="How they are printed.")]
 Tokens = Annotated[bool, typer.Option("--tokens", help="Show tokens, with who wrote them.")]
@@ -81,12 +63,12 @@ def print_rollouts(
 ) -> None:
     """Print the episodes that a run has saved, with the names that other commands take."""
     check_format(form)
-    steps, tags = steps_of(step), _tags(tag or [])
+    steps, tags = steps_of(step), tags_of(tag)
     from gymnast.trainers.inspecting.filters import Filter
     from gymnast.trainers.inspecting.index import Index
 
     index = Index(run)
-    try:
+    with as_options():
         wanted = Filter(
             steps=steps,
             evaluations=evaluations or not index.has_steps,
@@ -102,8 +84,6 @@ def print_rollouts(
             search=search,
         )
         found = list(index.find(wanted))
-    except ConfigError as problem:  # which names a filter, as its option is called
-        raise ConfigError(f"--{problem}") from None
     if why and found:
         _say_why(index, found, max_reward, form)
         return
@@ -120,27 +100,6 @@ def check_format(form: str) -> None:
     """
     if form not in FORMATS:
         raise ConfigError(f"--format: must be {' or '.join(FORMATS)}, got {form!r}")
-
-
-def steps_of(given: str | None) -> range | None:
-    """The steps that --step names.
-
-    Raises:
-        ConfigError: It names none.
-    """
-    match = None if given is None else re.fullmatch(r"(\d+)(?:-(\d+))?", given)
-    if given is None:
-        return None
-    if match is None or int(match[2] or match[1]) < int(match[1]):
-        raise ConfigError(f"--step: must be a step or a range of them, as 7 or 3-7, got {given!r}")
-    return range(int(match[1]), int(match[2] or match[1]) + 1)
-
-
-def _tags(given: list[str]) -> dict[str, str]:
-    for one in given:
-        if "=" not in one:
-            raise ConfigError(f"--tag: must be KEY=VALUE, a column of the rows, got {one!r}")
-    return {key: value for key, _, value in (one.partition("=") for one in given)}
 
 
 def _say_why(index: "Index", found: "list[Entry]", bar: float | None, form: str) -> None:

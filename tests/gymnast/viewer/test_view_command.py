@@ -38,6 +38,29 @@ def test_it_writes_one_file(gymnast: CommandLine, tmp_path: Path, tokenizer: Any
     assert Path("shop.html").read_text().startswith("<!doctype html>")
 
 
+def test_a_file_holds_the_episodes_that_are_chosen(
+    gymnast: CommandLine, tmp_path: Path, tokenizer: Any
+) -> None:
+    folder = str(plain_run(tmp_path / "shop", tokenizer))
+    ran = gymnast("view", folder, "--html", "some.html", "--step", "2", "--min-reward", "0.5")
+    assert ran.code == 0, ran.errors
+    assert re.fullmatch(r"some\.html: 2 episodes, 0\.\d MB\n", ran.output)
+
+
+def test_episodes_are_not_chosen_for_a_page_that_is_served(
+    gymnast: CommandLine, tmp_path: Path, tokenizer: Any
+) -> None:
+    folder = str(plain_run(tmp_path / "shop", tokenizer))
+    served = gymnast("view", folder, "--step", "2")
+    assert served.code == 2 and "add --html FILE" in served.errors
+    unread = gymnast("view", folder, "--html", "some.html", "--where", "a >")
+    assert unread.code == 2 and unread.errors.startswith("error: --where: must be a jmespath")
+    unfit = gymnast("view", folder, "--html", "some.html", "--where", "abs(prompt) > `1`")
+    assert unfit.code == 2 and "--where: 'abs(prompt) > `1`' cannot be applied" in unfit.errors
+    untagged = gymnast("view", folder, "--html", "some.html", "--tag", "a")
+    assert untagged.code == 2 and "--tag: must be KEY=VALUE" in untagged.errors
+
+
 def test_wrong_inputs_end_in_a_line(gymnast: CommandLine, tmp_path: Path, tokenizer: Any) -> None:
     folder = str(plain_run(tmp_path / "shop", tokenizer))
     none = gymnast("view", "none")

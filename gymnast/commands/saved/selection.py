@@ -1,0 +1,84 @@
+"""Which saved episodes a command takes: its options, and the filter that they make."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from gymnast.commands.completion.words import complete_run
+from gymnast.errors import ConfigError
+
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run's folder, an evaluation's folder, or one file of rollouts.",
+        autocompletion=complete_run,
+    ),
+]
+Step = Annotated[
+    str | None, typer.Option(metavar="N|N-M", help="Of these steps, or evaluations after them.")
+]
+Evaluations = Annotated[
+    bool, typer.Option("--evaluations", help="Those of evaluations, in place of training's.")
+]
+Group = Annotated[int | None, typer.Option(help="Of this group of its file.")]
+MinReward = Annotated[float | None, typer.Option(help="With at least this reward.")]
+MaxReward = Annotated[float | None, typer.Option(help="With at most this reward.")]
+StopReason = Annotated[str | None, typer.Option(help="That ended so: answered, max_tokens, ...")]
+Environment = Annotated[
+    str | None, typer.Option(help="That this environment of a mixture or evaluation played.")
+]
+Tool = Annotated[str | None, typer.Option(help="In which this tool was called.")]
+Error = Annotated[
+    str | None,
+    typer.Option(metavar="KIND", help="In which a call failed so: malformed, unknown_tool, ..."),
+]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="KEY=VALUE", help="Whose row has this value in this column."),
+]
+Where = Annotated[
+    str | None, typer.Option(metavar="EXPR", help="Of whose row this jmespath holds: 'a > `50`'.")
+]
+Search = Annotated[str | None, typer.Option(metavar="TEXT", help="In whose messages this text is.")]
+
+
+def steps_of(given: str | None) -> range | None:
+    """The steps that --step names.
+
+    Raises:
+        ConfigError: It names none.
+    """
+    match = None if given is None else re.fullmatch(r"(\d+)(?:-(\d+))?", given)
+    if given is None:
+        return None
+    if match is None or int(match[2] or match[1]) < int(match[1]):
+        raise ConfigError(f"--step: must be a step or a range of them, as 7 or 3-7, got {given!r}")
+    return range(int(match[1]), int(match[2] or match[1]) + 1)
+
+
+def tags_of(given: list[str] | None) -> dict[str, str]:
+    """The columns that --tag names, with their values.
+
+    Raises:
+        ConfigError: One has no value.
+    """
+    given = given or []
+    for one in given:
+        if "=" not in one:
+            raise ConfigError(f"--tag: must be KEY=VALUE, a column of the rows, got {one!r}")
+    return {key: value for key, _, value in (one.partition("=") for one in given)}
+
+
+@contextmanager
+def as_options() -> Iterator[None]:
+    """Name the filter that a `ConfigError` is about as its option is called."""
+    try:
+        yield
+    except ConfigError as problem:
+        if str(problem).startswith("where: "):
+            raise ConfigError(f"--{problem}") from None
+        raise
