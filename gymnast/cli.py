@@ -60,8 +60,8 @@ from gymnast.commands.sandboxes import sandboxes
 from gymnast.commands.saved.replay import replay
 from gymnast.commands.saved.rescore import rescore
 from gymnast.commands.saved.rollouts import rollouts
+from gymnast.commands.saved.view import viewing
 from gymnast.commands.schema import schema
-from gymnast.commands.view import viewing
 from gymnast.errors import GymnastError, UsageError, UserCodeError
 from gymnast.sandboxes.lifetime.signals import close_boxes_on_sigterm
 

@@ -187,7 +187,7 @@ ROOMS = {
     ),
     "commands.saved": (
         "commands commands.completion trainers.inspecting trainers.records trainers.replaying "
-        "trainers.rescoring"
+        "trainers.rescoring viewer"
     ),
     "commands.completion": "gymnasium_ids",
     "viewer": "trainers.inspecting trainers.records trainers.saving",
@@ -197,7 +197,7 @@ ROOMS = {
         "trainers trainers.base trainers.config "
         "trainers.conversations trainers.data trainers.demonstrations trainers.distributed "
         "trainers.evaluating trainers.exporting "
-        "trainers.reporting trainers.saving trainers.schema viewer"
+        "trainers.reporting trainers.saving trainers.schema"
     ),
 }  # fmt: skip
 

@@ -1,1 +1,1 @@
-"""The commands that look at the episodes that a run has saved."""
+"""The commands that look at what a run has saved."""
