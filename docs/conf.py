@@ -1,0 +1,55 @@
+"""How the pages of this folder become a site.
+
+    sphinx-build -W --keep-going -b html docs build/docs
+
+The pages are plain Markdown that reads as well on GitHub. What Sphinx needs beyond that is here:
+pages made of files outside this folder (`links.py`), and formulas as MathML, which browsers draw
+without a script (`formulas.py`).
+"""
+
+import sys
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import formulas
+import gymnast
+import links
+
+project = "Gymnast"
+author = "The authors of Gymnast"
+copyright = "the authors of Gymnast, Apache-2.0"
+version = release = gymnast.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+source_suffix = {".md": "markdown"}
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 4
+myst_dmath_allow_space = False  # `$5 and $6` are prices
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_class_signature = "mixed"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 80
+add_module_names = False
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+
+html_theme = "furo"
+html_title = f"Gymnast {release}"
+html_copy_source = False
+html_show_sphinx = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+copybutton_exclude = ".linenos, .gp, .go"
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the parts of this folder."""
+    links.setup(app)
+    formulas.setup(app)
