@@ -1,0 +1,53 @@
+"""docs/first_run.md can be followed from an empty folder, and says what is printed and written."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from command_fixtures import CommandLine
+from pages import ROOT, SHORT, blocks, files
+
+PAGE = ROOT / "docs/first_run.md"
+TEXT = PAGE.read_text()
+
+
+def commands() -> list[list[str]]:
+    """Those of the page's fast blocks, before comments."""
+    lines = [
+        line for each in blocks(PAGE) if each.kind == "fast" for line in each.text.splitlines()
+    ]
+    return [line.partition(" #")[0].split() for line in lines]
+
+
+def table(heading: str) -> list[str]:
+    """The names in the first column of a table."""
+    _, _, rest = TEXT.partition(f"\n| {heading} | ")
+    rows = rest.partition("\n\n")[0].splitlines()[2:]
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+
+
+def test_it_can_be_followed_from_an_empty_folder(
+    gymnast: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty/examples").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "empty")
+    for name, text in files(PAGE).items():
+        Path(name).write_text(text)
+    said = ""
+    for program, *words in commands():
+        if program == "gymnast":
+            short = SHORT.split() if words[0] == "train" else []
+            step_1 = [word if word != "3" else "1" for word in words]  # the last of a short run
+            ended = gymnast(*step_1, *short)
+            assert ended.code == 0, (words, ended.errors)
+            said += ended.errors + ended.output
+
+    said = " ".join(said.split())
+    for name in table("printed"):
+        assert re.search(re.sub(r"\d+", r"\\d+", re.escape(name)), said), name
+    for name in table("in `runs/first`"):
+        assert Path("runs/first", name).exists() or name == "advice.jsonl", name
+    assert {each.name for each in Path("runs/first").iterdir()} - {"run.lock"} <= {
+        name.rstrip("/") for name in table("in `runs/first`")
+    }
