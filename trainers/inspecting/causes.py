@@ -251,7 +251,8 @@ def _last_call(episode: Trajectory) -> tuple[int, int] | None:
 def form_of(call: FailedCall) -> str:
     """What is equal in mistakes of one form, for people.
 
-    Of wrong arguments, the tool and the faults of its arguments without the values that were given.
+    Of wrong arguments, the tool and the faults of its arguments without the values that were given;
+    of malformed calls, the fault without how a call is written.
     """
     fault = _FAULT.search(call.answer)
     if call.kind == "bad_arguments" and fault is not None:
@@ -259,7 +260,8 @@ def form_of(call: FailedCall) -> str:
         return f"{call.name}: {faults}"
     if call.kind == "unknown_tool":
         return call.name
-    return " ".join(call.form.removeprefix("Error: ").split())
+    form = call.form.partition("; write ")[0] if call.kind == "malformed" else call.form
+    return " ".join(form.removeprefix("Error: ").split())
 
 
 def _last_words(episode: Trajectory) -> str:

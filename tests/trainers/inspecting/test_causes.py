@@ -87,6 +87,7 @@ def test_mistakes_of_one_form_count_together_with_an_example(tmp_path: Path) -> 
     [mistake] = malformed.mistakes
     assert (mistake.count, mistake.example) == (3, "step_00001/2/0")
     assert mistake.answer == UNREAD.format(7)
+    assert mistake.form == "the call could not be read: Expecting … delimiter: line … column …"
     [fault] = arguments.mistakes
     assert fault.form == 'add: argument "a": input should be a valid integer'
     assert (fault.count, fault.written) == (2, 'add(a="x")')

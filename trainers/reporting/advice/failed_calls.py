@@ -91,10 +91,10 @@ def _failure(
     name, written = str(call["function"].get("name")), shown_call(call)
     if error := call.get("error"):
         written = str(message.get("raw") or written).strip()
-        return ("malformed", _VARYING.sub("", error), name, written, error)
+        return ("malformed", _VARYING.sub("…", error), name, written, error)
     if name not in offered:
         return ("unknown_tool", name, name, written, answer)
-    form = _VARYING.sub("", answer)
+    form = _VARYING.sub("…", answer)
     if answer.startswith(f"Error: {name}("):  # a tool's own errors have no signature
         return ("bad_arguments", form, name, written, answer)
     if answer.startswith(tuple(start.format(name=name) for start in _GIVEN_UP)):
