@@ -15,7 +15,7 @@ Ignored = Literal["case", "space", "punctuation"]
 
 # A digit that is not part of a word or of another number; possessive, so that it takes linear time.
 _NUMBER = re.compile(
-    r"(?<![\w.])[-+\u2212]?(?:\d{1,3}+(?:,\d{3})++(?!\d)|\d++|(?=\.\d))(?:\.\d++)?(?:[eE][-+]?\d++)?(?!\w)"
+    r"(?<![\w.])[-+\u2212]?(?:\d{1,3}+(?:,\d{3})+(?!\d|,\d{3})|\d++|(?=\.\d))(?:\.\d++)?(?:[eE][-+]?\d++)?(?!\w)"
 )
 # Rounded away from zero: a distance that is too large by a little stays too large. What is no
 # number compares as unequal.

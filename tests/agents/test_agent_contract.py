@@ -299,7 +299,9 @@ def test_every_agent_of_the_repository_is_in_the_table() -> None:
 
 
 def _continues_contexts(node: ast.ClassDef) -> bool:
-    """Whether a class has the method of an agent."""
+    """Whether a class that has a public name has the method of an agent."""
+    if node.name.startswith("_"):
+        return False
     methods = [each for each in node.body if isinstance(each, ast.AsyncFunctionDef)]
     return any(
         each.name == "generate" and [arg.arg for arg in each.args.args][1:2] == ["context_ids"]

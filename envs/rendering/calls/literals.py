@@ -36,8 +36,11 @@ _SPACE = re.compile(r"\s*+")
 _WORD = re.compile(r"[^\s,:=()\[\]{}'\"]++")
 _BARE = re.compile(r"[^,()\[\]{}]*+")
 _BARE_KEY = re.compile(r"[^,:()\[\]{}'\"]++")
+# No possessive groups: in some releases of Python 3.11 they can miss what is there.
 _STRINGS = {
-    quote: re.compile(rf"{quote}((?:[^\\{quote[0]}]++|\\.|{inside})*+){quote}", re.DOTALL)
+    quote: re.compile(
+        rf"{quote}([^\\{quote[0]}]*+(?:(?:\\.|{inside})[^\\{quote[0]}]*+)*){quote}", re.DOTALL
+    )
     for quote, inside in (
         ('"""', '"(?!"")'),
         ("'''", "'(?!'')"),

@@ -209,7 +209,7 @@ def _named(names: Sequence[str]) -> re.Pattern[str]:
 @lru_cache(maxsize=256)
 def _beside(words: frozenset[str]) -> re.Pattern[str]:
     """What may stand before a tool's name or an object: anything but other words."""
-    return re.compile(rf"(?:[\W\d_]++|(?:{_any(words)})(?![^\W\d_]))*+", re.IGNORECASE)
+    return re.compile(rf"(?:[\W\d_]++|(?:{_any(words)})(?![^\W\d_]))*", re.IGNORECASE)
 
 
 @lru_cache(maxsize=256)

@@ -31,7 +31,7 @@ _LIKE_A_TAG = re.compile(
     re.MULTILINE,
 )
 # Tags right before a near miss belong to it.
-_BEFORE = re.compile(r"(?:(?:<[^<>\s]{1,61}+>?|\[[A-Z_]{1,60}+\]|```\w*+)\s*+)++\Z")
+_BEFORE = re.compile(r"(?:(?:<[^<>\s]{1,61}+>?|\[[A-Z_]{1,60}+\]|```\w*+)\s*+)+\Z")
 _SIGN = re.compile(r"[<\[{&]|```|\(\s*+\w++\s*+=")  # without one of these, nothing is a near miss
 _LETTERS = re.compile(r"[^\W\d_]+")
 _LONG_ENOUGH = 6  # letters of a tag, one of which may be wrong
