@@ -41,7 +41,7 @@ LISTS = ("rewards", "environment.mixture", "environment.wrappers", "evaluation.e
 FREE = ("environment", "model.chat_template_kwargs", "model.lora.extra", "trainer.optimizer")
 _CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-_KEY = re.compile(r"[a-z_]+(?:\.[a-z_]+)*")
+_KEY = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
