@@ -1,6 +1,7 @@
 """The command line: train, evaluate, and look at environments.
 
     gymnast train RUN.yaml trainer.steps=20      train as a YAML says, with overrides
+    gymnast train RUN.yaml --dry-run             try it: a prompt, some episodes, what is odd
     gymnast train RUN.yaml --resume              continue from the newest checkpoint
     gymnast eval runs/arithmetic                 evaluate a trained model on its evaluation rows
     gymnast eval MODEL --environment ENV         evaluate a model by its name
@@ -62,7 +63,8 @@ from gymnast.commands.saved.rescore import rescore
 from gymnast.commands.saved.rollouts import rollouts
 from gymnast.commands.saved.view import viewing
 from gymnast.commands.schema import schema
-from gymnast.errors import GymnastError, UsageError, UserCodeError
+from gymnast.commands.training.dry_run import print_dry_run, refuse_beside_dry_run
+from gymnast.errors import ConfigError, GymnastError, UsageError, UserCodeError
 from gymnast.sandboxes.lifetime.signals import close_boxes_on_sigterm
 
 if TYPE_CHECKING:
@@ -122,6 +124,17 @@ def train(
         bool,
         typer.Option("--resume", help="Continue from the newest checkpoint of the run's folder."),
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Load everything, show a prompt, play some episodes and say what is odd; "
+            "nothing is written.",
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --dry-run: print what it finds as JSON.")
+    ] = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
@@ -130,8 +143,15 @@ def train(
     -v also prints some episodes of each step and all metrics of each evaluation.
     -q prints only warnings and the run's folder.
     """
-    _begin([run, *(overrides or [])], ["--resume", *_OUTPUT], verbose=verbose, quiet=quiet)
+    options = ["--resume", "--dry-run", "--json", *_OUTPUT]
+    _begin([run, *(overrides or [])], options, verbose=verbose, quiet=quiet or as_json)
     close_boxes_on_sigterm()
+    if dry_run:
+        refuse_beside_dry_run(resume=resume)
+        print_dry_run(run, overrides or [], verbose=verbose, quiet=quiet, as_json=as_json)
+        return
+    if as_json:
+        raise ConfigError("--json: prints what --dry-run finds; add that, or leave it out")
     with waiting(f"loading {run}"):
         from gymnast.trainers.build import build_trainer
         from gymnast.trainers.config.files import load_config

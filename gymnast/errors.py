@@ -98,7 +98,13 @@ class CannotReplay(UsageError):
 
 
 class PromptTooLong(UsageError):
-    """A row's prompt leaves no room to act. The row is skipped and counted, never cut."""
+    """A row's prompt leaves no room to act. The row is skipped and counted, never cut.
+
+    Attributes:
+        tokens: How many the prompt has; None where nobody says.
+    """
+
+    tokens: int | None = None
 
 
 class UserCodeError(GymnastError, RuntimeError):

@@ -168,6 +168,10 @@ ROOMS = {
     ),
     "trainers.provenance": "trainers.base trainers.config trainers.data trainers.saving",
     "trainers.exporting": "trainers.base trainers.config trainers.provenance trainers.saving",
+    "trainers.dry_runs": (
+        "envs trainers.base trainers.data trainers.inspecting trainers.records "
+        "trainers.reporting trainers.reporting.advice"
+    ),
     "trainers.schema": (
         "agents envs sandboxes.backends trainers.algorithms trainers.base trainers.config "
         "trainers.learner.optimizers trainers.reporting trainers.rollouts"
@@ -180,8 +184,8 @@ ROOMS = {
         "agents agents.loading envs trainers.ahead trainers.algorithms trainers.base "
         "trainers.cluster "
         "trainers.config "
-        "trainers.data trainers.demonstrations trainers.distributed trainers.evaluating "
-        "trainers.evaluation trainers.learner "
+        "trainers.data trainers.demonstrations trainers.distributed trainers.dry_runs "
+        "trainers.evaluating trainers.evaluation trainers.learner "
         "trainers.learner.memory trainers.learner.optimizers trainers.provenance "
         "trainers.reporting trainers.reporting.advice trainers.rollouts trainers.saving"
     ),
@@ -189,6 +193,7 @@ ROOMS = {
         "commands commands.completion trainers.inspecting trainers.records trainers.replaying "
         "trainers.rescoring viewer"
     ),
+    "commands.training": "commands trainers trainers.config trainers.dry_runs trainers.records",
     "commands.completion": "gymnasium_ids",
     "viewer": "trainers.inspecting trainers.records trainers.saving",
     "commands": (

@@ -209,21 +209,21 @@ class Trainer:
         limit_threads(settings.rollouts.max_threads)
         make_env = environment_factory(environment, tokenizer, self.agent.context_length)
         self._workers = find_workers(settings.workers)
-        self._rollouts = SharedRollouts(
+        self.shared = SharedRollouts(
             *(self.accelerator, self.agent, make_env, self._stopping, self._workers)
         )
-        self._played = settings.of_steps(
+        self.of_steps = settings.of_steps(
             self.sampling, rewards, hints=learned.uses_hints, has_spread=self.learner.has_spread
         )
         self._evaluation = make_evaluation(
-            *(self._rollouts, settings.evaluation, eval_environments or {}, tokenizer),
+            *(self.shared, settings.evaluation, eval_environments or {}, tokenizer),
             played=settings.of_evaluations(self.eval_sampling, rewards),
         )
         self._evaluation.check(self.eval_rows)
         others = self._evaluation.others.values()
-        source = as_row_source(rows, seed=self.seed)
-        self._playing = make_playing(self, settings, self._played, self._rollouts, source)
-        self._unusual = settings.unusual(source, model)
+        self.rows = source = as_row_source(rows, seed=self.seed)
+        self._playing = make_playing(self, settings, self.of_steps, self.shared, source)
+        self.unusual = settings.unusual(source, model)
         self.warmup = make_warmup(warmup, self, make_env, source, self._stopping, others)
 
         # What is kept
@@ -268,7 +268,7 @@ class Trainer:
                 checkpoint, where there is an `output_dir`.
         """
         check_dtypes(self.model)
-        for sentence in self._unusual if self.accelerator.is_main_process else ():
+        for sentence in self.unusual if self.accelerator.is_main_process else ():
             logger.warning(sentence)
         with ExitStack() as stack:
             if isinstance(self.observer, RunConsole):
@@ -287,7 +287,7 @@ class Trainer:
                 write_python_config(self.folder.path, self._given | {"eval_rows": self.eval_rows})
                 self._kept.expect(self._expected(longest))
             self.learner.gather()
-            self._rollouts.hand_over(self.model, self.version)
+            self.shared.hand_over(self.model, self.version)
             room, budget = self.learner.memory.room, kv_beside_model(self.agent)
             if (warning := kv_warning(choice, room, budget)) and self.accelerator.is_main_process:
                 logger.warning(warning)
@@ -316,7 +316,7 @@ class Trainer:
         if not len(rows):
             raise ConfigError("evaluate: no rows; pass some, or give the trainer eval_rows")
         if not self.loop.has_begun:
-            self._rollouts.hand_over(self.model, self.version)
+            self.shared.hand_over(self.model, self.version)
             self.loop.note_start()
         # Whether there is an evaluation changes nothing of what training draws, nor the reverse.
         seeded = seeded_separately(self.seed, "evaluation", self.accelerator.process_index)
@@ -345,7 +345,7 @@ class Trainer:
         )
         of_rows = self._playing.learned(played)
         self.step += 1
-        metrics = learned.metrics | rollouts.metrics | of_rows | self._rollouts.agent_metrics()
+        metrics = learned.metrics | rollouts.metrics | of_rows | self.shared.agent_metrics()
         self.advisor.see(self.step, metrics, rollouts)
         self.loop.state.mark()
         ended = time.perf_counter()
@@ -360,7 +360,7 @@ class Trainer:
             self.step, rollouts, by_token(learned.groups, played.learned_from, rollouts)
         )
         self.tell("on_step", self.step, metrics, rollouts)
-        self._rollouts.hand_over(self.model, self.version)
+        self.shared.hand_over(self.model, self.version)
         self._playing.renewed(self.step, self.version)
 
     def warmup_step(self) -> None:
@@ -369,7 +369,7 @@ class Trainer:
         self.loop.state.mark()
         self._record(metrics)
         self.tell("on_warmup_step", self.warmup.done, metrics)
-        self._rollouts.hand_over(self.model, self.version)
+        self.shared.hand_over(self.model, self.version)
 
     @property
     def version(self) -> int:

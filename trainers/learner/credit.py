@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gymnast.errors import ConfigError
-from gymnast.trainers.algorithms.advantages import Estimator, RewardBatch
+from gymnast.trainers.algorithms.advantages import Estimator, RewardBatch, by_turn
 from gymnast.trainers.algorithms.registry import mark_of, name_of
 from gymnast.trainers.learner.policy.in_time import turn_lengths
 from gymnast.trainers.learner.policy.micro_batches import CreditedTrajectory
@@ -70,6 +70,12 @@ def has_spread(
     """
     given = estimator(reward_batch([group], weights))
     return any(bool((torch.as_tensor(values) != 0).any()) for values in given)
+
+
+@by_turn
+def all_alike(batch: RewardBatch) -> list[torch.Tensor]:
+    """An estimator that gives every turn the advantage 1, whatever its reward."""
+    return [torch.ones(len(rewards)) for rewards in batch.turn_rewards]
 
 
 def advantage_metrics(groups: Sequence[Sequence[CreditedTrajectory]]) -> dict[str, float]:

@@ -31,12 +31,19 @@ from gymnast.trainers.learner.assembly import (
     optimized,
     refreshed_bytes,
 )
-from gymnast.trainers.learner.credit import Groups, has_spread
+from gymnast.trainers.learner.credit import (
+    Groups,
+    advantage_metrics,
+    all_alike,
+    has_spread,
+    with_advantages,
+)
 from gymnast.trainers.learner.memory.available import Available, available
 from gymnast.trainers.learner.memory.choice import Choice, StepMemory, room_for
 from gymnast.trainers.learner.memory.estimate import fixed_memory
 from gymnast.trainers.learner.memory.heap import free_exactly, give_back_freed_memory
 from gymnast.trainers.learner.model_checks import leaves_out
+from gymnast.trainers.learner.optimizers.dropping import Dropping
 from gymnast.trainers.learner.optimizers.schedules import named_schedule
 from gymnast.trainers.learner.outcomes import Outcomes
 from gymnast.trainers.learner.policy.policy import Policy
@@ -260,6 +267,39 @@ class Learner:
             )
         self.gather()
         return replace(learned, metrics=learned.metrics | self.outcomes.metrics(groups, played))
+
+    def try_update(self, groups: Groups) -> dict[str, float]:
+        """Compute an update from a step's trajectories and drop its gradients: nothing changes.
+
+        Every episode gets an advantage, so that all are computed, as in a step in which all differ.
+
+        Args:
+            groups: Of this process, which is the only one.
+
+        Returns:
+            The metrics of an update; those of advantages are of the ones that were given.
+
+        Raises:
+            NotEnoughMemory: An episode is too long for the memory there is.
+        """
+        algorithm = replace(self._settings.algorithm, estimator=all_alike)
+        settings = replace(self._settings, algorithm=algorithm)
+        with self._learning_from([t for group in groups for t in group], "update", 0):
+            learned = update(
+                *(self.policy, Dropping(self.optimizer), groups, settings, self._accelerator),
+                *(self._reference, self._teaching),
+            )
+        return learned.metrics
+
+    def outcome_metrics(self, groups: Groups) -> dict[str, float]:
+        """What an update would say of advantages and of groups, without making one.
+
+        Args:
+            groups: Of all processes.
+        """
+        estimator, weights = self._settings.algorithm.estimator, self._settings.reward_weights
+        credited = with_advantages(groups, estimator, weights)
+        return advantage_metrics(credited) | Outcomes().metrics(groups)
 
     def has_spread(self, group: Sequence[Trajectory]) -> bool:
         """Whether the estimator learns anything from a group; see `credit.has_spread`."""

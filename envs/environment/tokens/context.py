@@ -179,10 +179,12 @@ class TokenContext:
         self.ids = _compact(self.renderer.prompt(messages, self.tools or None))
         self.budget = TokenBudget(len(self.ids), max_tokens, context_length)
         if self.budget.reached(len(self.ids)):
-            raise PromptTooLong(
+            error = PromptTooLong(
                 f"the prompt has {len(self.ids)} tokens, which leaves none to act within "
                 f"context_length={context_length}. Shorten it, or raise context_length."
             )
+            error.tokens = len(self.ids)
+            raise error
 
     @property
     def tokens_left(self) -> int:

@@ -59,6 +59,7 @@ class Advisor:
         evaluation: Its evaluations' settings.
 
     Attributes:
+        facts: What it knows of the run besides its steps.
         standing: What holds after the last step.
     """
 
@@ -70,7 +71,7 @@ class Advisor:
         evaluation: EvaluationSettings,
     ) -> None:
         unsolved = cache(partial(without_solve, make_env))
-        self._facts = Facts(
+        self.facts = Facts(
             unsolved, learning.max_grad_norm, sampling.max_new_tokens, evaluation.pass_reward
         )
         self._history = History()
@@ -88,8 +89,8 @@ class Advisor:
             metrics: The step's.
             groups: Its episodes.
         """
-        self._history.add(see(step, metrics, groups, self._facts.max_new_tokens))
-        self.standing = advise(self._history, self._facts)
+        self._history.add(see(step, metrics, groups, self.facts.max_new_tokens))
+        self.standing = advise(self._history, self.facts)
         self._new = [
             advice
             for advice in self.standing
@@ -121,4 +122,4 @@ class Advisor:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self._history, self._held = History.from_dict(state["history"]), dict(state["held"])
-        self.standing = advise(self._history, self._facts)
+        self.standing = advise(self._history, self.facts)

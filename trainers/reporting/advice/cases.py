@@ -78,7 +78,7 @@ def no_calls(history: History, facts: Facts) -> tuple[str, str] | None:
     episodes = f"only {percent(share)} of the episodes" if share else "no episode"
     offered = f"though {clipped(', '.join(steps[-1].tools))} can be called"
     return "no calls", (
-        f"{episodes} of the last {len(steps)} steps called a tool, {offered}: {_show(steps, facts)}"
+        f"{episodes} of {history.span} called a tool, {offered}: {_show(steps, facts)}"
     )
 
 
@@ -114,8 +114,8 @@ def cut_off(history: History, facts: Facts) -> tuple[str, str] | None:
         return None
     value = f" ({facts.max_new_tokens})" if limit == "sampling.max_new_tokens" else ""
     return "cut off", (
-        f"{limit}{value} cut {percent(cut[limit] / episodes)} of the episodes of the last "
-        f"{len(steps)} steps: raise it, or have the prompt ask for less"
+        f"{limit}{value} cut {percent(cut[limit] / episodes)} of the episodes of "
+        f"{history.span}: raise it, or have the prompt ask for less"
     )
 
 
@@ -128,7 +128,7 @@ def no_spread(history: History, facts: Facts) -> tuple[str, str] | None:
     alike = mean("advantage/groups_alike", steps)
     if not (alike == 1.0 and mean("advantage/episodes", steps) == 0.0):
         return None
-    why = f"in the last {len(steps)} steps all episodes of each row had the same reward"
+    why = f"in {history.span} all episodes of each row had the same reward"
     lowest = mean("advantage/groups_alike/lowest", steps)
     highest = mean("advantage/groups_alike/highest", steps)
     reward = mean("reward/mean", steps)
@@ -167,7 +167,7 @@ def _failing(
     answer = commonest.answer.removeprefix("Error: ")
     told = f', which was answered "{clipped(answer)}"' if answer else ""
     return cause, (
-        f"{percent(count / calls)} of the calls of the last {len(steps)} steps {what}, most often "
+        f"{percent(count / calls)} of the calls of {history.span} {what}, most often "
         f"like {clipped(commonest.written)}{told}: {_show(steps, facts)}"
     )
 

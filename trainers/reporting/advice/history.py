@@ -40,6 +40,11 @@ class History:
         return self.recent[-LATEST:] if len(self.recent) >= LATEST else []
 
     @property
+    def span(self) -> str:
+        """What the latest steps are called."""
+        return f"the last {len(self.latest)} steps"
+
+    @property
     def few(self) -> list[SeenStep]:
         """The last `A_FEW` steps; none while there are fewer after the beginning."""
         last = self.recent[-A_FEW:]
@@ -56,6 +61,21 @@ class History:
     def from_dict(kept: dict[str, Any]) -> "History":
         """What `to_dict` returned, as it was."""
         return History(*([SeenStep.from_dict(s) for s in kept[n]] for n in ("beginning", "recent")))
+
+
+@dataclass
+class DryRun(History):
+    """What a dry run played: its one step says all that there is to say."""
+
+    @property
+    def latest(self) -> list[SeenStep]:
+        """The step, once it is there."""
+        return self.recent[-1:]
+
+    @property
+    def span(self) -> str:
+        """What the latest steps are called."""
+        return "this dry run"
 
 
 def values(name: str, steps: Sequence[SeenStep]) -> list[float]:

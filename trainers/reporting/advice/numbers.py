@@ -80,7 +80,7 @@ def _mismatch(history: History) -> list[tuple[str, str]]:
         (
             "engine mismatch",
             f"what samples and what is trained have become different policies: engine/kl is "
-            f"{now:.2g} a token in the last {len(history.latest)} steps{how}: set "
+            f"{now:.2g} a token in {history.span}{how}: set "
             "model.float32_head: true, algorithm.importance_cap: 2.0 or model.dtype: float32; for "
             "mixtures of experts trainer.replay_routing: true",
         )

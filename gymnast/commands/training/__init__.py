@@ -1,0 +1,1 @@
+"""What `gymnast train` does besides training."""
