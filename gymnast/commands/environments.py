@@ -44,7 +44,11 @@ def check(
     ] = None,
     rows: Annotated[
         str | None,
-        typer.Option(help="Rows for its episodes: a .jsonl, .json, .csv or .parquet file."),
+        typer.Option(
+            "--data",  # as the other commands call it
+            "--rows",
+            help="Rows for its episodes: a .jsonl, .json, .csv or .parquet file.",
+        ),
     ] = None,
     model: Annotated[
         str, typer.Option(help="Whose tokenizer and chat template to use; tiny: is Gymnast's own.")
@@ -53,9 +57,8 @@ def check(
     """Check an environment: show its prompt, call its tools, play its solve and do nothing."""
     from gymnast.trainers.config.yaml_reader import with_overrides
 
-    refuse_options(
-        [environment, *(settings or [])], ["--rows", "--model"], lambda name: name.strip("-")
-    )
+    options = ["--data", "--rows", "--model"]
+    refuse_options([environment, *(settings or [])], options, lambda name: name.strip("-"))
     given: dict[str, Any] = with_overrides({}, settings or [])
     for name in {"environment", "renderer"} & set(given):
         raise UsageError(
@@ -74,7 +77,7 @@ def check(
     if made.rows is None and not has_rows(type(made)):
         raise UsageError(
             f"{environment}: makes no rows of its own (it has no sample_row), and an episode "
-            "begins from one; name some with --rows rows.jsonl"
+            "begins from one; name some with --data rows.jsonl"
         )
     try:
         if rows is not None:

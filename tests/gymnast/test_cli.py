@@ -172,7 +172,7 @@ def test_an_environment_is_checked_and_shown(gymnast: CommandLine) -> None:
     ):
         assert line in checked.output.splitlines()
     Path("asked.jsonl").write_text('{"prompt": "Buy a pear.", "price": 1.0}\n')
-    checked = gymnast("check", "shop.py:Shop", "max_turns=2", "--rows", "asked.jsonl")
+    checked = gymnast("check", "shop.py:Shop", "max_turns=2", "--data", "asked.jsonl")
     assert checked.code == 0 and '  buy(what="text") -> one text\n' in checked.output
     assert checked.output.endswith("ok: shop.py:Shop\n")
 
@@ -285,7 +285,7 @@ def test_a_module_with_a_syntax_error_shows_its_line_alone(gymnast: CommandLine)
 def test_an_environment_without_rows_is_told_where_they_go(gymnast: CommandLine) -> None:
     ended = gymnast("check", "shop.py:Shop")
     assert (ended.code, ended.errors.count("\n")) == (2, 1)
-    assert ended.errors.endswith("name some with --rows rows.jsonl\n")
+    assert ended.errors.endswith("name some with --data rows.jsonl\n")
 
 
 @pytest.mark.parametrize("place", ["load_model", "Trainer"])

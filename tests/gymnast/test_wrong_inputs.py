@@ -246,7 +246,7 @@ COMMANDS = {
     "checking an environment without rows": (
         "check shop.py:Shop",
         "shop.py:Shop: makes no rows of its own (it has no sample_row), and an episode begins from "
-        "one; name some with --rows rows.jsonl",
+        "one; name some with --data rows.jsonl",
     ),
 }
 YAMLS = {
@@ -546,7 +546,7 @@ ENVIRONMENTS = {
         "there is no file {here}/shp.py. Did you mean {here}/shop.py?",
     ),
     "a bad row far down in the rows of a check": (
-        "check shop.py:Shop --rows sell.jsonl",
+        "check shop.py:Shop --data sell.jsonl",
         "sell.jsonl, line 30: the row's 'tools' names 'sell'",
     ),
     "a file without its class": (

@@ -1,0 +1,42 @@
+# examples/tutorial/step3.py
+from gymnast.envs import Environment, call, tool
+
+PLACES = ["beach", "cave", "mill", "tower"]
+
+
+class Hunt(Environment):
+    """Dig up a treasure on an island."""
+
+    def setup(self, row):
+        self.here, self.found = row["places"][0], False
+
+    @tool
+    def go(self, place: str) -> str:
+        """Go to a place of the island.
+
+        Args:
+            place: Its name, such as "beach".
+        """
+        self.here = place
+        return f"You are at the {place}."
+
+    @tool
+    def dig(self) -> str:
+        """Dig where you are."""
+        self.found |= self.here == self.row["treasure"]
+        return "A treasure!" if self.found else "Only sand."
+
+    def sample_row(self, rng):
+        question = f"You are at the beach. Dig up the treasure of the island: {', '.join(PLACES)}."
+        return {"prompt": question, "places": PLACES, "treasure": str(rng.choice(PLACES))}
+
+    def reward(self, episode):
+        return float(self.found)
+
+    def solve(self, row):
+        for place in row["places"]:
+            yield call("go", place=place)
+            yield call("dig")
+            if self.found:
+                yield "I have it."
+                return
