@@ -4,7 +4,7 @@
 
 The pages are plain Markdown that reads as well on GitHub. What Sphinx needs beyond that is here:
 pages made of files outside this folder (`links.py`), and formulas as MathML, which browsers draw
-without a script (`formulas.py`).
+without a script (`formulas.py`). `generate.py` writes what in `reference/` is made of the code.
 """
 
 import sys
@@ -27,6 +27,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 source_suffix = {".md": "markdown"}
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
+smartquotes = False  # `--option` stays what it is
 myst_dmath_allow_space = False  # `$5 and $6` are prices
 
 autodoc_member_order = "bysource"

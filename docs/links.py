@@ -1,7 +1,8 @@
 """Pages of the site that are files outside this folder, and the links from and to them.
 
 A page `project/NAME.md` includes such a file. The links of all pages are relative to the files that
-they stand in, as GitHub wants them: here they are made to lead to the page instead of the file.
+they stand in, as GitHub wants them: here they are made to lead to the page instead of the file. A
+link whose text is the file's name shows the title of what it leads to.
 """
 
 import os
@@ -21,6 +22,7 @@ PAGES = {
     ROOT / "README.md": DOCS / "index.md",
 }
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)(?P<file>[^)#\s]+)(?=[)#])")
+_FILE_NAME = re.compile(r"\[[\w/]+\.md\](?=\([^)]*\.md\b)")  # as a link's text
 _FENCED = re.compile(r"(^(?:```|~~~).*?^(?:```|~~~)$)", re.MULTILINE | re.DOTALL)
 
 
@@ -38,7 +40,9 @@ def relinked(text: str, origin: Path, page: Path) -> str:
         return os.path.relpath(PAGES.get(target, target), page.parent)
 
     parts = _FENCED.split(text)  # code, which may look like a link, is every second one
-    return "".join(p if i % 2 else _LINK.sub(moved, p) for i, p in enumerate(parts))
+    links = (_FILE_NAME.sub("[]", part) for part in parts[::2])
+    parts[::2] = [_LINK.sub(moved, part) for part in links]
+    return "".join(parts)
 
 
 def _of_page(app: Sphinx, name: str, content: list[str]) -> None:

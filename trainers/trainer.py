@@ -76,7 +76,7 @@ class Trainer:
         trainer.save("trained")
 
     The keywords that are numbers, switches or paths are settings. They are declared in the classes
-    of `trainers/settings.py`; `help(Trainer)` and docs/configuration.md say what they mean.
+    of `trainers/settings.py`; `help(Trainer)` and docs/reference/keys.md say what they mean.
 
     Args:
         model: A causal language model of Transformers, or of peft around one. What requires

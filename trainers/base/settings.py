@@ -3,14 +3,14 @@
 `LearnerSettings` (`trainers/learner/settings.py`) is such a class. It declares a setting's name,
 type, range and default in one line, and what it means in the docstring below that line. `Trainer`
 collects its keywords into these classes, the sections of a run's YAML inherit from them
-(`trainers/config/sections.py`), and the docstring of `Trainer` and the tables of
-docs/configuration.md are made of them. They are pydantic models, frozen like dataclasses, because
-then a section needs nothing but to inherit.
+(`trainers/config/sections.py`), and the docstring of `Trainer` and docs/reference/keys.md
+are made of them. They are pydantic models, frozen like dataclasses, because then a section needs
+nothing but to inherit.
 
 To add a setting, declare it in the class of its room and add the keyword to `Trainer`, under the
 same name after the class's `prefix`: `every_steps` of `EvaluationSettings` is `eval_every_steps`.
 tests/trainers/test_settings.py compares the two, and
-`python tests/trainers/config/test_configuration_page.py` writes the page.
+`python docs/generate.py` writes the page, with the example in docs/key_examples.txt.
 """
 
 import os

@@ -57,7 +57,7 @@ def run_schema() -> Schema:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **made,
         "title": "A run of Gymnast",
-        "description": "What `gymnast train` reads; docs/configuration.md has every key.",
+        "description": "What `gymnast train` reads; docs/reference/keys.md has every key.",
     }
 
 
