@@ -84,3 +84,18 @@ def test_options_that_do_not_go_together_are_refused(
     ended = gymnast(*DRY)
     assert ended.code == 2
     assert ended.errors.startswith("error: --dry-run: needs one process, and was launched in 2;")
+
+
+def test_a_terminal_has_the_prompt_in_colours_unless_it_is_to_have_none(
+    gymnast: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Standard output gets it, though what is awaited is shown on standard error."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    ended = gymnast(*DRY)
+    assert ended.output.startswith("the prompt of row 0 ")
+    assert "\x1b[1;30;48;5;222m<|im_start|>\x1b[0m\x1b[30;48;5;194msystem" in ended.output
+    assert "an episode: reward " in ended.output and "odd: no stop: " in ended.output
+    assert "an episode: reward " not in ended.errors
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "<|im_start|>|system|\\n\n" in gymnast(*DRY).output
