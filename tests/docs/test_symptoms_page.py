@@ -10,7 +10,7 @@ from page_names import codes, unknown
 from pages import ROOT
 
 PAGE = (ROOT / "docs/symptoms.md").read_text()
-LEARNING = (ROOT / "docs/learning.md").read_text()
+LEARNING = (ROOT / "docs/learning.md").read_text().partition("\n## ")[0]
 ADVICE = ROOT / "trainers/reporting/advice"
 BOLD = {*re.findall(r"\*\*([^*]+)\*\*", PAGE)} - {"bold"}
 OTHERS = {
