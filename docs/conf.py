@@ -27,6 +27,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 source_suffix = {".md": "markdown"}
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
+highlight_language = "none"  # of blocks that name no language: what is printed
 smartquotes = False  # `--option` stays what it is
 myst_dmath_allow_space = False  # `$5 and $6` are prices
 

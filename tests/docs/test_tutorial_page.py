@@ -40,8 +40,7 @@ def test_every_step_is_shown_whole_or_as_its_difference() -> None:
     shown = {*files(PAGE), *(new for _, new in differences)}
     named = {f"examples/tutorial/{each.name}" for each in STEPS.iterdir() if each.is_file()}
     assert named - shown == {"examples/tutorial/hunts.jsonl"}
-    (line,) = re.findall(r"```json\n(.*?\n)```", TEXT, re.DOTALL)
-    assert (STEPS / "hunts.jsonl").read_text().startswith(line)
+    assert f"```json\n{(STEPS / 'hunts.jsonl').read_text()}```" in TEXT
 
 
 @pytest.mark.parametrize("step", STEP_FILES, ids=lambda path: path.stem)
@@ -80,6 +79,6 @@ def test_the_other_commands_work(
             ended = gymnast(*command)
             assert ended.code == 0, (command, ended.errors)
             said.append(ended.output)
-    assert any("Is the treasure " in each for each in said)
+    assert any(" or the " in each for each in said)
     assert any('-> shell(command="grep -rh digit hall")' in each for each in said)
     assert Path("dungeon.html").exists()
