@@ -24,7 +24,8 @@ def test_it_shows_a_prompt_an_episode_and_costs_and_writes_nothing(gymnast: Comm
     ended = gymnast(*DRY)
     assert (ended.code, ended.errors) == (0, "")
     lines = ended.output.splitlines()
-    assert lines[0].startswith("the prompt of row 0 (Arithmetic): ")
+    assert lines[0].startswith("the prompt of row 0 (Arithmetic): 316 tokens, 384 left ")
+    assert lines[0].endswith(" for the episode (context_length 700)")
     assert "<|im_start|>|system|\\n" in lines  # tokens are parted where there are no colours
     assert "tools: add, multiply; as the chat template writes them:" in lines
     starts = [line.partition(":")[0] for line in lines]

@@ -352,6 +352,19 @@ def test_a_mixture_shows_the_environment_of_its_first_row() -> None:
     assert len(report.episodes) == 16
 
 
+def test_an_environment_of_a_mixture_that_pays_nothing_is_named() -> None:
+    paying = SHOP.replace("Shop", "Paying").replace('float(episode.answer == "3")', "1.0")
+    Path("paying.py").write_text(paying)
+    mixture = (
+        "environment={mixture: [{id: 'shop.py:Shop', name: shop, data: rows.jsonl}, "
+        "{id: 'paying.py:Paying', name: paying, data: rows.jsonl}], context_length: 700}"
+    )
+    report = tried(mixture, "data=null", "evaluation=null", says=["4"])
+    rewards = [episode.reward for episode in report.episodes]
+    found = oddities(report)["no reward"]
+    assert found.startswith(f"none of {rewards.count(0.0)} rollouts of shop had a reward (no calls")
+
+
 def test_a_prompt_is_told_apart_by_colours_or_by_bars() -> None:
     report = tried(says=["3"])
     prompt = report.prompts.first

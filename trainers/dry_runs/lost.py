@@ -61,6 +61,8 @@ def difference(text: str, other: str) -> str:
     # What both have before and behind it may as well belong to it, so that whole lines do.
     while start and text[start - 1] != "\n" and text[start - 1] == text[end - 1]:
         start, end = start - 1, end - 1
+    if start and text[start - 1] != "\n" and text[start] == "\n":  # behind a line of both
+        start += 1
     first = text.rfind("\n", 0, start) + 1
     last = end - 1 if text[end - 1] == "\n" else text.find("\n", end)
     return text[first : len(text) if last < 0 else last]

@@ -14,10 +14,12 @@ from gymnast.trainers.reporting.advice.cases import Facts, advise
 from gymnast.trainers.reporting.advice.history import DryRun
 from gymnast.trainers.reporting.advice.seen import see
 from gymnast.trainers.reporting.advice.words import clipped
+from gymnast.trainers.rollouts.metrics import by_environment
 from gymnast.types import Trajectory
 
 CUT_OFF = "cut off"  # the advice that says less where no turn at all has ended
 _SHOWN = 3  # places and parts that are named
+_ENOUGH = 4  # rollouts of one environment, of which none has a reward
 
 
 @dataclass(frozen=True)
@@ -115,22 +117,35 @@ def of_episodes(batch: Batch, facts: Facts) -> list[Oddity]:
     no_stop = _no_stop(batch, facts.max_new_tokens)
     if no_stop is not None:
         advice = [each for each in advice if each.cause != CUT_OFF]
-    no_reward = _no_reward(batch.episodes)
-    return [each for each in (no_reward, no_stop, *advice) if each is not None]
+    stops = [] if no_stop is None else [no_stop]
+    return [*_no_reward(batch.episodes), *stops, *advice]
 
 
-def _no_reward(episodes: Sequence[Trajectory]) -> Oddity | None:
+def _no_reward(episodes: Sequence[Trajectory]) -> Iterator[Oddity]:
+    """No reward at all, or none in an environment of a mixture."""
+    if _is_unpaid(episodes):
+        yield _unpaid(episodes, "rollouts")
+        return
+    for name, own in by_environment(episodes).items():
+        if len(own) >= _ENOUGH and _is_unpaid(own):
+            yield _unpaid(own, f"rollouts of {name}")
+
+
+def _is_unpaid(episodes: Sequence[Trajectory]) -> bool:
     rewards = {episode.reward for episode in episodes}
-    if len(rewards) > 1 or max(rewards) > 0:
-        return None
+    return len(rewards) == 1 and max(rewards) <= 0
+
+
+def _unpaid(episodes: Sequence[Trajectory], what: str) -> Oddity:
     causes = Counter(cause_of(episode).cause for episode in episodes).most_common()
     why = ", ".join(f"{cause} {count}" for cause, count in causes)
-    reward = "had a reward" if rewards == {0.0} else f"had another reward than {max(rewards):g}"
+    reward = episodes[0].reward
+    had = f"had another reward than {reward:g}" if reward else "had a reward"
     return Oddity(
         "no reward",
-        f"none of {len(episodes)} rollouts {reward} ({why}): see whether a solution is paid "
-        "(`gymnast check ENV` plays the environment's `solve`), and have the policy come nearer to "
-        "one, by easier rows, a better prompt, worked turns or a warm-up",
+        f"none of {len(episodes)} {what} {had} ({why}): see whether a solution is paid "
+        "(`gymnast check ENV` plays the environment's `solve`), and have the policy come nearer "
+        "to one, by easier rows, a better prompt, worked turns or a warm-up",
     )
 
 

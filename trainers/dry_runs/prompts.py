@@ -43,6 +43,7 @@ class Prompt:
         environment: The name of the environment's class.
         tokens: All of them.
         left: How many tokens may follow.
+        limits: The environment's, in tokens, by the names of its settings.
         messages: What it is made of.
         tools: The names of the tools that are offered.
         tools_text: What the chat template makes of their schemas; "" without tools.
@@ -54,6 +55,7 @@ class Prompt:
     environment: str
     tokens: Sequence[PromptToken]
     left: int
+    limits: Mapping[str, int]
     messages: Sequence[Message]
     tools: Sequence[str]
     tools_text: str
@@ -146,7 +148,10 @@ def read_prompt(
     """
     played = env.unwrapped
     assert isinstance(played, Environment), "a run's environments are no others"
-    name = played.playing if isinstance(played, Mixture) else type(played).__name__
+    name, own = type(played).__name__, played
+    if isinstance(played, Mixture):
+        name, own = played.playing, played.members[played.playing]
+    limits = {each: getattr(own, each) for each in ("context_length", "max_tokens")}
     renderer = played.renderer
     assert renderer is not None, "a run's environments have one"
     messages, tools = played.messages_of(0), played.tools_of(0)
@@ -162,6 +167,7 @@ def read_prompt(
         name,
         list(_tokens(renderer.tokenizer, ids)),
         int(info["tokens_left"]),
+        {each: limit for each, limit in limits.items() if limit is not None},
         [*messages],
         [str(tool.get("function", tool).get("name")) for tool in tools],
         tools_text,

@@ -74,6 +74,7 @@ def _prompt_record(prompt: Prompt) -> dict[str, Any]:
         "environment": prompt.environment,
         "length": len(prompt.tokens),
         "left": prompt.left,
+        "limits": dict(prompt.limits),
         "tokens": [asdict(token) for token in prompt.tokens],
         "messages": list(prompt.messages),
         "tools": list(prompt.tools),

@@ -23,9 +23,10 @@ FIRST, LAST = 500, 300  # tokens of a long prompt that are shown
 
 def prompt_head(prompt: Prompt) -> str:
     """What is said above a prompt: whose it is, its length, and what it leaves."""
+    limits = ", ".join(f"{name} {limit:,}" for name, limit in prompt.limits.items())
     return (
         f"the prompt of row {prompt.row} ({prompt.environment}): {len(prompt.tokens):,} tokens, "
-        f"{prompt.left:,} left for the episode"
+        f"{prompt.left:,} left for the episode ({limits or 'no limit'})"
     )
 
 
@@ -143,6 +144,6 @@ def cost_lines(costs: Costs) -> Iterator[str]:
     if costs.step_s is not None and costs.run_s is not None:
         how = "the longer of the two, as they go on together" if costs.ahead else "both"
         yield (
-            f"time: a step about {costs.step_s:.1f} s ({how}), {costs.steps} steps about "
+            f"time: a step about {costs.step_s:.1f} s ({how}), all {costs.steps} about "
             f"{duration(costs.run_s)}, without evaluations and checkpoints"
         )

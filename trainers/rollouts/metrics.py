@@ -139,15 +139,21 @@ def of_mixture(metrics: Mapping[str, float]) -> bool:
     return any(name.startswith(COUNTED) for name in metrics)
 
 
-def _by_environment(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """The rewards of each environment of a mixture, and how much it was played."""
-    by_name: dict[str, list[Trajectory]] = {}
+def by_environment(trajectories: Sequence[Trajectory]) -> dict[str, list[Trajectory]]:
+    """The episodes of each environment of a mixture, by its name; {} where there is none."""
+    found: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         for name in trajectory.metrics:
             if name.startswith(COUNTED):
-                by_name.setdefault(name, []).append(trajectory)
+                own = name.removeprefix(COUNTED).removesuffix(f"/{EPISODES}")
+                found.setdefault(own, []).append(trajectory)
+    return found
+
+
+def _by_environment(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The rewards of each environment of a mixture, and how much it was played."""
     metrics: dict[str, float] = {}
-    for name, own in sorted(by_name.items()):
+    for name, own in sorted(by_environment(trajectories).items()):
         rewards = [trajectory.reward for trajectory in own]
         numbers = {
             "episodes/finished": len(own),
@@ -156,8 +162,7 @@ def _by_environment(trajectories: Sequence[Trajectory]) -> dict[str, float]:
             "reward/std": pstdev(rewards),
             "tokens/sampled": sum(t.action_tokens for t in own),
         }
-        area = name.removesuffix(EPISODES)
-        metrics |= {area + each: value for each, value in numbers.items()}
+        metrics |= {f"{COUNTED}{name}/{each}": value for each, value in numbers.items()}
     return metrics
 
 

@@ -7,6 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import template_corpus
+from gymnast.envs import Renderer
+from gymnast.errors import TemplateError
 from gymnast.trainers.dry_runs.lost import difference, lost_of_messages, lost_of_tools
 
 texts = st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc"]), max_size=30)
@@ -117,3 +120,24 @@ def test_what_both_texts_have_around_it_is_no_part_of_it() -> None:
     text = "<s>system\nTools:\nprice\n</s>\n" + without
     assert difference(text, without) == "<s>system\nTools:\nprice\n</s>"
     assert difference(without, without) == ""
+    told = "<s>system\nBe brief.\n\nTools:\nprice</s>\n" + without
+    assert difference(told, "<s>system\nBe brief.</s>\n" + without) == "\nTools:\nprice</s>"
+
+
+@pytest.mark.network
+def test_no_template_of_a_real_model_is_said_to_lose_a_tool(
+    templates: dict[str, template_corpus.Template],
+) -> None:
+    tools = [PRICE, {"type": "function", "function": {"name": "leave", "description": "Go."}}]
+    asked, looked_at = [{"role": "user", "content": "What's a pear & <plum>?"}], 0
+    for template in templates.values():
+        try:
+            renderer = Renderer(template_corpus.tokenizer_for(template))
+            text = renderer.decode(renderer.prompt(asked, tools))
+            written = difference(text, renderer.decode(renderer.prompt(asked)))
+        except TemplateError:  # it cannot be used, or wants tools
+            continue
+        assert lost_of_tools(written, tools) == [], template.name
+        assert lost_of_messages(text, asked) == [], template.name
+        looked_at += 1
+    assert looked_at > 100
