@@ -1,13 +1,16 @@
 """What the page gets is what the run's files hold."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gymnast import viewer
 from gymnast.errors import DataError
 from gymnast.trainers import load_rollouts
+from gymnast.trainers.inspecting.causes import CAUSES
 from gymnast.viewer.runs import named_runs
 from gymnast.viewer.wire import episode_of, index_of, overview_of
 from viewer_fixtures import plain_run
@@ -95,3 +98,10 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
         named_runs([tmp_path / "none"])
     with pytest.raises(DataError, match=r"has neither metrics\.jsonl nor rollouts"):
         named_runs([tmp_path])
+
+
+def test_the_page_says_what_every_cause_of_no_reward_means() -> None:
+    page = Path(viewer.__file__).parent / "page/src/why/WhyZero.tsx"
+    meanings = page.read_text().partition("MEANINGS")[2].partition("};")[0]
+    named = re.findall(r'^  "?([a-z ]+)"?:', meanings, re.MULTILINE)
+    assert sorted(named) == sorted(CAUSES)
