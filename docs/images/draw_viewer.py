@@ -1,6 +1,6 @@
 """Draws viewer.png beside this file: the tokens of one episode of a run in `gymnast view`.
 
-    python docs/images/viewer.py runs/coding step_00001/0/0
+    python docs/images/draw_viewer.py runs/coding step_00001/0/0
 
 Needs chromium, chromium-driver and the extra `browser`.
 """
