@@ -36,7 +36,7 @@ def test_the_examples_run_one_after_the_other(
 
 
 def test_the_commands_print_what_the_page_says(page_folder: Path, gymnast: CommandLine) -> None:
-    [block] = blocks(PAGE)
+    block = blocks(PAGE)[0]
     commands = [line.split() for line in block.text.splitlines()]
     ran = [gymnast(*command[1:]) for command in commands]
     assert [(each.code, each.errors) for each in ran] == [(0, "")] * 3
