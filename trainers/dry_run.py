@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -32,7 +32,6 @@ from gymnast.trainers.dry_runs.report import Report
 from gymnast.trainers.learner.memory.choice import Choice, kv_warning, memory_line
 from gymnast.trainers.reporting.console import missing
 from gymnast.trainers.reporting.trackers import make_trackers
-from gymnast.trainers.rollouts.many_episodes import Rollouts
 from gymnast.trainers.rollouts.schedule import Group
 from gymnast.trainers.rollouts.settings import RolloutSettings
 from gymnast.trainers.saving.run_folder import holds_results
@@ -103,46 +102,70 @@ def _tried(
     places = [place for place in range(prompts.rows) if place not in prompts.too_long]
     members = min(trainer.group_size, EPISODES)
     rows = [trainer.rows.row(place) for place in places[: math.ceil(EPISODES / members)]]
-
-    started = time.perf_counter()
-    alone = _play(trainer, rows[:1], replace(settings, group_size=1), oddities)
-    first_s = time.perf_counter() - started
-    first = alone.trajectories[0] if alone.trajectories else None
-    if observer is not None and first is not None:
-        observer.on_episode(first)
-
-    started = time.perf_counter()
+    first = _play(trainer, rows[:1], replace(settings, group_size=1), oddities)
+    if observer is not None and first.episodes:
+        observer.on_episode(first.episodes[0])
     played = _play(trainer, rows, replace(settings, group_size=members), oddities)
-    played_s = time.perf_counter() - started
-    groups = [group for group in played if group]
-    learned, learned_s = _learn(trainer, groups, oddities) if choice is not None else ({}, 0.0)
-    metrics = played.metrics | learned | trainer.learner.outcome_metrics(groups)
-    stop_ids = prompts.first.stop_ids if prompts.first is not None else {}
+    learned = _learn(trainer, played.groups, oddities) if choice is not None else _Learned()
+    metrics = played.metrics | learned.metrics | trainer.learner.outcome_metrics(played.groups)
+    batch = Batch(played.groups, metrics, prompts.first.stop_ids if prompts.first else {})
     return Report(
         agent=type(trainer.agent).__name__,
         prompts=prompts,
-        first=first,
-        groups=groups,
+        first=first.episodes[0] if first.episodes else None,
+        groups=played.groups,
         metrics=metrics,
         warmup_steps=trainer.warmup.steps,
-        costs=Costs(
-            episodes=len(played.trajectories),
-            played_s=played_s,
-            first_s=first_s,
-            tokens=sum(episode.action_tokens for episode in played.trajectories),
-            learned=int(learned.get("episodes/with_gradient", 0)),
-            learned_s=learned_s,
-            step_episodes=trainer.rows_per_step * trainer.group_size,
-            steps=trainer.steps,
-            ahead=config.trainer.max_staleness > 0,
-            memory="" if choice is None else _memory_line(trainer, choice),
-            memory_bytes=None if choice is None else choice.estimate.total,
-        ),
+        costs=_costs(trainer, choice, first, played, learned, config),
         oddities=[
             *oddities,
             *of_prompts(prompts, trainer.sampling.max_new_tokens),
-            *of_episodes(Batch(groups, metrics, stop_ids), trainer.advisor.facts),
+            *of_episodes(batch, trainer.advisor.facts),
         ],
+    )
+
+
+@dataclass(frozen=True)
+class _Played:
+    """Episodes that were played together, without groups of none."""
+
+    groups: Sequence[Group]
+    metrics: dict[str, float]
+    seconds: float
+
+    @property
+    def episodes(self) -> list[Trajectory]:
+        return [episode for group in self.groups for episode in group]
+
+
+@dataclass(frozen=True)
+class _Learned:
+    """An update that was computed; without metrics, none was."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def _costs(
+    trainer: Trainer,
+    choice: Choice | None,
+    first: _Played,
+    played: _Played,
+    learned: _Learned,
+    config: RunConfig,
+) -> Costs:
+    return Costs(
+        episodes=len(played.episodes),
+        played_s=played.seconds,
+        first_s=first.seconds,
+        tokens=sum(episode.action_tokens for episode in played.episodes),
+        learned=int(learned.metrics.get("episodes/with_gradient", 0)),
+        learned_s=learned.seconds,
+        step_episodes=trainer.rows_per_step * trainer.group_size,
+        steps=trainer.steps,
+        ahead=config.trainer.max_staleness > 0,
+        memory="" if choice is None else _memory_line(trainer, choice),
+        memory_bytes=None if choice is None else choice.estimate.total,
     )
 
 
@@ -185,25 +208,25 @@ def _memory_line(trainer: Trainer, choice: Choice) -> str:
 
 def _play(
     trainer: Trainer, rows: Sequence[Row], settings: RolloutSettings, oddities: list[Oddity]
-) -> Rollouts:
+) -> _Played:
     """Play some rows; none where no episode could be finished."""
+    started = time.perf_counter()
     try:
         played = trainer.shared.collect(rows, settings, "the dry run")
     except TooManyFailures as error:
         oddities.append(Oddity("left out", str(error)))
-        return Rollouts([], {})
+        return _Played([], {}, time.perf_counter() - started)
     if left_out := missing(played.metrics).strip():
         text = f"{left_out}: the warnings above say why; mend it, or training goes without them"
         oddities.append(Oddity("left out", text))
-    return played
+    seconds = time.perf_counter() - started
+    return _Played([group for group in played if group], played.metrics, seconds)
 
 
-def _learn(
-    trainer: Trainer, groups: Sequence[Group], oddities: list[Oddity]
-) -> tuple[dict[str, float], float]:
-    """Compute an update, after one of the first group alone: the metrics, and its seconds."""
+def _learn(trainer: Trainer, groups: Sequence[Group], oddities: list[Oddity]) -> _Learned:
+    """Compute an update, after one of the first group alone, which takes longer."""
     if not groups:
-        return {}, 0.0
+        return _Learned()
     try:
         trainer.learner.try_update(groups[:1])
         started = time.perf_counter()
@@ -211,12 +234,12 @@ def _learn(
         seconds = time.perf_counter() - started
     except NotEnoughMemory as error:
         oddities.append(Oddity("memory", str(error)))
-        return {}, 0.0
+        return _Learned()
     if metrics["updates/skipped"]:
         oddities.append(Oddity("not finite", _NOT_FINITE))
     if not metrics["episodes/with_gradient"]:
         oddities.append(Oddity("masked", _MASKED))
-    return metrics, seconds
+    return _Learned(metrics, seconds)
 
 
 _NOT_FINITE = (
