@@ -3,8 +3,9 @@
     sphinx-build -W --keep-going -b html docs build/docs
 
 The pages are plain Markdown that reads as well on GitHub. What Sphinx needs beyond that is here:
-pages made of files outside this folder (`links.py`), and formulas as MathML, which browsers draw
-without a script (`formulas.py`). `generate.py` writes what in `reference/` is made of the code.
+pages made of files outside this folder (`links.py`), docstrings (`docstrings.py`), and formulas as
+MathML, which browsers draw without a script (`formulas.py`). `generate.py` writes what in
+`reference/` is made of the code.
 """
 
 import sys
@@ -14,6 +15,7 @@ from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import docstrings
 import formulas
 import gymnast
 import links
@@ -26,6 +28,7 @@ version = release = gymnast.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 source_suffix = {".md": "markdown"}
 myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_fence_as_directive = ["math"]  # as GitHub has them
 myst_heading_anchors = 4
 highlight_language = "none"  # of blocks that name no language: what is printed
 smartquotes = False  # `--option` stays what it is
@@ -36,7 +39,7 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"
 python_use_unqualified_type_names = True
-python_maximum_signature_line_length = 80
+python_maximum_signature_line_length = 110
 add_module_names = False
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
@@ -54,4 +57,5 @@ copybutton_exclude = ".linenos, .gp, .go"
 def setup(app: Sphinx) -> None:
     """Connect the parts of this folder."""
     links.setup(app)
+    docstrings.setup(app)
     formulas.setup(app)

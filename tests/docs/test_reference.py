@@ -3,7 +3,9 @@
 import json
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -95,3 +97,15 @@ def test_the_page_of_commands_has_every_command(gymnast: CommandLine) -> None:
     listed = re.findall(r"^│ (\w+)", gymnast("--help").output.partition("Commands")[2], re.M)
     assert len(listed) > 10
     assert [name for name in listed if f"## `gymnast {name}`" not in page] == []
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["envs", "envs.rubrics", "agents", "trainers", "sandboxes"],
+)
+def test_the_pages_of_the_api_have_every_public_name(package: str) -> None:
+    pages = "\n".join(page.read_text() for page in (ROOT / "docs/reference/api").glob("*.md"))
+    module = import_module(f"gymnast.{package}")
+    public = [name for name in module.__all__ if not isinstance(getattr(module, name), ModuleType)]
+    names = {f"gymnast.{package}.{name}" for name in public}
+    assert names - {*re.findall(r"^\.\. auto\w+:: ([\w.]+)$", pages, re.MULTILINE)} == set()
