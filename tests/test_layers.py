@@ -154,8 +154,10 @@ ROOMS = {
     "trainers.rescoring": (
         "trainers.base trainers.inspecting trainers.rollouts trainers.saving"
     ),
+    "trainers.reporting.live": "",
     "trainers.reporting": (
-        "envs.boxes trainers.base trainers.distributed trainers.evaluation"
+        "envs.boxes trainers.base trainers.distributed trainers.evaluation "
+        "trainers.reporting.live"
     ),
     "trainers.reporting.advice": (
         "envs trainers.base trainers.evaluation trainers.learner trainers.reporting"

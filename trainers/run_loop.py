@@ -132,6 +132,8 @@ class RunLoop:
         summary: dict[str, Any] = {"train/seconds": 0.0, "train/cpu_seconds": 0.0}
         info = {"steps": trainer.steps, "start": trainer.step, "memory": memory}
         info |= {"warmup_steps": trainer.warmup.steps, "warmup_start": trainer.warmup.done}
+        if trainer.step and trainer.folder is not None and trainer.accelerator.is_main_process:
+            info["earlier"] = trainer.folder.metrics()
         trainer.tell("on_start", info)
         stopped_by = "steps"
         try:

@@ -7,7 +7,6 @@ import select
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -109,15 +108,15 @@ def test_no_key_and_no_folder_is_alone(folder: Path) -> None:
             assert len(found) > 1, key
 
 
-def test_it_is_quick_and_imports_no_torch(folder: Path) -> None:
+def test_it_imports_nothing_that_takes_long(folder: Path) -> None:
+    slow = {"torch", "transformers", "datasets", "numpy", "yaml"}
     program = (
         "import sys; from gymnast.cli import main\n"
         "try: main()\n"
-        "except SystemExit: print(sorted({'torch', 'transformers', 'yaml'} & {*sys.modules}))"
+        f"except SystemExit: print(sorted({slow} & {{*sys.modules}}))"
     )
     asked = {"_GYMNAST_COMPLETE": "complete_bash", "COMP_CWORD": "3"}
     asked |= {"COMP_WORDS": "gymnast train one.yaml trainer.steps"}
-    started = time.perf_counter()
     ended = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.argv = ['gymnast']\n{program}"],
         env=os.environ | asked,
@@ -126,7 +125,6 @@ def test_it_is_quick_and_imports_no_torch(folder: Path) -> None:
         check=True,
     )
     assert ended.stdout.splitlines() == [*KEYS, "[]"]
-    assert time.perf_counter() - started < 5  # 0.2 s where nothing else runs
 
 
 @pytest.fixture

@@ -79,7 +79,8 @@ class Observer(Protocol):
         Args:
             trainer_info: `steps`, how many in all; `start`, how many a resumed run has done;
                 `warmup_steps` and `warmup_start`, those of the warm-up;
-                `memory`, what a step takes at most, in words.
+                `memory`, what a step takes at most, in words; `earlier`, the metrics of the steps
+                and evaluations that a resumed run has in its folder.
         """
         ...
 

@@ -4,14 +4,12 @@ The text is as the policy wrote it: whoever prints it makes it `visible` first. 
 tokens.
 """
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gymnast.trainers.inspecting.index import Entry
 from gymnast.trainers.inspecting.tokens import token_lines, token_records
-from gymnast.trainers.reporting.shown_episodes import shown_call
+from gymnast.trainers.reporting.message_lines import message_lines
 from gymnast.trainers.saving.rollout_files import SavedTrajectory
-from gymnast.types import Message
 
 
 def headline(entry: Entry) -> str:
@@ -40,30 +38,6 @@ def episode_text(entry: Entry, *, tokens: bool = False) -> str:
         else:
             lines += [line for message in context.messages for line in message_lines(message)]
     return "\n".join(lines)
-
-
-def message_lines(message: Message) -> Iterator[str]:
-    """A message as lines: who speaks, thoughts, text, and calls as one writes them in Python."""
-    name = f" {message['name']}" if message.get("name") else ""
-    yield f"[{message['role']}{name}]"
-    if thoughts := message.get("reasoning_content"):
-        yield f"(thinks) {thoughts}"
-    calls = message.get("tool_calls") or []
-    raw: Any = message.get("raw")
-    if raw and any(call.get("error") for call in calls):  # as it was written
-        yield str(raw).strip()
-    else:
-        if text := text_of(message.get("content")).strip():
-            yield text
-        yield from (f"-> {shown_call(call)}" for call in calls)
-    yield from (f"   {call['error']}" for call in calls if call.get("error"))
-
-
-def text_of(content: Any) -> str:
-    """The text of a message's content: a string, or parts."""
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
-    return "" if content is None else str(content)
 
 
 def episode_record(entry: Entry, *, tokens: bool = False) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gymnast.trainers.inspecting.shown import message_lines
+from gymnast.trainers.reporting.message_lines import message_lines
 from gymnast.trainers.reporting.shown_episodes import first_action
 from gymnast.types import Branch, Trajectory
 

@@ -16,12 +16,8 @@ from rich.text import Text
 from gymnast.trainers.base.observer import Groups
 from gymnast.trainers.evaluation.metrics import PREFIX
 from gymnast.trainers.evaluation.progress import SoFar
-from gymnast.trainers.reporting.console import (
-    duration,
-    episode_line,
-    episode_table,
-    missing,
-)
+from gymnast.trainers.reporting.lines import episode_line, episode_table, missing
+from gymnast.trainers.reporting.live.durations import duration
 from gymnast.trainers.reporting.shown_episodes import pick_episodes
 from gymnast.trainers.reporting.table import aligned, shown_number, summary_cells, summary_table
 from gymnast.visible import visible_line

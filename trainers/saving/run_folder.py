@@ -82,6 +82,18 @@ class RunFolder:
         """Append one line to metrics.jsonl; it is on the disk before any checkpoint of its step."""
         self._append(METRICS, metrics)
 
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, but for one that a kill has torn."""
+        path = self.path / METRICS
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        found = list[dict[str, Any]]()
+        for line in text.splitlines():
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+        return found
+
     def add_advice(self, advice: Mapping[str, Any]) -> None:
         """Append one line to advice.jsonl, likewise; it has the step that it holds after."""
         self._append(ADVICE, advice)

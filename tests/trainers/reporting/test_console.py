@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from gymnast.trainers.base.observer import Advice
-from gymnast.trainers.reporting.console import RunConsole, duration, episode_table, step_line
+from gymnast.trainers.reporting.console import RunConsole
+from gymnast.trainers.reporting.lines import episode_table, step_line
 from gymnast.trainers.reporting.shown_episodes import as_shown, pick_episodes
 from gymnast.types import Message, Span, StopReason, Trajectory
 
@@ -208,13 +209,6 @@ def test_a_long_line_is_broken_between_words_on_a_terminal_and_never_in_a_log() 
         assert (len(lines) > 1) == terminal
         told = " ".join(line.strip() for line in lines)
         assert "reward 0.125  std 0.250" in told.replace("125 std", "125  std")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (61, "1:01"), (3661, "1:01:01")]
-)
-def test_durations_are_shown_in_minutes_or_hours(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_a_shown_episode_begins_after_the_worked_turns() -> None:
