@@ -172,7 +172,7 @@ ROOMS = {
     "trainers.exporting": "trainers.base trainers.config trainers.provenance trainers.saving",
     "trainers.dry_runs": (
         "envs trainers.base trainers.data trainers.inspecting trainers.records "
-        "trainers.reporting trainers.reporting.advice trainers.rollouts"
+        "trainers.reporting trainers.reporting.advice trainers.reporting.live trainers.rollouts"
     ),
     "trainers.schema": (
         "agents envs sandboxes.backends trainers.algorithms trainers.base trainers.config "

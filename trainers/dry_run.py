@@ -30,7 +30,7 @@ from gymnast.trainers.dry_runs.oddities import Batch, Oddity, of_episodes, of_pr
 from gymnast.trainers.dry_runs.prompts import Prompt, scan_prompts
 from gymnast.trainers.dry_runs.report import Report
 from gymnast.trainers.learner.memory.choice import Choice, kv_warning, memory_line
-from gymnast.trainers.reporting.console import missing
+from gymnast.trainers.reporting.lines import missing
 from gymnast.trainers.reporting.trackers import make_trackers
 from gymnast.trainers.rollouts.schedule import Group
 from gymnast.trainers.rollouts.settings import RolloutSettings

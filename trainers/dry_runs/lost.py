@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gymnast.trainers.inspecting.shown import text_of
+from gymnast.trainers.reporting.message_lines import text_of
 
 _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")
 _ESCAPES = re.compile(r"\\[nrt]")

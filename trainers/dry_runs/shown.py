@@ -11,8 +11,8 @@ from rich.text import Text
 from gymnast.trainers.dry_runs.costs import Costs
 from gymnast.trainers.dry_runs.prompts import Prompt, PromptScan, PromptToken
 from gymnast.trainers.dry_runs.report import Report
-from gymnast.trainers.inspecting.shown import message_lines
-from gymnast.trainers.reporting.console import duration
+from gymnast.trainers.reporting.live.durations import duration
+from gymnast.trainers.reporting.message_lines import message_lines
 from gymnast.trainers.reporting.shown_episodes import first_action
 from gymnast.types import Trajectory
 from gymnast.visible import visible, visible_line

@@ -89,7 +89,7 @@ class RunConsole:
         """Write the step's line."""
         self._last_groups = groups
         self._view.step(step, metrics)
-        self._samples.replace(f"step {step}", groups)
+        self._keep(f"step {step}", groups)
         line = step_line(step, self._steps, metrics)
         # Where a region shows the time left, lines are short.
         left = self._view.left_s
@@ -103,7 +103,7 @@ class RunConsole:
     def on_evaluation(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
         """Write the evaluation's line, a table if it has parts, and a few of its episodes."""
         self._evaluated = True
-        self._samples.replace(f"evaluation after step {step}", groups)
+        self._keep(f"evaluation after step {step}", groups)
         episodes = sum(len(group) for group in groups)
         alone = not self._steps  # there is no training around it
         when = "" if alone else f" after step {step}"
@@ -170,6 +170,12 @@ class RunConsole:
     def _refresh(self) -> None:
         if self._region is not None:
             self._region.refresh()
+
+    def _keep(self, place: str, groups: Groups) -> None:
+        """Keep the episodes that can be shown in full from now on."""
+        self._samples.replace(place, groups)
+        if isinstance(self._region, NotebookRegion):
+            self._region.show_sample()
 
     def _show_sample(self) -> None:
         """Write the newest episode that has not been shown, in full."""
