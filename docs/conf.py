@@ -4,8 +4,8 @@
 
 The pages are plain Markdown that reads as well on GitHub. What Sphinx needs beyond that is here:
 pages made of files outside this folder (`links.py`), docstrings (`docstrings.py`), and formulas as
-MathML, which browsers draw without a script (`formulas.py`). `generate.py` writes what in
-`reference/` is made of the code.
+MathML, which browsers draw without a script (`formulas.py`); `accessible.py` completes what the
+theme writes. `generate.py` writes what in `reference/` is made of the code.
 """
 
 import sys
@@ -15,6 +15,7 @@ from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import accessible
 import docstrings
 import formulas
 import gymnast
@@ -45,12 +46,16 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 
+linkcheck_ignore = [r"https?://(?:localhost|127\.0\.0\.1|10\.|[\w.-]+\.example)"]
+linkcheck_anchors = False  # many sites make theirs by script
+
 html_theme = "furo"
 html_title = f"Gymnast {release}"
 html_copy_source = False
 html_show_sphinx = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_favicon = "static/icon.svg"
 copybutton_exclude = ".linenos, .gp, .go"
 
 
@@ -59,3 +64,4 @@ def setup(app: Sphinx) -> None:
     links.setup(app)
     docstrings.setup(app)
     formulas.setup(app)
+    accessible.setup(app)

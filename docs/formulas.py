@@ -13,7 +13,8 @@ def _inline(writer: Any, node: nodes.math) -> None:
 
 
 def _block(writer: Any, node: nodes.math_block) -> None:
-    writer.body.append(f'<div class="formula">{_mathml(node.astext(), block=True)}</div>')
+    formula = _mathml(node.astext(), block=True)
+    writer.body.append(f'<div class="formula" tabindex="0">{formula}</div>')
     raise nodes.SkipNode
 
 
