@@ -179,7 +179,9 @@ class Trainer:
         self.eval_sampling = eval_sampling or self.sampling
         self.eval_rows = None if eval_rows is None else as_rows(eval_rows, "eval_rows")
         self.observer = RunConsole() if observer == "console" else observer
-        self._stopping, self._hyperparameters = Stopping(), hyperparameters or {}
+        self._hyperparameters = hyperparameters or {}
+        shown = self.observer if isinstance(self.observer, RunConsole) else None
+        self._stopping = Stopping(shown)
         learned = settings.staleness.corrected(as_algorithm(algorithm))
         settings.check_algorithm(learned)
         path = settings.folder

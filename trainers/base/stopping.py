@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gymnast.threads import run_blocking
 
@@ -25,15 +25,31 @@ class Stopped(Exception):
     """Episodes were cancelled because the run is to stop; never leaves the trainer."""
 
 
+class Screen(Protocol):
+    """What shows a run at a terminal. A signal's handler calls it, so it takes no lock."""
+
+    def notice(self, text: str) -> bool:
+        """Show a line soon; returns whether it will be."""
+        ...
+
+    def give_back(self) -> None:
+        """Leave the terminal as it was found, at once."""
+        ...
+
+
 class Stopping:
     """Whether a run is to stop; cancels its episodes then.
+
+    Args:
+        screen: Shows the run; None: nothing does.
 
     Attributes:
         by: What asked for it: "Ctrl-C", "SIGTERM", or "" if nothing has.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, screen: Screen | None = None) -> None:
         self.by = ""
+        self._screen = screen
         self._number: signal.Signals | None = None
         self._give_up: Callable[[], Any] | None = None
         self._before: dict[signal.Signals, Any] = {}
@@ -94,6 +110,8 @@ class Stopping:
         if self.by:
             before = self._before[signal.Signals(number)]
             self._restore()
+            if self._screen is not None:
+                self._screen.give_back()
             if callable(before):
                 before(number, frame)
             else:
@@ -102,9 +120,10 @@ class Stopping:
         self._number = signal.Signals(number)
         self.by = NAMES[self._number]
         if os.environ.get("RANK", "0") == "0":
-            # Not by a logger or print: the line that was interrupted may be within one.
-            message = f"\n{self.by}: the run stops and is saved; a second one ends it at once\n"
-            os.write(2, message.encode())
+            message = f"{self.by}: the run stops and is saved; a second one ends it at once"
+            if self._screen is None or not self._screen.notice(message):
+                # Not by a logger or print: the line that was interrupted may be within one.
+                os.write(2, f"\n{message}\n".encode())
         if self._give_up is not None:
             self._give_up()
 

@@ -152,6 +152,12 @@ class RunConsole:
         if region is not None:
             region.stop()
 
+    def notice(self, text: str) -> bool:
+        """Show a line in the region, where there is one on a terminal; see `Screen`."""
+        if not isinstance(self._region, TerminalRegion):
+            return False
+        return self._region.notice(text)
+
     def give_back(self) -> None:
         """Leave the terminal as it was found, at once; also for a signal's handler."""
         if self._region is not None:

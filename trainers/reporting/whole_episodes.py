@@ -60,7 +60,7 @@ def whole_episode(episode: Trajectory, place: str) -> RenderableType:
     """
     turns = len(episode.order) or len(episode.turns)
     facts = [f"reward {episode.reward:g}", str(episode.stop_reason)]
-    facts += [f"{turns} turn{'' if turns == 1 else 's'}", f"{episode.action_tokens} tokens sampled"]
+    facts += [f"{turns} turn{'' if turns == 1 else 's'}", f"sampled tokens {episode.action_tokens}"]
     title = Text(visible(f"{place}: {', '.join(facts)}"), style="bold")
     shown: list[RenderableType] = [Rule(), title]
     for number, context in enumerate(episode.contexts):

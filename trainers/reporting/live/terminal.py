@@ -6,6 +6,7 @@ too. The cursor stays visible, so that a process that is killed leaves no termin
 
 import os
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Mapping
 
@@ -42,6 +43,7 @@ class TerminalRegion:
         self._console, self._lines, self._hint = console, lines, hint
         self._keyboard = Keyboard(pressed, leave=self._hide, enter=self._show)
         self._live: Live | None = None
+        self._notice = ""
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -58,6 +60,14 @@ class TerminalRegion:
         """Remove the region, and leave the terminal as it was found."""
         self._keyboard.stop()
         self._hide()
+
+    def notice(self, text: str) -> bool:
+        """Show a line in place of the hint when the region is drawn next; whether it will be.
+
+        A signal's handler may call it: it takes no lock.
+        """
+        self._notice = text
+        return self._live is not None
 
     def give_back(self) -> None:
         """Put the terminal back at once; also for a signal's handler."""
@@ -87,14 +97,19 @@ class TerminalRegion:
 
     def _drawn(self) -> Group:
         size = self._console.size
-        width, height = min(size.width - 1, WIDEST), size.height - 2
-        has_hint = bool(self._hint) and self._keyboard.reads and height > 2
-        lines = self._lines(width, max(1, height - has_hint))
-        if has_hint:
-            hint = Text(self._hint, style="bright_black", no_wrap=True)
-            hint.truncate(width)
-            lines.append(hint)
-        return Group(*lines)
+        width, height = max(1, min(size.width - 1, WIDEST)), size.height - 2
+        below = self._below(width) if height > 2 else []
+        return Group(*self._lines(width, max(1, height - len(below))), *below)
+
+    def _below(self, width: int) -> list[Text]:
+        """The last lines: what was noticed, or else what keys do."""
+        if self._notice:
+            return [Text(line, style="yellow") for line in textwrap.wrap(self._notice, width)]
+        if not (self._hint and self._keyboard.reads):
+            return []
+        hint = Text(self._hint, style="bright_black", no_wrap=True)
+        hint.truncate(width)
+        return [hint]
 
 
 def _is_terminal(stream: object) -> bool:

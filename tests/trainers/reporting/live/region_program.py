@@ -3,6 +3,8 @@
 python region_program.py          waits for keys; "s" says so, "e" ends it, "x" raises
 """
 
+import os
+import signal
 import sys
 import threading
 
@@ -33,7 +35,19 @@ def fail() -> None:
     over.set()
 
 
-region = TerminalRegion(console, lines, {"s": shout, "e": over.set, "x": fail}, "s: shout")
+def end_at_once(number: int, frame: object) -> None:
+    region.give_back()
+    os._exit(3)
+
+
+def notice() -> None:
+    assert region.notice("the run stops")
+
+
+signal.signal(signal.SIGTERM, end_at_once)
+region = TerminalRegion(
+    console, lines, {"s": shout, "n": notice, "e": over.set, "x": fail}, "s: shout"
+)
 try:
     region.start()
     print("begun")

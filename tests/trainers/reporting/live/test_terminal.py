@@ -55,6 +55,19 @@ def test_ctrl_c_is_a_signal_and_leaves_the_terminal_as_before(terminal: Terminal
     assert terminal.is_cooked and terminal.cursor_is_shown
 
 
+def test_a_signal_that_ends_the_process_at_once_gives_the_terminal_back_first(
+    terminal: Terminal,
+) -> None:
+    terminal.send(signal.SIGTERM)
+    assert terminal.end() == 3
+    assert terminal.is_cooked and terminal.cursor_is_shown
+
+
+def test_a_notice_stands_in_place_of_the_hint(terminal: Terminal) -> None:
+    terminal.type("n")
+    assert HINT not in terminal.until("the run stops")
+
+
 def test_other_keys_do_nothing(terminal: Terminal) -> None:
     terminal.type("qwrty\x1b[A\n\n s")
     lines = [line for line in terminal.until("s was pressed") if line]
