@@ -1,6 +1,7 @@
 """Whole episodes: every message, the newest episode first, and nothing that steers a terminal."""
 
 import io
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,7 +70,7 @@ def test_the_newest_is_first_and_each_is_shown_in_turn() -> None:
 
 @given(text=st.text())
 def test_no_text_of_an_episode_steers_a_terminal(text: str) -> None:
-    told: list[Message] = [
+    told: list[Any] = [
         {"role": "user", "content": text},
         {"role": "assistant", "content": "", "raw": text, "tool_calls": [{"error": text}]},
         {"role": "tool", "name": text, "content": text},
