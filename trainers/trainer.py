@@ -179,8 +179,8 @@ class Trainer:
         self.eval_sampling = eval_sampling or self.sampling
         self.eval_rows = None if eval_rows is None else as_rows(eval_rows, "eval_rows")
         self.observer = RunConsole() if observer == "console" else observer
-        self._console = self.observer if isinstance(self.observer, RunConsole) else None
-        self._stopping, self._hyperparameters = Stopping(self._console), hyperparameters or {}
+        own = self.observer if isinstance(self.observer, RunConsole) else None
+        self._stopping, self._hyperparameters = Stopping(own), hyperparameters or {}
         learned = settings.staleness.corrected(as_algorithm(algorithm))
         settings.check_algorithm(learned)
         path = settings.folder
@@ -272,7 +272,7 @@ class Trainer:
         for sentence in self.unusual if self.accelerator.is_main_process else ():
             logger.warning(sentence)
         with ExitStack() as stack:
-            stack.callback(self._console.close if self._console else bool)
+            stack.callback(self.observer.close if isinstance(self.observer, RunConsole) else bool)
             if self.folder is not None:
                 claim = partial(stack.enter_context, self.folder.claimed())
                 together(self.accelerator, claim if self.accelerator.is_main_process else int)
