@@ -50,6 +50,7 @@ linkcheck_ignore = [r"https?://(?:localhost|127\.0\.0\.1|10\.|[\w.-]+\.example)"
 linkcheck_anchors = False  # many sites make theirs by script
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"  # the default underlines names like links
 html_title = f"Gymnast {release}"
 html_copy_source = False
 html_show_sphinx = False
