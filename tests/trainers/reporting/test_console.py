@@ -16,6 +16,12 @@ from gymnast.types import Message, Span, StopReason, Trajectory
 METRICS = {"reward/mean": 0.5, "tokens/per_s": 812.4, "time/step_s": 21.3, "tools/errors": 2.0}
 
 
+@pytest.fixture(autouse=True)
+def _terminals_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the tests are started from: nothing moves where TERM is dumb."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+
 def trajectory(
     reward: float = 1.0, messages: list[Message] | None = None, turns: int = 2
 ) -> Trajectory:

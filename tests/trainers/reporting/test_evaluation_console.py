@@ -26,6 +26,12 @@ METRICS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _terminals_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the tests are started from: nothing moves where TERM is dumb."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+
 def episode(reward: float) -> Trajectory:
     return Trajectory(
         ids=[1, 2],
