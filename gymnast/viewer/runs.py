@@ -20,6 +20,9 @@ from gymnast.trainers.saving.saved_runs import ADVICE, rollout_files
 Line = Mapping[str, Any]
 Columns = dict[str, list[float | None]]
 
+_OF_THE_FOLDER = ("output_dir", "format_version")  # keys that say nothing of how a run was trained
+_LONGEST_VALUE = 60
+
 
 class Run:
     """A run's folder, or that of an evaluation on its own.
@@ -81,6 +84,7 @@ class Run:
             "environment": _environment(config.get("environment")),
             "algorithm": _text(algorithm),
             "steps": _whole(_of(config, "trainer", "steps")),
+            "settings": dict(_settings(config)),
             "advice": [
                 {key: line.get(key) for key in ("step", "cause", "text")}
                 for line in _lines(self.folder / ADVICE)
@@ -180,6 +184,15 @@ def _text(value: Any) -> str | None:
 def _of(config: Mapping[str, Any], section: str, key: str) -> Any:
     found = config.get(section)
     return found.get(key) if isinstance(found, Mapping) else None
+
+
+def _settings(section: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """The dotted keys of a config with their values as JSON, but where the run is."""
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{before}{key}.")
+        elif f"{before}{key}" not in _OF_THE_FOLDER:
+            yield f"{before}{key}", json.dumps(value, default=str)[:_LONGEST_VALUE]
 
 
 def _environment(section: Any) -> str | None:

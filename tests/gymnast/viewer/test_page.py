@@ -127,6 +127,29 @@ def test_runs_are_shown_with_their_metrics(
     assert "hide=two" in browser.driver.current_url
 
 
+def test_runs_say_in_which_settings_they_differ(
+    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+) -> None:
+    folders = [plain_run(tmp_path / name, tokenizer) for name in ("one", "two")]
+    config = folders[1] / "config.yaml"
+    config.write_text(config.read_text() + "sampling: {temperature: 0.5}\noutput_dir: two\n")
+    served(*folders)
+    said = browser.until(lambda: browser.texts(".setting"))
+    assert said == ["sampling.temperature: not set", "sampling.temperature: 0.5"]
+
+
+def test_a_call_that_could_not_be_read_says_why(
+    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+) -> None:
+    unread = episode(tokenizer)
+    call = next(m for m in unread.messages if m.get("tool_calls"))["tool_calls"][0]
+    call["error"] = "expected a quote at character 7"
+    served(write_run(tmp_path / "shop", tokenizer, [[[unread]]]))
+    browser.show("#/rollouts?e=step_00001/0/0")
+    shown = browser.until(lambda: browser.texts(".call"))[0]
+    assert "not read" in shown and "expected a quote at character 7" in shown
+
+
 def test_an_episode_is_shown_as_it_was_said(
     served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
 ) -> None:

@@ -15,6 +15,8 @@ export interface RunHead {
   environment: string | null;
   algorithm: string | null;
   steps: number | null;
+  /** The dotted keys of its config, with their values as JSON. */
+  settings: Record<string, string>;
   advice: Advice[];
 }
 

@@ -110,16 +110,26 @@ function CallView({ call, result }: { call: Call; result: Message | null }) {
     return <p class="error">{said || call.error}</p>;
   }
   return (
-    <details class="call">
+    <details class="call" open={call.error !== undefined}>
       <summary>
         <code>
           {call.function.name}({argumentsText(call.function.arguments)})
         </code>
-        <span class="quiet"> → {result === null ? "no result" : firstLine(said)}</span>
+        {call.error === undefined ? (
+          <span class="quiet"> → {result === null ? "no result" : firstLine(said)}</span>
+        ) : (
+          <span class="error"> → not read</span>
+        )}
       </summary>
       <p class="label">arguments</p>
       <pre>{pretty(call.function.arguments)}</pre>
-      <p class="label">result</p>
+      {call.error !== undefined && said !== call.error && (
+        <>
+          <p class="label">why it was not read</p>
+          <pre>{call.error}</pre>
+        </>
+      )}
+      <p class="label">{result === null ? "no result" : "result"}</p>
       <pre>{said}</pre>
     </details>
   );

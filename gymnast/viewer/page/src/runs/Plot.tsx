@@ -2,7 +2,8 @@
 
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
-import { short } from "../data/numbers";
+import { marked, short } from "../data/numbers";
+import { DASHES } from "../shell/colors";
 
 export interface Line {
   label: string;
@@ -21,6 +22,7 @@ interface Props {
 }
 
 const HEIGHT = 190;
+const MARKS = ["solid", "dashed", "dotted", "double"]; // of a line in the legend, as it is dashed
 const together = uPlot.sync("runs");
 
 export function Plot({ title, over, lines, theme }: Props) {
@@ -39,10 +41,16 @@ export function Plot({ title, over, lines, theme }: Props) {
       width: Math.max(element.clientWidth, 200),
       height: HEIGHT,
       cursor: { sync: { key: together.key }, points: { size: 6 } },
-      scales: { x: { time: false } },
+      legend: { markers: { dash: (_, n) => MARKS[DASHES.indexOf(lines[n - 1]?.dash ?? [])] ?? "solid" } },
+      scales: { x: { time: false }, y: { range: (_, low, high) => room(low, high) } },
       axes: [
         { ...axis, size: 28, gap: 3 },
-        { ...axis, size: 50, gap: 3, values: (_, marks) => marks.map(short) },
+        {
+          ...axis,
+          size: (_, shown) => 16 + 6.5 * Math.max(4, ...(shown ?? []).map((mark) => mark.length)),
+          gap: 3,
+          values: (_, marks, _axis, _space, apart) => marks.map((mark) => marked(mark, apart)),
+        },
       ],
       series: [
         { label: over, value: (_, value) => short(value) },
@@ -75,16 +83,40 @@ export function Plot({ title, over, lines, theme }: Props) {
   );
 }
 
-/** All lines over the same, sorted x, with null where a line has no point. */
+/** From where to where the values reach, with some room; around the value where there is one alone. */
+function room(low: number | null, high: number | null): uPlot.Range.MinMax {
+  if (low === null || high === null) return [0, 1];
+  if (low < high) return uPlot.rangeNum(low, high, 0.1, true);
+  const around = Math.abs(low) / 10 || 1;
+  return [low >= 0 ? Math.max(0, low - around) : low - around, low + around];
+}
+
+/**
+ * All lines over the same, sorted x, with null where a line has no point. An x at which a line has
+ * several points, as evaluations before and after a warm-up, is there as often.
+ */
 export function columns(lines: readonly Line[]): uPlot.AlignedData {
-  const all = new Set<number>();
-  for (const line of lines) for (const x of line.x) if (x !== null) all.add(x);
-  const x = [...all].sort((one, other) => one - other);
-  const place = new Map(x.map((value, n) => [value, n]));
-  const drawn = lines.map((line) => {
+  const most = new Map<number, number>();
+  const nth = lines.map((line) => {
+    const seen = new Map<number, number>();
+    return line.x.map((x) => {
+      if (x === null) return 0;
+      const before = seen.get(x) ?? 0;
+      seen.set(x, before + 1);
+      most.set(x, Math.max(most.get(x) ?? 0, before + 1));
+      return before;
+    });
+  });
+  const x: number[] = [];
+  const first = new Map<number, number>();
+  for (const value of [...most.keys()].sort((one, other) => one - other)) {
+    first.set(value, x.length);
+    for (let n = 0; n < most.get(value)!; n++) x.push(value);
+  }
+  const drawn = lines.map((line, of) => {
     const y = new Array<number | null>(x.length).fill(null);
     line.x.forEach((value, n) => {
-      if (value !== null) y[place.get(value)!] = line.y[n] ?? null;
+      if (value !== null) y[first.get(value)! + nth[of]![n]!] = line.y[n] ?? null;
     });
     return y;
   });

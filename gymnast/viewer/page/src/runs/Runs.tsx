@@ -66,7 +66,18 @@ interface TableProps {
   toggle: (name: string) => void;
 }
 
+const MOST_KEYS = 6;
+const SHOWN_ALREADY = ["model.name", "environment.id", "algorithm.name", "trainer.steps"];
+
+/** The keys of the configs in which runs differ, beside those that have a column of their own. */
+function keysOf(runs: readonly RunHead[]): string[] {
+  const keys = new Set(runs.flatMap((run) => Object.keys(run.settings)));
+  for (const key of SHOWN_ALREADY) keys.delete(key);
+  return [...keys].filter((key) => new Set(runs.map((run) => run.settings[key])).size > 1).sort();
+}
+
 function Table({ runs, metrics, hidden, toggle }: TableProps) {
+  const differing = useMemo(() => keysOf(runs), [runs]);
   return (
     <div class="wide" tabIndex={0} role="region" aria-label="Runs">
       <table>
@@ -80,6 +91,7 @@ function Table({ runs, metrics, hidden, toggle }: TableProps) {
             <th scope="col">Steps</th>
             <th scope="col">Reward of steps</th>
             <th scope="col">Held out</th>
+            {differing.length > 0 && <th scope="col">Differs in</th>}
             <th scope="col">Look at</th>
           </tr>
         </thead>
@@ -109,6 +121,16 @@ function Table({ runs, metrics, hidden, toggle }: TableProps) {
                 </td>
                 <td class="number">{ends(steps, "reward/mean")}</td>
                 <td class="number">{ends(evaluations, "eval/reward/mean")}</td>
+                {differing.length > 0 && (
+                  <td>
+                    {differing.slice(0, MOST_KEYS).map((key) => (
+                      <code class="setting">
+                        {key}: {run.settings[key] ?? "not set"}
+                      </code>
+                    ))}
+                    {differing.length > MOST_KEYS && `and ${differing.length - MOST_KEYS} more`}
+                  </td>
+                )}
                 <td>
                   <a href={address("rollouts", { run: run.name })}>rollouts</a>{" "}
                   <a href={address("why", { run: run.name })}>why 0?</a>
@@ -197,6 +219,8 @@ function linesOf(
   names: readonly string[],
 ): Line[] {
   const lines: Line[] = [];
+  // A count that a step has not is 0: nothing was counted.
+  const counted = panel.lines.some((line) => line.endsWith("*"));
   const add = (run: RunHead, name: string, nth: number, several: boolean) => {
     const evaluated = name.startsWith("eval/");
     const of = metrics[run.name]!;
@@ -208,10 +232,10 @@ function linesOf(
         .filter(Boolean)
         .join(" ") || name,
       color: shown.length > 1 ? color(runs.indexOf(run)) : color(nth),
-      dash: shown.length > 1 && !evaluated ? DASHES[nth % DASHES.length]! : [],
+      dash: DASHES[shown.length > 1 && !evaluated ? nth % DASHES.length : 0]!,
       points: evaluated,
       x: over === "minutes" ? series.minutes : series.step,
-      y,
+      y: counted ? y.map((value) => value ?? 0) : y,
     });
   };
   for (const run of shown) {

@@ -26,7 +26,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   timeouts: "The tools of the last calls took longer than timeout_s.",
   "no final answer": "The last calls succeeded, and max_turns ended the episode: allow more turns.",
   "wrong answer":
-    "The episode ended by itself, and what it said or did earned nothing. Look at how the reward reads it.",
+    "The episode ended by itself, and what it said or did earned nothing. Look at the last results, and at " +
+    "what the reward asks for.",
 };
 
 export function WhyZero({ runs, route }: { runs: readonly RunHead[]; route: Route }) {
@@ -111,7 +112,7 @@ function CauseView({ run, cause }: { run: string; cause: Cause }) {
                 <th scope="col">Commonest</th>
                 <th scope="col">Times</th>
                 <th scope="col">As written</th>
-                <th scope="col">Answered</th>
+                <th scope="col">Error or answer</th>
                 <th scope="col">In</th>
               </tr>
             </thead>
