@@ -199,7 +199,8 @@ class ChatClient:
         if not key:
             raise ConfigError(
                 f"api_key_env: the environment variable {self.api_key_env} is not set; set it, or "
-                "name another one; null says that the endpoint asks for no key"
+                "name another one (--api-key-env); null, or --no-api-key, says that the endpoint "
+                "asks for no key"
             )
         return key
 

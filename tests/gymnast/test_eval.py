@@ -305,3 +305,13 @@ def test_a_key_that_is_not_set_is_said_before_anything_is_asked(
     ended = gymnast(*asked(endpoint))
     assert ended.code == 2 and "variable TEST_KEY is not set" in ended.errors
     assert not endpoint.requests
+
+
+def test_a_missing_key_names_the_option_for_an_endpoint_without_one(
+    endpoint: Endpoint, gymnast: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    served = ("--endpoint", endpoint.url, "--model", "m")
+    refused = gymnast("eval", *served, "--environment", "gymnast/Arithmetic-v0")
+    assert (refused.code, refused.errors.count("\n")) == (2, 1)
+    assert "--no-api-key, says that the endpoint asks for no key" in refused.errors
