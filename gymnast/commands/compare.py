@@ -1,4 +1,4 @@
-"""`gymnast eval --compare`: evaluations of the same rows with the same seeds, row by row."""
+"""`gymnast eval --compare`: evaluations of the same rows, row by row."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,6 +6,7 @@ from gymnast.commands.output import say
 from gymnast.errors import ConfigError
 
 SHOWN = 5  # rows that changed most; all with -v
+NAMED = 8  # settings that differ; all with -v
 
 
 def refuse_beside_compare(options: Mapping[str, object]) -> None:
@@ -23,11 +24,11 @@ def refuse_beside_compare(options: Mapping[str, object]) -> None:
 
 
 def compare_folders(paths: Sequence[str], *, verbose: bool, quiet: bool) -> None:
-    """Compare each evaluation with the first one, and say so; the table comes last.
+    """Compare each evaluation with the first one; the table and what it says come last.
 
     Args:
         paths: Folders of evaluations or runs, or files of an evaluation's rollouts.
-        verbose: Show every row that changed.
+        verbose: Show every row that changed, and every setting that differs.
         quiet: Say one line for each comparison.
     """
     from rich.console import Console
@@ -37,7 +38,10 @@ def compare_folders(paths: Sequence[str], *, verbose: bool, quiet: bool) -> None
         change_cells,
         comparison_cells,
         comparison_line,
+        conclusion,
+        difference_lines,
         letters,
+        pairing,
     )
     from gymnast.trainers.reporting.evaluation_console import write_table
 
@@ -53,17 +57,18 @@ def compare_folders(paths: Sequence[str], *, verbose: bool, quiet: bool) -> None
     for name, side in zip(names, sides, strict=True):
         say(f"{name}  {side.name}{f'  {side.model}' if side.model else ''}")
     for name, each in zip(names[1:], found, strict=True):
-        for note in each.notes:
-            say(f"they differ: {note}")
+        most = len(each.differences) if verbose else NAMED
+        for line in difference_lines(each.differences, names[0], name, most):
+            say(line)
         for environment, comparison in each.by_environment.items():
-            of = f" in {environment}" if environment else ""
-            only = ((names[0], comparison.only_first), (name, comparison.only_second))
-            left = [f"{count} only in {whose}" for whose, count in only if count]
-            more = f" ({', '.join(left)})" if left else ""
-            say(f"{name} and {names[0]}{of}: {comparison.rows} rows pair by row and seed{more}")
+            say(pairing(names[0], name, environment, comparison))
             changed = [change for change in comparison.changes if change.difference]
             shown = changed if verbose else changed[:SHOWN]
             write_table(console, change_cells(shown, names[0], name) if shown else [])
     pairs = zip(names[1:], found, strict=True)
     table = [(names[0], name, each.by_environment) for name, each in pairs]
     write_table(console, comparison_cells(table))
+    for name, each in zip(names[1:], found, strict=True):
+        for environment, comparison in each.by_environment.items():
+            where = f"in {environment}: " if environment else ""
+            say(f"{where}{conclusion(names[0], name, comparison)}")

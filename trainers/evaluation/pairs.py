@@ -1,10 +1,12 @@
-"""Two evaluations of the same rows with the same seeds, compared row by row.
+"""Two evaluations of the same rows, compared row by row.
 
 A row is hard or easy for both, so their difference on it varies less than either: the interval of
 the mean difference is narrower than those of the two means (Miller 2024,
-https://arxiv.org/abs/2411.00640, "paired differences"). Everything here is a pure function.
+https://arxiv.org/abs/2411.00640, "paired differences"). With other seeds the same holds of a row:
+what its episodes differ by chance is in the interval. Everything here is a pure function.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -70,6 +72,8 @@ class Comparison:
         reward_difference: The mean difference; without an interval where no row differs.
         passes: pass@1 of each, over rows.
         pass_difference: Their mean difference, likewise.
+        same_seeds: Whether rows were played with the same seeds in both; otherwise they pair by
+            row alone.
     """
 
     changes: Sequence[RowChange]
@@ -79,6 +83,7 @@ class Comparison:
     reward_difference: Estimate
     passes: tuple[Estimate, Estimate]
     pass_difference: Estimate
+    same_seeds: bool = True
 
     @property
     def rows(self) -> int:
@@ -106,6 +111,9 @@ def compare(
 ) -> Comparison:
     """Compare two evaluations on the rows that pair; each row counts once, whatever its episodes.
 
+    Rows pair by row and seed; where none does, by row. Then rows that are alike within an
+    evaluation are left out: only their seeds tell them apart.
+
     Args:
         first: The rows of the one, no two with the same key.
         second: The rows of the other, likewise.
@@ -114,8 +122,10 @@ def compare(
     Raises:
         ValueError: No row pairs.
     """
-    others = {row.key: row for row in second}
-    pairs = [(row, others[row.key]) for row in first if row.key in others]
+    pairs = _pairs(*({row.key: row for row in rows} for rows in (first, second)))
+    same_seeds = bool(pairs)
+    if not same_seeds:
+        pairs = _pairs(_by_text(first), _by_text(second))
     if not pairs:
         raise ValueError("no row pairs")
     means = [(fmean(one.rewards), fmean(other.rewards)) for one, other in pairs]
@@ -131,7 +141,20 @@ def compare(
         _difference(means),
         (_mean([one for one, _ in passed]), _mean([other for _, other in passed])),
         _difference(passed),
+        same_seeds,
     )
+
+
+def _pairs(
+    first: Mapping[Any, ScoredRow], second: Mapping[Any, ScoredRow]
+) -> list[tuple[ScoredRow, ScoredRow]]:
+    return [(row, second[key]) for key, row in first.items() if key in second]
+
+
+def _by_text(rows: Sequence[ScoredRow]) -> dict[str, ScoredRow]:
+    """Those rows that no other one is like."""
+    counts = Counter(row.key[0] for row in rows)
+    return {row.key[0]: row for row in rows if counts[row.key[0]] == 1}
 
 
 def _mean(numbers: Sequence[float]) -> Estimate:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gymnast.trainers.evaluating.differences import Difference
 from gymnast.trainers.evaluation.estimates import Estimate
 from gymnast.trainers.evaluation.pairs import Comparison, RowChange
 from gymnast.trainers.reporting.table import OWN_ROWS, with_interval
@@ -45,10 +46,52 @@ def comparison_cells(
 
 def comparison_line(first: str, second: str, found: Comparison) -> str:
     """A comparison in one line."""
+    seeds = "" if found.same_seeds else "  seeds differ"
     return (
         f"{second} - {first}: reward {signed(found.reward_difference)}  "
-        f"pass@1 {signed(found.pass_difference)}  rows {found.rows}"
+        f"pass@1 {signed(found.pass_difference)}  rows {found.rows}{seeds}"
     )
+
+
+def conclusion(first: str, second: str, found: Comparison) -> str:
+    """Which side has the higher mean reward, and whether that is more than chance."""
+    value, low, high = found.reward_difference
+    if low is None or high is None:
+        why = "no row differs" if found.tied == found.rows else "one row cannot tell"
+        return f"no difference between {first} and {second} is shown: {why}"
+    if low <= 0 <= high:
+        return (
+            f"no difference between {first} and {second} beyond chance of rows and sampling: "
+            f"{signed(found.reward_difference)}"
+        )
+    better, worse = (second, first) if value > 0 else (first, second)
+    size = Estimate(value, low, high) if value > 0 else Estimate(-value, -high, -low)
+    return (
+        f"{better} is better than {worse} by {with_interval(size)}, which is more than chance of "
+        "rows and sampling"
+    )
+
+
+def difference_lines(found: Sequence[Difference], first: str, second: str, most: int) -> list[str]:
+    """Settings that differ, each in a line; at most so many, and how many more there are."""
+    lines = [
+        f"{first} and {second} differ in {each.key}: {_setting(each.first)} and "
+        f"{_setting(each.second)}"
+        for each in found[:most]
+    ]
+    more = len(found) - most
+    return [*lines, f"and in {more} more settings"] if more > 0 else lines
+
+
+def pairing(first: str, second: str, name: str, found: Comparison) -> str:
+    """How many rows pair, and by what, in one environment."""
+    of = f" in {name}" if name else ""
+    only = ((first, found.only_first), (second, found.only_second))
+    left = [f"{count} only in {whose}" for whose, count in only if count]
+    more = f" ({', '.join(left)})" if left else ""
+    by = "row and seed" if found.same_seeds else "row"
+    seeds = "" if found.same_seeds else "; the rows are the same, the seeds of sampling differ"
+    return f"{second} and {first}{of}: {found.rows} rows pair by {by}{more}{seeds}"
 
 
 def change_cells(changes: Sequence[RowChange], first: str, second: str) -> list[list[str]]:
@@ -82,6 +125,11 @@ def shown_row(row: Mapping[str, Any]) -> str:
     prompt = row.get("prompt")
     text = prompt if isinstance(prompt, str) else json.dumps(row, default=str, ensure_ascii=False)
     text = visible_line(" ".join(text.split()))
+    return text if len(text) <= LONGEST_ROW else text[: LONGEST_ROW - 3] + "..."
+
+
+def _setting(value: Any) -> str:
+    text = visible_line("not set" if value is None else f"{value}")
     return text if len(text) <= LONGEST_ROW else text[: LONGEST_ROW - 3] + "..."
 
 

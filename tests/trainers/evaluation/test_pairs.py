@@ -39,8 +39,20 @@ def test_rows_pair_by_row_and_seed_in_any_order() -> None:
     found = compare(ours, theirs, 1.0)
     assert (found.rows, found.only_first, found.only_second) == (2, 1, 1)
     assert {change.number: change.difference for change in found.changes} == {1: 3.0, 2: 4.0}
+    assert found.same_seeds
     with pytest.raises(ValueError, match="no row pairs"):
-        compare(ours, [ScoredRow(("row 0", 9), 0, {}, [0.0])], 1.0)
+        compare(ours, [ScoredRow(("row 9", 0), 0, {}, [0.0])], 1.0)
+
+
+def test_rows_of_other_seeds_pair_by_row_unless_only_seeds_tell_them_apart() -> None:
+    ours = scored([1.0], [2.0], [3.0])
+    theirs = [ScoredRow((f"row {n}", 9), n, {}, [4.0]) for n in range(2)]
+    found = compare(ours, theirs, 1.0)
+    assert (found.rows, found.only_first, found.only_second) == (2, 1, 0)
+    assert found.reward_difference.value == 2.5 and not found.same_seeds
+    alike = [ScoredRow(("{}", seed), seed, {}, [1.0]) for seed in range(4)]
+    with pytest.raises(ValueError, match="no row pairs"):
+        compare(alike[:2], alike[2:], 1.0)
 
 
 @given(st.lists(st.tuples(groups, groups), min_size=1, max_size=8))
