@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gymnast.trainers.evaluating.differences import Difference
 from gymnast.trainers.evaluation.estimates import Estimate
 from gymnast.trainers.evaluation.pairs import Comparison, RowChange
 from gymnast.trainers.reporting.table import OWN_ROWS, with_interval
@@ -72,12 +71,13 @@ def conclusion(first: str, second: str, found: Comparison) -> str:
     )
 
 
-def difference_lines(found: Sequence[Difference], first: str, second: str, most: int) -> list[str]:
+def difference_lines(
+    found: Sequence[tuple[str, Any, Any]], first: str, second: str, most: int
+) -> list[str]:
     """Settings that differ, each in a line; at most so many, and how many more there are."""
     lines = [
-        f"{first} and {second} differ in {each.key}: {_setting(each.first)} and "
-        f"{_setting(each.second)}"
-        for each in found[:most]
+        f"{first} and {second} differ in {key}: {_setting(ours)} and {_setting(theirs)}"
+        for key, ours, theirs in found[:most]
     ]
     more = len(found) - most
     return [*lines, f"and in {more} more settings"] if more > 0 else lines
