@@ -72,16 +72,7 @@ def build_trainer(
         check_teacher(teacher, tokenizer, environment, temperature=sampling.temperature)
     task = prepare_task(config, tokenizer, longest_context(config, tokenizer))
     warmup = prepare_warmup(config, task)
-    lora = config.model.lora
-    with in_section("model", ModelSection.model_fields):
-        model, _ = load_model(
-            config.model.name,
-            dtype=config.model.dtype,
-            float32_head=config.model.float32_head,
-            lora=lora.model_dump() if lora is not None else None,
-            tokenizer=tokenizer,
-            seed=config.seed,
-        )
+    model = model_of(config, tokenizer)
     with in_section("trainer", TrainerSection.model_fields):
         trainer = Trainer(
             model,
@@ -176,3 +167,22 @@ def trainer_settings(config: RunConfig, task: RunTask) -> dict[str, Any]:
             mode="json", exclude_none=True, exclude={"trackers", "output_dir"}
         ),
     }
+
+
+def model_of(config: RunConfig, tokenizer: Any) -> Any:
+    """The model of a config, with its adapters if it has any.
+
+    Raises:
+        ConfigError: A key of `model` is wrong.
+    """
+    lora = config.model.lora
+    with in_section("model", ModelSection.model_fields):
+        model, _ = load_model(
+            config.model.name,
+            dtype=config.model.dtype,
+            float32_head=config.model.float32_head,
+            lora=lora.model_dump() if lora is not None else None,
+            tokenizer=tokenizer,
+            seed=config.seed,
+        )
+    return model

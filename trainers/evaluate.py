@@ -17,16 +17,16 @@ from accelerate import Accelerator
 from gymnast.agents import PolicyAgent
 from gymnast.agents.backends import CHAT, agent_for, find_backend
 from gymnast.agents.chat import make_chat_agent
-from gymnast.agents.loading.load import load_model, load_tokenizer
+from gymnast.agents.loading.load import load_tokenizer
 from gymnast.shared_threads import limit_threads
 from gymnast.trainers.base.config_errors import in_section
 from gymnast.trainers.base.generators import seeded_separately
 from gymnast.trainers.base.seeds import derive
 from gymnast.trainers.base.stopping import Stopping
-from gymnast.trainers.build import longest_context
+from gymnast.trainers.build import longest_context, model_of
 from gymnast.trainers.cluster.ray_workers import find_workers
 from gymnast.trainers.config.environments import chat_template_text, find_environments
-from gymnast.trainers.config.sections import ModelSection, RunConfig, TrainerSection
+from gymnast.trainers.config.sections import RunConfig, TrainerSection
 from gymnast.trainers.config.task import RunTask, prepare_task
 from gymnast.trainers.config.task_rows import evaluated_rows
 from gymnast.trainers.data.rows import Row
@@ -82,7 +82,7 @@ def evaluate(
     accelerator = launched()
     limit_threads(config.trainer.max_threads)
     kept = together(accelerator, lambda: _begin(config, task, folder))[0]
-    model = _model(config, tokenizer, accelerator) if chat is None else None
+    model = model_of(config, tokenizer).to(accelerator.device) if chat is None else None
     agent = _policy_agent(config, model, tokenizer) if chat is None else cast(PolicyAgent, chat)
     rollouts = SharedRollouts(accelerator, agent, task.make_env, Stopping(), workers)
     if model is not None:
@@ -146,21 +146,6 @@ def _episodes(task: RunTask, settings: RolloutSettings, accelerator: Accelerator
     return settings.group_size * sum(
         len(range(process, len(rows), processes)) for rows in _rows(task).values()
     )
-
-
-def _model(config: RunConfig, tokenizer: Any, accelerator: Accelerator) -> Any:
-    """The model of a config."""
-    lora = config.model.lora
-    with in_section("model", ModelSection.model_fields):
-        model, _ = load_model(
-            config.model.name,
-            dtype=config.model.dtype,
-            float32_head=config.model.float32_head,
-            lora=lora.model_dump() if lora is not None else None,
-            tokenizer=tokenizer,
-            seed=config.seed,
-        )
-    return model.to(accelerator.device)
 
 
 def _policy_agent(config: RunConfig, model: Any, tokenizer: Any) -> PolicyAgent:
