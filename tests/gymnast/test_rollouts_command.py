@@ -86,6 +86,7 @@ def test_json_is_one_object_a_line_without_nan(run: str, gymnast: CommandLine) -
     record = json.loads(ran.output, parse_constant=lambda name: pytest.fail(name))
     assert record["metrics"] == {"tools/calls/add": 1.0, "odd": None}
     assert record["messages"][-1]["content"] == "It is \x1b[31m5"
+    assert record["turns"] == 2
     assert "\x1b" not in ran.output
     assert ran.errors == "1 of 4 episodes; --limit 4 prints all\n"
 

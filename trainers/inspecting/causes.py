@@ -26,11 +26,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from gymnast.trainers.inspecting.index import Entry
-from gymnast.trainers.reporting.advice.failed_calls import CUT, FailedCall, failed_calls
-from gymnast.trainers.reporting.shown_episodes import first_action
-from gymnast.types import StopReason, Trajectory
+from gymnast.trainers.reporting.advice.failed_calls import (
+    CUT,
+    VARYING,
+    FailedCall,
+    failed_calls,
+)
+from gymnast.trainers.reporting.shown_episodes import first_action, shown_call
+from gymnast.types import Branch, StopReason, Trajectory
 
 BROKEN = "sandbox/broken"  # in `metrics`: the policy broke its box
 EXAMPLES = 5  # ids that are kept of a cause
@@ -53,6 +59,8 @@ CAUSES = (NO_REWARD, BOX_BROKEN, CUT_OFF, NO_CALLS, *OF_CALLS.values(), NO_ANSWE
 
 _VALUES = re.compile(r" \(got .*?\)(?=;|$)")
 _FAULT = re.compile(r'(?:unexpected )?argument "')
+_LISTED = re.compile(r"-?…(?:(?:\.|, ?)-?…)*")  # numbers, and lists of them, whatever their length
+_LONGEST = 120  # characters of a result that tell one form from another
 
 
 @dataclass(frozen=True)
@@ -61,10 +69,12 @@ class Mistake:
 
     Attributes:
         form: What is equal in them: a limit, a tool's name, the fault of an argument, the reason
-            why a call could not be read.
+            why a call could not be read, the last result of a tool.
         count: How many episodes.
-        written: In the first of them, as the policy wrote it; "" where nothing was written.
-        answer: What it was told there; "" where it was told nothing.
+        written: In the first of them, as the policy wrote it, or what it said or called last; ""
+            where nothing was written.
+        answer: What it was told there, the error of a call that could not be read, or the last
+            result of a tool; "" where it was told nothing.
         example: The id of the first of them.
     """
 
@@ -200,7 +210,9 @@ def cause_of(episode: Trajectory) -> Found:
             return found
     if episode.stop_reason == StopReason.max_turns:
         return Found(NO_ANSWER)
-    return Found(WRONG_ANSWER, str(episode.stop_reason), _last_words(episode))
+    result = _last_result(episode)
+    form = f"{episode.stop_reason}{_after(result)}"
+    return Found(WRONG_ANSWER, form, _last_words(episode), result)
 
 
 def _not_scored(episode: Trajectory) -> Found | None:
@@ -265,9 +277,35 @@ def form_of(call: FailedCall) -> str:
 
 
 def _last_words(episode: Trajectory) -> str:
-    """What the policy said last, in the first context."""
-    said = [message for message in episode.messages if message["role"] == "assistant"]
-    return str(said[-1].get("content") or "") if said and episode.turns else ""
+    """What the policy said last, or called where it said nothing."""
+    said = [m for m in _since_first_action(_last_context(episode)) if m["role"] == "assistant"]
+    if not said:
+        return ""
+    calls = " ".join(shown_call(call) for call in said[-1].get("tool_calls") or ())
+    return str(said[-1].get("content") or said[-1].get("raw") or calls)
+
+
+def _last_result(episode: Trajectory) -> str:
+    """What a tool returned last; "" where none has."""
+    messages = _since_first_action(_last_context(episode))
+    results = [message for message in messages if message["role"] == "tool"]
+    return str(results[-1].get("content") or "") if results else ""
+
+
+def _after(result: str) -> str:
+    """What is equal in results of one form, as the end of a sentence; "" where nothing is."""
+    line = next((line for line in reversed(result.splitlines()) if line.strip()), "")
+    form = _LISTED.sub("…", VARYING.sub("…", " ".join(line.split())))
+    form = form if len(form) <= _LONGEST else form[: _LONGEST - 1] + "…"
+    return f' after "{form}"' if any(sign.isalpha() for sign in form) else ""
+
+
+def _last_context(episode: Trajectory) -> Trajectory | Branch:
+    return episode.contexts[episode.order[-1] if episode.order else 0]
+
+
+def _since_first_action(context: Trajectory | Branch) -> Sequence[Mapping[str, Any]]:
+    return context.messages[first_action(context) :]
 
 
 def _summed_up(name: str, found: Sequence[tuple[str, Found]], unpaid: int) -> Cause:

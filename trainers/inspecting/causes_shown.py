@@ -6,11 +6,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gymnast.trainers.inspecting.causes import CUT_OFF, NO_CALLS, WRONG_ANSWER, Cause, Diagnosis
+from gymnast.trainers.inspecting.causes import (
+    CUT_OFF,
+    NO_CALLS,
+    OF_CALLS,
+    WRONG_ANSWER,
+    Cause,
+    Diagnosis,
+)
 from gymnast.trainers.reporting.advice.words import PAGE, clipped, percent
 from gymnast.trainers.saving.saved_runs import ADVICE
 
 _ENDS = (CUT_OFF, NO_CALLS, WRONG_ANSWER)  # whose forms say why an episode ended
+# What `Mistake.answer` is; elsewhere it is what the policy was told.
+_ANSWERS = {OF_CALLS["malformed"]: "error", WRONG_ANSWER: "last result"}
 _SAID = 3  # of the advice that a run gave
 
 
@@ -42,10 +51,14 @@ def _lines(cause: Cause) -> Iterator[str]:
     for mistake in cause.mistakes:
         said = [f'"{clipped(mistake.written)}"'] if mistake.written else []
         if mistake.answer and clipped(mistake.answer) != clipped(mistake.form):
-            said.append(f'answered "{clipped(mistake.answer)}"')
-        form = f"ended by {mistake.form}" if cause.name in _ENDS else clipped(mistake.form)
+            name = _ANSWERS.get(cause.name, "answered")
+            said.append(f'{name} "{clipped(mistake.answer)}"')
+        form = ("ended by " if cause.name in _ENDS else "") + clipped(mistake.form)
         yield f"  {mistake.count:5}  {form}  ({mistake.example})"
         yield from (f"         {line}" for line in said)
+    rest = cause.count - sum(mistake.count for mistake in cause.mistakes)
+    if cause.mistakes and rest:
+        yield f"  {rest:5}  others"
     yield f"         see {', '.join(cause.examples)}"
 
 

@@ -58,6 +58,7 @@ def episode_record(entry: Entry, *, tokens: bool = False) -> dict[str, Any]:
         "environment": entry.environment,
         "reward": entry.reward,
         "reward_parts": dict(trajectory.reward_parts),
+        "turns": entry.turns,
         "turn_rewards": trajectory.all_turn_rewards,
         "stop_reason": str(trajectory.stop_reason),
         "terminated": trajectory.terminated,

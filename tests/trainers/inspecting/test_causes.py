@@ -1,5 +1,6 @@
 """Why saved episodes are unpaid: each has one cause, and mistakes of one form count together."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ from hypothesis import strategies as st
 from gymnast.trainers.inspecting.causes import (
     CAUSES,
     EXAMPLES,
+    MISTAKES,
     Diagnosis,
     cause_of,
     diagnose,
     unpaid_up_to,
 )
+from gymnast.trainers.inspecting.causes_shown import causes_text
 from gymnast.trainers.inspecting.index import Index
 from gymnast.trainers.saving.rollout_files import write_rollouts
 from gymnast.types import Branch, Span, StopReason, Trajectory
@@ -94,6 +97,42 @@ def test_mistakes_of_one_form_count_together_with_an_example(tmp_path: Path) -> 
     assert [mistake.form for mistake in unknown.mistakes] == ["sum"]
 
 
+TRACE = "Traceback:\n  line 3\nAssertionError: largest([{}]) is '{}', not False\n"
+
+
+def test_what_ended_by_itself_is_sorted_by_the_last_result_of_a_tool(tmp_path: Path) -> None:
+    ended: dict[str, Any] = {"stop_reason": StopReason.environment}
+    groups = [
+        [episode(call("add", {"a": 2}), answered(TRACE.format(values, -1.5)), **ended)]
+        for values in ("0, 1", "2", "-3, 4.5, 6")
+    ]
+    groups += [[episode(*RIGHT, said("6"))]]
+    [cause] = diagnosed(tmp_path, *groups).causes
+    assertion, number = cause.mistakes
+    assert assertion.form == ('environment after "AssertionError: largest([…]) is …, not False"')
+    assert (assertion.count, assertion.written) == (3, "add(a=2)")
+    assert assertion.answer == TRACE.format("0, 1", -1.5)
+    assert (number.form, number.written, number.answer) == ("answered", "6", "5")
+
+
+def test_the_last_words_of_a_program_are_those_of_its_last_request() -> None:
+    branch = Branch([], [], [], 0, [Span(0, 0)] * 2, [0.0, 0.0], messages=[*RIGHT, said("7")])
+    branch = replace(branch, tools=episode().tools)
+    found = cause_of(episode(said("5"), branches=[branch], order=[0, 1, 1]))
+    assert (found.cause, found.written, found.answer) == ("wrong answer", "7", "5")
+
+
+def test_what_is_said_of_a_mistake_names_what_it_was_told(tmp_path: Path) -> None:
+    ended: dict[str, Any] = {"stop_reason": StopReason.environment}
+    some = [episode(*MALFORMED, **ended), episode(*WRONG)]
+    some += [episode(*RIGHT, call("add", {"a": 1}), answered(f"Bad{'x' * n}")) for n in range(7)]
+    text = causes_text(diagnosed(tmp_path, some))
+    assert f'error "{UNREAD.format(7)}"' in text
+    assert 'answered "Error: add(a: int)' in text
+    assert 'ended by answered after "Bad"  (step_00001/0/2)\n         "add(a=1)"' in text
+    assert 'last result "Bad"' in text and "      2  others\n" in text
+
+
 def test_groups_all_alike_are_counted(tmp_path: Path) -> None:
     right, wrong = episode(*RIGHT, said("5"), reward=1.0), episode(*RIGHT, said("6"))
     found = diagnosed(tmp_path, [right, wrong], [wrong, wrong], [right, right], [wrong])
@@ -136,4 +175,5 @@ def test_every_unpaid_episode_has_exactly_one_cause(
     assert {cause.name for cause in found.causes} == {cause_of(t).cause for t in unpaid}
     assert {cause.name for cause in found.causes} <= {*CAUSES}
     for cause in found.causes:
-        assert sum(mistake.count for mistake in cause.mistakes) in (0, cause.count)
+        counts = [mistake.count for mistake in cause.mistakes]
+        assert sum(counts) in (0, cause.count) or len(counts) == MISTAKES

@@ -165,7 +165,8 @@ def _failing(
         return None
     commonest = max(found, key=lambda failures: failures.count)
     answer = commonest.answer.removeprefix("Error: ")
-    told = f', which was answered "{clipped(answer)}"' if answer else ""
+    means = "with the error" if kind == "malformed" else "which was answered"
+    told = f', {means} "{clipped(answer)}"' if answer else ""
     return cause, (
         f"{percent(count / calls)} of the calls of {history.span} {what}, most often "
         f"like {clipped(commonest.written)}{told}: {_show(steps, facts)}"

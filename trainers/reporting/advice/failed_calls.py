@@ -16,7 +16,7 @@ from gymnast.types import StopReason, Trajectory
 CUT = (StopReason.max_tokens, StopReason.context, StopReason.timeout)
 
 # What differs between two mistakes of one form: places, numbers, quoted text, the values given.
-_VARYING = re.compile(r"\d+|'[^']*'|\"[^\"]*\"|\(got .*?\)")
+VARYING = re.compile(r"\d+|'[^']*'|\"[^\"]*\"|\(got .*?\)")
 _FAILED_TO_RUN = "Error: {name}: "
 _GIVEN_UP = ("Error: {name} was given up", "Error: {name} was not run")
 
@@ -30,7 +30,8 @@ class FailedCall(NamedTuple):
         form: What is equal in all mistakes of the form.
         name: The tool's.
         written: The call as the policy wrote it.
-        answer: What it was told.
+        answer: What it was told; of a malformed one the error, whether it was told or the episode
+            ended.
         context: In which context of the episode it stands, 0 being the first.
         message: In which message of that.
     """
@@ -91,10 +92,10 @@ def _failure(
     name, written = str(call["function"].get("name")), shown_call(call)
     if error := call.get("error"):
         written = str(message.get("raw") or written).strip()
-        return ("malformed", _VARYING.sub("…", error), name, written, error)
+        return ("malformed", VARYING.sub("…", error), name, written, error)
     if name not in offered:
         return ("unknown_tool", name, name, written, answer)
-    form = _VARYING.sub("…", answer)
+    form = VARYING.sub("…", answer)
     if answer.startswith(f"Error: {name}("):  # a tool's own errors have no signature
         return ("bad_arguments", form, name, written, answer)
     if answer.startswith(tuple(start.format(name=name) for start in _GIVEN_UP)):

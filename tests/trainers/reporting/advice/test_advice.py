@@ -161,7 +161,7 @@ def test_calls_that_cannot_be_read_are_shown_with_what_they_were_told(
     said = told["malformed calls"]
     assert said.startswith("100% of the calls of the last 2 steps could not be read, most often ")
     assert r"like <tool_call>{oops\x1b[31m}</tool_call>" in said
-    assert 'which was answered "call 1 could not be read' in said
+    assert 'with the error "call 1 could not be read' in said
     assert said.endswith("or warm up (warmup: {demonstrations: solve, steps: 20})")
 
 
