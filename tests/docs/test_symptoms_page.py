@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from gymnast.trainers.base.observer import SOLVED
-from gymnast.trainers.inspecting.causes import CAUSES
+from gymnast.trainers.inspecting.cause import CAUSES
 from page_names import codes, unknown
 from pages import ROOT
 

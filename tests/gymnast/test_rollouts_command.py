@@ -81,6 +81,32 @@ def test_filters_choose_what_is_printed(
     assert (ran.code, names(ran.output)) == (0, found), ran.errors
 
 
+def test_named_episodes_are_printed_whatever_they_are_of(run: str, gymnast: CommandLine) -> None:
+    asked = ("eval_00002/0/0", "step_00001/0/1")
+    ran = gymnast("rollouts", run, *asked, "--format", "json", "--limit", "1")
+    assert (ran.code, names(ran.output), ran.errors) == (0, [*asked], "")
+    ran = gymnast("rollouts", run, "step_00001/0/1", "--why")
+    assert ran.output.startswith("1 episode, 1 of them unpaid")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("step_00001/0/7", "step_00001/0/7: there is no such episode; group 0 has members 0-1"),
+        ("step_00009/0/0", "step_00009/0/0: out has no file 'step_00009'; it has step_00001, "),
+        ("7", "'7': names no episode; write FILE/GROUP/MEMBER, as step_00001/0/0"),
+        ("step_00001/0/0 --step 1", "NAME: names single episodes; give names, or options"),
+        ("step_00001/0/0 --evaluations", "NAME: names single episodes; give names, or options"),
+    ],
+)
+def test_a_name_that_names_none_says_which_there_are(
+    run: str, gymnast: CommandLine, arguments: str, message: str
+) -> None:
+    ran = gymnast("rollouts", run, *arguments.split())
+    assert (ran.code, ran.output) == (2, "")
+    assert ran.errors.startswith(f"error: {message}")
+
+
 def test_json_is_one_object_a_line_without_nan(run: str, gymnast: CommandLine) -> None:
     ran = gymnast("rollouts", run, "--limit", "1", "--format", "json")
     record = json.loads(ran.output, parse_constant=lambda name: pytest.fail(name))

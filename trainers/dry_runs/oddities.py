@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gymnast.trainers.dry_runs.prompts import PromptScan
-from gymnast.trainers.inspecting.causes import cause_of
+from gymnast.trainers.inspecting.cause import cause_of
 from gymnast.trainers.reporting.advice.cases import Facts, advise
 from gymnast.trainers.reporting.advice.history import DryRun
 from gymnast.trainers.reporting.advice.seen import see

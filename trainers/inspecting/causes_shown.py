@@ -6,14 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gymnast.trainers.inspecting.causes import (
-    CUT_OFF,
-    NO_CALLS,
-    OF_CALLS,
-    WRONG_ANSWER,
-    Cause,
-    Diagnosis,
-)
+from gymnast.trainers.inspecting.cause import CUT_OFF, NO_CALLS, OF_CALLS, WRONG_ANSWER
+from gymnast.trainers.inspecting.causes import Cause, Diagnosis
 from gymnast.trainers.reporting.advice.words import PAGE, clipped, percent
 from gymnast.trainers.saving.saved_runs import ADVICE
 

@@ -16,7 +16,7 @@ import yaml
 
 from gymnast.errors import ConfigError, UserCodeError
 from gymnast.trainers.base.contexts import alone, together
-from gymnast.trainers.inspecting.causes import BROKEN
+from gymnast.trainers.inspecting.cause import BROKEN
 from gymnast.trainers.inspecting.index import Entry, load_all
 from gymnast.trainers.rollouts.rewards import Reward, Scored, load_rewards, scored
 from gymnast.trainers.saving.rollout_files import SavedTrajectory, write_as_saved

@@ -31,7 +31,17 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json")
 
-Limit = Annotated[int, typer.Option(min=0, help="How many are printed at most.")]
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="NAME",
+        help="These alone, by the names it prints: step_00001/0/3.",
+        show_default=False,
+    ),
+]
+Limit = Annotated[
+    int, typer.Option(min=0, help="How many are printed at most, where no NAME is given.")
+]
 Format = Annotated[str, typer.Option("--format", metavar="text|json", help="How they are printed.")]
 Tokens = Annotated[bool, typer.Option("--tokens", help="Show tokens, with who wrote them.")]
 Why = Annotated[
@@ -44,6 +54,7 @@ rollouts = typer.Typer()
 @rollouts.command(name="rollouts")
 def print_rollouts(
     run: Run,
+    names: Names = None,
     step: Step = None,
     evaluations: Evaluations = False,
     group: Group = None,
@@ -83,13 +94,28 @@ def print_rollouts(
             where=where,
             search=search,
         )
-        found = list(index.find(wanted))
+        found = _named(index, names, wanted) if names else list(index.find(wanted))
     if why and found:
         _say_why(index, found, max_reward, form)
         return
+    limit = max(limit, len(names or ()))
     for number, entry in enumerate(found[:limit]):
         _print(entry, form, tokens=tokens, first=number == 0)
     _say_how_many(index, wanted, len(found), limit, form)
+
+
+def _named(index: "Index", names: list[str], wanted: "Filter") -> "list[Entry]":
+    """The episodes with these names.
+
+    Raises:
+        ConfigError: A filter is given too.
+        DataError: There is none of a name.
+    """
+    from gymnast.trainers.inspecting.filters import Filter
+
+    if wanted != Filter(evaluations=not index.has_steps):
+        raise ConfigError("NAME: names single episodes; give names, or options that choose some")
+    return [index.entry(name) for name in names]
 
 
 def check_format(form: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from gymnast import viewer
 from gymnast.errors import DataError
 from gymnast.trainers import load_rollouts
-from gymnast.trainers.inspecting.causes import CAUSES
+from gymnast.trainers.inspecting.cause import CAUSES
 from gymnast.viewer.runs import named_runs
 from gymnast.viewer.wire import episode_of, index_of, overview_of
 from viewer_fixtures import plain_run

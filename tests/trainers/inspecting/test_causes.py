@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gymnast.trainers.inspecting.cause import CAUSES, cause_of
 from gymnast.trainers.inspecting.causes import (
-    CAUSES,
     EXAMPLES,
     MISTAKES,
     Diagnosis,
-    cause_of,
     diagnose,
     unpaid_up_to,
 )
