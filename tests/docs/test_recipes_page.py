@@ -23,8 +23,8 @@ def test_the_recipes_follow_each_other(gymnast: CommandLine) -> None:
         "evaluation after step 0" in trained.output and "evaluation after step 4" in trained.output
     )
     assert "ok: lift.py:Lift" in checked.output and "no calls" in unpaid.output
-    assert "no calls: 16" in why.output or "no calls: " in why.output
-    assert "step_00001/0/0" in episode.output
+    assert "no calls: " in why.output
+    assert episode.output.startswith("step_00001/0/1 ")
     assert re.search(r"^B - A +all rows +8 ", compared.output, re.MULTILINE)
     assert "chance of rows and sampling" in compared.output.splitlines()[-1]
 
