@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -13,6 +13,9 @@ from hypothesis import HealthCheck, settings
 
 from gymnast.agents.loading.tiny import tiny_tokenizer
 from gymnast.envs import Environment, Outcome, Renderer
+from gymnast.trainers.algorithms.advantages import ESTIMATORS
+from gymnast.trainers.algorithms.aggregations import AGGREGATIONS
+from gymnast.trainers.algorithms.losses import LOSSES
 
 # Not a conftest.py of its own: mypy takes no two.
 pytest_plugins = [
@@ -59,6 +62,17 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("there is no GPU")
     return torch.device(request.param)
+
+
+@pytest.fixture
+def own_parts() -> Iterator[None]:
+    """The parts of algorithms that a test adds are gone after it: schemas and shells list all."""
+    registries: list[dict[str, Any]] = [ESTIMATORS, LOSSES, AGGREGATIONS]
+    before = [dict(registry) for registry in registries]
+    yield
+    for registry, entries in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(entries)
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,8 @@ from gymnast.trainers.build import build_trainer
 from gymnast.trainers.config.files import load_config
 from gymnast.types import StopReason
 
+pytestmark = pytest.mark.usefixtures("own_parts")
+
 BATCH = RewardBatch(torch.tensor([0.0, 1.0]), torch.tensor([0, 0]), [[0.0], [1.0]])
 OWN = """\
 from gymnast.trainers.algorithms.advantages import per_group

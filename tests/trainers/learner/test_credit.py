@@ -318,6 +318,7 @@ def gae(
     return results
 
 
+@pytest.mark.usefixtures("own_parts")
 def test_an_estimator_by_token_is_one_function() -> None:
     """With a lambda of 1 it is what is earned from a token on, minus what was expected there."""
     advantages.estimator(gae)
