@@ -78,7 +78,7 @@ print(f"{device.name}, {device.total_memory / 2**30:.0f} GiB, PyTorch {torch.__v
     echo
 } >"$page"
 
-part "Tests" 200 "$python" -m pytest -q -m gpu -p no:cacheprovider
+part "Tests" 200 "$python" -m pytest -q -m gpu -p no:cacheprovider -p no:benchmark
 part "Sampling, beside generate" 100 "$python" benchmarks/rollout.py --device cuda --only decode growth
 step=(benchmarks/train_step.py --device cuda --only equal --groups 1)
 if has trl; then

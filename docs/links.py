@@ -18,6 +18,7 @@ PAGES = {
     ROOT / "CHANGELOG.md": DOCS / "project/changelog.md",
     ROOT / "SECURITY.md": DOCS / "project/security.md",
     ROOT / "benchmarks/RESULTS.md": DOCS / "project/results.md",
+    ROOT / "benchmarks/RESULTS_GPU.md": DOCS / "project/results_gpu.md",
     ROOT / "examples/README.md": DOCS / "project/examples.md",
     ROOT / "README.md": DOCS / "index.md",
 }

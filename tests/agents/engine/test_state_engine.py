@@ -286,7 +286,8 @@ def test_what_old_weights_computed_serves_no_request_that_comes_later(model: Any
     for _ in range(4):
         engine.step()
     for weight in model.parameters():
-        weight.add_(0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
+        noise = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+        weight.add_(0.05 * noise.to(weight.device))
     engine.version = 1
     assert engine.forget() == 1
     beside = begin(engine, context)
