@@ -1,6 +1,6 @@
 """The command line: train, evaluate, and look at environments.
 
-    gymnast train RUN.yaml trainer.steps=20      train as a YAML says, with overrides
+    gymnast train RUN.yaml trainer.steps=20      train as a YAML file says, with overrides
     gymnast train RUN.yaml --dry-run             try it: a prompt, some episodes, what is odd
     gymnast train RUN.yaml --resume              continue from the newest checkpoint
     gymnast eval runs/arithmetic                 evaluate a trained model on its evaluation rows
@@ -8,13 +8,13 @@
     gymnast eval --compare A B                   compare evaluations row by row
     gymnast envs                                 list the environments that are installed
     gymnast check my_envs:Shop                   check that an environment keeps the contract
-    gymnast new dice-game                        make a package with an environment of your own
+    gymnast new dice-game                        make a package for an environment of your own
     gymnast demos my_envs:Shop                   write episodes that the environment's solve plays
-    gymnast export RUN --output FOLDER           the trained model with a card, or on a hub
-    gymnast schema --output run.schema.json      what editors complete a run's YAML from
+    gymnast export RUN --output FOLDER           write the trained model and its card; push it
+    gymnast schema --output run.schema.json      write what editors complete a run's YAML from
     gymnast rollouts runs/arithmetic --step 7    print the episodes that a run has saved
     gymnast rescore runs/arithmetic --reward mine.py:brief   grade them anew
-    gymnast replay runs/arithmetic step_00007/3/1   play one again, and say where it differs
+    gymnast replay runs/arithmetic step_00007/3/1   play one again and say where it differs
     gymnast view runs/arithmetic                 show what runs did in a browser
     gymnast sandboxes                            list the sandbox backends and which work here
     gymnast sandboxes sweep                      remove what killed runs have left behind

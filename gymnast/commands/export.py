@@ -19,16 +19,19 @@ def export_run(
         typer.Argument(metavar="RUN", help="The run's folder.", autocompletion=complete_run),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where it is written.")
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write.")
     ],
-    adapter: Annotated[bool, typer.Option("--adapter", help="The adapters alone.")] = False,
+    adapter: Annotated[bool, typer.Option("--adapter", help="Write only the adapters.")] = False,
     merged: Annotated[
-        bool, typer.Option("--merged", help="The whole model, adapters merged; the default.")
+        bool,
+        typer.Option(
+            "--merged", help="Write the whole model with its adapters merged; the default."
+        ),
     ] = False,
     push: Annotated[
-        str | None, typer.Option(metavar="REPO", help="Put it on the hub too, as org/name.")
+        str | None, typer.Option(metavar="REPO", help="Also push it to the hub as org/name.")
     ] = None,
-    private: Annotated[bool, typer.Option(help="Make a new repository a private one.")] = False,
+    private: Annotated[bool, typer.Option(help="Create the repository as a private one.")] = False,
 ) -> None:
     """Export a run's model, with a card that tells how it came about."""
     if adapter and merged:

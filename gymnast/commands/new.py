@@ -50,12 +50,14 @@ _VARIABLE = "${{ vars.GYMNAST }}  # a variable of the repository: git+https://..
 
 @new.command(name="new")
 def make_package(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The package's, as dice-game.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The package's name, such as dice-game.")
+    ],
     gymnast: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Where pip finds Gymnast, as git+https://...; by default where this one is from.",
+            help="Where pip finds Gymnast, such as git+https://...; by default this one's origin.",
         ),
     ] = None,
 ) -> None:

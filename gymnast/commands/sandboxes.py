@@ -8,7 +8,7 @@ from gymnast.commands.output import say
 
 sandboxes = typer.Typer(
     invoke_without_command=True,
-    help="List the sandbox backends that work here; sweep removes what killed runs left behind.",
+    help="List the sandbox backends that work here; `sweep` removes what killed runs left behind.",
 )
 
 

@@ -17,7 +17,7 @@ def write_schema(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Where to write it, not to the terminal."
+            "--output", "-o", metavar="FILE", help="Write it to this file instead of the terminal."
         ),
     ] = None,
 ) -> None:

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
 Rollout = Annotated[
     str | None,
-    typer.Argument(metavar="ROLLOUT", help="Its name, as `gymnast rollouts` prints it."),
+    typer.Argument(metavar="ROLLOUT", help="The episode's name, as `gymnast rollouts` prints it."),
 ]
-All = Annotated[bool, typer.Option("--all", help="Replay all that the options name.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="With --all: this many at most.")]
+All = Annotated[
+    bool, typer.Option("--all", help="Replay every episode that the other options select.")
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="With --all: replay at most this many.")]
 
 replay = typer.Typer()
 

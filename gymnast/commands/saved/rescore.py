@@ -20,12 +20,15 @@ Rewards = Annotated[
     ),
 ]
 Add = Annotated[
-    bool, typer.Option("--add", help="Add the new reward to the saved one, in place of replacing.")
+    bool, typer.Option("--add", help="Add the new reward to the saved one instead of replacing it.")
 ]
 Output = Annotated[
-    str | None, typer.Option(metavar="FILE.parquet", help="Write the episodes with new rewards.")
+    str | None,
+    typer.Option(
+        metavar="FILE.parquet", help="Write the episodes with their new rewards to this file."
+    ),
 ]
-Limit = Annotated[int, typer.Option(min=0, help="How many of the largest changes are listed.")]
+Limit = Annotated[int, typer.Option(min=0, help="List at most this many of the largest changes.")]
 
 rescore = typer.Typer()
 

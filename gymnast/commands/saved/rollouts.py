@@ -35,17 +35,15 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="NAME",
-        help="These alone, by the names it prints: step_00001/0/3.",
+        help="Print these episodes only, by the names that the command prints: step_00001/0/3.",
         show_default=False,
     ),
 ]
-Limit = Annotated[
-    int, typer.Option(min=0, help="How many are printed at most, where no NAME is given.")
-]
-Format = Annotated[str, typer.Option("--format", metavar="text|json", help="How they are printed.")]
-Tokens = Annotated[bool, typer.Option("--tokens", help="Show tokens, with who wrote them.")]
+Limit = Annotated[int, typer.Option(min=0, help="Print at most this many, unless NAMEs are given.")]
+Format = Annotated[str, typer.Option("--format", metavar="text|json", help="Output format.")]
+Tokens = Annotated[bool, typer.Option("--tokens", help="Show tokens, and who wrote them.")]
 Why = Annotated[
-    bool, typer.Option("--why", help="Say why those without reward have none, as a table.")
+    bool, typer.Option("--why", help="Print a table of why episodes without reward earned none.")
 ]
 
 rollouts = typer.Typer()

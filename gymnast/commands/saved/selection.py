@@ -19,31 +19,48 @@ Run = Annotated[
     ),
 ]
 Step = Annotated[
-    str | None, typer.Option(metavar="N|N-M", help="Of these steps, or evaluations after them.")
+    str | None,
+    typer.Option(
+        metavar="N|N-M", help="Only episodes of these steps, or of the evaluations after them."
+    ),
 ]
 Evaluations = Annotated[
-    bool, typer.Option("--evaluations", help="Those of evaluations, in place of training's.")
+    bool, typer.Option("--evaluations", help="Episodes of evaluations instead of training.")
 ]
-Group = Annotated[int | None, typer.Option(help="Of this group of its file.")]
-MinReward = Annotated[float | None, typer.Option(help="With at least this reward.")]
-MaxReward = Annotated[float | None, typer.Option(help="With at most this reward.")]
-StopReason = Annotated[str | None, typer.Option(help="That ended so: answered, max_tokens, ...")]
+Group = Annotated[int | None, typer.Option(help="Only this group of each file, counted from 0.")]
+MinReward = Annotated[float | None, typer.Option(help="Only episodes with at least this reward.")]
+MaxReward = Annotated[float | None, typer.Option(help="Only episodes with at most this reward.")]
+StopReason = Annotated[
+    str | None, typer.Option(help="Only episodes that ended this way: answered, max_tokens, ...")
+]
 Environment = Annotated[
-    str | None, typer.Option(help="That this environment of a mixture or evaluation played.")
+    str | None,
+    typer.Option(help="Only episodes of this environment, of a mixture or an evaluation."),
 ]
-Tool = Annotated[str | None, typer.Option(help="In which this tool was called.")]
+Tool = Annotated[str | None, typer.Option(help="Only episodes that called this tool.")]
 Error = Annotated[
     str | None,
-    typer.Option(metavar="KIND", help="In which a call failed so: malformed, unknown_tool, ..."),
+    typer.Option(
+        metavar="KIND",
+        help="Only episodes with a call that failed this way: malformed, unknown_tool, ...",
+    ),
 ]
 Tags = Annotated[
     list[str] | None,
-    typer.Option("--tag", metavar="KEY=VALUE", help="Whose row has this value in this column."),
+    typer.Option(
+        "--tag", metavar="KEY=VALUE", help="Only episodes whose row has this value in this column."
+    ),
 ]
 Where = Annotated[
-    str | None, typer.Option(metavar="EXPR", help="Of whose row this jmespath holds: 'a > `50`'.")
+    str | None,
+    typer.Option(
+        metavar="EXPR",
+        help="Only episodes whose row satisfies this jmespath expression: 'a > `50`'.",
+    ),
 ]
-Search = Annotated[str | None, typer.Option(metavar="TEXT", help="In whose messages this text is.")]
+Search = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Only episodes with this text in a message.")
+]
 
 
 def steps_of(given: str | None) -> range | None:

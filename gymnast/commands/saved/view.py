@@ -38,16 +38,16 @@ viewing = typer.Typer()
 def view(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN...", help="Folders of runs, or of evaluations on their own."),
+        typer.Argument(metavar="RUN...", help="Folders of runs or of evaluations."),
     ],
     html: Annotated[
         str | None,
         typer.Option("--html", metavar="FILE", help="Write one file that needs no server."),
     ] = None,
     limit_mb: Annotated[
-        float, typer.Option("--limit-mb", help="With --html: what the file may take, in MB.")
+        float, typer.Option("--limit-mb", help="With --html: the largest size of the file, in MB.")
     ] = 20.0,
-    port: Annotated[int, typer.Option(help="To listen on; 0: one that is free.")] = 0,
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 0,
     browser: Annotated[
         bool, typer.Option("--browser", help="Open the page in this machine's browser.")
     ] = False,
@@ -66,10 +66,10 @@ def view(
 ) -> None:
     """Show what runs did: plots, conversations, tokens, groups, and why rewards are 0.
 
-    Serves a page on 127.0.0.1 until Ctrl-C. The address that is printed opens it in one browser;
-    when it was used, the next one is printed. A run that goes on is shown as it goes.
+    Serves a page on 127.0.0.1 until Ctrl-C, and keeps it up to date while a run trains. The
+    address it prints opens the page in one browser; once used, the next address is printed.
 
-    The options from --step on say which episodes a file holds (--html); by default all that fit.
+    With --html, the options from --step on select the episodes to write; by default all that fit.
     """
     with waiting("loading"):
         from gymnast.trainers.inspecting.filters import Filter
