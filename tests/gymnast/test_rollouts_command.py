@@ -86,7 +86,7 @@ def test_named_episodes_are_printed_whatever_they_are_of(run: str, gymnast: Comm
     ran = gymnast("rollouts", run, *asked, "--format", "json", "--limit", "1")
     assert (ran.code, names(ran.output), ran.errors) == (0, [*asked], "")
     ran = gymnast("rollouts", run, "step_00001/0/1", "--why")
-    assert ran.output.startswith("1 episode, 1 of them unpaid")
+    assert ran.output.startswith("1 episode, of which 1 earned nothing")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_it_says_how_many_more_there_are(run: str, gymnast: CommandLine) -> None
     none = gymnast("rollouts", run, "--step", "7")
     assert (none.output, none.errors) == (
         "",
-        "none of 0 episodes of training of these steps is such a one\n",
+        "none of the 0 training episodes of these steps matches\n",
     )
 
 
@@ -150,20 +150,20 @@ def test_why_the_reward_is_zero_is_told_with_examples(run: str, gymnast: Command
     ran = gymnast("rollouts", run, "--why")
     assert (ran.code, ran.errors) == (0, "")
     assert ran.output == (
-        "4 episodes, 2 of them unpaid (no reward, or at most 0); mean reward 0.5\n"
-        "groups: 0 of 1 have one reward in all episodes, and so no advantage; "
-        "0 have no paid episode\n\n"
-        "malformed calls: 2 (100%)\n"
+        "4 episodes, of which 2 earned nothing; mean reward 0.5\n\n"
+        "malformed calls: 2 (100%). The last calls could not be read. "
+        "Demonstrations of the right form help most.\n"
         "      2  the call could not be read: no JSON  (step_00001/0/1)\n"
         '         "<call>oops"\n'
-        "         see step_00001/0/1, step_00002/0/0\n\n"
-        "said while it went on:\nstep 2, malformed calls: 100% of the calls\n"
-        "docs/learning.md says more\n"
+        "         also step_00002/0/0\n\n"
+        "advice given during the run:\nstep 2, malformed calls: 100% of the calls\n"
+        "docs/learning.md says more\n\n"
+        "to read an episode: gymnast rollouts out step_00001/0/1\n"
     )
     found = json.loads(gymnast("rollouts", run, "--why", "--format", "json").output)
     assert found["causes"][0]["mistakes"][0]["count"] == found["unpaid"] == 2
     assert (
-        "4 of them unpaid (no reward, or at most 1)"
+        "4 episodes, of which 4 earned at most 1;"
         in gymnast("rollouts", run, "--why", "--max-reward", "1").output
     )
 

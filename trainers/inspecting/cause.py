@@ -1,4 +1,4 @@
-"""Why one saved episode is unpaid: the first of these causes that holds of it.
+"""Why one saved episode is unpaid: the first of these causes that applies.
 
     no reward given     the environment, or a reward function, returned None
     box broken          the policy broke its box, or what the episode runs on broke
@@ -46,7 +46,29 @@ OF_CALLS = {
     "exception": "failed tools",
     "timeout": "timeouts",
 }
-CAUSES = (NO_REWARD, BOX_BROKEN, CUT_OFF, NO_CALLS, *OF_CALLS.values(), NO_ANSWER, WRONG_ANSWER)
+# What each means and what to do about it, in the order in which they are looked for.
+MEANINGS: Mapping[str, str] = {
+    NO_REWARD: "The environment or a reward function returned None. Training leaves these out.",
+    BOX_BROKEN: "The policy broke its sandbox, or the sandbox itself failed.",
+    CUT_OFF: "A limit ended the episode too early. Raise sampling.max_new_tokens or the limit that "
+    "is named, or ask for shorter answers.",
+    NO_CALLS: "Tools were offered and the policy called none. Show it calls: worked_turns, or a "
+    "warm-up on demonstrations.",
+    OF_CALLS[
+        "malformed"
+    ]: "The last calls could not be read. Demonstrations of the right form help most.",
+    OF_CALLS["unknown_tool"]: "The last calls named a tool that does not exist.",
+    OF_CALLS[
+        "bad_arguments"
+    ]: "The tool does not take the arguments of the last calls. Look at its schema.",
+    OF_CALLS["exception"]: "The tools of the last calls raised. Where the arguments do not explain "
+    "it, the tool has a bug.",
+    OF_CALLS["timeout"]: "The tools of the last calls took longer than their timeout_s.",
+    NO_ANSWER: "The last calls succeeded, and max_turns ended the episode. Allow more turns.",
+    WRONG_ANSWER: "The episode ended by itself, and what it said or did earned nothing. Compare "
+    "the last results with what the reward asks for.",
+}
+CAUSES = tuple(MEANINGS)
 
 _VALUES = re.compile(r" \(got .*?\)(?=;|$)")
 _FAULT = re.compile(r'(?:unexpected )?argument "')
@@ -89,6 +111,12 @@ def cause_of(episode: Trajectory) -> Found:
     return Found(WRONG_ANSWER, form, _last_words(episode), result)
 
 
+def calls_nothing(episode: Trajectory) -> bool:
+    """Whether tools were offered and none was called, however the episode ended."""
+    offered = any(context.tools for context in episode.contexts)
+    return offered and _last_call(episode) is None
+
+
 def _not_scored(episode: Trajectory) -> Found | None:
     return Found(NO_REWARD) if episode.no_reward else None
 
@@ -108,8 +136,7 @@ def _cut(episode: Trajectory) -> Found | None:
 
 
 def _without_calls(episode: Trajectory) -> Found | None:
-    offered = any(context.tools for context in episode.contexts)
-    if not offered or _last_call(episode) is not None:
+    if not calls_nothing(episode):
         return None
     return Found(NO_CALLS, str(episode.stop_reason), _last_words(episode))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from gymnast.trainers.inspecting.cause import CAUSES, Found, cause_of
+from gymnast.trainers.inspecting.cause import CAUSES, MEANINGS, Found, calls_nothing, cause_of
 from gymnast.trainers.inspecting.index import Entry
 
 EXAMPLES = 5  # ids that are kept of a cause
@@ -46,6 +46,7 @@ class Cause:
 
     Attributes:
         name: Among `CAUSES`.
+        meaning: What it means, and what to do about it.
         count: How many episodes.
         share: Of all unpaid ones.
         examples: The ids of the first `EXAMPLES`.
@@ -53,6 +54,7 @@ class Cause:
     """
 
     name: str
+    meaning: str
     count: int
     share: float
     examples: Sequence[str]
@@ -71,6 +73,8 @@ class Diagnosis:
         groups: How many groups of two and more there are.
         groups_alike: How many of these have one reward in all their episodes, and so no advantage.
         groups_unpaid: How many of these have no paid episode.
+        without_calls: How many unpaid episodes were offered tools and called none, those that a
+            limit cut off among them.
         causes: The commonest first.
     """
 
@@ -81,6 +85,7 @@ class Diagnosis:
     groups: int
     groups_alike: int
     groups_unpaid: int
+    without_calls: int
     causes: Sequence[Cause]
 
 
@@ -106,10 +111,12 @@ def diagnose(entries: Iterable[Entry], *, bar: float | None = None) -> Diagnosis
         if reward is None or not reward > bar
     ]
     found: dict[str, list[tuple[str, Found]]] = {}
+    without_calls = 0
     for file, some in groupby(unpaid, key=lambda entry: entry.file):
         by_number = {entry.number: entry for entry in some}
         for number, episode in file.conversations(sorted(by_number)):
             said = cause_of(episode)
+            without_calls += calls_nothing(episode)
             found.setdefault(said.cause, []).append((by_number[number].id, said))
     ordered = sorted(found, key=lambda name: (-len(found[name]), CAUSES.index(name)))
     by_group: dict[tuple[str, int], list[float | None]] = {}
@@ -125,6 +132,7 @@ def diagnose(entries: Iterable[Entry], *, bar: float | None = None) -> Diagnosis
         len(groups),
         len(alike),
         sum(group[0] is None or not group[0] > bar for group in alike),
+        without_calls,
         [_summed_up(name, found[name], len(unpaid)) for name in ordered],
     )
 
@@ -144,4 +152,4 @@ def _summed_up(name: str, found: Sequence[tuple[str, Found]], unpaid: int) -> Ca
         if form
     ]
     examples = [id for id, _ in found[:EXAMPLES]]
-    return Cause(name, len(found), len(found) / unpaid, examples, mistakes)
+    return Cause(name, MEANINGS[name], len(found), len(found) / unpaid, examples, mistakes)

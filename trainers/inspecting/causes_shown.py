@@ -24,14 +24,16 @@ def causes_text(found: Diagnosis) -> str:
 
 def _numbers(found: Diagnosis) -> Iterator[str]:
     mean = "" if found.mean_reward is None else f"; mean reward {found.mean_reward:.4g}"
-    yield (
-        f"{_episodes(found.episodes)}, {found.unpaid} of them unpaid (no reward, or at most "
-        f"{found.bar:g}){mean}"
-    )
-    if found.groups:
+    earned = f"at most {found.bar:.4g}" if found.bar else "nothing"
+    yield f"{_episodes(found.episodes)}, of which {found.unpaid} earned {earned}{mean}"
+    if found.without_calls:
+        yield f"{found.without_calls} of these {found.unpaid} called no tool"
+    if found.groups_alike:
+        more = f"more than {found.bar:.4g}" if found.bar else "anything"
+        unpaid = f"; in {found.groups_unpaid} none earned {more}" if found.groups_unpaid else ""
         yield (
-            f"groups: {found.groups_alike} of {found.groups} have one reward in all episodes, and "
-            f"so no advantage; {found.groups_unpaid} have no paid episode"
+            f"in {found.groups_alike} of {found.groups} groups all episodes have the same reward, "
+            f"so nothing is learned from them{unpaid}"
         )
 
 
@@ -41,19 +43,21 @@ def _episodes(count: int) -> str:
 
 def _lines(cause: Cause) -> Iterator[str]:
     yield ""
-    yield f"{cause.name}: {cause.count} ({percent(cause.share)})"
+    yield f"{cause.name}: {cause.count} ({percent(cause.share)}). {cause.meaning}"
     for mistake in cause.mistakes:
         said = [f'"{clipped(mistake.written)}"'] if mistake.written else []
         if mistake.answer and clipped(mistake.answer) != clipped(mistake.form):
             name = _ANSWERS.get(cause.name, "answered")
             said.append(f'{name} "{clipped(mistake.answer)}"')
-        form = ("ended by " if cause.name in _ENDS else "") + clipped(mistake.form)
+        form = ("stop reason " if cause.name in _ENDS else "") + clipped(mistake.form)
         yield f"  {mistake.count:5}  {form}  ({mistake.example})"
         yield from (f"         {line}" for line in said)
     rest = cause.count - sum(mistake.count for mistake in cause.mistakes)
     if cause.mistakes and rest:
         yield f"  {rest:5}  others"
-    yield f"         see {', '.join(cause.examples)}"
+    shown = {mistake.example for mistake in cause.mistakes}
+    if more := [example for example in cause.examples if example not in shown]:
+        yield f"         also {', '.join(more)}"
 
 
 def advice_lines(run: Path) -> list[str]:

@@ -1,5 +1,6 @@
 """`gymnast rollouts`: prints the episodes that a run has saved."""
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -127,7 +128,7 @@ def check_format(form: str) -> None:
 
 
 def _say_why(index: "Index", found: "list[Entry]", bar: float | None, form: str) -> None:
-    """Say why those of some episodes that are unpaid are so; up to which reward they are: `bar`."""
+    """Say why episodes that earned no more than `bar` did not."""
     from gymnast.trainers.inspecting.causes import diagnose
     from gymnast.trainers.inspecting.causes_shown import advice_lines, causes_record, causes_text
     from gymnast.trainers.records.json_text import json_line
@@ -138,7 +139,10 @@ def _say_why(index: "Index", found: "list[Entry]", bar: float | None, form: str)
         return
     say(causes_text(diagnosis))
     if said := advice_lines(index.run):
-        say("\n".join(["", "said while it went on:", *said]))
+        say("\n".join(["", "advice given during the run:", *said]))
+    if diagnosis.causes:
+        read = shlex.join(["gymnast", "rollouts", str(index.run), diagnosis.causes[0].examples[0]])
+        say(f"\nto read an episode: {read}")
 
 
 def _print(entry: "Entry", form: str, *, tokens: bool, first: bool) -> None:
@@ -153,11 +157,11 @@ def _print(entry: "Entry", form: str, *, tokens: bool, first: bool) -> None:
 
 def _say_how_many(index: "Index", wanted: "Filter", found: int, limit: int, form: str) -> None:
     """Say what is left, where something is; beside JSON on standard error."""
-    kind = "evaluations" if wanted.evaluations else "training"
+    kind = "evaluation" if wanted.evaluations else "training"
     if not found:
         among = sum(len(file) for file in index.files if wanted.takes_file(file.file))
         steps = "" if wanted.steps is None else " of these steps"
-        say(f"none of {among} episodes of {kind}{steps} is such a one", err=True)
+        say(f"none of the {among} {kind} episodes{steps} matches", err=True)
     elif found > limit:
         shown = f"{limit} of {found} episodes" if limit else f"{found} episodes"
         say(f"{shown}; --limit {found} prints all", err=form == "json")

@@ -128,7 +128,7 @@ def test_what_is_said_of_a_mistake_names_what_it_was_told(tmp_path: Path) -> Non
     text = causes_text(diagnosed(tmp_path, some))
     assert f'error "{UNREAD.format(7)}"' in text
     assert 'answered "Error: add(a: int)' in text
-    assert 'ended by answered after "Bad"  (step_00001/0/2)\n         "add(a=1)"' in text
+    assert 'stop reason answered after "Bad"  (step_00001/0/2)\n         "add(a=1)"' in text
     assert 'last result "Bad"' in text and "      2  others\n" in text
 
 
@@ -136,6 +136,22 @@ def test_groups_all_alike_are_counted(tmp_path: Path) -> None:
     right, wrong = episode(*RIGHT, said("5"), reward=1.0), episode(*RIGHT, said("6"))
     found = diagnosed(tmp_path, [right, wrong], [wrong, wrong], [right, right], [wrong])
     assert (found.groups, found.groups_alike, found.groups_unpaid) == (3, 2, 1)
+
+
+def test_episodes_without_calls_are_counted_however_they_ended(tmp_path: Path) -> None:
+    cut = episode(said("so much"), stop_reason=StopReason.max_tokens)
+    some = [cut, cut, episode(said("5")), episode(*WRONG), episode(said("5"), tools=())]
+    found = diagnosed(tmp_path, some)
+    assert (found.unpaid, found.without_calls) == (5, 3)
+    assert "3 of these 5 called no tool\n" in causes_text(found)
+
+
+def test_what_earned_something_is_not_said_to_have_earned_nothing(tmp_path: Path) -> None:
+    paid = [episode(said("5"), reward=reward) for reward in (0.44, 0.5, 0.5)]
+    text = causes_text(diagnosed(tmp_path, paid, [paid[0], paid[0]]))
+    assert text.startswith("5 episodes, of which 3 earned at most 0.44; mean reward 0.464\n")
+    assert "in 1 of 2 groups all episodes have the same reward, so nothing is learned" in text
+    assert "in 1 none earned more than 0.44" in text
 
 
 def test_examples_are_a_few_of_many(tmp_path: Path) -> None:
