@@ -168,7 +168,8 @@ def _check_tools(env: Environment) -> tuple[list[ToolTried], list[_End]]:
         except NoExample as error:
             tried.append(ToolTried(tool.signature, None, str(error)))
             continue
-        env.reset(seed=_SEED, options={"row": {**row, "tools": [name]}})
+        offered = {"tools": [name]} if "tools" in row else {}  # errors show the row: add nothing
+        env.reset(seed=_SEED, options={"row": {**row, **offered}})
         with bugs.hushed():
             ended = run_blocking(_call_and_answer(env, name, arguments))
         ends += ended

@@ -15,7 +15,7 @@ import yaml
 from gymnast.errors import DataError
 from gymnast.trainers.inspecting.index import Index
 from gymnast.trainers.saving.run_folder import CONFIG_FILE, METRICS
-from gymnast.trainers.saving.saved_runs import ADVICE, rollout_files
+from gymnast.trainers.saving.saved_runs import ADVICE, rollout_files, runs_nearby
 
 Line = Mapping[str, Any]
 Columns = dict[str, list[float | None]]
@@ -39,11 +39,13 @@ class Run:
         self.folder = folder
         self.name = name
         if not folder.is_dir():
-            raise DataError(f"{folder}: there is no such folder; name the folder of a run")
+            raise DataError(
+                f"{folder}: there is no such folder; name the folder of a run{runs_nearby(folder)}"
+            )
         if not (folder / METRICS).exists() and not rollout_files(folder):
             raise DataError(
-                f"{folder}: is not the folder of a run: it has neither {METRICS} nor rollouts; a "
-                "run's folder is its output_dir"
+                f"{folder}: not the folder of a run: it has neither {METRICS} nor rollouts; a "
+                f"run's folder is its output_dir{runs_nearby(folder)}"
             )
         self._index: Index | None = None
 

@@ -39,6 +39,7 @@ def test_a_run_is_trained_evaluated_and_not_overwritten(gymnast: CommandLine) ->
     assert "step 1/1  reward" in trained.output
     assert trained.output.endswith(
         "the run is in out, the trained model in out/model\n"
+        "why it earned nothing: gymnast rollouts out --why\n"
         "to train further: gymnast train run.yaml trainer.max_grad_norm=2 trainer.steps=2 "
         "--resume\n"
     )

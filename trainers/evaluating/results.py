@@ -29,7 +29,7 @@ from gymnast.trainers.evaluation.metrics import AFTER_WARMUP
 from gymnast.trainers.evaluation.pairs import Comparison, ScoredRow, compare
 from gymnast.trainers.saving.rollout_files import SavedTrajectory
 from gymnast.trainers.saving.run_folder import CONFIG_FILE, EVALUATIONS, MODEL
-from gymnast.trainers.saving.saved_runs import RolloutFile, read_file, rollout_files
+from gymnast.trainers.saving.saved_runs import RolloutFile, read_file, rollout_files, runs_nearby
 
 _NAME = re.compile(r"eval_\d+(?:_(?P<environment>.+))?")
 
@@ -122,7 +122,10 @@ def _side(path: Path, given: str) -> Side:
         named = [key for key, files in _by_moment(run).items() if path.name in _names(files)]
         return _of_files(run, given, [RolloutFile(path, 0, True)], *named)
     if not path.is_dir():
-        raise DataError(f"{given}: there is no such folder; name that of an evaluation or a run")
+        raise DataError(
+            f"{given}: there is no such folder; name that of an evaluation or a run"
+            f"{runs_nearby(Path(given))}"
+        )
     if is_evaluation(path):
         if not has_ended(path):
             raise ConfigError(

@@ -23,7 +23,13 @@ from gymnast.trainers.inspecting.filters import Filter
 from gymnast.trainers.inspecting.texts import Search
 from gymnast.trainers.records.json_text import from_json
 from gymnast.trainers.saving.rollout_files import SavedTrajectory
-from gymnast.trainers.saving.saved_runs import FOLDER, RolloutFile, rollout_files, shown_steps
+from gymnast.trainers.saving.saved_runs import (
+    FOLDER,
+    RolloutFile,
+    rollout_files,
+    runs_nearby,
+    shown_steps,
+)
 
 _OF_A_MIXTURE = re.compile(r"environments/(.+)/episodes")
 
@@ -164,7 +170,7 @@ class Index:
         if not self.files:
             raise DataError(
                 f"{run}: has no saved episodes (in {FOLDER}/); a run writes them unless "
-                "rollouts.keep is none"
+                f"rollouts.keep is none{runs_nearby(self.run)}"
             )
 
     def refresh(self) -> None:
@@ -259,7 +265,7 @@ def _files_of(run: Path) -> list[RolloutFile]:
     if not run.exists():
         raise DataError(
             f"{run}: there is no such folder or file; name the folder of a run, or a file of its "
-            f"{FOLDER}/"
+            f"{FOLDER}/{runs_nearby(run)}"
         )
     match = re.match(r"(step|eval)_(\d+)", run.stem)
     step, kind = (int(match[2]), match[1]) if match else (0, "step")

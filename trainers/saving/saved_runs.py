@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gymnast.errors import DataError
+from gymnast.lookup import nearest_file
 from gymnast.trainers.saving.old_rollouts import read_json_lines
 from gymnast.trainers.saving.rollout_files import SavedTrajectory, read_rollouts
 
@@ -43,6 +44,15 @@ def rollout_files(run: Path) -> list[RolloutFile]:
         if match is not None:
             found.append(RolloutFile(path, int(match[2]), match[1] == "eval"))
     return sorted(found, key=lambda file: (file.step, file.path.name))
+
+
+def runs_nearby(folder: Path) -> str:
+    """Which runs may be meant by a folder that is none, to follow a sentence; "" for no idea."""
+    if not folder.is_dir():
+        near = nearest_file(folder)
+        return f". Did you mean {near}?" if near is not None else ""
+    runs = sorted(each.name for each in folder.iterdir() if (each / FOLDER).is_dir())
+    return f". The runs in it are {', '.join(runs)}" if runs else ""
 
 
 def load_rollouts(

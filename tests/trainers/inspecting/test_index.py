@@ -140,3 +140,11 @@ def test_files_of_before_there_were_branches_are_read(tmp_path: Path) -> None:
     pq.write_table(table.replace_schema_metadata(marked), path)
     [found] = Index(tmp_path).find(Filter(search="pear"))
     assert (found.turns, found.load().trajectory) == (1, trajectory)
+
+
+def test_what_is_no_run_names_those_that_may_be_meant(tmp_path: Path) -> None:
+    write_rollouts(tmp_path / "runs/till/rollouts/step_00001.parquet", [[episode(said("5"))]])
+    with pytest.raises(DataError, match=r"a file of its rollouts/\. Did you mean .*runs/till\?"):
+        Index(tmp_path / "runs/tlil")
+    with pytest.raises(DataError, match=r"has no saved episodes .*\. The runs in it are till$"):
+        Index(tmp_path / "runs")
