@@ -176,7 +176,7 @@ def train(
         given = [each for each in overrides or [] if not each.startswith("trainer.steps=")]
         more = _resuming(run, [*given, f"trainer.steps={2 * trainer.steps}"], several=several)
         if summary.get("after") == 0 and config.rollouts.keep != "none":
-            say(f"why it earned nothing: gymnast rollouts {shlex.quote(config.output_dir)} --why")
+            say(f"why it earned nothing: gymnast rollouts {shlex.quote(str(folder))} --why")
         say(f"to train further: {more}")
     trainer.accelerator.wait_for_everyone()  # the main process has saved the model
     if not whole:
