@@ -10,7 +10,7 @@ from gymnast.envs.records.episode import Episode
 
 
 class Digits(Environment):
-    """Write digits; a die is at hand for who knows how to call it."""
+    """Write digits; a model that knows how to call a tool can roll a die."""
 
     @tool
     def roll(self, sides: int) -> int:
