@@ -55,6 +55,13 @@ def run(shop_folder: Path) -> str:
     return "out"
 
 
+def test_only_episodes_with_some_reward_are_graded(run: str, gymnast: CommandLine) -> None:
+    graded = ["rescore", run, "--reward", "grading.py:short", "--min-reward", "0.5"]
+    ran = gymnast(*graded)
+    assert ran.output.startswith("2 episodes, 2 of them"), ran.errors
+    assert gymnast(*graded, "--max-reward", "0.7").code == 2
+
+
 def test_rewards_before_and_after_are_compared(run: str, gymnast: CommandLine) -> None:
     ran = gymnast("rescore", run, "--reward", "grading.py:short")
     assert (ran.code, ran.errors) == (0, "")

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from command_fixtures import CommandLine
 from gymnast.trainers.saving.rollout_files import write_rollouts
 from gymnast.types import Branch, Span, StopReason
-from saved_episodes import answered, call, episode, said
+from saved_episodes import ASKED, answered, call, episode, said
 
 
 @pytest.fixture
@@ -53,6 +54,28 @@ def test_a_call_that_could_not_be_read_is_printed_as_it_was_written(
 ) -> None:
     ran = gymnast("rollouts", run, "--step", "2", "--error", "malformed")
     assert ran.output.endswith("[assistant]\n<call>oops\n   the call could not be read: no JSON\n")
+
+
+def test_the_worked_turns_of_a_prompt_are_told_from_what_the_policy_said(
+    run: str, gymnast: CommandLine
+) -> None:
+    worked = [call("add", {"a": 1}), answered("4"), said("4"), ASKED]
+    played = replace(episode(*worked, said("5")), turns=[Span(0, 0)], turn_rewards=[0.0])
+    write_rollouts("out/rollouts/step_00003.parquet", [[played]])
+    shown = gymnast("rollouts", run, "--step", "3").output.splitlines()
+    place = shown.index("--- the prompt, with its worked turns, ends here ---")
+    assert shown[place - 1] == ASKED["content"] and shown[place + 1 :] == ["[assistant]", "5"]
+    record = json.loads(gymnast("rollouts", run, "--step", "3", "--format", "json").output)
+    assert record["prompt_messages"] == len(record["messages"]) - 1 == 5
+
+
+def test_an_expression_that_takes_no_row_is_answered_with_the_columns(
+    run: str, gymnast: CommandLine
+) -> None:
+    ran = gymnast("rollouts", run, "--where", "b>`1`")
+    assert ran.errors == (
+        "none of the 4 training episodes matches\n--where b>`1`: the columns of a row are kind, a\n"
+    )
 
 
 def names(output: str) -> list[str]:

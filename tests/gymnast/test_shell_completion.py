@@ -13,12 +13,15 @@ from pathlib import Path
 import pytest
 
 from gymnast.commands.completion.words import (
+    STOP_REASONS,
     complete_environment,
     complete_override,
     complete_run,
+    complete_stop_reason,
     complete_target,
     complete_yaml,
 )
+from gymnast.types import StopReason
 
 ROOT = Path(__file__).parents[2]
 BIN = str(Path(sys.executable).parent)
@@ -67,6 +70,11 @@ def test_a_run_is_found(folder: Path) -> None:
 def test_what_is_evaluated_is_a_run_or_followed_by_settings(folder: Path) -> None:
     assert words(complete_target("ru")) == ["runs/first"]
     assert words(complete_target("trainer.steps")) == KEYS
+
+
+def test_stop_reasons_are_those_that_there_are() -> None:
+    assert [*STOP_REASONS] == [str(reason) for reason in StopReason]
+    assert complete_stop_reason("max") == ["max_turns", "max_tokens"]
 
 
 def test_environments_are_found_by_id_by_adapter_and_as_files(folder: Path) -> None:

@@ -94,7 +94,8 @@ class Filter:
             except jmespath.exceptions.JMESPathError as error:
                 raise ConfigError(
                     f"where: must be a jmespath expression over a row, such as 'a > `50`', got "
-                    f"{self.where!r} ({first_line(error).rstrip(':')})"
+                    f"{self.where!r} ({first_line(error).rstrip(':')}); numbers stand between "
+                    "backticks"
                 ) from error
 
     def takes_file(self, file: RolloutFile) -> bool:

@@ -4,12 +4,17 @@ The text is as the policy wrote it: whoever prints it makes it `visible` first. 
 tokens.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from gymnast.trainers.inspecting.index import Entry
 from gymnast.trainers.inspecting.tokens import token_lines, token_records
 from gymnast.trainers.reporting.message_lines import message_lines
+from gymnast.trainers.reporting.shown_episodes import first_action
 from gymnast.trainers.saving.rollout_files import SavedTrajectory
+from gymnast.types import Branch, Trajectory
+
+END_OF_PROMPT = "--- the prompt, with its worked turns, ends here ---"
 
 
 def headline(entry: Entry) -> str:
@@ -36,8 +41,19 @@ def episode_text(entry: Entry, *, tokens: bool = False) -> str:
         if tokens or not context.messages:
             lines += token_lines(saved, number)
         else:
-            lines += [line for message in context.messages for line in message_lines(message)]
+            lines += _conversation(context)
     return "\n".join(lines)
+
+
+def _conversation(context: Trajectory | Branch) -> Iterator[str]:
+    """The messages; where a prompt has worked turns, a line says where it ends."""
+    start = first_action(context)
+    for number, message in enumerate(context.messages):
+        if number == start and any(
+            each["role"] == "assistant" for each in context.messages[:start]
+        ):
+            yield END_OF_PROMPT
+        yield from message_lines(message)
 
 
 def episode_record(entry: Entry, *, tokens: bool = False) -> dict[str, Any]:
@@ -77,5 +93,9 @@ def episode_record(entry: Entry, *, tokens: bool = False) -> dict[str, Any]:
 
 def _context_record(saved: SavedTrajectory, number: int, tokens: bool) -> dict[str, Any]:
     context = saved.trajectory.contexts[number]
-    shown: dict[str, Any] = {"messages": context.messages, "tools": list(context.tools)}
+    shown: dict[str, Any] = {
+        "messages": context.messages,
+        "prompt_messages": first_action(context),  # how many of them are the prompt
+        "tools": list(context.tools),
+    }
     return shown | ({"tokens": token_records(saved, number)} if tokens else {})

@@ -19,6 +19,10 @@ from gymnast.gymnasium_ids import ENVIRONMENTS
 YAML = (".yaml", ".yml")
 _KEYS = Path(__file__).parent / "run_keys.json"
 _GROUP = "gymnast.environments"
+STOP_REASONS = (  # those of `gymnast.types.StopReason`, whose import takes long
+    *("answered", "stop_tool", "environment"),
+    *("max_turns", "max_tokens", "context", "timeout", "error"),
+)
 _SCHEMES = ("gymnasium:", "mcp:", "openenv:", "reasoning_gym:", "trl:")
 
 Word = tuple[str, str]  # with what it means; "" where that needs no words
@@ -43,6 +47,11 @@ def complete_environment(incomplete: str) -> list[str]:
     """Ids of environments, schemes of adapters, and files that may define one."""
     named = [name for name in _environments() if name.startswith(incomplete)]
     return named or _files(incomplete, (".py",))
+
+
+def complete_stop_reason(incomplete: str) -> list[str]:
+    """Why an episode may have ended."""
+    return [reason for reason in STOP_REASONS if reason.startswith(incomplete)]
 
 
 def complete_override(incomplete: str) -> list[Word]:

@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gymnast.commands.output import no_input, say, waiting
-from gymnast.commands.saved.selection import Evaluations, Group, Run, Step, Where, steps_of
+from gymnast.commands.saved.selection import (
+    Evaluations,
+    Group,
+    MaxReward,
+    MinReward,
+    Run,
+    Step,
+    Where,
+    steps_of,
+)
 from gymnast.errors import CannotReplay, ConfigError
 
 if TYPE_CHECKING:
@@ -31,13 +40,16 @@ def replay_rollouts(
     step: Step = None,
     evaluations: Evaluations = False,
     group: Group = None,
+    min_reward: MinReward = None,
+    max_reward: MaxReward = None,
     where: Where = None,
     limit: Limit = None,
 ) -> None:
     """Play saved episodes again with their actions; exit code 1 if one differs."""
     if everything == (rollout is not None):
         raise ConfigError("ROLLOUT: name one, as `gymnast rollouts` prints it, or say --all")
-    if rollout is not None and (step or evaluations or group is not None or where or limit):
+    chosen = [step, group, min_reward, max_reward, where, limit]
+    if rollout is not None and (evaluations or any(each is not None for each in chosen)):
         raise ConfigError("ROLLOUT: is one episode; --step and the like choose those of --all")
     steps = steps_of(step)
     from gymnast.trainers.inspecting.filters import Filter
@@ -52,6 +64,8 @@ def replay_rollouts(
                 steps=steps,
                 evaluations=evaluations or not index.has_steps,
                 group=group,
+                min_reward=min_reward,
+                max_reward=max_reward,
                 where=where,
             )
             entries = list(index.find(wanted))[:limit]

@@ -7,7 +7,16 @@ import typer
 
 from gymnast.commands.output import no_input, say, waiting
 from gymnast.commands.saved.rollouts import Format, check_format
-from gymnast.commands.saved.selection import Evaluations, Group, Run, Step, Where, steps_of
+from gymnast.commands.saved.selection import (
+    Evaluations,
+    Group,
+    MaxReward,
+    MinReward,
+    Run,
+    Step,
+    Where,
+    steps_of,
+)
 from gymnast.errors import ConfigError, DataError
 
 Rewards = Annotated[
@@ -40,6 +49,8 @@ def rescore_rollouts(
     step: Step = None,
     evaluations: Evaluations = False,
     group: Group = None,
+    min_reward: MinReward = None,
+    max_reward: MaxReward = None,
     where: Where = None,
     add: Add = False,
     output: Output = None,
@@ -70,6 +81,8 @@ def rescore_rollouts(
                 steps=steps,
                 evaluations=evaluations or not index.has_steps,
                 group=group,
+                min_reward=min_reward,
+                max_reward=max_reward,
                 where=where,
             )
             entries = list(index.find(wanted))

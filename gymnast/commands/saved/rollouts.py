@@ -162,6 +162,9 @@ def _say_how_many(index: "Index", wanted: "Filter", found: int, limit: int, form
         among = sum(len(file) for file in index.files if wanted.takes_file(file.file))
         steps = "" if wanted.steps is None else " of these steps"
         say(f"none of the {among} {kind} episodes{steps} matches", err=True)
+        row = next((entry.row for entry in index.entries()), {}) if wanted.where else {}
+        if row:
+            say(f"--where {wanted.where}: the columns of a row are {', '.join(row)}", err=True)
     elif found > limit:
         shown = f"{limit} of {found} episodes" if limit else f"{found} episodes"
         say(f"{shown}; --limit {found} prints all", err=form == "json")

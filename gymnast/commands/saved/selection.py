@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gymnast.commands.completion.words import complete_run
+from gymnast.commands.completion.words import complete_run, complete_stop_reason
 from gymnast.errors import ConfigError
 
 Run = Annotated[
@@ -31,7 +31,11 @@ Group = Annotated[int | None, typer.Option(help="Only this group of each file, c
 MinReward = Annotated[float | None, typer.Option(help="Only episodes with at least this reward.")]
 MaxReward = Annotated[float | None, typer.Option(help="Only episodes with at most this reward.")]
 StopReason = Annotated[
-    str | None, typer.Option(help="Only episodes that ended this way: answered, max_tokens, ...")
+    str | None,
+    typer.Option(
+        help="Only episodes that ended this way: answered, max_tokens, ...",
+        autocompletion=complete_stop_reason,
+    ),
 ]
 Environment = Annotated[
     str | None,
