@@ -213,7 +213,7 @@ def test_no_reward_at_all_and_no_turn_that_ends() -> None:
     """What an untrained model does."""
     found = oddities(tried())
     assert found["no reward"].startswith("none of 16 rollouts had a reward (cut off 16): ")
-    assert "none of 16 turns ended by itself, which takes <|im_end|>: " in found["no stop"]
+    assert "none of 16 turns ended with <|im_end|>: " in found["no stop"]
     assert "(sampling.max_new_tokens: 16); raise it" in found["no stop"]
     assert "cut off" not in found  # the same, said again
 

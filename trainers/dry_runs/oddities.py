@@ -163,10 +163,10 @@ def _no_stop(batch: Batch, max_new_tokens: int) -> Oddity | None:
     stops = ", ".join(clipped(text) for text in batch.stop_ids.values())
     return Oddity(
         "no stop",
-        f"none of {len(ends)} turns ended by itself, which takes {stops}: each was cut by a limit "
-        f"(sampling.max_new_tokens: {max_new_tokens}); raise it, or, where the text above runs on "
-        "past its end, give the chat template that the model was trained with "
-        "(model.chat_template) or warm up (warmup: {demonstrations: solve, steps: 20})",
+        f"none of {len(ends)} turns ended with {stops}: all were cut at sampling.max_new_tokens "
+        f"({max_new_tokens}). Raise it. Where the text above rambles on instead, give the chat "
+        "template that the model was trained with (model.chat_template), or warm up (warmup: "
+        "{demonstrations: solve, steps: 20}). With tiny: it is expected",
     )
 
 

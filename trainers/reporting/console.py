@@ -38,7 +38,7 @@ from gymnast.trainers.reporting.whole_episodes import Samples
 from gymnast.visible import visible_line
 
 SAMPLE_KEY = "s"
-_HINT = "s: the last sample in full, again: the one before   Ctrl-C: stop and save"
+_HINT = "Ctrl-C: stop and save   s: show the last episode; again: the one before"
 _LONGEST_CURVE = 40
 
 
@@ -89,7 +89,7 @@ class RunConsole:
         """Write the step's line."""
         self._last_groups = groups
         self._view.step(step, metrics)
-        self._keep(f"step {step}", groups)
+        self._keep(f"step_{step:05d}", groups)  # as `gymnast rollouts` names it
         line = step_line(step, self._steps, metrics)
         # Where a region shows the time left, lines are short.
         left = self._view.left_s
@@ -103,7 +103,7 @@ class RunConsole:
     def on_evaluation(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
         """Write the evaluation's line, a table if it has parts, and a few of its episodes."""
         self._evaluated = True
-        self._keep(f"evaluation after step {step}", groups)
+        self._keep(f"eval_{step:05d}", groups)
         episodes = sum(len(group) for group in groups)
         alone = not self._steps  # there is no training around it
         when = "" if alone else f" after step {step}"
@@ -137,7 +137,7 @@ class RunConsole:
         if self._is_rich and len(rewards := self._view.rewards) > 1:
             ascii_only = self._console.options.ascii_only
             curve = sparkline(rewards, _LONGEST_CURVE, ascii_only=ascii_only)
-            self._write(f"reward of {len(rewards)} steps: {curve} {rewards[-1]:.3f}")
+            self._write(f"reward of {len(rewards)} steps: {curve} last {rewards[-1]:.3f}")
         self._write(f"trained for {duration(train_s)} ({train_cpu_s:.0f} CPU seconds)")
         if standing := summary.get("advice"):
             causes = ", ".join(advice.cause for advice in standing)

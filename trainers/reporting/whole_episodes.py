@@ -29,13 +29,13 @@ class Samples:
         """Show those of a step or an evaluation from now on.
 
         Args:
-            place: Which one it is.
+            place: Which one it is, as its file is named.
             groups: Its episodes; those without messages cannot be shown.
         """
         found = [
-            (f"{place}, group {row} of {len(groups)}, episode {member} of {len(group)}", episode)
-            for row, group in enumerate(groups, start=1)
-            for member, episode in enumerate(group, start=1)
+            (f"{place}/{row}/{member}", episode)
+            for row, group in enumerate(groups)
+            for member, episode in enumerate(group)
             if episode.messages
         ]
         with self._lock:

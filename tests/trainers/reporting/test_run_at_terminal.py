@@ -39,7 +39,7 @@ def test_a_run_at_a_terminal_is_looked_at_stopped_and_resumed(tmp_path: Path) ->
         assert all(len(line) <= 60 for line in lines)
         terminal.type("s")
         shown = "\n".join(terminal.until("[assistant]"))
-        assert re.search(r"step \d+, group 4 of 4, episode 4 of 4: reward", shown)
+        assert re.search(r"step_0000\d/3/3: reward", shown)
         terminal.type("\x03")
         assert terminal.end() == 130
         assert "interrupted" in terminal.lines
@@ -59,7 +59,7 @@ def test_without_colours_the_layout_stays(tmp_path: Path) -> None:
         terminal.until("█ model")
         assert terminal.end() == 0
         assert colours(terminal.raw) == set()
-        assert any(re.match(r"reward of 3 steps: [▁-█]{3} \d", line) for line in terminal.lines)
+        assert any(re.match(r"reward of 3 steps: [▁-█]{3} last \d", line) for line in terminal.lines)
 
 
 def test_an_encoding_without_blocks_gets_ascii(tmp_path: Path) -> None:

@@ -59,13 +59,13 @@ def test_the_newest_is_first_and_each_is_shown_in_turn() -> None:
     samples = Samples()
     assert samples.take() is None
     first, second = (trajectory({"role": "user", "content": each}) for each in ("one", "two"))
-    samples.replace("step 1", [[first], [trajectory()], [second]])
+    samples.replace("step_00001", [[first], [trajectory()], [second]])
     shown = [written(samples.take()) for _ in range(3)]
     assert ["two" in text for text in shown] == [True, False, True]
-    assert "step 1, group 3 of 3, episode 1 of 1" in shown[0]
-    assert "step 1, group 1 of 3, episode 1 of 1" in shown[1]
-    samples.replace("step 2", [[first]])
-    assert "step 2, group 1 of 1" in written(samples.take())
+    assert "step_00001/2/0: " in shown[0]
+    assert "step_00001/0/0: " in shown[1]
+    samples.replace("step_00002", [[first]])
+    assert "step_00002/0/0: " in written(samples.take())
 
 
 @given(text=st.text())
