@@ -171,8 +171,9 @@ ROOMS = {
     "trainers.provenance": "trainers.base trainers.config trainers.data trainers.saving",
     "trainers.exporting": "trainers.base trainers.config trainers.provenance trainers.saving",
     "trainers.dry_runs": (
-        "envs trainers.base trainers.data trainers.inspecting trainers.records "
-        "trainers.reporting trainers.reporting.advice trainers.reporting.live trainers.rollouts"
+        "envs envs.environment trainers.base trainers.conversations trainers.data "
+        "trainers.inspecting trainers.records trainers.reporting trainers.reporting.advice "
+        "trainers.reporting.live trainers.rollouts"
     ),
     "trainers.schema": (
         "agents envs sandboxes.backends trainers.algorithms trainers.base trainers.config "

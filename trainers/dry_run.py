@@ -26,9 +26,16 @@ from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.data.input_paths import shown_path
 from gymnast.trainers.data.rows import Row
 from gymnast.trainers.dry_runs.costs import Costs
-from gymnast.trainers.dry_runs.oddities import Batch, Oddity, of_episodes, of_prompts
+from gymnast.trainers.dry_runs.oddities import (
+    NO_REWARD,
+    Batch,
+    Oddity,
+    of_episodes,
+    of_prompts,
+)
 from gymnast.trainers.dry_runs.prompts import Prompt, scan_prompts
 from gymnast.trainers.dry_runs.report import Report
+from gymnast.trainers.dry_runs.solution import of_solution
 from gymnast.trainers.learner.memory.choice import Choice, kv_warning, memory_line
 from gymnast.trainers.reporting.lines import missing
 from gymnast.trainers.reporting.trackers import make_trackers
@@ -109,6 +116,9 @@ def _tried(
     learned = _learn(trainer, played.groups, oddities) if choice is not None else _Learned()
     metrics = played.metrics | learned.metrics | trainer.learner.outcome_metrics(played.groups)
     batch = Batch(played.groups, metrics, prompts.first.stop_ids if prompts.first else {})
+    of_batch = of_episodes(batch, trainer.advisor.facts)
+    if rows and not settings.rewards and any(each.cause == NO_REWARD for each in of_batch):
+        of_batch += _of_solution(trainer, rows[0], settings.seed)
     return Report(
         agent=type(trainer.agent).__name__,
         prompts=prompts,
@@ -120,9 +130,17 @@ def _tried(
         oddities=[
             *oddities,
             *of_prompts(prompts, trainer.sampling.max_new_tokens),
-            *of_episodes(batch, trainer.advisor.facts),
+            *of_batch,
         ],
     )
+
+
+def _of_solution(trainer: Trainer, row: Row, seed: int) -> list[Oddity]:
+    env = trainer.shared.make_env()
+    try:
+        return list(of_solution(env, row, seed))
+    finally:
+        env.close()
 
 
 @dataclass(frozen=True)

@@ -214,8 +214,35 @@ def test_no_reward_at_all_and_no_turn_that_ends() -> None:
     found = oddities(tried())
     assert found["no reward"].startswith("none of 16 rollouts had a reward (cut off 16): ")
     assert "none of 16 turns ended with <|im_end|>: " in found["no stop"]
-    assert "(sampling.max_new_tokens: 16); raise it" in found["no stop"]
+    assert "sampling.max_new_tokens (16). Raise it" in found["no stop"]
     assert "cut off" not in found  # the same, said again
+
+
+SOLVE = """
+    def solve(self, row):
+        from gymnast.envs import call
+
+        [result] = yield call("price", fruit="pear")
+        yield row.get("answer", result["content"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "said"),
+    [
+        ((), ROWS, None),
+        (("environment.max_turns=1",), ROWS, "with this run's settings `solve` does not reach its"),
+        ((), [{**row, "answer": "4"} for row in ROWS], "`solve` earns 0 on the first row, so"),
+    ],
+)
+def test_where_nothing_is_earned_the_solution_is_played_with_the_settings_of_the_run(
+    settings: Sequence[str], rows: Sequence[Any], said: str | None
+) -> None:
+    Path("shop.py").write_text(SHOP + SOLVE)
+    found = oddities(tried(*settings, rows=rows, says=["no"]))
+    assert "no reward" in found
+    assert ("solve" in found) == (said is not None)
+    assert said is None or said in found["solve"]
 
 
 def test_turns_most_of_which_are_cut() -> None:

@@ -18,6 +18,7 @@ from gymnast.trainers.rollouts.metrics import by_environment
 from gymnast.types import Trajectory
 
 CUT_OFF = "cut off"  # the advice that says less where no turn at all has ended
+NO_REWARD = "no reward"
 _SHOWN = 3  # places and parts that are named
 _ENOUGH = 4  # rollouts of one environment, of which none has a reward
 
@@ -142,7 +143,7 @@ def _unpaid(episodes: Sequence[Trajectory], what: str) -> Oddity:
     reward = episodes[0].reward
     had = f"had another reward than {reward:g}" if reward else "had a reward"
     return Oddity(
-        "no reward",
+        NO_REWARD,
         f"none of {len(episodes)} {what} {had} ({why}): see whether a solution is paid "
         "(`gymnast check ENV` plays the environment's `solve`), and have the policy come nearer "
         "to one, by easier rows, a better prompt, worked turns or a warm-up",
