@@ -99,6 +99,23 @@ OF_NAMES: Mapping[str, Settings] = {
     "dapo": {"algorithm.masked_stop_reasons": []},  # nearly all of them are cut off
 }
 
+# A teacher added to the reward, with so low a weight that the reward decides once there is any;
+# cooler, so that the policy stays where the teacher is sure.
+DISTIL: Settings = {
+    "warmup": None,
+    "algorithm.group_size": 4,
+    "algorithm.teacher": {
+        "model": "base",
+        "estimator": "exact",
+        "divergence": "forward_kl",
+        "weight": 0.3,
+    },
+    "sampling.temperature": 0.7,
+    "trainer.steps": 16,
+    "trainer.learning_rate": 2e-3,
+    "evaluation.every_steps": 4,
+    "evaluation.temperature": 0.7,
+}
 # How a model comes to call a tool that it never calls.
 WAYS: Mapping[str, Settings] = {
     "warmup": {},
@@ -109,23 +126,7 @@ WAYS: Mapping[str, Settings] = {
         "trainer.learning_rate": 1e-3,
         "evaluation.every_steps": 4,
     },
-    # Added to the reward, with so low a weight that the reward decides once there is any; cooler,
-    # so that the policy stays where the teacher is sure.
-    "distil": {
-        "warmup": None,
-        "algorithm.group_size": 4,
-        "algorithm.teacher": {
-            "model": "base",
-            "estimator": "exact",
-            "divergence": "forward_kl",
-            "weight": 0.3,
-        },
-        "sampling.temperature": 0.7,
-        "trainer.steps": 16,
-        "trainer.learning_rate": 2e-3,
-        "evaluation.every_steps": 4,
-        "evaluation.temperature": 0.7,
-    },
+    "distil": {**DISTIL, "environment.id": f"{TASKS / 'hinted_shop.py'}:HintedShop"},
 }
 ALONE = {
     **WAYS["distil"],
@@ -148,7 +149,7 @@ WAREHOUSE_WAYS: Mapping[str, Settings] = {
         "trainer.steps": 12,
         "trainer.rows_per_step": 4,
     },
-    "distil": WAYS["distil"],
+    "distil": DISTIL,
 }
 
 TRAIL = {

@@ -24,8 +24,3 @@ class Shop(Environment):
     def solve(self, row):
         [result] = yield call("price", fruit=row["fruit"])
         yield f"It costs {result['content']}."
-
-    async def hint(self, row):  # what only a teacher sees: four solved rows
-        shop = Shop(worked_turns=4)
-        await shop.areset(options={"row": row})
-        return shop.messages[:-1]

@@ -13,6 +13,7 @@ from learning_jobs import ROOT, TASKS
 
 NAMES = {
     "shop": f"{ROOT / 'examples' / 'shop.py'}:Shop",
+    "hinted shop": f"{TASKS / 'hinted_shop.py'}:HintedShop",
     "warehouse": f"{TASKS / 'warehouse.py'}:Warehouse",
     "trail": f"{TASKS / 'trail.py'}:Trail",
 }
@@ -59,7 +60,7 @@ def test_prices_differ_from_row_to_row_and_are_not_in_the_prompt() -> None:
     assert not any(str(row["answer"]) in row["prompt"] for row in rows)
 
 
-@pytest.mark.parametrize("name", ["shop", "warehouse"])
+@pytest.mark.parametrize("name", ["hinted shop", "warehouse"])
 def test_a_hint_shows_four_solved_rows(name: str) -> None:
     env = task(name)
     row = env.sample_row(np.random.default_rng(0))
