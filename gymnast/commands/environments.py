@@ -1,5 +1,7 @@
 """`gymnast envs` and `gymnast check`: which environments there are, and what one does."""
 
+import inspect
+import re
 from typing import Annotated, Any
 
 import typer
@@ -91,7 +93,15 @@ def check(
         raise typer.Exit(1) from error
     finally:
         made.close()
+    if about := _about(type(made)):
+        say(f"{about}\n")
     say(f"{report}\n")
     if model == "tiny:":
         say("The prompt is in the chat template of tiny:; --model NAME uses another model's.")
     say(f"ok: {environment}")
+
+
+def _about(cls: type) -> str:
+    """What an environment's class says of itself, without its arguments: what it pays, say."""
+    text = inspect.cleandoc(cls.__doc__ or "")
+    return re.split(r"^(?:Args|Attributes):", text, maxsplit=1, flags=re.MULTILINE)[0].strip()

@@ -167,11 +167,14 @@ def test_an_environment_is_checked_and_shown(gymnast: CommandLine) -> None:
     checked = gymnast("check", "gymnast/Arithmetic-v0")
     assert checked.code == 0, checked.errors
     for line in (
+        "Answer a question about two integers, with a calculator at hand.",
+        "    0.6   the right call: the right tool with both operands, in either order",
         "  | <|im_start|>system",
         "  multiply(a=1, b=1) -> 1",
         "ok: gymnast/Arithmetic-v0",
     ):
         assert line in checked.output.splitlines()
+    assert "Args:" not in checked.output
     Path("asked.jsonl").write_text('{"prompt": "Buy a pear.", "price": 1.0}\n')
     checked = gymnast("check", "shop.py:Shop", "max_turns=2", "--data", "asked.jsonl")
     assert checked.code == 0 and '  buy(what="text") -> one text\n' in checked.output
