@@ -7,8 +7,10 @@ In a fresh virtual environment, which holds what the pages tell to install and n
 """
 
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -36,6 +38,28 @@ def test_every_command_within_a_text_stands_in_a_block_too(page: Path) -> None:
     ]
     loose = [one for one in loose_commands(page) if not any(one in line for line in printed)]
     assert not loose, "these commands are run by no test: move them into blocks"
+
+
+def test_no_two_commands_train_into_one_folder() -> None:
+    """They are run in one clone, one page after the other."""
+    folders = Counter(
+        folder for page in PAGES for block in blocks(page) for folder in trained_folders(block)
+    )
+    assert folders["runs/arithmetic"] == 1 and len(folders) > 20
+    assert [folder for folder, count in folders.items() if count > 1] == []
+
+
+def trained_folders(block: Block) -> Iterator[str]:
+    """Where the trainings of a block write, but for those that go on with a run."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        config = re.search(r"\btrain (\S+\.yaml)", line)
+        if config is None or "--resume" in line or "--dry-run" in line:
+            continue
+        file = ROOT / config[1]
+        text = files(block.page).get(config[1]) or (file.read_text() if file.exists() else "")
+        found = re.search(r"\boutput_dir=(\S+)", line) or re.search(r"\boutput_dir: (\S+)", text)
+        if found or text:  # else it is of a package that `gymnast new` makes
+            yield found[1] if found else f"runs/{Path(config[1]).stem}"
 
 
 @pytest.fixture(scope="session")
