@@ -1,4 +1,4 @@
-"""One trajectory as a row of a table, and back. docs/rollouts.md describes every column.
+"""One trajectory as a row of a table, and back. docs/saved_episodes.md describes every column.
 
 What has a fixed shape is a number or a typed list. What has a shape of its own in every row
 (messages, the dataset's rows, ...) is JSON text: typed structs would add keys with null to each

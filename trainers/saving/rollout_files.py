@@ -3,7 +3,7 @@
     write_rollouts(path, groups, tokenizer=tokenizer)      from groups of trajectories
     read_rollouts(path) -> [SavedTrajectory, ...]          and back, whole
 
-`trainers/records/columns.py` has the columns, docs/rollouts.md says what they mean. The file's
+`trainers/records/columns.py` has the columns, docs/saved_episodes.md says what they mean. The file's
 metadata has `format_version` and, where a tokenizer was given, its `tokenizer` fingerprint.
 """
 

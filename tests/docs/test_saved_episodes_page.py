@@ -1,4 +1,4 @@
-"""docs/rollouts.md: its examples read a run, and its table has every column of the files."""
+"""docs/saved_episodes.md: its examples read a run, and its table has every column of the files."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from gymnast.trainers import Trainer
 from gymnast.trainers.records.columns import SCHEMA
 from gymnast.types import Sampling
 
-PAGE = (Path(__file__).parents[2] / "docs/rollouts.md").read_text().partition("\n## On the disk")[2]
+PAGE = (Path(__file__).parents[2] / "docs/saved_episodes.md").read_text()
 
 
 class Letters(Environment):
@@ -43,7 +43,7 @@ def test_the_examples_read_a_run(
         observer=None,
         output_dir="runs/tiny",
     ).train()
-    loading, reading, finding, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    finding, _, loading, reading = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     capsys.readouterr()  # a warning of the optimizer's, once a process
     exec(loading, {})
     *episodes, names = capsys.readouterr().out.splitlines()
