@@ -20,6 +20,7 @@ from gymnast.trainers.algorithms.losses import LOSSES
 # Not a conftest.py of its own: mypy takes no two.
 pytest_plugins = [
     "asked_once",
+    "browser_fixtures",
     "chat_fixtures",
     "code_fixtures",
     "command_fixtures",

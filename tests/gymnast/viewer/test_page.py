@@ -1,17 +1,15 @@
 """The page in a real browser: what it shows is what the run holds, and text is never markup."""
 
 import json
-import threading
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from browser_fixtures import Browser, Serving
 from gymnast.trainers import load_rollouts
 from gymnast.viewer.runs import named_runs
-from gymnast.viewer.server import STATIC, Viewer
+from gymnast.viewer.server import STATIC
 from gymnast.viewer.single_file import write_single_file
 from viewer_fixtures import episode, plain_run, write_run
 
@@ -20,102 +18,10 @@ AXE = STATIC.parent / "page/node_modules/axe-core/axe.min.js"
 MARKUP = "<img src=x onerror='window.attacked=1'><script>window.attacked=1</script>"
 
 
-class Browser:
-    """Chromium, with a page of Gymnast's in it."""
-
-    def __init__(self, driver: Any) -> None:
-        self.driver = driver
-        self.base = ""
-
-    def open(self, url: str) -> None:
-        self.driver.get(url)
-        self.base = self.driver.current_url.partition("#")[0]
-        self.until(lambda: self.all("h1"))
-
-    def show(self, address: str) -> None:
-        self.driver.get(self.base + address)
-
-    def all(self, selector: str) -> list[Any]:
-        return list(self.driver.find_elements("css selector", selector))
-
-    def texts(self, selector: str) -> list[str]:
-        return [element.get_property("textContent") for element in self.all(selector)]
-
-    def run(self, script: str, *arguments: Any) -> Any:
-        return self.driver.execute_script(script, *arguments)
-
-    def press(self, *keys: str) -> None:
-        self.driver.switch_to.active_element.send_keys(*keys)
-
-    def until(self, holds: Callable[[], Any]) -> Any:
-        """What holds at last; fails with the page's text where it never does."""
-        end = time.monotonic() + 20
-        while time.monotonic() < end:
-            if found := holds():
-                return found
-            time.sleep(0.05)
-        raise AssertionError(self.run("return document.body.innerText")[:3000])
-
-    def resize(self, width: int, *, dark: bool = False) -> None:
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = "/usr/bin/chromium"
-    for option in (
-        *("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run"),
-        *("disable-background-networking", "disable-component-update", "disable-sync"),
-    ):
-        options.add_argument(f"--{option}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = webdriver.ChromeService("/usr/bin/chromedriver")
-    driver = webdriver.Chrome(service=service, options=options)
-    yield driver
-    driver.quit()
-
-
-@pytest.fixture
-def browser(chromium: Any) -> Iterator[Browser]:
-    """A browser that has said nothing of errors when the test is over."""
-    chromium.get_log("browser")
-    browser = Browser(chromium)
-    browser.resize(1280)
-    yield browser
-    assert [each["message"] for each in chromium.get_log("browser")] == []
-
-
-Serving = Callable[..., None]
-
-
-@pytest.fixture
-def served(browser: Browser) -> Iterator[Serving]:
-    """Opens the page of some runs."""
-    viewers: list[tuple[Viewer, threading.Thread]] = []
-
-    def serve(*folders: Path) -> None:
-        viewer = Viewer(named_runs(folders), told=lambda url: None)
-        thread = threading.Thread(target=viewer.serve)
-        thread.start()
-        viewers.append((viewer, thread))
-        browser.open(viewer.url)
-
-    yield serve
-    browser.driver.get("about:blank")
-    for viewer, thread in viewers:
-        viewer.stop()
-        thread.join(20)
-
-
 def test_runs_are_shown_with_their_metrics(
-    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+    page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
 ) -> None:
-    served(plain_run(tmp_path / "one", tokenizer), plain_run(tmp_path / "two", tokenizer))
+    page(plain_run(tmp_path / "one", tokenizer), plain_run(tmp_path / "two", tokenizer))
     browser.until(lambda: browser.all("figure"))
     rows = [row.text for row in browser.all(".runs tbody tr")]
     assert rows[0].startswith("one tiny: shop.py:Shop grpo 2 of 4 0.25 → 0.5 0.25 → 0.75")
@@ -128,33 +34,33 @@ def test_runs_are_shown_with_their_metrics(
 
 
 def test_runs_say_in_which_settings_they_differ(
-    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+    page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
 ) -> None:
     folders = [plain_run(tmp_path / name, tokenizer) for name in ("one", "two")]
     config = folders[1] / "config.yaml"
     config.write_text(config.read_text() + "sampling: {temperature: 0.5}\noutput_dir: two\n")
-    served(*folders)
+    page(*folders)
     said = browser.until(lambda: browser.texts(".setting"))
     assert said == ["sampling.temperature: not set", "sampling.temperature: 0.5"]
 
 
 def test_a_call_that_could_not_be_read_says_why(
-    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+    page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
 ) -> None:
     unread = episode(tokenizer)
     call = next(m for m in unread.messages if m.get("tool_calls"))["tool_calls"][0]
     call["error"] = "expected a quote at character 7"
-    served(write_run(tmp_path / "shop", tokenizer, [[[unread]]]))
+    page(write_run(tmp_path / "shop", tokenizer, [[[unread]]]))
     browser.show("#/rollouts?e=step_00001/0/0")
     shown = browser.until(lambda: browser.texts(".call"))[0]
     assert "not read" in shown and "expected a quote at character 7" in shown
 
 
 def test_an_episode_is_shown_as_it_was_said(
-    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+    page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
 ) -> None:
     folder = plain_run(tmp_path / "shop", tokenizer)
-    served(folder)
+    page(folder)
     browser.show("#/rollouts?run=shop&e=step_00002/1/0")
     browser.until(lambda: browser.all(".conversation"))
     assert browser.texts(".list .id") == [
@@ -170,10 +76,10 @@ def test_an_episode_is_shown_as_it_was_said(
 
 
 def test_tokens_are_coloured_by_their_part_and_say_what_is_known(
-    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+    page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
 ) -> None:
     folder = plain_run(tmp_path / "shop", tokenizer)
-    served(folder)
+    page(folder)
     saved = load_rollouts(folder, step=2)[2]
     trajectory = saved.trajectory
     browser.show("#/rollouts?run=shop&e=step_00002/1/0&tab=tokens")
@@ -200,9 +106,9 @@ def test_tokens_are_coloured_by_their_part_and_say_what_is_known(
 
 
 def test_a_group_stands_side_by_side(
-    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+    page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
 ) -> None:
-    served(plain_run(tmp_path / "shop", tokenizer))
+    page(plain_run(tmp_path / "shop", tokenizer))
     browser.show("#/rollouts?run=shop&e=step_00002/0/0&tab=group")
     browser.until(lambda: len(browser.all(".member")) == 2)
     headings = [heading.text.split() for heading in browser.all(".member h3")]
@@ -212,9 +118,9 @@ def test_a_group_stands_side_by_side(
 
 
 def test_the_same_row_at_two_steps_shows_what_changed(
-    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+    page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
 ) -> None:
-    served(plain_run(tmp_path / "shop", tokenizer))
+    page(plain_run(tmp_path / "shop", tokenizer))
     browser.show("#/rollouts?run=shop&e=step_00002/1/0&tab=row&other=step_00001/1/0")
     browser.until(lambda: browser.all("pre.difference"))
     assert browser.texts("pre.difference del") == ["I do not know"]
@@ -235,18 +141,18 @@ def test_the_same_row_at_two_steps_shows_what_changed(
     ],
 )
 def test_filters_leave_what_they_say(
-    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any, query: str, ids: list[str]
+    page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any, query: str, ids: list[str]
 ) -> None:
-    served(plain_run(tmp_path / "shop", tokenizer))
+    page(plain_run(tmp_path / "shop", tokenizer))
     browser.show(f"#/rollouts?run=shop&{query}")
     browser.until(lambda: f"{len(ids)} of 8 episodes" in browser.texts("[role=status]"))
     assert browser.texts(".list .id") == ids
 
 
 def test_why_the_reward_is_0(
-    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+    page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
 ) -> None:
-    served(plain_run(tmp_path / "shop", tokenizer))
+    page(plain_run(tmp_path / "shop", tokenizer))
     browser.show("#/why?run=shop")
     browser.until(lambda: browser.all(".cause"))
     assert "5 of 8 episodes earned nothing" in browser.texts(".why > p")[0]
@@ -257,9 +163,9 @@ def test_why_the_reward_is_0(
 
 
 def test_keys_move_between_episodes_and_views(
-    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+    page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
 ) -> None:
-    served(plain_run(tmp_path / "shop", tokenizer))
+    page(plain_run(tmp_path / "shop", tokenizer))
     browser.show("#/rollouts?run=shop")
     browser.until(lambda: browser.all(".list a"))
     browser.press("j")
@@ -276,10 +182,10 @@ def test_keys_move_between_episodes_and_views(
 
 
 def test_a_run_that_goes_on_is_shown_as_it_goes(
-    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+    page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
 ) -> None:
     folder = plain_run(tmp_path / "shop", tokenizer)
-    served(folder)
+    page(folder)
     browser.until(lambda: "2 of 4" in browser.all(".runs tbody tr")[0].text)
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 3, "reward/mean": 0.875}) + "\n")
@@ -287,7 +193,7 @@ def test_a_run_that_goes_on_is_shown_as_it_goes(
 
 
 def test_what_a_policy_says_is_never_markup(
-    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+    page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
 ) -> None:
     said = episode(
         tokenizer,
@@ -304,7 +210,7 @@ def test_what_a_policy_says_is_never_markup(
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 3, MARKUP: 1.0}) + "\n")
     (folder / "advice.jsonl").write_text(json.dumps({"step": 1, "cause": MARKUP, "text": MARKUP}))
-    served(folder)
+    page(folder)
     name = "%3Cb%20onclick%3Dx%3E"
     seen = 0
     for address in (
@@ -339,12 +245,12 @@ def test_one_file_shows_the_same_without_a_server(
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_the_page_is_accessible_and_fits(
-    served: Serving, browser: Browser, tmp_path: Path, tokenizer: Any, width: int, dark: bool
+    page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any, width: int, dark: bool
 ) -> None:
     if not AXE.exists():
         pytest.skip(f"axe-core is not installed: run npm ci in {AXE.parent.parent.parent}")
     browser.resize(width, dark=dark)
-    served(plain_run(tmp_path / "shop", tokenizer), plain_run(tmp_path / "other", tokenizer))
+    page(plain_run(tmp_path / "shop", tokenizer), plain_run(tmp_path / "other", tokenizer))
     one = "#/rollouts?run=shop&e=step_00002/1/0&tab="
     for address in (
         *("#/runs", "#/rollouts?run=shop", "#/why?run=shop"),

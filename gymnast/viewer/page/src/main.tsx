@@ -3,6 +3,7 @@
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import "uplot/dist/uPlot.min.css";
+import "./style.css"; // before those of the folders, which say more
 import { source } from "./data/source";
 import type { Overview } from "./data/wire";
 import { Rollouts } from "./rollouts/Rollouts";
@@ -10,7 +11,6 @@ import { address, useRoute } from "./route";
 import { Runs } from "./runs/Runs";
 import { Help } from "./shell/Help";
 import { Theme, useTheme } from "./shell/Theme";
-import "./style.css";
 import { WhyZero } from "./why/WhyZero";
 
 const EVERY_MS = 2000;

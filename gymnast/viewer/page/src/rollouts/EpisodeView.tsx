@@ -10,6 +10,7 @@ import { advantageOf, Group } from "./Group";
 import { Reward } from "./List";
 import { SameRow } from "./SameRow";
 import { TokenView } from "./TokenView";
+import "./episode.css";
 
 export const TABS = {
   conversation: "Conversation",

@@ -10,6 +10,7 @@ import { EpisodeView, TABS } from "./EpisodeView";
 import { chosen, idOf } from "./filter";
 import { FILTERS, Filters } from "./Filters";
 import { List } from "./List";
+import "./list.css";
 
 const TYPING_MS = 150;
 

@@ -1,12 +1,15 @@
-// One plot: lines over steps or minutes, with the values under the pointer below it.
+// One plot: lines over steps or minutes, with the values under the pointer below it, or the last ones.
 
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { marked, short } from "../data/numbers";
 import { DASHES } from "../shell/colors";
+import { type Kind, timeRange, valueRange, WHOLE } from "./scales";
 
 export interface Line {
   label: string;
+  /** What it means, in a sentence. */
+  meaning: string | undefined;
   color: string;
   dash: readonly number[];
   points: boolean;
@@ -16,6 +19,7 @@ export interface Line {
 
 interface Props {
   title: string;
+  kind: Kind;
   over: string;
   lines: readonly Line[];
   theme: string;
@@ -25,47 +29,12 @@ const HEIGHT = 190;
 const MARKS = ["solid", "dashed", "dotted", "double"]; // of a line in the legend, as it is dashed
 const together = uPlot.sync("runs");
 
-export function Plot({ title, over, lines, theme }: Props) {
+export function Plot({ title, kind, over, lines, theme }: Props) {
   const place = useRef<HTMLDivElement>(null);
   useEffect(() => {
     const element = place.current!;
-    const style = getComputedStyle(element);
-    const [ink, rule] = [style.getPropertyValue("--faint"), style.getPropertyValue("--rule")];
-    const axis: uPlot.Axis = {
-      stroke: ink,
-      font: "11px system-ui",
-      grid: { stroke: rule, width: 1 },
-      ticks: { stroke: rule, width: 1 },
-    };
-    const options: uPlot.Options = {
-      width: Math.max(element.clientWidth, 200),
-      height: HEIGHT,
-      cursor: { sync: { key: together.key }, points: { size: 6 } },
-      legend: { markers: { dash: (_, n) => MARKS[DASHES.indexOf(lines[n - 1]?.dash ?? [])] ?? "solid" } },
-      scales: { x: { time: false }, y: { range: (_, low, high) => room(low, high) } },
-      axes: [
-        { ...axis, size: 28, gap: 3 },
-        {
-          ...axis,
-          size: (_, shown) => 16 + 6.5 * Math.max(4, ...(shown ?? []).map((mark) => mark.length)),
-          gap: 3,
-          values: (_, marks, _axis, _space, apart) => marks.map((mark) => marked(mark, apart)),
-        },
-      ],
-      series: [
-        { label: over, value: (_, value) => short(value) },
-        ...lines.map((line) => ({
-          label: line.label,
-          stroke: line.color,
-          width: line.points ? 0 : 1.5,
-          dash: [...line.dash],
-          points: { show: line.points || line.y.length < 40, size: line.points ? 7 : 4 },
-          spanGaps: true,
-          value: (_: uPlot, value: number | null) => short(value),
-        })),
-      ],
-    };
-    const plot = new uPlot(options, columns(lines), element);
+    const plot = new uPlot(optionsOf(element, kind, over, lines), columns(lines), element);
+    explain(element, lines);
     const watched = new ResizeObserver(() => {
       if (element.clientWidth > 0) plot.setSize({ width: element.clientWidth, height: HEIGHT });
     });
@@ -75,20 +44,73 @@ export function Plot({ title, over, lines, theme }: Props) {
       plot.destroy();
     };
   }, [lines, over, theme]);
+  const meanings = new Set(lines.map((line) => line.meaning));
   return (
     <figure class="plot">
-      <figcaption>{title}</figcaption>
+      <figcaption>
+        {title}
+        {meanings.size === 1 && <span class="meaning quiet">{lines[0]!.meaning}</span>}
+      </figcaption>
       <div ref={place} role="img" aria-label={`${title}: ${spoken(lines)}`} />
     </figure>
   );
 }
 
-/** From where to where the values reach, with some room; around the value where there is one alone. */
-function room(low: number | null, high: number | null): uPlot.Range.MinMax {
-  if (low === null || high === null) return [0, 1];
-  if (low < high) return uPlot.rangeNum(low, high, 0.1, true);
-  const around = Math.abs(low) / 10 || 1;
-  return [low >= 0 ? Math.max(0, low - around) : low - around, low + around];
+function optionsOf(element: Element, kind: Kind, over: string, lines: readonly Line[]): uPlot.Options {
+  const style = getComputedStyle(element);
+  const [ink, rule] = [style.getPropertyValue("--faint"), style.getPropertyValue("--rule")];
+  const axis: uPlot.Axis = {
+    stroke: ink,
+    font: "11px system-ui",
+    grid: { stroke: rule, width: 1 },
+    ticks: { stroke: rule, width: 1 },
+  };
+  return {
+    width: Math.max(element.clientWidth, 200),
+    height: HEIGHT,
+    cursor: { sync: { key: together.key }, points: { size: 6 } },
+    legend: { markers: { dash: (_, n) => MARKS[DASHES.indexOf(lines[n - 1]?.dash ?? [])] ?? "solid" } },
+    scales: {
+      x: { time: false, range: (_, low, high) => timeRange(low, high) },
+      y: { range: (_, low, high) => valueRange(low, high, kind) },
+    },
+    axes: [
+      { ...axis, size: 28, gap: 3, ...(over === "step" ? { incrs: WHOLE } : {}) },
+      {
+        ...axis,
+        size: (_, shown) => 16 + 6.5 * Math.max(4, ...(shown ?? []).map((mark) => mark.length)),
+        gap: 3,
+        ...(kind.whole ? { incrs: WHOLE } : {}),
+        values: (_, marks, _axis, _space, apart) => marks.map((mark) => marked(mark, apart)),
+      },
+    ],
+    series: [{ label: over, value: pointedOrLast }, ...lines.map(seriesOf)],
+  };
+}
+
+function seriesOf(line: Line): uPlot.Series {
+  return {
+    label: line.label,
+    stroke: line.color,
+    width: 1.5,
+    dash: [...line.dash],
+    points: { show: line.points || line.y.length < 40, size: line.points ? 7 : 4 },
+    spanGaps: true,
+    value: pointedOrLast,
+  };
+}
+
+/** The value under the pointer; the last one there is while the pointer is elsewhere. */
+function pointedOrLast(plot: uPlot, value: number | null, series: number, at: number | null): string {
+  if (at !== null) return short(value);
+  return short([...plot.data[series]!].findLast((each) => each !== null && each !== undefined));
+}
+
+/** Says what each line means where the pointer rests on its name. */
+function explain(element: Element, lines: readonly Line[]): void {
+  element.querySelectorAll<HTMLElement>(".u-series th").forEach((name, n) => {
+    name.title = lines[n - 1]?.meaning ?? ""; // the first is the axis
+  });
 }
 
 /**

@@ -2,21 +2,22 @@
 
 import { useMemo, useState } from "preact/hooks";
 import { useLoaded } from "../data/loaded";
-import { short } from "../data/numbers";
 import { source } from "../data/source";
-import type { Metrics, RunHead, Series } from "../data/wire";
+import type { RunHead } from "../data/wire";
 import { address, go, type Route } from "../route";
+import { Advice } from "../shell/Advice";
 import { color, DASHES } from "../shell/colors";
+import { meaning } from "./meanings";
 import { drawn, PANELS, type Panel } from "./panels";
 import { type Line, Plot } from "./Plot";
+import { type All, Table } from "./Table";
+import "./runs.css";
 
 interface Props {
   runs: readonly RunHead[];
   route: Route;
   theme: string;
 }
-
-type All = Record<string, Metrics>;
 
 export function Runs({ runs, route, theme }: Props) {
   const hidden = new Set((route.query.hide ?? "").split("|").filter(Boolean));
@@ -44,7 +45,7 @@ export function Runs({ runs, route, theme }: Props) {
       <h1>Runs</h1>
       <Table runs={runs} metrics={loaded.value} hidden={hidden} toggle={toggle} />
       {runs.map((run) => (
-        <AdviceOf key={run.name} run={run} several={runs.length > 1} />
+        <Advice key={run.name} run={run} named={runs.length > 1} />
       ))}
       <div class="bar" role="group" aria-label="Over what the plots are drawn">
         {(["step", "minutes"] as const).map((each) => (
@@ -56,109 +57,6 @@ export function Runs({ runs, route, theme }: Props) {
       </div>
       <Plots {...{ shown, runs, over, theme }} metrics={loaded.value} />
     </div>
-  );
-}
-
-interface TableProps {
-  runs: readonly RunHead[];
-  metrics: All;
-  hidden: ReadonlySet<string>;
-  toggle: (name: string) => void;
-}
-
-const MOST_KEYS = 6;
-const SHOWN_ALREADY = ["model.name", "environment.id", "algorithm.name", "trainer.steps"];
-
-/** The keys of the configs in which runs differ, beside those that have a column of their own. */
-function keysOf(runs: readonly RunHead[]): string[] {
-  const keys = new Set(runs.flatMap((run) => Object.keys(run.settings)));
-  for (const key of SHOWN_ALREADY) keys.delete(key);
-  return [...keys].filter((key) => new Set(runs.map((run) => run.settings[key])).size > 1).sort();
-}
-
-function Table({ runs, metrics, hidden, toggle }: TableProps) {
-  const differing = useMemo(() => keysOf(runs), [runs]);
-  return (
-    <div class="wide" tabIndex={0} role="region" aria-label="Runs">
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">Plotted</th>
-            <th scope="col">Run</th>
-            <th scope="col">Model</th>
-            <th scope="col">Environment</th>
-            <th scope="col">Algorithm</th>
-            <th scope="col">Steps</th>
-            <th scope="col">Reward of steps</th>
-            <th scope="col">Held out</th>
-            {differing.length > 0 && <th scope="col">Differs in</th>}
-            <th scope="col">Look at</th>
-          </tr>
-        </thead>
-        <tbody>
-          {runs.map((run, n) => {
-            const { steps, evaluations } = metrics[run.name]!;
-            return (
-              <tr>
-                <td>
-                  <input
-                    type="checkbox"
-                    aria-label={`Plot ${run.name}`}
-                    checked={!hidden.has(run.name)}
-                    onChange={() => toggle(run.name)}
-                  />
-                </td>
-                <th scope="row">
-                  <span class="swatch" style={{ background: color(n) }} />
-                  {run.name}
-                </th>
-                <td>{run.model ?? "–"}</td>
-                <td>{run.environment ?? "–"}</td>
-                <td>{run.algorithm ?? "–"}</td>
-                <td class="number">
-                  {steps.step.at(-1) ?? 0}
-                  {run.steps === null ? "" : ` of ${run.steps}`}
-                </td>
-                <td class="number">{ends(steps, "reward/mean")}</td>
-                <td class="number">{ends(evaluations, "eval/reward/mean")}</td>
-                {differing.length > 0 && (
-                  <td>
-                    {differing.slice(0, MOST_KEYS).map((key) => (
-                      <code class="setting">
-                        {key}: {run.settings[key] ?? "not set"}
-                      </code>
-                    ))}
-                    {differing.length > MOST_KEYS && `and ${differing.length - MOST_KEYS} more`}
-                  </td>
-                )}
-                <td>
-                  <a href={address("rollouts", { run: run.name })}>rollouts</a>{" "}
-                  <a href={address("why", { run: run.name })}>why 0?</a>
-                </td>
-              </tr>
-            );
-          })}
-        </tbody>
-      </table>
-    </div>
-  );
-}
-
-function ends(series: Series, name: string): string {
-  const known = (series.columns[name] ?? []).filter((value) => value !== null);
-  if (known.length === 0) return "–";
-  return known.length === 1
-    ? short(known[0])
-    : `${short(known[0])} → ${short(known[known.length - 1])}`;
-}
-
-function AdviceOf({ run, several }: { run: RunHead; several: boolean }) {
-  const last = run.advice.at(-1);
-  if (last === undefined) return null;
-  return (
-    <p class="advice">
-      {several ? `${run.name}, ` : ""}step {last.step}, {last.cause}: {last.text}
-    </p>
   );
 }
 
@@ -207,7 +105,10 @@ function PanelPlot(props: PlotsProps & { panel: Panel; names: readonly string[] 
     [panel, shown.map((run) => run.name).join(), metrics, over],
   );
   if (lines.length === 0) return null;
-  return <Plot title={panel.title} over={over} lines={lines} theme={theme} />;
+  // Only a rate of learning is so small that what is noise elsewhere is its value.
+  const fine = panel.lines.every((name) => name.includes("learning_rate"));
+  const kind = { share: panel.share ?? false, whole: panel.whole ?? false, fine };
+  return <Plot title={panel.title} {...{ kind, over, lines, theme }} />;
 }
 
 function linesOf(
@@ -232,7 +133,8 @@ function linesOf(
         .filter(Boolean)
         .join(" ") || name,
       color: shown.length > 1 ? color(runs.indexOf(run)) : color(nth),
-      dash: DASHES[shown.length > 1 && !evaluated ? nth % DASHES.length : 0]!,
+      meaning: meaning(name),
+      dash: DASHES[evaluated ? 1 : nth % DASHES.length]!,
       points: evaluated,
       x: over === "minutes" ? series.minutes : series.step,
       y: counted ? y.map((value) => value ?? 0) : y,

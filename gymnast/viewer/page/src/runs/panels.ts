@@ -4,8 +4,12 @@ export interface Panel {
   title: string;
   /** Names of metrics, or what they begin with, where they end in "*". */
   lines: readonly string[];
-  /** Names that are found in evaluations, and drawn as points in the first lines' colour. */
+  /** Names that are found in evaluations, and drawn with a point for each. */
   evaluations?: readonly string[];
+  /** Whether the values are shares, which are not less than 0 or more than 1. */
+  share?: boolean;
+  /** Whether they are counts. */
+  whole?: boolean;
 }
 
 export const PANELS: readonly Panel[] = [
@@ -16,12 +20,13 @@ export const PANELS: readonly Panel[] = [
   { title: "Engine mismatch (log-probability)", lines: ["engine/logprob_difference"] },
   { title: "Gradient norm", lines: ["grad_norm"] },
   { title: "Turns an episode", lines: ["episodes/turns"] },
-  { title: "Stop reasons (share)", lines: ["episodes/stop/*"] },
-  { title: "Groups all alike (share)", lines: ["advantage/groups_alike"] },
-  { title: "Tool calls", lines: ["tools/calls"] },
-  { title: "Failed calls, by kind", lines: ["tools/errors/*"] },
+  { title: "Stop reasons (share)", lines: ["episodes/stop/*"], share: true },
+  { title: "Groups with one reward (share)", lines: ["advantage/groups_alike"], share: true },
+  { title: "Tool calls", lines: ["tools/calls"], whole: true },
+  { title: "Failed calls, by kind", lines: ["tools/errors/*"], whole: true },
   { title: "Tokens a second", lines: ["tokens/per_s"] },
-  { title: "Seconds of a step", lines: ["time/rollout_s", "time/train_s", "time/step_s"] },
+  // The whole first, so that a part which is almost as long is drawn over it, in dashes.
+  { title: "Seconds of a step", lines: ["time/step_s", "time/rollout_s", "time/train_s"] },
   {
     title: "Seconds of an episode",
     lines: ["time/model_s", "time/waiting_s", "time/environment_s"],

@@ -5,6 +5,8 @@ import { count, percent, short } from "../data/numbers";
 import { source } from "../data/source";
 import type { Cause, Diagnosis, RunHead } from "../data/wire";
 import { address, go, type Route } from "../route";
+import { Advice } from "../shell/Advice";
+import "./why.css";
 
 /** What each cause means, and what to do about it. */
 export const MEANINGS: Readonly<Record<string, string>> = {
@@ -65,6 +67,7 @@ export function WhyZero({ runs, route }: { runs: readonly RunHead[]; route: Rout
           </select>
         </label>
       </form>
+      <Advice run={run} />
       {found.error !== null && <p class="error">{found.error}</p>}
       {found.error === null && found.value === null && <p class="quiet">Reading rollouts …</p>}
       {found.value !== null && <Causes run={run.name} found={found.value} />}
