@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gymnast.trainers.inspecting.cause import cause_of
 from gymnast.trainers.inspecting.causes import diagnose
 from gymnast.trainers.inspecting.files import EpisodeFile
 from gymnast.trainers.inspecting.filters import Filter
@@ -115,8 +116,17 @@ def episode_of(saved: SavedTrajectory) -> dict[str, Any]:
         "row": trajectory.row,
         "metrics": {name: finite(value) for name, value in sorted(trajectory.metrics.items())},
         "reward_parts": {name: finite(value) for name, value in trajectory.reward_parts.items()},
+        "why": _why(trajectory),
         "contexts": [_context(*pair) for pair in zip(contexts, known, strict=True)],
     }
+
+
+def _why(trajectory: Trajectory) -> dict[str, str] | None:
+    """Why an episode earned nothing; None where it earned something."""
+    if not trajectory.no_reward and trajectory.reward > 0:
+        return None
+    found = cause_of(trajectory)
+    return {"cause": found.cause, "form": found.form}
 
 
 def _context(context: Trajectory | Branch, known: SavedBranch) -> dict[str, Any]:

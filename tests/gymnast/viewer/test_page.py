@@ -112,7 +112,7 @@ def test_a_group_stands_side_by_side(
     browser.show("#/rollouts?run=shop&e=step_00002/0/0&tab=group")
     browser.until(lambda: len(browser.all(".member")) == 2)
     headings = [heading.text.split() for heading in browser.all(".member h3")]
-    assert headings == [["0", "1"], ["1", "0"]]
+    assert headings == [["member", "0", "1"], ["member", "1", "0"]]
     assert "advantage 0.5" in browser.all(".member")[0].text.replace("\n", " ")
     assert "right 1" in browser.all(".member")[0].text.replace("\n", " ")
 
@@ -155,10 +155,17 @@ def test_why_the_reward_is_0(
     page(plain_run(tmp_path / "shop", tokenizer))
     browser.show("#/why?run=shop")
     browser.until(lambda: browser.all(".cause"))
-    assert "5 of 8 episodes earned nothing" in browser.texts(".why > p")[0]
+    assert browser.texts(".why > p") == [
+        "5 of 8 episodes earned nothing. The mean reward is 0.375. In 1 of 4 groups every episode "
+        "had the same reward, which teaches nothing. No episode of that group earned anything."
+    ]
     headings = [" ".join(heading.split()) for heading in browser.texts(".cause h2")]
     assert headings == ["wrong answer 3 episodes, 60%", "no final answer 2 episodes, 40%"]
-    browser.all(".cause a.example")[0].click()
+    heads = browser.texts(".cause thead th")
+    assert heads == ["Most common form", "Times", "As written", "Error or answer", "Example"]
+    links = browser.texts(".cause a")
+    assert len(links) == 5 and len(set(links)) == 5, "an episode is named twice"
+    browser.all(".cause td a")[0].click()
     browser.until(lambda: browser.texts(".episode h2") == ["step_00001/0/1"])
 
 
@@ -167,13 +174,13 @@ def test_keys_move_between_episodes_and_views(
 ) -> None:
     page(plain_run(tmp_path / "shop", tokenizer))
     browser.show("#/rollouts?run=shop")
-    browser.until(lambda: browser.all(".list a"))
-    browser.press("j")
-    browser.until(lambda: browser.texts(".episode h2") == ["step_00001/0/0"])
+    browser.until(lambda: browser.texts(".episode h2") == ["step_00001/0/0"])  # without a key
     browser.press("j")
     browser.until(lambda: browser.texts(".episode h2") == ["step_00001/0/1"])
+    browser.press("j")
+    browser.until(lambda: browser.texts(".episode h2") == ["step_00001/1/0"])
     browser.press("k")
-    browser.until(lambda: browser.texts(".episode h2") == ["step_00001/0/0"])
+    browser.until(lambda: browser.texts(".episode h2") == ["step_00001/0/1"])
     browser.press("2")
     browser.until(lambda: browser.all(".tokens"))
     browser.press("/")

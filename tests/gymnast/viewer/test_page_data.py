@@ -83,6 +83,7 @@ def test_an_episode_is_sent_whole(tmp_path: Path, tokenizer: Any) -> None:
     assert context["ids"] == trajectory.ids and context["messages"] == trajectory.messages
     assert context["logprobs"] == trajectory.logprobs and context["text"] == saved.text
     assert context["advantages"] == saved.advantages and context["token_ends"] == saved.token_ends
+    assert sent["why"] == {"cause": "no final answer", "form": ""}
     assert context["versions"] == [list(span) for span in trajectory.versions]
 
 
@@ -101,7 +102,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_page_says_what_every_cause_of_no_reward_means() -> None:
-    page = Path(viewer.__file__).parent / "page/src/why/WhyZero.tsx"
+    page = Path(viewer.__file__).parent / "page/src/why/meanings.ts"
     meanings = page.read_text().partition("MEANINGS")[2].partition("};")[0]
     named = re.findall(r'^  "?([a-z ]+)"?:', meanings, re.MULTILINE)
     assert sorted(named) == sorted(CAUSES)

@@ -112,6 +112,8 @@ export interface Episode {
   row: Record<string, Json>;
   metrics: Record<string, number | null>;
   reward_parts: Record<string, number | null>;
+  /** Why it earned nothing: the cause, and the form of the mistake; null where it earned something. */
+  why: { cause: string; form: string } | null;
   contexts: Context[];
 }
 

@@ -1,6 +1,7 @@
 // A conversation in words: messages, with calls and results folded together.
 
 import { short } from "../data/numbers";
+import { visible } from "../data/visible";
 import type { Call, Context, Json, Message } from "../data/wire";
 
 const LONG = 1200;
@@ -55,7 +56,7 @@ export function Conversation({ context, folded = false }: Props) {
             {message.reasoning_content && (
               <details class="reasoning">
                 <summary>reasoning, {message.reasoning_content.length} characters</summary>
-                <pre>{message.reasoning_content}</pre>
+                <pre>{visible(message.reasoning_content)}</pre>
               </details>
             )}
             <Text value={message.content ?? ""} />
@@ -65,7 +66,7 @@ export function Conversation({ context, folded = false }: Props) {
             {message.raw !== undefined && (
               <details open>
                 <summary class="quiet">word for word</summary>
-                <pre>{message.raw}</pre>
+                <pre>{visible(message.raw)}</pre>
               </details>
             )}
           </li>
@@ -82,7 +83,7 @@ function TurnReward({ context, turn }: { context: Context; turn: number }) {
 }
 
 /** How many messages came before the policy's first: all up to as many actions from the end. */
-function promptLength({ messages, turns }: Context): number {
+export function promptLength({ messages, turns }: Context): number {
   let left = turns.length;
   for (let n = messages.length - 1; n >= 0; n--) {
     if (messages[n]!.role === "assistant" && --left === 0) return n;
@@ -107,13 +108,13 @@ function answerOf(
 function CallView({ call, result }: { call: Call; result: Message | null }) {
   const said = result === null ? "" : contentText(result.content ?? "");
   if (call.function.name === "" && call.error !== undefined) {
-    return <p class="error">{said || call.error}</p>;
+    return <p class="error">{said || visible(call.error)}</p>;
   }
   return (
     <details class="call" open={call.error !== undefined}>
       <summary>
         <code>
-          {call.function.name}({argumentsText(call.function.arguments)})
+          {visible(call.function.name)}({argumentsText(call.function.arguments)})
         </code>
         {call.error === undefined ? (
           <span class="quiet"> → {result === null ? "no result" : firstLine(said)}</span>
@@ -123,10 +124,10 @@ function CallView({ call, result }: { call: Call; result: Message | null }) {
       </summary>
       <p class="label">arguments</p>
       <pre>{pretty(call.function.arguments)}</pre>
-      {call.error !== undefined && said !== call.error && (
+      {call.error !== undefined && said !== visible(call.error) && (
         <>
           <p class="label">why it was not read</p>
-          <pre>{call.error}</pre>
+          <pre>{visible(call.error)}</pre>
         </>
       )}
       <p class="label">{result === null ? "no result" : "result"}</p>
@@ -149,8 +150,9 @@ function Text({ value }: { value: Json }) {
   );
 }
 
+/** What a message says, with control characters as escapes. */
 export function contentText(value: Json): string {
-  if (typeof value === "string") return value;
+  if (typeof value === "string") return visible(value);
   if (Array.isArray(value)) {
     return value
       .map((part) =>
@@ -160,18 +162,18 @@ export function contentText(value: Json): string {
       )
       .join("\n");
   }
-  return value === null ? "" : JSON.stringify(value);
+  return value === null ? "" : visible(JSON.stringify(value));
 }
 
 function argumentsText(value: Json): string {
   if (value === null || typeof value !== "object" || Array.isArray(value)) return firstLine(contentText(value));
   return Object.entries(value)
-    .map(([name, each]) => `${name}=${firstLine(JSON.stringify(each))}`)
+    .map(([name, each]) => visible(`${name}=${firstLine(JSON.stringify(each))}`))
     .join(", ");
 }
 
 function pretty(value: Json): string {
-  return typeof value === "string" ? value : JSON.stringify(value, null, 2);
+  return visible(typeof value === "string" ? value : JSON.stringify(value, null, 2));
 }
 
 function firstLine(text: string): string {

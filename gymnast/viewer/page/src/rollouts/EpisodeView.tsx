@@ -3,13 +3,18 @@
 import { useLoaded } from "../data/loaded";
 import { count, short } from "../data/numbers";
 import { source } from "../data/source";
+import { visible } from "../data/visible";
 import type { Episode, Index } from "../data/wire";
+import { address } from "../route";
+import { MEANINGS } from "../why/meanings";
 import { Conversation } from "./Conversation";
+import { ending } from "./endings";
 import { type Query } from "./filter";
 import { advantageOf, Group } from "./Group";
 import { Reward } from "./List";
 import { SameRow } from "./SameRow";
 import { TokenView } from "./TokenView";
+import { Tools } from "./Tools";
 import "./episode.css";
 
 export const TABS = {
@@ -48,6 +53,8 @@ export function EpisodeView({ run, index, at, id, query, change, href, back }: P
         <Reward value={episode.reward} />
         <Facts episode={episode} />
       </header>
+      <p class="ending">{ending(episode.stop_reason)}.</p>
+      <WhyNothing run={run} episode={episode} />
       <nav class="tabs" aria-label="Ways to look at the episode">
         {Object.entries(TABS).map(([name, label]) => (
           <button aria-pressed={tab === name} onClick={() => change({ tab: name })}>
@@ -70,7 +77,12 @@ export function EpisodeView({ run, index, at, id, query, change, href, back }: P
           </label>
         )}
       </nav>
-      {tab === "conversation" && <Conversation context={context} />}
+      {tab === "conversation" && (
+        <>
+          {context.tools !== null && <Tools tools={context.tools} />}
+          <Conversation context={context} />
+        </>
+      )}
       {tab === "tokens" && (
         <TokenView key={`${id} ${query.context}`} context={context} by={query.by || "kind"} change={change} />
       )}
@@ -91,11 +103,9 @@ function Facts({ episode }: { episode: Episode }) {
   const all = episode.contexts.reduce((sum, { ids }) => sum + ids.length, 0);
   const turns = episode.contexts.reduce((sum, each) => sum + each.turns.length, 0);
   const facts: [string, string][] = [
-    ["ended by", episode.stop_reason + (episode.truncated ? " (truncated)" : "")],
     ["turns", `${turns}`],
     ["tokens", `${all}, ${sampled} sampled`],
     ["advantage", short(advantageOf(episode))],
-    ...(episode.seed === null ? [] : [["seed", `${episode.seed}`] as [string, string]]),
     ...Object.entries(episode.reward_parts).map(
       ([name, value]) => [`part ${name}`, short(value)] as [string, string],
     ),
@@ -112,12 +122,31 @@ function Facts({ episode }: { episode: Episode }) {
   );
 }
 
+/** The cause that "Why 0?" counts the episode under. */
+function WhyNothing({ run, episode }: { run: string; episode: Episode }) {
+  if (episode.why === null) return null;
+  const { cause, form } = episode.why;
+  const more = form.startsWith(episode.stop_reason) ? "" : form; // how it ended has been said
+  return (
+    <p class="nothing">
+      Earned nothing: <a href={address("why", { run, file: episode.id.split("/")[0]! })}>{cause}</a>
+      {more !== "" && ` (${visible(more)})`}. <span class="quiet">{MEANINGS[cause]}</span>
+    </p>
+  );
+}
+
 function AllFields({ episode, tools }: { episode: Episode; tools: Episode["contexts"][0]["tools"] }) {
   const metrics = Object.entries(episode.metrics).sort(([one], [other]) => (one < other ? -1 : 1));
   return (
     <>
       <h3>Row</h3>
-      <pre>{JSON.stringify(episode.row, null, 2)}</pre>
+      <pre>{visible(JSON.stringify(episode.row, null, 2))}</pre>
+      {episode.seed !== null && (
+        <>
+          <h3>Seed of the environment</h3>
+          <p>{episode.seed}</p>
+        </>
+      )}
       <h3>Metrics</h3>
       <table>
         <tbody>
@@ -130,7 +159,7 @@ function AllFields({ episode, tools }: { episode: Episode; tools: Episode["conte
         </tbody>
       </table>
       <h3>Tools</h3>
-      <pre>{tools === null ? "none" : JSON.stringify(tools, null, 2)}</pre>
+      <pre>{tools === null ? "none" : visible(JSON.stringify(tools, null, 2))}</pre>
     </>
   );
 }

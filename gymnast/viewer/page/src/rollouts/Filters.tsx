@@ -13,7 +13,19 @@ interface Props {
 }
 
 const FIELDS = ["kind", "environment", "stop", "error", "tool"] as const;
-const NUMBERS = { from: "From step", to: "to step", min: "Reward from", max: "to" } as const;
+const LABELS = {
+  kind: "Played in",
+  environment: "Environment",
+  stop: "Ended by",
+  error: "Error",
+  tool: "Tool",
+} as const;
+const NUMBERS = {
+  from: "First step",
+  to: "Last step",
+  min: "Lowest reward",
+  max: "Highest reward",
+} as const;
 const MOST_TAGS = 500;
 export const FILTERS = [
   ...[...FIELDS, ...Object.keys(NUMBERS)],
@@ -22,7 +34,8 @@ export const FILTERS = [
 
 export function Filters({ runs, run, index, query, change }: Props) {
   const found = useMemo(() => choices(index), [index]);
-  const offered = { ...found, kind: ["training", "evaluation"] };
+  const both = new Set(index.files.map((file) => file.evaluation)).size > 1;
+  const offered = { ...found, kind: both ? ["training", "evaluation"] : [] };
   const set = FILTERS.filter((name) => (query[name] ?? "") !== "");
   const typed = (name: string) => (event: Event) =>
     change({ [name]: (event.currentTarget as HTMLInputElement).value });
@@ -50,9 +63,9 @@ export function Filters({ runs, run, index, query, change }: Props) {
       </label>
       {FIELDS.filter((name) => offered[name].length > 1 || query[name]).map((name) => (
         <label class="field">
-          {{ kind: "Of", environment: "Environment", stop: "Ended by", error: "Error", tool: "Tool" }[name]}
+          {LABELS[name]}
           <select value={query[name] ?? ""} onChange={typed(name)}>
-            <option value="">any</option>
+            <option value="">{name === "kind" ? "both" : "any"}</option>
             {offered[name].map((value) => (
               <option>{value}</option>
             ))}
@@ -82,7 +95,8 @@ export function Filters({ runs, run, index, query, change }: Props) {
       <label class="field">
         Order
         <select value={query.sort ?? ""} onChange={typed("sort")}>
-          <option value="">as played</option>
+          <option value="">training first</option>
+          <option value="played">as played</option>
           <option value="lowest">lowest reward first</option>
           <option value="highest">highest reward first</option>
           <option value="longest">longest first</option>

@@ -5,6 +5,7 @@ import { short } from "../data/numbers";
 import { source } from "../data/source";
 import type { Episode, Index } from "../data/wire";
 import { Conversation } from "./Conversation";
+import { ending } from "./endings";
 import { idOf } from "./filter";
 import { Reward } from "./List";
 
@@ -32,7 +33,7 @@ export function Group({ run, index, at, href }: Props) {
           The first {MOST} of {ids.length} episodes.
         </p>
       )}
-      <div class="members" tabIndex={0} role="region" aria-label="Episodes of the group">
+      <div class="members" role="region" aria-label="Episodes of the group">
         {loaded.value.map((episode) => (
           <Member key={episode.id} episode={episode} href={href} here={episode.id === idOf(index, at)} />
         ))}
@@ -46,17 +47,13 @@ function Member({ episode, href, here }: { episode: Episode; href: (id: string) 
   return (
     <section class={here ? "member here" : "member"} aria-label={episode.id}>
       <h3>
-        <a href={href(episode.id)}>{episode.id.split("/").at(-1)}</a>{" "}
+        <a href={href(episode.id)}>member {episode.id.split("/").at(-1)}</a>{" "}
         <Reward value={episode.reward} />
       </h3>
       <dl class="facts">
         <div>
           <dt>advantage</dt>
           <dd>{short(advantageOf(episode))}</dd>
-        </div>
-        <div>
-          <dt>ended by</dt>
-          <dd>{episode.stop_reason}</dd>
         </div>
         {parts.length > 1 &&
           parts.map(([name, value]) => (
@@ -66,6 +63,7 @@ function Member({ episode, href, here }: { episode: Episode; href: (id: string) 
             </div>
           ))}
       </dl>
+      <p class="ending">{ending(episode.stop_reason)}.</p>
       <Conversation context={episode.contexts[0]!} folded />
     </section>
   );

@@ -1,7 +1,8 @@
 // The list of episodes, of which only the lines in sight are in the page.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { short } from "../data/numbers";
+import { count, short } from "../data/numbers";
+import { visible } from "../data/visible";
 import type { Index } from "../data/wire";
 import { idOf } from "./filter";
 
@@ -68,10 +69,11 @@ function Head({ index, n }: { index: Index; n: number }) {
         <Reward value={index.reward[n]!} />
         <span class="id">{idOf(index, n)}</span>
         <span class="quiet">
-          {index.stop[n]} · {index.turns[n]} t{failed > 0 ? ` · ${failed} err` : ""}
+          {index.stop[n]} · {count(index.turns[n]!, "turn")}
+          {failed > 0 ? ` · ${count(failed, "error")}` : ""}
         </span>
       </span>
-      <span class="snippet">{index.rows[index.row[n]!]!.snippet}</span>
+      <span class="snippet">{visible(index.rows[index.row[n]!]!.snippet)}</span>
     </>
   );
 }

@@ -43,17 +43,19 @@ function Listed({ runs, run, index, route }: Props & { run: string; index: Index
     () => (words !== "" && found.value === null ? [] : chosen(index, query, found.value)),
     [index, filters, found.value],
   );
-  const id = query.e ?? "";
+  // Where none is named, the first one is open; on a telephone the list is.
+  const first = places[0];
+  const id = query.e || (first === undefined ? "" : idOf(index, first));
   const at = useMemo(() => placeOf(index, id), [index, id]);
   const change = (changed: Record<string, string>) =>
     go(address("rollouts", { ...query, ...changed }), !("e" in changed));
   const href = (to: string) => address("rollouts", { ...query, e: to, context: "", other: "" });
   useKeys(index, places, id, href, change);
   return (
-    <div class={at === null ? "rollouts" : "rollouts chosen"}>
+    <div class={query.e ? "rollouts chosen" : "rollouts"}>
       <div class="side">
         <h1 class="hidden">Rollouts of {run}</h1>
-        <Filters {...{ runs, run, index, query }} change={(changed) => change({ ...changed, e: id })} />
+        <Filters {...{ runs, run, index, query }} change={(changed) => change({ ...changed, e: query.e ?? "" })} />
         <p class="quiet" role="status">
           {words !== "" && found.value === null && found.error === null
             ? "Searching …"
@@ -65,7 +67,7 @@ function Listed({ runs, run, index, route }: Props & { run: string; index: Index
       <div class="detail">
         {at === null ? (
           <p class="quiet">
-            {id === "" ? "Choose an episode, or press j." : `${run} has no episode ${id}.`}
+            {id === "" ? "No episode is left by the filters." : `${run} has no episode ${id}.`}
           </p>
         ) : (
           <EpisodeView

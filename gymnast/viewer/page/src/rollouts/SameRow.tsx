@@ -5,8 +5,9 @@ import { useMemo } from "preact/hooks";
 import { useLoaded } from "../data/loaded";
 import { short } from "../data/numbers";
 import { source } from "../data/source";
+import { visible } from "../data/visible";
 import type { Episode, Index } from "../data/wire";
-import { contentText } from "./Conversation";
+import { contentText, promptLength } from "./Conversation";
 import { idOf } from "./filter";
 
 interface Props {
@@ -36,7 +37,7 @@ export function SameRow({ run, index, at, other, change }: Props) {
         <thead>
           <tr>
             <th scope="col">When</th>
-            <th scope="col">Rewards</th>
+            <th scope="col">Members and their rewards</th>
           </tr>
         </thead>
         <tbody>
@@ -53,7 +54,7 @@ export function SameRow({ run, index, at, other, change }: Props) {
                       title={id === here ? "the episode that is shown" : `compare with ${id}`}
                       onClick={() => change({ other: id })}
                     >
-                      {short(index.reward[n])}
+                      {nameOf(index, members, n)}: {short(index.reward[n])}
                     </button>
                   );
                 })}
@@ -94,13 +95,22 @@ function Difference({ before, after }: { before: Episode; after: Episode }) {
   );
 }
 
-function asText(episode: Episode): string {
-  return episode.contexts[0]!.messages
-    .map((message) => {
+/** "member 2"; with its group where a step has played the row in several. */
+function nameOf(index: Index, members: readonly number[], n: number): string {
+  const groups = new Set(members.map((each) => index.group[each]));
+  return `${groups.size > 1 ? `group ${index.group[n]}, ` : ""}member ${index.member[n]}`;
+}
+
+function asText({ contexts }: Episode): string {
+  const context = contexts[0]!;
+  const prompt = promptLength(context);
+  return context.messages
+    .map((message, n) => {
       const calls = (message.tool_calls ?? []).map(
-        (call) => `\n${call.function.name}(${JSON.stringify(call.function.arguments)})`,
+        (call) => visible(`\n${call.function.name}(${JSON.stringify(call.function.arguments)})`),
       );
-      return `${message.role}: ${contentText(message.content ?? "")}${calls.join("")}`;
+      const who = message.role === "assistant" && n >= prompt ? "policy" : message.role;
+      return `${who}: ${contentText(message.content ?? "")}${calls.join("")}`;
     })
     .join("\n\n");
 }

@@ -1,7 +1,8 @@
 // Every token of a context: by colour what it is, under the pointer or the arrow keys what is known.
 
-import { useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { short } from "../data/numbers";
+import { visible } from "../data/visible";
 import type { Context } from "../data/wire";
 import { KINDS, kinds, type Kind, shade, texts, turnsOf, versionOf } from "./token_facts";
 
@@ -18,6 +19,12 @@ export function TokenView({ context, by, change }: Props) {
   const place = useRef<HTMLDivElement>(null);
   const [text, kind] = useMemo(() => [texts(context), kinds(context)], [context]);
   const spans = useMemo(() => drawn(context, text, kind, by), [context, by]);
+  // Not by rendering: there may be thousands of tokens, and the pointer moves fast.
+  useEffect(() => {
+    const token = place.current?.querySelector<HTMLElement>(`[data-i="${at}"]`);
+    token?.setAttribute("data-shown", "");
+    return () => token?.removeAttribute("data-shown");
+  }, [at, spans]);
   if (context.ids.length === 0) {
     return <p class="quiet">This episode was played by messages alone: it has no tokens.</p>;
   }
@@ -77,7 +84,7 @@ function drawn(context: Context, text: readonly string[], kind: readonly Kind[],
         : `rgb(var(${strength < 0 ? "--low" : "--high"}) / ${(0.75 * Math.abs(strength)).toFixed(2)})`;
     return (
       <span data-i={i} class={`${kind[i]}${by === "kind" ? "" : " shaded"}`} style={{ background }}>
-        {each.replaceAll("\n", "⏎\n") || "∅"}
+        {visible(each).replaceAll("\n", "⏎\n") || "∅"}
       </span>
     );
   });
@@ -95,7 +102,7 @@ function About({ context, i, text, kind }: AboutProps) {
   const logprob = context.logprobs[i] ?? Number.NaN;
   const facts: [string, string][] = [
     ["token", `${i}`],
-    ["text", JSON.stringify(text)],
+    ["text", visible(JSON.stringify(text))],
     ["id", `${context.ids[i]}`],
     ["what", KINDS[kind]],
     ["loss mask", `${context.action_mask[i]}`],

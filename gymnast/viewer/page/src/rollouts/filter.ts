@@ -17,6 +17,8 @@ export function chosen(index: Index, query: Query, found: ReadonlySet<string> | 
     if (tests.every((test) => test(n))) kept.push(n);
   }
   const reward = (n: number) => index.reward[n] ?? Number.NEGATIVE_INFINITY;
+  const evaluated = (n: number) => Number(index.files[index.file[n]!]!.evaluation);
+  if (!query.sort) kept.sort((one, other) => evaluated(one) - evaluated(other));
   if (query.sort === "lowest") kept.sort((one, other) => reward(one) - reward(other));
   if (query.sort === "highest") kept.sort((one, other) => reward(other) - reward(one));
   if (query.sort === "longest") kept.sort((one, other) => index.tokens[other]! - index.tokens[one]!);

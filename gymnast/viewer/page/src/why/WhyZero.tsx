@@ -3,34 +3,12 @@
 import { useLoaded } from "../data/loaded";
 import { count, percent, short } from "../data/numbers";
 import { source } from "../data/source";
+import { visible } from "../data/visible";
 import type { Cause, Diagnosis, RunHead } from "../data/wire";
 import { address, go, type Route } from "../route";
 import { Advice } from "../shell/Advice";
+import { MEANINGS } from "./meanings";
 import "./why.css";
-
-/** What each cause means, and what to do about it. */
-export const MEANINGS: Readonly<Record<string, string>> = {
-  "no reward given":
-    "The environment or a reward function returned None. Such episodes are left out of training.",
-  "box broken": "The policy broke its sandbox, or what the episode ran on broke.",
-  "cut off":
-    "A limit ended the episode before it was done: raise max_new_tokens, context_length, max_tokens or " +
-    "the timeout that is named, or ask for shorter answers.",
-  "no calls":
-    "Tools were offered, and the policy called none. Show it a call: worked_turns, or a warm-up on " +
-    "demonstrations.",
-  "malformed calls":
-    "The last calls could not be read. Demonstrations of the right form help most; so does a template " +
-    "that says it.",
-  "unknown tools": "The last calls named a tool that there is not.",
-  "wrong arguments": "The last calls had arguments that the tool does not take. Look at its schema.",
-  "failed tools": "The tools of the last calls raised. Where no argument explains it, mend the tool.",
-  timeouts: "The tools of the last calls took longer than timeout_s.",
-  "no final answer": "The last calls succeeded, and max_turns ended the episode: allow more turns.",
-  "wrong answer":
-    "The episode ended by itself, and what it said or did earned nothing. Look at the last results, and at " +
-    "what the reward asks for.",
-};
 
 export function WhyZero({ runs, route }: { runs: readonly RunHead[]; route: Route }) {
   const run = runs.find(({ name }) => name === route.query.run) ?? runs[0]!;
@@ -78,14 +56,7 @@ export function WhyZero({ runs, route }: { runs: readonly RunHead[]; route: Rout
 function Causes({ run, found }: { run: string; found: Diagnosis }) {
   return (
     <>
-      <p>
-        {found.unpaid.toLocaleString("en")} of {count(found.episodes, "episode")} earned nothing
-        {found.bar !== 0 && ` (at most ${short(found.bar)}, the lowest reward)`}; the mean reward is{" "}
-        {short(found.mean_reward)}.
-        {found.groups > 0 &&
-          ` ${found.groups_alike} of ${count(found.groups, "group")} had one reward for all their ` +
-            `episodes, and taught nothing; in ${found.groups_unpaid} no episode earned anything.`}
-      </p>
+      <p>{summary(found)}</p>
       {found.causes.map((cause) => (
         <CauseView run={run} cause={cause} />
       ))}
@@ -93,61 +64,94 @@ function Causes({ run, found }: { run: string; found: Diagnosis }) {
   );
 }
 
+function summary(found: Diagnosis): string {
+  const all = count(found.episodes, "episode");
+  const nothing = found.bar === 0 ? "nothing" : `no more than the lowest reward, ${short(found.bar)}`;
+  return [
+    found.unpaid === 0
+      ? `Each of ${all} earned something.`
+      : `${found.unpaid.toLocaleString("en")} of ${all} earned ${nothing}.`,
+    ...(found.mean_reward === null ? [] : [`The mean reward is ${short(found.mean_reward)}.`]),
+    ...groups(found),
+  ].join(" ");
+}
+
+/** What the groups taught, as sentences; none where all of them taught something. */
+function groups({ groups: all, groups_alike: alike, groups_unpaid: unpaid }: Diagnosis): string[] {
+  if (alike === 0) return [];
+  const which = alike < all ? `${alike} of ${count(all, "group")}` : all === 1 ? "the only group" : `all ${all} groups`;
+  const said = `In ${which} every episode had the same reward, which teaches nothing.`;
+  if (unpaid === 0) return [said];
+  const those = alike === 1 ? "that group" : unpaid === alike ? "those groups" : `${unpaid} of those groups`;
+  return [said, `No episode of ${those} earned anything.`];
+}
+
 function CauseView({ run, cause }: { run: string; cause: Cause }) {
   const link = (id: string) => address("rollouts", { run, e: id });
+  const linked = new Set(cause.mistakes.map((mistake) => mistake.example));
+  const more = cause.examples.filter((id) => !linked.has(id));
   return (
     <section class="cause" aria-label={cause.name}>
-      <h2>
-        {cause.name}{" "}
-        <span class="quiet">
-          {count(cause.count, "episode")}, {percent(cause.share)}
-        </span>
-      </h2>
-      <div class="gauge broad" aria-hidden="true">
-        <span style={{ width: `${100 * cause.share}%` }} />
-      </div>
-      <p>{MEANINGS[cause.name]}</p>
-      {cause.mistakes.length > 0 && (
-        <div class="wide" tabIndex={0} role="region" aria-label={`Commonest of ${cause.name}`}>
-          <table>
-            <thead>
-              <tr>
-                <th scope="col">Commonest</th>
-                <th scope="col">Times</th>
-                <th scope="col">As written</th>
-                <th scope="col">Error or answer</th>
-                <th scope="col">In</th>
-              </tr>
-            </thead>
-            <tbody>
-              {cause.mistakes.map((mistake) => (
-                <tr>
-                  <td>{mistake.form}</td>
-                  <td class="number">{mistake.count}</td>
-                  <td>
-                    <code>{clipped(mistake.written)}</code>
-                  </td>
-                  <td>{clipped(mistake.answer)}</td>
-                  <td>
-                    <a href={link(mistake.example)}>{mistake.example}</a>
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
+      <div>
+        <h2>
+          {cause.name}{" "}
+          <span class="quiet">
+            {count(cause.count, "episode")}, {percent(cause.share)}
+          </span>
+        </h2>
+        <div class="gauge broad" aria-hidden="true">
+          <span style={{ width: `${100 * cause.share}%` }} />
         </div>
-      )}
-      <p>
-        {cause.examples.map((id) => (
-          <a class="example" href={link(id)}>
-            {id}
-          </a>
-        ))}
-      </p>
+        <p>{MEANINGS[cause.name]}</p>
+        {more.length > 0 && (
+          <p>
+            {linked.size > 0 ? "More examples: " : "Examples: "}
+            {more.map((id) => (
+              <a class="example" href={link(id)}>
+                {id}
+              </a>
+            ))}
+          </p>
+        )}
+      </div>
+      {cause.mistakes.length > 0 && <Mistakes cause={cause} link={link} />}
     </section>
   );
 }
 
+function Mistakes({ cause, link }: { cause: Cause; link: (id: string) => string }) {
+  return (
+    <div class="wide" tabIndex={0} role="region" aria-label={`Most common forms of ${cause.name}`}>
+      <table class="stacks">
+        <thead>
+          <tr>
+            {["Most common form", "Times", "As written", "Error or answer", "Example"].map((name) => (
+              <th scope="col">{name}</th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {cause.mistakes.map((mistake) => (
+            <tr>
+              <td data-label="Form">{visible(mistake.form)}</td>
+              <td data-label="Times" class="number">
+                {mistake.count}
+              </td>
+              <td data-label="As written">
+                <code>{clipped(mistake.written)}</code>
+              </td>
+              <td data-label="Error or answer">{clipped(mistake.answer)}</td>
+              <td data-label="Example">
+                <a href={link(mistake.example)}>{mistake.example}</a>
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
 function clipped(text: string): string {
-  return text.length > 160 ? `${text.slice(0, 160)}…` : text;
+  return visible(text.length > 160 ? `${text.slice(0, 160)}…` : text) || "–";
 }
