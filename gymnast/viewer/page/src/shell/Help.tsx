@@ -3,7 +3,7 @@
 import { useEffect, useRef } from "preact/hooks";
 
 const KEYS: readonly (readonly [string, string])[] = [
-  ["j, k", "next and last episode"],
+  ["j, k", "next and previous episode"],
   ["1 … 5", "conversation, tokens, group, same row, all fields"],
   ["← → ↑ ↓", "among the tokens: one, or twenty, further"],
   ["/", "search the text"],
