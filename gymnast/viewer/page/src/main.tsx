@@ -4,6 +4,7 @@ import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import "uplot/dist/uPlot.min.css";
 import "./style.css"; // before those of the folders, which say more
+import "./stacks.css";
 import { source } from "./data/source";
 import type { Overview } from "./data/wire";
 import { Rollouts } from "./rollouts/Rollouts";
