@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from gymnast.trainers.inspecting.cause import cause_of
+from gymnast.trainers.inspecting.cause import MEANINGS, cause_of
 from gymnast.trainers.inspecting.causes import diagnose
 from gymnast.trainers.inspecting.files import EpisodeFile
 from gymnast.trainers.inspecting.filters import Filter
@@ -126,7 +126,7 @@ def _why(trajectory: Trajectory) -> dict[str, str] | None:
     if not trajectory.no_reward and trajectory.reward > 0:
         return None
     found = cause_of(trajectory)
-    return {"cause": found.cause, "form": found.form}
+    return {"cause": found.cause, "form": found.form, "meaning": MEANINGS[found.cause]}
 
 
 def _context(context: Trajectory | Branch, known: SavedBranch) -> dict[str, Any]:

@@ -3,8 +3,8 @@
     write_rollouts(path, groups, tokenizer=tokenizer)      from groups of trajectories
     read_rollouts(path) -> [SavedTrajectory, ...]          and back, whole
 
-`trainers/records/columns.py` has the columns, docs/saved_episodes.md says what they mean. The file's
-metadata has `format_version` and, where a tokenizer was given, its `tokenizer` fingerprint.
+`trainers/records/columns.py` has the columns, docs/saved_episodes.md says what they mean. The
+file's metadata has `format_version` and, where a tokenizer was given, its `tokenizer` fingerprint.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

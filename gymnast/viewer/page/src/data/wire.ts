@@ -112,8 +112,8 @@ export interface Episode {
   row: Record<string, Json>;
   metrics: Record<string, number | null>;
   reward_parts: Record<string, number | null>;
-  /** Why it earned nothing: the cause, and the form of the mistake; null where it earned something. */
-  why: { cause: string; form: string } | null;
+  /** Why it earned nothing: the cause, the form of the mistake, and what it means; null where it earned something. */
+  why: { cause: string; form: string; meaning: string } | null;
   contexts: Context[];
 }
 
@@ -126,11 +126,13 @@ export interface Diagnosis {
   groups: number;
   groups_alike: number;
   groups_unpaid: number;
+  without_calls: number;
   causes: Cause[];
 }
 
 export interface Cause {
   name: string;
+  meaning: string;
   count: number;
   share: number;
   examples: string[];

@@ -6,7 +6,6 @@ import { source } from "../data/source";
 import { visible } from "../data/visible";
 import type { Episode, Index } from "../data/wire";
 import { address } from "../route";
-import { MEANINGS } from "../why/meanings";
 import { Conversation } from "./Conversation";
 import { ending } from "./endings";
 import { type Query } from "./filter";
@@ -125,12 +124,12 @@ function Facts({ episode }: { episode: Episode }) {
 /** The cause that "Why 0?" counts the episode under. */
 function WhyNothing({ run, episode }: { run: string; episode: Episode }) {
   if (episode.why === null) return null;
-  const { cause, form } = episode.why;
+  const { cause, form, meaning } = episode.why;
   const more = form.startsWith(episode.stop_reason) ? "" : form; // how it ended has been said
   return (
     <p class="nothing">
       Earned nothing: <a href={address("why", { run, file: episode.id.split("/")[0]! })}>{cause}</a>
-      {more !== "" && ` (${visible(more)})`}. <span class="quiet">{MEANINGS[cause]}</span>
+      {more !== "" && ` (${visible(more)})`}. <span class="quiet">{meaning}</span>
     </p>
   );
 }

@@ -7,7 +7,6 @@ import { visible } from "../data/visible";
 import type { Cause, Diagnosis, RunHead } from "../data/wire";
 import { address, go, type Route } from "../route";
 import { Advice } from "../shell/Advice";
-import { MEANINGS } from "./meanings";
 import "./why.css";
 
 export function WhyZero({ runs, route }: { runs: readonly RunHead[]; route: Route }) {
@@ -71,6 +70,7 @@ function summary(found: Diagnosis): string {
     found.unpaid === 0
       ? `Each of ${all} earned something.`
       : `${found.unpaid.toLocaleString("en")} of ${all} earned ${nothing}.`,
+    ...(found.without_calls > 0 ? [`${found.without_calls.toLocaleString("en")} of these called no tool.`] : []),
     ...(found.mean_reward === null ? [] : [`The mean reward is ${short(found.mean_reward)}.`]),
     ...groups(found),
   ].join(" ");
@@ -102,7 +102,7 @@ function CauseView({ run, cause }: { run: string; cause: Cause }) {
         <div class="gauge broad" aria-hidden="true">
           <span style={{ width: `${100 * cause.share}%` }} />
         </div>
-        <p>{MEANINGS[cause.name]}</p>
+        <p>{cause.meaning}</p>
         {more.length > 0 && (
           <p>
             {linked.size > 0 ? "More examples: " : "Examples: "}
