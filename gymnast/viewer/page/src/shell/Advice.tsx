@@ -8,8 +8,8 @@ export function Advice({ run, named = false }: { run: RunHead; named?: boolean }
   const said = latest(run.advice);
   if (said.length === 0) return null;
   return (
-    <section class="advice" aria-label={`What ${run.name} said while it went on`}>
-      <h2>{named ? `${run.name} said while it went on` : "Said while it went on"}</h2>
+    <section class="advice" aria-label={`What ${run.name} advised during the run`}>
+      <h2>{named ? `${run.name} advised during the run` : "Advice given during the run"}</h2>
       <ul>
         {said.map(({ step, cause, text }) => (
           <li>
