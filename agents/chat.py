@@ -2,17 +2,20 @@
 
 import inspect
 import json
+import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from gymnast.chat_client import ChatClient
-from gymnast.chat_protocol import Usage
+from gymnast.chat_client import OPENAI_URL, ChatClient
+from gymnast.chat_protocol import Usage, shown_url
 from gymnast.errors import ConfigError
 from gymnast.lookup import did_you_mean
 from gymnast.types import Completion, Message, Sampling
 
+LONGEST_CHECK_S = 10.0
 SET_HERE = ("model", "messages", "tools", "stream")  # fields of a request
 
 
@@ -48,6 +51,39 @@ class ChatAgent:
     def usage(self) -> Usage:
         """What all requests took so far."""
         return self.client.usage
+
+    def check_reached(self) -> None:
+        """Ask the endpoint for its models once; whatever it answers, it is there.
+
+        Raises:
+            ConfigError: Nothing answers.
+        """
+        import openai
+
+        client, longest = self.client, min(self.client.timeout_s, LONGEST_CHECK_S)
+        asking = openai.OpenAI(
+            api_key=client.key() or "none",
+            base_url=client.base_url,
+            timeout=longest,
+            max_retries=0,
+        )
+        try:
+            with asking:
+                asking.models.list()
+        except openai.APIConnectionError as error:
+            cause = error.__cause__ or error
+            kind = type(cause).__name__  # by name: versions of openai use httpx or httpx2
+            if kind not in ("ConnectError", "ConnectTimeout"):
+                return  # it has taken the connection
+            late = kind == "ConnectTimeout"
+            why = f"no connection within {longest:g} s" if late else _in_words(cause)
+            url = shown_url(client.base_url or os.environ.get(OPENAI_URL))
+            raise ConfigError(
+                f"endpoint: nothing answers at {url} ({why}); is the server running, and are host "
+                "and port right?"
+            ) from None
+        except (openai.OpenAIError, ValueError):
+            return  # requests for messages say what there is to say
 
     async def reply(
         self,
@@ -124,6 +160,12 @@ def _fields(sampling: Sampling | None) -> dict[str, Any]:
         return {}
     fields = {"temperature": sampling.temperature, "max_tokens": sampling.max_new_tokens}
     return fields | ({"top_p": sampling.top_p} if sampling.top_p < 1 else {})
+
+
+def _in_words(error: BaseException) -> str:
+    """An error of the system as people say it: "connection refused"."""
+    text = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
+    return text[0].lower() + text[1:]
 
 
 def _checked(parameters: Any) -> dict[str, Any]:

@@ -29,10 +29,12 @@ from gymnast.chat_protocol import (
     as_sent,
     check_url,
     host_of,
+    lacks_path,
     never_taken,
     read_message,
     read_refusal,
     refused_fields,
+    shown_url,
     without_fields,
 )
 from gymnast.errors import ConfigError, EndpointError
@@ -255,6 +257,13 @@ class ChatClient:
             )
             raise ConfigError(f"api_key_env: {self} {which} (status {status})") from None
         text = self._without_key(read_refusal(error.body) or str(error.message))
+        url = self.base_url or os.environ.get(OPENAI_URL)
+        if status == 404 and lacks_path(url):
+            shown = shown_url(url).rstrip("/")
+            raise ConfigError(
+                f"endpoint: {shown} answers with status 404 ({text:.200}); does its URL end in "
+                f"/v1: {shown}/v1?"
+            ) from None
         if status == 404:
             raise ConfigError(f"model: {self} is not there: {text:.200}") from None
         said = f"status {status}: {text:.300}"

@@ -237,6 +237,19 @@ def host_of(url: str | None) -> str:
         return "a URL that cannot be read"
 
 
+def shown_url(url: str | None) -> str:
+    """The URL of an endpoint up to its path, without what may follow."""
+    if not url:
+        return "https://api.openai.com/v1"
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+
+def lacks_path(url: str | None) -> bool:
+    """Whether the URL of an endpoint ends with its host, where most end in /v1."""
+    return bool(url) and not urlsplit(str(url)).path.strip("/")
+
+
 def check_url(name: str, url: Any) -> None:
     """Check the URL of an endpoint.
 

@@ -63,7 +63,7 @@ def evaluate(
         and the like are sums over all episodes.
 
     Raises:
-        UsageError: Something does not hold, or an endpoint refuses the key.
+        UsageError: Something does not hold, or an endpoint is not there or refuses the key.
         ConfigError: The evaluation in `folder` is another one.
         TooManyFailures: No episode could be finished.
         UserCodeError: The environment's own code raised.
@@ -82,6 +82,8 @@ def evaluate(
     accelerator = launched()
     limit_threads(config.trainer.max_threads)
     kept = together(accelerator, lambda: _begin(config, task, folder))[0]
+    if chat is not None:
+        chat.check_reached()
     model = model_of(config, tokenizer).to(accelerator.device) if chat is None else None
     agent = _policy_agent(config, model, tokenizer) if chat is None else cast(PolicyAgent, chat)
     rollouts = SharedRollouts(accelerator, agent, task.make_env, Stopping(), workers)

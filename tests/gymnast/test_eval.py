@@ -289,13 +289,41 @@ def test_an_endpoint_that_refuses_is_one_line_and_leaves_nothing(
     assert KEY not in ended.errors and not Path("evaluations").exists()
 
 
-def test_an_endpoint_that_is_dead_is_said_in_a_line(
-    endpoint: Endpoint, gymnast: CommandLine
+def test_an_endpoint_that_is_not_there_is_one_line_before_anything_is_played(
+    gymnast: CommandLine,
 ) -> None:
     dead = ("--endpoint", "http://127.0.0.1:9/v1", "--model", "m", "--no-api-key")
-    ended = gymnast("eval", *dead, *ON_ARITHMETIC, "--rows", "1", "agent.attempts=1")
-    assert ended.code == 1 and "m at 127.0.0.1:9: cannot be reached" in ended.errors
+    ended = gymnast("eval", *dead, *ON_ARITHMETIC, "--rows", "1")
+    assert (ended.code, ended.output) == (2, "")
+    assert ended.errors == (
+        "error: endpoint: nothing answers at http://127.0.0.1:9/v1 (connection refused); is the "
+        "server running, and are host and port right?\n"
+    )
+    assert not Path("evaluations").exists()
+
+
+def test_an_endpoint_that_is_broken_is_said_in_a_line(
+    endpoint: Endpoint, gymnast: CommandLine
+) -> None:
+    endpoint.answers(refuses(500, "out of order"))
+    served = ("--endpoint", endpoint.url, "--model", "m", "--no-api-key")
+    ended = gymnast("eval", *served, *ON_ARITHMETIC, "--rows", "1", "agent.attempts=1")
+    assert ended.code == 1 and "m at 127.0.0.1:" in ended.errors
     assert "Traceback" not in ended.errors and not Path("evaluations").exists()
+
+
+def test_a_url_without_its_path_is_asked_whether_it_ends_in_v1(
+    endpoint: Endpoint, gymnast: CommandLine
+) -> None:
+    endpoint.answers(refuses(404, "Not Found"))
+    short = endpoint.url.removesuffix("/v1")
+    served = ("--endpoint", f"{short}/", "--model", "m", "--no-api-key")
+    ended = gymnast("eval", *served, *ON_ARITHMETIC, "--rows", "1")
+    assert (ended.code, ended.errors) == (
+        2,
+        f"error: endpoint: {short} answers with status 404 (Not Found); does its URL end in /v1: "
+        f"{short}/v1?\n",
+    )
 
 
 def test_a_key_that_is_not_set_is_said_before_anything_is_asked(
