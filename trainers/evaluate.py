@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from accelerate import Accelerator
-
 from gymnast.agents import PolicyAgent
 from gymnast.agents.backends import CHAT, agent_for, find_backend
 from gymnast.agents.chat import make_chat_agent
@@ -92,18 +90,23 @@ def evaluate(
     first = accelerator.is_main_process
     if folder is not None and first:
         note_start(folder, model, processes=accelerator.num_processes)
-    progress = Progress(_episodes(task, settings, accelerator), observer if first else None)
+    process, processes = accelerator.process_index, accelerator.num_processes
+    share = _episodes(task, settings, process, processes)
+    progress, before = Progress(share, observer if first else None), list[int]()
     with ExitStack() as stack:
 
         def journaled(name: str) -> Watched:
-            own = None if kept is None else journal(config, kept, name, accelerator.process_index)
+            own = None if kept is None else journal(config, kept, name, process)
             if own is not None:
                 stack.callback(own.close)
+                before.append(len(own))
             return Watched(progress, own)
 
         evaluation = _evaluation(config, task, settings, rollouts, journaled)
+        if observer is not None and first and sum(before):
+            observer.on_resumed(sum(before), _episodes(task, settings))
         # As in training, where an evaluation changes nothing of what is drawn.
-        drawn = seeded_separately(config.seed, "evaluation", accelerator.process_index)
+        drawn = seeded_separately(config.seed, "evaluation", process)
         with workers or nullcontext(), drawn:
             found = evaluation.run(task.evaluation_rows, "evaluation")
     if folder is not None and first:
@@ -142,9 +145,10 @@ def _begin(config: RunConfig, task: RunTask, folder: Path | None) -> Path | None
     return folder
 
 
-def _episodes(task: RunTask, settings: RolloutSettings, accelerator: Accelerator) -> int:
-    """How many episodes this process plays."""
-    process, processes = accelerator.process_index, accelerator.num_processes
+def _episodes(
+    task: RunTask, settings: RolloutSettings, process: int = 0, processes: int = 1
+) -> int:
+    """How many episodes one of several processes plays, or all of them."""
     return settings.group_size * sum(
         len(range(process, len(rows), processes)) for rows in _rows(task).values()
     )

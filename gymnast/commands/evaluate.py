@@ -165,7 +165,8 @@ def _evaluate(
             with console.showing() if console is not None else nullcontext():
                 metrics = evaluate(target.config, folder, observer=console)
         except (GymnastError, KeyboardInterrupt) as error:
-            if folder is not None and has_episodes(folder):
+            refused = resume and isinstance(error, ConfigError)  # it says how to go on itself
+            if folder is not None and has_episodes(folder) and not refused:
                 error.add_note(_going_on(folder))
             if isinstance(error, KeyboardInterrupt) and folder is not None:
                 for note in getattr(error, "__notes__", ()):

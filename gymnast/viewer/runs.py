@@ -15,7 +15,7 @@ import yaml
 from gymnast.errors import DataError
 from gymnast.trainers.inspecting.index import Index
 from gymnast.trainers.saving.run_folder import CONFIG_FILE, METRICS
-from gymnast.trainers.saving.saved_runs import ADVICE, rollout_files, runs_nearby
+from gymnast.trainers.saving.saved_runs import ADVICE, check_ended, rollout_files, runs_nearby
 
 Line = Mapping[str, Any]
 Columns = dict[str, list[float | None]]
@@ -43,6 +43,7 @@ class Run:
                 f"{folder}: there is no such folder; name the folder of a run{runs_nearby(folder)}"
             )
         if not (folder / METRICS).exists() and not rollout_files(folder):
+            check_ended(folder)
             raise DataError(
                 f"{folder}: not the folder of a run: it has neither {METRICS} nor rollouts; a "
                 f"run's folder is its output_dir{runs_nearby(folder)}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -192,17 +193,47 @@ def test_an_evaluation_that_was_killed_goes_on_and_comes_to_the_same(
     other = gymnast(*asked(endpoint, "--rows", "4", "--group-size", "2", "--resume"))
     assert (other.code, other.output) == (2, "")
     assert "evaluation.group_size: is 2, and the evaluation in " in other.errors
+    assert f"go on with `gymnast eval {folder} --resume`, or leave --resume out\n" in other.errors
     other = gymnast(*asked(endpoint, "--rows", "5", "--group-size", "3", "--resume"))
-    assert other.code == 2 and "began with other rows" in other.errors
+    assert (other.code, other.errors) == (
+        2,
+        f"error: --resume: the evaluation in {folder} began with 4 rows, now there are 5: say "
+        f"--rows 4, or go on with `gymnast eval {folder} --resume`\n",
+    )
     assert len(endpoint.requests) == 0
+    for place, *command in ((folder, "rollouts"), (folder.absolute(), "view", "--html", "x.html")):
+        unended = gymnast(*command, str(place))
+        assert (unended.code, unended.errors) == (
+            2,
+            f"error: {place}: the evaluation has not ended; go on with `gymnast eval {place} "
+            "--resume`\n",
+        )
 
     resumed = gymnast(*asked(endpoint, *size, "--resume"))
     assert (resumed.code, resumed.errors) == (0, "")
+    assert re.match(r"going on: [567] of 12 episodes are there\n", resumed.output)
     assert 12 - 7 <= len(endpoint.requests) <= 12 - 7 + 2  # two at once were under way
     assert resumed.output.endswith(f" are in {folder}\n")
     assert metrics_of(folder) == metrics_of("whole")
     assert episodes_of(folder) == episodes_of("whole")
     assert not (folder / "episodes").exists()
+
+
+def test_other_data_is_told_from_other_numbers_of_rows(gymnast: CommandLine) -> None:
+    Path("count.py").write_text(COUNT)
+    rows = Path("mine.jsonl")
+    rows.write_text("".join(f'{{"prompt": "Count to {n}.", "n": {n}}}\n' for n in range(4)))
+    short = ("evaluation.max_new_tokens=4", "--data", str(rows), "trainer.concurrency=1")
+    command = ("eval", "tiny:", "--environment", "count.py:Count", *short, "--output", "mine")
+    Path("broken").touch()
+    assert gymnast(*command).code == 1
+    rows.write_text(rows.read_text().replace("Count to 2.", "Count to two."))
+    refused = gymnast(*command, "--resume")
+    assert (refused.code, refused.errors) == (
+        2,
+        "error: --resume: the evaluation in mine began with other rows: the data is not as it was; "
+        "leave --resume out to evaluate anew\n",
+    )
 
 
 def test_ctrl_c_says_how_to_go_on(endpoint: Endpoint, gymnast: CommandLine) -> None:

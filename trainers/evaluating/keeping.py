@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from gymnast.trainers.config.resuming import differences
 from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.data.input_paths import shown_path
 from gymnast.trainers.data.rows import Row, canonical
-from gymnast.trainers.evaluating.targets import EVALUATION_FILE, evaluated_name
+from gymnast.trainers.evaluating.targets import evaluated_name
 from gymnast.trainers.evaluation.evaluation import Evaluated
 from gymnast.trainers.reporting.trackers import as_json
 from gymnast.trainers.saving.durable import sweep, write_text
@@ -20,6 +21,7 @@ from gymnast.trainers.saving.episode_journal import FOLDER as EPISODES
 from gymnast.trainers.saving.episode_journal import EpisodeJournal
 from gymnast.trainers.saving.kept_rollouts import KeptRollouts
 from gymnast.trainers.saving.run_folder import CONFIG_FILE, RunFolder
+from gymnast.trainers.saving.saved_runs import EVALUATION_FILE
 
 FORMAT_VERSION = 1  # of evaluation.json
 OWN = ""  # the name of the config's own environment, among those that are evaluated
@@ -46,7 +48,8 @@ def begin(config: RunConfig, rows: RowSets, folder: Path) -> None:
     known = json.loads(mark.read_text(encoding="utf-8")) if mark.exists() else None
     if known is not None:
         _check_same(config, folder)
-        _check_rows(digests, known, folder)
+        if known.get("rows") != digests:
+            raise _other_rows(len(rows[OWN]), folder)
         return
     count = len(rows[OWN])  # so that the config says what was played
     update = {"evaluation": config.evaluation.model_copy(update={"rows": count})}
@@ -96,16 +99,26 @@ def _check_same(config: RunConfig, folder: Path) -> None:
                 f"{key}: is {ours}, and the evaluation in {shown_path(folder)} began with {theirs}"
             )
     if lines:
-        lines[-1] += "; set what it began with, or leave --resume out"
+        lines[-1] += f"; set what it began with, {_as_it_began(folder)}, or leave --resume out"
         raise ConfigError("\n".join(lines))
 
 
-def _check_rows(digests: Mapping[str, str], known: Mapping[str, Any], folder: Path) -> None:
-    if known.get("rows") != digests:
-        raise ConfigError(
-            f"--resume: the evaluation in {shown_path(folder)} began with other rows: the data, or "
-            "how many of them are evaluated, is not as it was; leave --resume out"
+def _other_rows(count: int, folder: Path) -> ConfigError:
+    """Why an evaluation does not go on with these rows, of which the config's own are so many."""
+    began, place = load_config(folder / CONFIG_FILE).evaluation.rows, shown_path(folder)
+    if began != count:
+        return ConfigError(
+            f"--resume: the evaluation in {place} began with {began} rows, now there are {count}: "
+            f"say --rows {began}, or {_as_it_began(folder)}"
         )
+    return ConfigError(
+        f"--resume: the evaluation in {place} began with other rows: the data is not as it was; "
+        "leave --resume out to evaluate anew"
+    )
+
+
+def _as_it_began(folder: Path) -> str:
+    return f"go on with `{shlex.join(['gymnast', 'eval', shown_path(folder), '--resume'])}`"
 
 
 def _digest(rows: Sequence[Row]) -> str:

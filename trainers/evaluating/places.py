@@ -17,9 +17,10 @@ from filelock import FileLock, Timeout
 
 from gymnast.errors import ConfigError
 from gymnast.trainers.data.input_paths import shown_path
-from gymnast.trainers.evaluating.targets import EVALUATION_FILE, Target
+from gymnast.trainers.evaluating.targets import Target
 from gymnast.trainers.saving.episode_journal import FOLDER as EPISODES
 from gymnast.trainers.saving.run_folder import METRICS
+from gymnast.trainers.saving.saved_runs import EVALUATION_FILE
 
 LOCK = "evaluation.lock"
 
@@ -93,7 +94,7 @@ def _folder(target: Target, output: str | Path | None, resume: bool, made: list[
 
 def _newest(target: Target) -> Path:
     """The newest evaluation of a target that has not ended."""
-    folders = [path for path in _numbered(target.evaluations) if not has_ended(path)]
+    folders = [path for path in numbered(target.evaluations) if not has_ended(path)]
     begun = [path for path in folders if (path / EVALUATION_FILE).exists()]
     if not begun:
         raise ConfigError(
@@ -117,7 +118,8 @@ def _unended(folder: Path) -> Path:
     return folder
 
 
-def _numbered(parent: Path) -> list[Path]:
+def numbered(parent: Path) -> list[Path]:
+    """The folders in `evaluations/`, the oldest first."""
     found = parent.iterdir() if parent.is_dir() else iter(())
     return sorted(
         (path for path in found if path.name.isdecimal()), key=lambda path: int(path.name)
@@ -131,7 +133,7 @@ def _next(target: Target, made: list[Path]) -> Path:
         start, form = 2, f"{repeated.name}-{{}}"
     else:
         try:
-            start = 1 + max((int(path.name) for path in _numbered(parent)), default=0)
+            start = 1 + max((int(path.name) for path in numbered(parent)), default=0)
         except OSError as error:
             raise _cannot_be_written(parent, error) from error
         form = "{:03d}"

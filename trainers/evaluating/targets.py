@@ -27,8 +27,8 @@ from gymnast.trainers.config.sections import (
 )
 from gymnast.trainers.config.yaml_reader import with_overrides
 from gymnast.trainers.saving.run_folder import CONFIG_FILE, EVALUATIONS, MODEL
+from gymnast.trainers.saving.saved_runs import EVALUATION_FILE
 
-EVALUATION_FILE = "evaluation.json"  # is in the folder of every evaluation on its own
 TOKENIZER = "tiny:"  # for environments that a model behind an endpoint plays without a YAML
 
 

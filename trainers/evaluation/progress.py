@@ -31,6 +31,10 @@ class SoFar:
 class EvaluationObserver(Protocol):
     """Is told how an evaluation on its own goes."""
 
+    def on_resumed(self, before: int, total: int) -> None:
+        """It goes on: so many of all its episodes were played before."""
+        ...
+
     def on_episode(self, so_far: SoFar) -> None:
         """An episode is over, or was played before."""
         ...

@@ -26,6 +26,7 @@ from gymnast.trainers.saving.rollout_files import SavedTrajectory
 from gymnast.trainers.saving.saved_runs import (
     FOLDER,
     RolloutFile,
+    check_ended,
     rollout_files,
     runs_nearby,
     shown_steps,
@@ -168,6 +169,7 @@ class Index:
         self.files: list[EpisodeFile] = []
         self.refresh()
         if not self.files:
+            check_ended(run)
             raise DataError(
                 f"{run}: has no saved episodes (in {FOLDER}/); a run writes them unless "
                 f"rollouts.keep is none{runs_nearby(self.run)}"

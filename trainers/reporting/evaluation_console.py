@@ -1,16 +1,17 @@
 """An evaluation on its own on the console: how far it is, a few episodes, and the table at the end.
 
-On a terminal a bar moves; elsewhere a line is written at each tenth of the episodes, at most one
-every few seconds. `RunConsole` shows the evaluations of a run.
+On a terminal a bar moves; elsewhere a line is written every half minute, and less often the longer
+it takes. `RunConsole` shows the evaluations of a run.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from rich.text import Text
 
 from gymnast.trainers.base.observer import Groups
@@ -22,7 +23,8 @@ from gymnast.trainers.reporting.shown_episodes import pick_episodes
 from gymnast.trainers.reporting.table import aligned, shown_number, summary_cells, summary_table
 from gymnast.visible import visible_line
 
-LINE_EVERY_S = 5.0
+LINE_EVERY_S = 30.0
+LINE_EVERY_SHARE = 0.05  # of the time that has passed, where that is longer
 
 
 class EvaluationConsole:
@@ -39,7 +41,6 @@ class EvaluationConsole:
         self._progress: Progress | None = None
         self._bar: Any = None
         self._started = self._written = time.monotonic()
-        self._tenths = 0
 
     @contextmanager
     def showing(self) -> Iterator[None]:
@@ -65,6 +66,10 @@ class EvaluationConsole:
         finally:
             self._progress = None
 
+    def on_resumed(self, before: int, total: int) -> None:
+        """Write how many episodes are there."""
+        self._write(f"going on: {before} of {total} episodes are there")
+
     def on_episode(self, so_far: SoFar) -> None:
         """Move the bar, or write a line where one is due."""
         line = progress_line(so_far)
@@ -73,9 +78,10 @@ class EvaluationConsole:
                 self._bar, total=so_far.total, completed=so_far.over, description=line
             )
             return
-        tenths, now = 10 * so_far.over // max(1, so_far.total), time.monotonic()
-        if tenths > self._tenths and now - self._written >= LINE_EVERY_S and tenths < 10:
-            self._tenths, self._written = tenths, now
+        now = time.monotonic()
+        pause = max(LINE_EVERY_S, LINE_EVERY_SHARE * (now - self._started))
+        if now - self._written >= pause and so_far.over < so_far.total:
+            self._written = now
             self._write(f"{time.strftime('%H:%M:%S')} {line}")
 
     def on_evaluation(self, step: int, metrics: Mapping[str, float], groups: Groups) -> None:
@@ -120,12 +126,22 @@ def progress_line(so_far: SoFar) -> str:
     return "  ".join(parts)
 
 
-def write_table(console: Console, cells: Sequence[Sequence[str]]) -> None:
-    """Write a table: narrow on a terminal, aligned elsewhere; nothing without cells."""
+def write_table(
+    console: Console,
+    cells: Sequence[Sequence[str]],
+    on_terminal: Callable[[Sequence[Sequence[str]]], Table] = summary_table,
+) -> None:
+    """Write a table: narrow on a terminal, aligned elsewhere; nothing without cells.
+
+    Args:
+        console: Where to write it.
+        cells: A header, and its lines.
+        on_terminal: Makes the table of a terminal.
+    """
     if not cells:
         return
     if console.is_terminal:
-        console.print(summary_table(cells))
+        console.print(on_terminal(cells))
         return
     for line in aligned(cells):
         console.print(Text(line), soft_wrap=True)

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from gymnast.trainers.records.columns import SCHEMA, as_record, as_trajectory
 from gymnast.trainers.saving.disk_space import naming_full_disk
+from gymnast.trainers.saving.saved_runs import UNDER_WAY
 from gymnast.types import Trajectory
 
-FOLDER = "episodes"
+FOLDER = UNDER_WAY
 
 
 class EpisodeJournal:

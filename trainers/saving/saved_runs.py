@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from gymnast.errors import DataError
@@ -20,6 +21,8 @@ from gymnast.trainers.saving.rollout_files import SavedTrajectory, read_rollouts
 
 FOLDER = "rollouts"
 ADVICE = "advice.jsonl"
+EVALUATION_FILE = "evaluation.json"  # is in the folder of every evaluation on its own
+UNDER_WAY = "episodes"  # in the folder of one that has not ended (`episode_journal.py`)
 
 
 class RolloutFile(NamedTuple):
@@ -55,6 +58,20 @@ def runs_nearby(folder: Path) -> str:
     return f". The runs in it are {', '.join(runs)}" if runs else ""
 
 
+def check_ended(folder: str | Path) -> None:
+    """Check that a folder without rollouts is not that of an evaluation that has not ended.
+
+    Raises:
+        DataError: It is.
+    """
+    place = Path(folder).expanduser()
+    if (place / EVALUATION_FILE).exists() and (place / UNDER_WAY).exists():
+        raise DataError(
+            f"{folder}: the evaluation has not ended; go on with `gymnast eval "
+            f"{quote(str(folder))} --resume`"
+        )
+
+
 def load_rollouts(
     run: str | Path, *, step: int | None = None, evaluations: bool = False
 ) -> list[SavedTrajectory]:
@@ -84,6 +101,7 @@ def load_rollouts(
     named = {file.path.stem: file for file in rollout_files(folder)}  # .parquet before .jsonl
     files = [file for file in named.values() if file.is_evaluation == evaluations]
     if not files:
+        check_ended(run)
         raise DataError(
             f"{run}: has no rollouts of {kind} (in {FOLDER}/); a run writes them unless "
             "rollouts.keep is none"

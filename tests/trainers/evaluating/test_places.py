@@ -8,8 +8,9 @@ import pytest
 from gymnast.errors import ConfigError
 from gymnast.trainers.config.files import parse_config
 from gymnast.trainers.evaluating.places import evaluation_place
-from gymnast.trainers.evaluating.targets import EVALUATION_FILE, Target
+from gymnast.trainers.evaluating.targets import Target
 from gymnast.trainers.saving.run_folder import RunFolder
+from gymnast.trainers.saving.saved_runs import EVALUATION_FILE
 
 CONFIG = parse_config({"model": {"name": "tiny:"}, "environment": {"id": "gymnast/Arithmetic-v0"}})
 

@@ -1,7 +1,6 @@
 """An evaluation on the console: how far it is, what is missing, and the table last."""
 
 import io
-import itertools
 
 import pytest
 from rich.console import Console
@@ -66,20 +65,35 @@ def test_the_table_is_written_last(terminal: bool) -> None:
     assert "\x1b" in text if terminal else "\x1b" not in text
 
 
-def test_elsewhere_a_line_is_written_at_a_tenth_and_not_too_often(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("seconds", "written_at"),
+    [
+        (20, []),  # an evaluation of seconds has its end
+        (100, [30, 60, 90]),
+        (3600, [*range(30, 601, 30), 632, 666, 702, 739]),
+    ],
+)
+def test_elsewhere_a_line_is_written_now_and_then(
+    seconds: int, written_at: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds = itertools.count()  # each look at the clock is a second later
-    monkeypatch.setattr(f"{MODULE}.time.monotonic", lambda: float(next(seconds)))
+    now = 0.0
+    monkeypatch.setattr(f"{MODULE}.time.monotonic", lambda: now)
     written = io.StringIO()
     console = EvaluationConsole(Console(file=written))
     with console.showing():
-        for over in range(1, 41):
-            console.on_episode(SoFar(over, 40, reward=0.25))
+        for over in range(1, seconds + 1):
+            now = float(over)
+            console.on_episode(SoFar(over, seconds, reward=0.25))
     lines = [line.split(" ", 1)[1] for line in written.getvalue().splitlines()]
-    assert 3 <= len(lines) <= 8
-    assert all(line.endswith(" of 40 episodes  reward 0.250") for line in lines)
-    assert lines == sorted(lines, key=lambda line: int(line.split()[0]))
+    assert all(line.endswith(f" of {seconds} episodes  reward 0.250") for line in lines)
+    assert [int(line.split()[0]) for line in lines][: len(written_at) or None] == written_at
+    assert len(lines) < 70
+
+
+def test_an_evaluation_that_goes_on_says_what_is_there() -> None:
+    written = io.StringIO()
+    EvaluationConsole(Console(file=written)).on_resumed(170, 600)
+    assert written.getvalue() == "going on: 170 of 600 episodes are there\n"
 
 
 def test_episodes_of_before_and_their_cost_are_in_the_line() -> None:
@@ -95,6 +109,8 @@ class _Seen:
 
     def on_episode(self, so_far: SoFar) -> None:
         self.seen.append(so_far)
+
+    def on_resumed(self, before: int, total: int) -> None: ...
 
     def on_evaluation(self, step: int, metrics: object, groups: object) -> None: ...
 
