@@ -7,6 +7,7 @@ without wrappers, which would hide `astep` and `act`.
 
 import inspect
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -159,6 +160,22 @@ def setting_names(cls: type) -> list[str] | None:
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return [name for name in names if name != "renderer"]
+
+
+def built_in_default(id: str | None, name: str) -> Any:
+    """The default of a setting of an environment that comes with Gymnast; None where it has none.
+
+    Code of other environments is not run to look: theirs are unknown, and None.
+    """
+    if id is None or not id.startswith("gymnast/"):
+        return None
+    with suppress(GymnastError):
+        for base in find(id).__mro__:
+            own = vars(base).get("__init__")
+            parameter = None if own is None else inspect.signature(own).parameters.get(name)
+            if parameter is not None:
+                return None if parameter.default is parameter.empty else parameter.default
+    return None
 
 
 def check_constructor(cls: type[Environment]) -> None:

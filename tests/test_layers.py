@@ -180,7 +180,7 @@ ROOMS = {
         "trainers.learner.optimizers trainers.reporting trainers.rollouts"
     ),
     "trainers.evaluating": (
-        "agents trainers.config trainers.data trainers.evaluation "
+        "agents envs trainers.config trainers.data trainers.evaluation "
         "trainers.reporting trainers.saving"
     ),
     "trainers": (

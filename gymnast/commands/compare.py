@@ -1,9 +1,13 @@
 """`gymnast eval --compare`: evaluations of the same rows, row by row."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gymnast.commands.output import say
 from gymnast.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gymnast.trainers.evaluating.results import Compared
 
 SHOWN = 5  # rows that changed most; all with -v
 NAMED = 8  # settings that differ; all with -v
@@ -24,51 +28,67 @@ def refuse_beside_compare(options: Mapping[str, object]) -> None:
 
 
 def compare_folders(paths: Sequence[str], *, verbose: bool, quiet: bool) -> None:
-    """Compare each evaluation with the first one; the table and what it says come last.
+    """Compare each evaluation with the first one; the numbers and what they say come last.
 
     Args:
         paths: Folders of evaluations or runs, or files of an evaluation's rollouts.
         verbose: Show every row that changed, and every setting that differs.
         quiet: Say one line for each comparison.
     """
-    from rich.console import Console
-
-    from gymnast.trainers.evaluating.results import compare_sides, find_sides
-    from gymnast.trainers.reporting.comparison import (
-        change_cells,
-        comparison_cells,
-        comparison_line,
-        conclusion,
-        difference_lines,
-        letters,
-        pairing,
-    )
-    from gymnast.trainers.reporting.evaluation_console import write_table
+    from gymnast.trainers.evaluating.results import compare_sides
+    from gymnast.trainers.evaluating.sides import find_sides
+    from gymnast.trainers.reporting.comparison import comparison_line, letters
 
     sides = find_sides(paths)
     names = letters(len(sides))
     found = [compare_sides(sides[0], side) for side in sides[1:]]
-    if quiet:
-        for name, each in zip(names[1:], found, strict=True):
-            for comparison in each.by_environment.values():
-                say(comparison_line(names[0], name, comparison))
+    notes = [f"{name}: {side.note}" for name, side in zip(names, sides, strict=True) if side.note]
+    if not quiet:
+        for name, side in zip(names, sides, strict=True):
+            say(f"{name}  {side.name}{f'  {side.shown_model}' if side.model else ''}")
+        _say_all(names, found, notes, verbose=verbose)
         return
-    console = Console(highlight=False)
-    for name, side in zip(names, sides, strict=True):
-        say(f"{name}  {side.name}{f'  {side.model}' if side.model else ''}")
     for name, each in zip(names[1:], found, strict=True):
+        for comparison in each.by_environment.values():
+            say(comparison_line(names[0], name, comparison))
+    for note in notes:
+        say(note, err=True)
+
+
+def _say_all(
+    names: Sequence[str], found: Sequence["Compared"], notes: Sequence[str], *, verbose: bool
+) -> None:
+    """What differs, which rows changed, and last the numbers and what they say."""
+    from rich.console import Console
+
+    from gymnast.trainers.reporting.comparison import (
+        change_cells,
+        change_table,
+        comparison_lines,
+        conclusion,
+        difference_lines,
+        pairing,
+    )
+    from gymnast.trainers.reporting.evaluation_console import write_table
+
+    console = Console(highlight=False)
+    first, pairs = names[0], list(zip(names[1:], found, strict=True))
+    for name, each in pairs:
         most = len(each.differences) if verbose else NAMED
-        for line in difference_lines(each.differences, names[0], name, most):
+        for line in difference_lines(each.differences, first, name, most):
             say(line)
         for environment, comparison in each.by_environment.items():
-            say(pairing(names[0], name, environment, comparison))
+            say(pairing(first, name, environment, comparison))
             changed = [change for change in comparison.changes if change.difference]
             shown = changed if verbose else changed[:SHOWN]
-            write_table(console, change_cells(shown, names[0], name) if shown else [])
-    pairs = zip(names[1:], found, strict=True)
-    table = [(names[0], name, each.by_environment) for name, each in pairs]
-    write_table(console, comparison_cells(table))
-    for name, each in zip(names[1:], found, strict=True):
+            cells = change_cells(shown, first, name) if shown else []
+            write_table(console, cells, change_table)
+    for name, each in pairs:
+        for line in comparison_lines(first, name, each.by_environment):
+            say(line)
+    for note in notes:
+        say(note)
+    for name, each in pairs:
         for environment, comparison in each.by_environment.items():
             where = f"in {environment}: " if environment else ""
-            say(f"{where}{conclusion(names[0], name, comparison)}")
+            say(f"{where}{conclusion(first, name, comparison, of_runs=each.of_runs)}")

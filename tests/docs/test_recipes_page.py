@@ -17,7 +17,7 @@ def test_the_recipes_follow_each_other(gymnast: CommandLine) -> None:
     lines = [line for block in blocks(PAGE) for line in block.text.splitlines()]
     ran = [gymnast(*shlex.split(line, comments=True)[1:]) for line in lines]
     assert [(each.code, each.errors if each.code else "") for each in ran] == [(0, "")] * len(lines)
-    dry, trained, _, checked, unpaid, _, why, episode, _, _, compared, _ = ran
+    dry, trained, _, checked, unpaid, _, why, episode, _, _, compared, _, _, _, of_more = ran
     assert "nothing was written" in dry.output
     assert (
         "evaluation after step 0" in trained.output and "evaluation after step 4" in trained.output
@@ -25,8 +25,10 @@ def test_the_recipes_follow_each_other(gymnast: CommandLine) -> None:
     assert "ok: lift.py:Lift" in checked.output and "no calls" in unpaid.output
     assert "no calls: " in why.output
     assert episode.output.startswith("step_00001/0/1 ")
-    assert re.search(r"^B - A +all rows +8 ", compared.output, re.MULTILINE)
-    assert "chance of rows and sampling" in compared.output.splitlines()[-1]
+    assert "A and B differ in trainer.learning_rate: 0.001 and 0.01\n" in compared.output
+    for shown, rows in ((compared, 8), (of_more, 64)):
+        assert f"B and A: {rows} rows pair by row and seed\n" in shown.output
+        assert "chance of rows and sampling" in shown.output.splitlines()[-1]
 
 
 def test_an_endpoint_is_evaluated(gymnast: CommandLine, endpoint: Endpoint) -> None:

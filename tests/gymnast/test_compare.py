@@ -52,24 +52,31 @@ def test_two_evaluations_are_compared_row_by_row(evaluate: Any, gymnast: Command
     assert "B and A: 8 rows pair by row and seed (2 only in B)" in lines
     changed = [line for line in lines if re.match(r"row \d+ +\+1\.000 +0\.000 +1\.000", line)]
     assert changed and all(" times " in line for line in changed)
-    *_, header, numbers, said = lines
-    assert header.startswith("95% intervals") and header.endswith("won/tied/lost")
-    won = numbers.split()[-1].split("/")
-    assert int(won[0]) == len(changed) <= 5 and won[2] == "0"
-    share = int(won[0]) / 8
-    assert re.search(rf"A {1 - share:.3f} +B 1\.000 +\+{share:.3f} \[-?\d\.\d+, \d\.\d+\]", numbers)
-
-    if int(won[0]) > 3:
-        assert re.match(
-            rf"B is better than A by {share:.3f} \[0\.\d+, \d\.\d+\], which is more than chance",
-            said,
-        )
+    *_, counts, header, rewards, _, said = lines
+    assert header.split() == ["A", "B", "difference", "95%", "interval"]
+    won = len(changed)
+    assert counts == f"B - A: B better in {won} rows, A in 0, both alike in {8 - won}"
+    assert 3 < won <= 5
+    share = won / 8
+    assert re.fullmatch(
+        rf"  reward  {1 - share:.3f}  1\.000 +\+{share:.3f}  \[-?\d\.\d+, \d\.\d+\]", rewards
+    )
+    assert re.fullmatch(
+        rf"B is better than A by {share:.3f} \[0\.\d+, \d\.\d+\], which is more than chance of "
+        "rows and sampling",
+        said,
+    )
 
     turned = gymnast("eval", "--compare", "know", "guess", "-q")
     assert re.match(rf"B - A: reward -{share:.3f} \[.*\]  pass@1 -.*  rows 8\n$", turned.output)
     same = gymnast("eval", "--compare", "know", "know", "guess", "-v")
-    assert "B - A  all rows    10  A 1.000  B 1.000  0.000 " in same.output
-    assert "C - A  all rows     8" in same.output
+    alike = "B - A: B better in 0 rows, A in 0, both alike in 10\n"
+    assert alike in same.output
+    numbers = same.output.partition(alike)[2].splitlines()
+    assert numbers[1:3] == [
+        f"  {name}  1.000  1.000       0.000  -" for name in ("reward", "pass@1")
+    ]
+    assert numbers[3].startswith("C - A: C better in 0 rows, A in ")
 
 
 def test_a_run_is_compared_with_itself_before_and_after(gymnast: CommandLine) -> None:
@@ -101,6 +108,8 @@ def test_a_run_that_stopped_after_its_warm_up_is_compared_before_and_after_it(
         "A  out before the warm-up  tiny:\nB  out after the warm-up\n"
     )
     assert "B and A: 3 rows pair by row and seed\n" in compared.output
+    later = "B: out was trained to step 1, and this is its evaluation after its warm-up; "
+    assert f"\n{later}evaluate what it has learned: gymnast eval out\n" in compared.output
     gymnast("eval", "run.yaml", "--output", "untrained")
     compared = gymnast("eval", "--compare", "untrained", "out")
     assert "B  out after the warm-up\n" in compared.output, compared.errors
@@ -140,6 +149,73 @@ def test_runs_name_what_they_differ_in_and_pair_by_row_where_their_seeds_differ(
     assert any(line.startswith("and in ") and line.endswith(" more settings") for line in found)
     found = gymnast("eval", "--compare", "three", "four", "-v").output.splitlines()
     assert sum("A and B differ in" in line for line in found) > 8
+
+
+def test_a_run_that_was_not_evaluated_after_its_training_is_no_evaluation_of_what_it_learned(
+    gymnast: CommandLine,
+) -> None:
+    for folder in ("one", "two"):
+        assert gymnast("train", "run.yaml", "trainer.steps=1", f"output_dir={folder}").code == 0
+    Path("two/rollouts/eval_00001.parquet").unlink()  # a run that is stopped leaves none
+    early = "B: two was trained to step 1, and this is its evaluation before training; "
+    compared = gymnast("eval", "--compare", "one", "two")
+    assert compared.code == 0 and "B  two after step 0  tiny:\n" in compared.output
+    note, verdict = compared.output.splitlines()[-2:]
+    assert note == f"{early}evaluate what it has learned: gymnast eval two"
+    assert "between A and B" in verdict or "better than" in verdict
+    short = gymnast("eval", "--compare", "one", "two", "-q")
+    assert (short.output.count("\n"), short.errors) == (1, f"{note}\n")
+    Path("two/model").rename("gone")
+    compared = gymnast("eval", "--compare", "one", "two")
+    assert f"{early}it has not ended: gymnast train two/config.yaml --resume\n" in compared.output
+    Path("gone").rename("two/model")
+    assert gymnast("eval", "two").code == 0
+    compared = gymnast("eval", "--compare", "one", "two")
+    assert f"{early}a later one to name in its place: two/evaluations/001\n" in compared.output
+
+
+def test_a_newer_evaluation_of_a_run_is_named(gymnast: CommandLine) -> None:
+    for folder in ("one", "two"):
+        assert gymnast("train", "run.yaml", "trainer.steps=1", f"output_dir={folder}").code == 0
+    assert gymnast("eval", "one", "--rows", "5").code == 0
+    shop = (
+        "--environment",
+        "shop.py:Shop",
+        "--data",
+        "rows.jsonl",
+        "data.columns={prompt: q.text}",
+    )
+    other = gymnast("eval", "one", *shop, "environment.context_length=300")
+    assert other.output.endswith(" are in one/evaluations/002\n"), other.errors
+    compared = gymnast("eval", "--compare", "one", "two")
+    assert compared.output.startswith("A  one after step 1  one/model\nB  two after step 1  ")
+    assert "A: a newer evaluation of 5 rows is in one/evaluations/001\n" in compared.output
+    assert "\nB: " not in compared.output
+
+
+def test_evaluations_of_runs_differ_in_what_their_runs_do(gymnast: CommandLine) -> None:
+    for folder, *more in (("one",), ("two", "trainer.learning_rate=1e-2")):
+        train = ("train", "run.yaml", "trainer.steps=1", f"output_dir={folder}", *more)
+        assert gymnast(*train).code == 0
+        assert gymnast("eval", folder, "--rows", "4").code == 0
+    compared = gymnast("eval", "--compare", "one/evaluations/001", "two/evaluations/001")
+    different = [line for line in compared.output.splitlines() if " differ in " in line]
+    assert different == ["A and B differ in trainer.learning_rate: 0.001 and 0.01"]
+    assert compared.output.startswith("A  one/evaluations/001  one/model\nB  two/")
+    own = gymnast("eval", "--compare", "one", "one/evaluations/001")
+    different = [line for line in own.output.splitlines() if " differ in " in line]
+    assert different == ["A and B differ in evaluation.rows: 3 and 4"]
+
+
+def test_a_setting_that_is_left_out_differs_from_its_default(
+    evaluate: Any, gymnast: CommandLine
+) -> None:
+    evaluate("left_out", right, "--rows", "2")
+    evaluate("same", right, "--rows", "2", "environment.worked_turns=2")
+    evaluate("none", right, "--rows", "2", "environment.worked_turns=0")
+    compared = gymnast("eval", "--compare", "left_out", "same", "none")
+    different = [line for line in compared.output.splitlines() if " differ in " in line]
+    assert different == ["A and C differ in environment.worked_turns: 2 (default) and 0"]
 
 
 def test_what_does_not_pair_is_said_with_the_command_that_makes_it_pair(

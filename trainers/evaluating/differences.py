@@ -3,9 +3,19 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from gymnast.envs.registry import built_in_default
 from gymnast.trainers.config.sections import RunConfig
 
 OF_TRAINING = ("algorithm", "sampling", "trackers", "trainer", "warmup")
+
+
+class Default(NamedTuple):
+    """What holds where a setting is left out."""
+
+    value: Any
+
+    def __str__(self) -> str:
+        return f"{self.value} (default)"
 
 
 class Difference(NamedTuple):
@@ -13,7 +23,8 @@ class Difference(NamedTuple):
 
     Attributes:
         key: Its name, with dots.
-        first: Its value in the first one; None where it is not set.
+        first: Its value in the first one; None where it is not set, and `Default` where it is not
+            and what holds then is known.
         second: Its value in the second one, likewise.
     """
 
@@ -32,11 +43,25 @@ def differences(first: RunConfig, second: RunConfig, *, trained: bool) -> list[D
             model was trained, and those settings are left out.
     """
     ours, theirs = _settings(first, trained), _settings(second, trained)
-    return [
-        Difference(key, ours.get(key), theirs.get(key))
+    found = (
+        Difference(key, _value(ours, key, first), _value(theirs, key, second))
         for key in dict.fromkeys([*ours, *theirs])
         if ours.get(key) != theirs.get(key)
-    ]
+    )
+    return [each for each in found if _without_default(each.first) != _without_default(each.second)]
+
+
+def _value(settings: Mapping[str, Any], key: str, config: RunConfig) -> Any:
+    """A setting, or what holds where it is left out."""
+    section, _, name = key.partition(".")
+    if key in settings or section != "environment":
+        return settings.get(key)
+    default = built_in_default(config.environment.id, name)
+    return None if default is None else Default(default)
+
+
+def _without_default(value: Any) -> Any:
+    return value.value if isinstance(value, Default) else value
 
 
 def _settings(config: RunConfig, trained: bool) -> dict[str, Any]:

@@ -1,12 +1,16 @@
-"""Comparisons of evaluations for people to read: a table, and the rows that changed most."""
+"""Comparisons of evaluations for people to read: their numbers, and the rows that changed most."""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
 from gymnast.trainers.evaluation.estimates import Estimate
 from gymnast.trainers.evaluation.pairs import Comparison, RowChange
-from gymnast.trainers.reporting.table import OWN_ROWS, with_interval
+from gymnast.trainers.reporting.table import with_interval
 from gymnast.visible import visible_line
 
 IDS = ("id", "task_id", "name", "instance_id", "question_id")  # columns that name a row
@@ -18,29 +22,33 @@ def letters(count: int) -> list[str]:
     return [chr(ord("A") + n) if n < 26 else f"side {n + 1}" for n in range(count)]
 
 
-def comparison_cells(
-    compared: Sequence[tuple[str, str, Mapping[str, Comparison]]],
-) -> list[list[str]]:
-    """The table's cells: a header, then a line for each pair of sides and environment.
+def comparison_lines(
+    first: str, second: str, by_environment: Mapping[str, Comparison]
+) -> list[str]:
+    """What compares two sides: for each environment a line of its rows, and one for each metric.
+
+    They are narrow, so that no terminal has to break them.
 
     Args:
-        compared: The letters of the two sides, and their comparison by environment.
+        first: The letter of the one.
+        second: That of the other.
+        by_environment: How they compare.
     """
-    header = ["95% intervals", "rows", "reward", "", "difference"]
-    header += ["pass@1", "", "difference", "won/tied/lost"]
     lines = []
-    for first, second, by_environment in compared:
-        for name, found in by_environment.items():
-            lines.append(
-                [
-                    f"{second} - {first}  {visible_line(name) or OWN_ROWS}",
-                    str(found.rows),
-                    *_three(found.rewards, found.reward_difference, (first, second)),
-                    *_three(found.passes, found.pass_difference, (first, second)),
-                    f"{found.won}/{found.tied}/{found.lost}",
-                ]
-            )
-    return [header, *lines]
+    for name, found in by_environment.items():
+        where = f" in {visible_line(name)}" if name else ""
+        lines.append(
+            f"{second} - {first}{where}: {second} better in {found.won} rows, {first} in "
+            f"{found.lost}, both alike in {found.tied}"
+        )
+        cells = [
+            ["", first, second, "difference", "95% interval"],
+            ["reward", *_numbers(found.rewards, found.reward_difference)],
+            ["pass@1", *_numbers(found.passes, found.pass_difference)],
+        ]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines += [f"  {_aligned(line, widths)}" for line in cells]
+    return lines
 
 
 def comparison_line(first: str, second: str, found: Comparison) -> str:
@@ -52,8 +60,15 @@ def comparison_line(first: str, second: str, found: Comparison) -> str:
     )
 
 
-def conclusion(first: str, second: str, found: Comparison) -> str:
-    """Which side has the higher mean reward, and whether that is more than chance."""
+def conclusion(first: str, second: str, found: Comparison, *, of_runs: bool = False) -> str:
+    """Which side has the higher mean reward, and whether that is more than chance.
+
+    Args:
+        first: The letter of the one.
+        second: That of the other.
+        found: How they compare.
+        of_runs: Whether they are models of two runs.
+    """
     value, low, high = found.reward_difference
     if low is None or high is None:
         why = "no row differs" if found.tied == found.rows else "one row cannot tell"
@@ -65,9 +80,12 @@ def conclusion(first: str, second: str, found: Comparison) -> str:
         )
     better, worse = (second, first) if value > 0 else (first, second)
     size = Estimate(value, low, high) if value > 0 else Estimate(-value, -high, -low)
+    more = (
+        "; chance in training is not in it: that shows in runs with other seeds" if of_runs else ""
+    )
     return (
         f"{better} is better than {worse} by {with_interval(size)}, which is more than chance of "
-        "rows and sampling"
+        f"rows and sampling{more}"
     )
 
 
@@ -106,7 +124,18 @@ def change_cells(changes: Sequence[RowChange], first: str, second: str) -> list[
         ]
         for change in changes
     ]
-    return [["rows that changed most", f"{second} - {first}", first, second, ""], *lines]
+    return [["changed most", f"{second} - {first}", first, second, ""], *lines]
+
+
+def change_table(cells: Sequence[Sequence[str]]) -> Table:
+    """The same cells for a terminal, which break in words alone, and never in a number."""
+    table = Table(box=SIMPLE_HEAD)
+    for column, name in enumerate(cells[0]):
+        number = 0 < column < len(cells[0]) - 1
+        table.add_column(name, no_wrap=number, overflow="fold", justify="left")
+    for line in cells[1:]:
+        table.add_row(*map(Text, line))
+    return table
 
 
 def signed(estimate: Estimate) -> str:
@@ -133,6 +162,14 @@ def _setting(value: Any) -> str:
     return text if len(text) <= LONGEST_ROW else text[: LONGEST_ROW - 3] + "..."
 
 
-def _three(both: tuple[Estimate, Estimate], difference: Estimate, names: Any) -> list[str]:
-    means = [f"{name} {each.value:.3f}" for name, each in zip(names, both, strict=True)]
-    return [*means, signed(difference)]
+def _numbers(both: tuple[Estimate, Estimate], difference: Estimate) -> list[str]:
+    value, _, interval = signed(difference).partition(" ")
+    return [*(f"{each.value:.3f}" for each in both), value, interval or "-"]
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """A line of names to the left and numbers to the right; intervals begin below each other."""
+    name, *numbers, interval = cells
+    columns = [name.ljust(widths[0])]
+    columns += [cell.rjust(width) for cell, width in zip(numbers, widths[1:-1], strict=True)]
+    return "  ".join([*columns, interval])
