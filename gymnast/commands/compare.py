@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from gymnast.commands.output import say
 from gymnast.errors import ConfigError
+from gymnast.visible import visible_line
 
 if TYPE_CHECKING:
     from gymnast.trainers.evaluating.results import Compared
@@ -60,6 +61,7 @@ def _say_all(
 ) -> None:
     """What differs, which rows changed, and last the numbers and what they say."""
     from rich.console import Console
+    from rich.text import Text
 
     from gymnast.trainers.reporting.comparison import (
         change_cells,
@@ -91,4 +93,6 @@ def _say_all(
     for name, each in pairs:
         for environment, comparison in each.by_environment.items():
             where = f"in {environment}: " if environment else ""
-            say(f"{where}{conclusion(first, name, comparison, of_runs=each.of_runs)}")
+            verdict = f"{where}{conclusion(first, name, comparison, of_runs=each.of_runs)}"
+            # A terminal would break it within words and numbers; the lines of a log are whole.
+            console.print(Text(visible_line(verdict)), soft_wrap=not console.is_terminal)

@@ -9,6 +9,8 @@ import pytest
 
 from chat_fixtures import Answer, Endpoint, says
 from command_fixtures import CommandLine, Ran
+from gymnast.trainers.evaluating.results import compare_sides
+from gymnast.trainers.evaluating.sides import find_sides
 
 ON_ARITHMETIC = ("--environment", "gymnast/Arithmetic-v0", "environment.max_turns=1")
 
@@ -205,6 +207,12 @@ def test_evaluations_of_runs_differ_in_what_their_runs_do(gymnast: CommandLine) 
     own = gymnast("eval", "--compare", "one", "one/evaluations/001")
     different = [line for line in own.output.splitlines() if " differ in " in line]
     assert different == ["A and B differ in evaluation.rows: 3 and 4"]
+    for first, second, of_runs in (
+        ("one", "two", True),
+        ("one/evaluations/001", "two", True),
+        ("one", "one/evaluations/001", False),
+    ):
+        assert compare_sides(*find_sides([first, second])).of_runs == of_runs
 
 
 def test_a_setting_that_is_left_out_differs_from_its_default(
@@ -216,6 +224,20 @@ def test_a_setting_that_is_left_out_differs_from_its_default(
     compared = gymnast("eval", "--compare", "left_out", "same", "none")
     different = [line for line in compared.output.splitlines() if " differ in " in line]
     assert different == ["A and C differ in environment.worked_turns: 2 (default) and 0"]
+
+
+def test_a_verdict_is_broken_between_words(
+    evaluate: Any, gymnast: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, script in (("guess", wrong_at_times), ("know", right)):
+        evaluate(folder, script, "--rows", "8")
+    whole = gymnast("eval", "--compare", "guess", "know").output.splitlines()[-1]
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    lines = gymnast("eval", "--compare", "guess", "know").output.splitlines()[-2:]
+    assert all(len(line) <= 60 for line in lines)
+    assert " ".join(line.strip() for line in lines) == whole
 
 
 def test_what_does_not_pair_is_said_with_the_command_that_makes_it_pair(

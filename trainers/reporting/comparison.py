@@ -76,7 +76,7 @@ def conclusion(first: str, second: str, found: Comparison, *, of_runs: bool = Fa
     if low <= 0 <= high:
         return (
             f"no difference between {first} and {second} beyond chance of rows and sampling: "
-            f"{signed(found.reward_difference)}"
+            f"{value:+.3f}"
         )
     better, worse = (second, first) if value > 0 else (first, second)
     size = Estimate(value, low, high) if value > 0 else Estimate(-value, -high, -low)
