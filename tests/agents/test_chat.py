@@ -218,12 +218,12 @@ def test_an_endpoint_that_refuses_the_key_is_one_line(
     assert KEY not in ended.errors and ended.errors.count("\n") == 1
 
 
-def test_an_endpoint_that_is_dead_is_no_traceback(endpoint: Endpoint, gymnast: CommandLine) -> None:
+def test_an_endpoint_that_is_dead_is_one_line(endpoint: Endpoint, gymnast: CommandLine) -> None:
     Path("run.yaml").write_text(YAML)
     dead = with_agent(endpoint, base_url="http://127.0.0.1:9/v1", attempts=1)
     ended = gymnast("eval", "run.yaml", dead)
-    assert ended.code == 1 and "Traceback" not in ended.errors
-    assert "cannot be reached" in ended.errors
+    assert ended.code == 2 and ended.errors.count("\n") == 1
+    assert "nothing answers at http://127.0.0.1:9/v1 (connection refused)" in ended.errors
 
 
 # --- Demonstrations
