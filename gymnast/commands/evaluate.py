@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gymnast.commands.compare import compare_folders, refuse_beside_compare
-from gymnast.commands.completion.words import complete_target
+from gymnast.commands.completion.words import complete_environment, complete_target
 from gymnast.commands.options import (
     HANDED_OVER,
     Quiet,
@@ -47,6 +47,7 @@ Environment = Annotated[
         metavar="ENV",
         help="The environment to play instead of the target's: a name that `gymnast envs` lists, "
         "module:Class or path/to/file.py:Class.",
+        autocompletion=complete_environment,
     ),
 ]
 Rows = Annotated[

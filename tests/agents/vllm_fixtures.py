@@ -6,6 +6,7 @@ Where GYMNAST_TEST_VLLM_URL names such a server that runs, it is used, which spa
 GYMNAST_TEST_VLLM_FLOAT32_URL for that in float32. `sleeping_server` takes turns with a trainer.
 """
 
+import asyncio
 import os
 import re
 import subprocess
@@ -98,6 +99,20 @@ def serve_all(vllm_command: str) -> Iterator[Serve]:
     """Starts servers that modules share; they end with the session."""
     with servers_of(vllm_command) as serve:
         yield serve
+
+
+def requests_running(url: str) -> int:
+    """How many requests a server computes for now."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    running = [line for line in lines if line.startswith("vllm:num_requests_running")]
+    return int(float(running[0].rpartition(" ")[2]))
+
+
+async def until_running(url: str) -> None:
+    """Wait until a server computes for a request."""
+    while not await asyncio.to_thread(requests_running, url):
+        await asyncio.sleep(0.01)
 
 
 def computed_tokens(url: str) -> int:

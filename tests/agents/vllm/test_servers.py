@@ -19,7 +19,7 @@ from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import InfrastructureError, NoServers
 from gymnast.types import Completion, Sampling, VersionSpan
 from tcp_proxy import Proxy, proxied
-from vllm_fixtures import Serve
+from vllm_fixtures import Serve, requests_running
 
 pytestmark = [pytest.mark.vllm]
 SHORT = Sampling(seed=1, max_new_tokens=4)
@@ -59,13 +59,6 @@ def sample_all(
 
 def prompts(number: int, tokens: int = 130) -> list[list[int]]:
     return [[10 + each] * tokens for each in range(number)]
-
-
-def requests_running(url: str) -> int:
-    with urllib.request.urlopen(f"{url}/metrics") as answer:
-        lines = answer.read().decode().splitlines()
-    running = [line for line in lines if line.startswith("vllm:num_requests_running")]
-    return int(float(running[0].rpartition(" ")[2]))
 
 
 def busiest(agent: VLLMAgent) -> float:

@@ -16,7 +16,7 @@ from gymnast.agents import PolicyWeights, VLLMAgent
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import ConfigError, DiskFull, UsageError
 from gymnast.types import Completion, Sampling, VersionSpan
-from vllm_fixtures import Serve
+from vllm_fixtures import Serve, until_running
 
 pytestmark = [pytest.mark.vllm]
 CONTEXT = list(range(5, 205))  # several blocks of the server's cache
@@ -78,21 +78,23 @@ def test_the_same_version_may_be_handed_over_again(agent: VLLMAgent) -> None:
         assert difference(model, found.ids, found.logprobs) < 0.02
 
 
-def test_a_request_under_way_says_which_weights_sampled_which_tokens(agent: VLLMAgent) -> None:
+def test_a_request_under_way_says_which_weights_sampled_which_tokens(
+    agent: VLLMAgent, vllm_url: str
+) -> None:
     """A server on a CPU ends it with the old ones before it takes the new ones."""
     old, new = other_model(1), other_model(2)
     agent.update_weights(PolicyWeights(old), 1)
 
     async def update_amid() -> Completion:
-        sampling = Sampling(seed=1, max_new_tokens=400)
+        sampling = Sampling(seed=1, max_new_tokens=800)
         under_way = asyncio.create_task(agent.generate(CONTEXT, sampling))
-        await asyncio.sleep(1.0)
+        await until_running(vllm_url)
         assert not under_way.done()
         await asyncio.to_thread(agent.update_weights, PolicyWeights(new), 2)
         return await under_way
 
     found = asyncio.run(update_amid())
-    assert found.versions == [VersionSpan(0, 400, 1)]
+    assert found.versions == [VersionSpan(0, 800, 1)]
     assert agent.kept_across_weights == 0
     assert difference(old, found.ids, found.logprobs) < 0.03
     again = sample(agent)

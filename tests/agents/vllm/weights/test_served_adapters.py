@@ -13,7 +13,7 @@ from gymnast.agents import PolicyWeights, VLLMAgent
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import ConfigError
 from gymnast.types import Completion, Sampling, VersionSpan
-from vllm_fixtures import Serve
+from vllm_fixtures import Serve, until_running
 
 pytestmark = [pytest.mark.vllm]
 CONTEXT = list(range(5, 205))
@@ -87,21 +87,23 @@ def test_the_same_version_may_be_handed_over_again(agent: VLLMAgent) -> None:
         assert difference(adapted(seed), sample(agent)) < 0.05
 
 
-def test_a_request_under_way_ends_with_the_adapters_that_it_began_with(agent: VLLMAgent) -> None:
+def test_a_request_under_way_ends_with_the_adapters_that_it_began_with(
+    agent: VLLMAgent, lora_url: str
+) -> None:
     models = {1: adapted(1), 2: adapted(2)}
     agent.update_weights(PolicyWeights(models[1]), 1)
 
     async def update_amid() -> list[Completion]:
-        sampling = Sampling(seed=1, max_new_tokens=200)
+        sampling = Sampling(seed=1, max_new_tokens=800)
         before = asyncio.create_task(agent.generate(CONTEXT, sampling))
-        await asyncio.sleep(1.0)
+        await until_running(lora_url)
         assert not before.done()
         await asyncio.to_thread(agent.update_weights, PolicyWeights(models[2]), 2)
         return [await agent.generate(CONTEXT, sampling), await before]
 
     new, old = asyncio.run(update_amid())
     for found, version in ((old, 1), (new, 2)):
-        assert found.versions == [VersionSpan(0, 200, version)]
+        assert found.versions == [VersionSpan(0, 800, version)]
         assert difference(models[version], found) < 0.05
     assert agent.kept_across_weights == 0
 
