@@ -53,6 +53,19 @@ def test_filters_say_in_one_line_what_they_are(
         assert any(each.startswith(label) for each in labels), labels
 
 
+def test_back_passes_over_what_was_typed_into_a_filter(
+    page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+) -> None:
+    page(plain_run(tmp_path / "shop", tokenizer))
+    browser.show("#/rollouts?run=shop&e=step_00001%2F0%2F0")
+    browser.until(lambda: browser.all(".list a"))
+    before = browser.run("return history.length")
+    browser.all(".filters input[placeholder^=said]")[0].send_keys("pear")
+    browser.until(lambda: "words=pear" in browser.run("return location.hash"))
+    assert "e=step_00001" in browser.run("return location.hash")
+    assert browser.run("return history.length") == before
+
+
 def test_on_a_telephone_the_list_comes_first(
     page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
 ) -> None:

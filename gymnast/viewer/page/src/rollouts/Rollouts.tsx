@@ -55,7 +55,7 @@ function Listed({ runs, run, index, route }: Props & { run: string; index: Index
     <div class={query.e ? "rollouts chosen" : "rollouts"}>
       <div class="side">
         <h1 class="hidden">Rollouts of {run}</h1>
-        <Filters {...{ runs, run, index, query }} change={(changed) => change({ ...changed, e: query.e ?? "" })} />
+        <Filters {...{ runs, run, index, query }} change={change} />
         <p class="quiet" role="status">
           {words !== "" && found.value === null && found.error === null
             ? "Searching …"
