@@ -118,7 +118,7 @@ def _tried(
     batch = Batch(played.groups, metrics, prompts.first.stop_ids if prompts.first else {})
     of_batch = of_episodes(batch, trainer.advisor.facts)
     if rows and not settings.rewards and any(each.cause == NO_REWARD for each in of_batch):
-        of_batch += _of_solution(trainer, rows[0], settings.seed)
+        of_batch = [*_of_solution(trainer, rows[0], settings.seed), *of_batch]
     return Report(
         agent=type(trainer.agent).__name__,
         prompts=prompts,

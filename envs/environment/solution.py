@@ -161,7 +161,7 @@ class Solution:
             way_out = "; raise max_turns" if state.stop_reason == StopReason.max_turns else ""
             raise self._blame.error(
                 f"the episode ended ({state.stop_reason}) with message {self.said}, but solve "
-                f"goes on with {more!r:.200}{way_out}"
+                f"goes on with {_in_short(more)}{way_out}"
             )
 
     async def close(self) -> None:
@@ -244,3 +244,12 @@ async def _listed(messages: "list[Any] | tuple[Any, ...]") -> AsyncGenerator[Any
 def _shown(record: CallRecord) -> str:
     given = ", ".join(f"{name}={value!r:.80}" for name, value in record.call.arguments.items())
     return f"the call {record.call.name or '(unreadable)'}({given})"
+
+
+def _in_short(said: Any) -> str:
+    """What a solution says, for an error: the tools that it calls, or else the message."""
+    try:
+        names = [call["function"]["name"] for call in said["tool_calls"]]
+    except (TypeError, LookupError):
+        names = []
+    return f"a call of {', '.join(map(str, names))}" if names else f"{said!r:.200}"

@@ -65,7 +65,7 @@ MEANINGS: Mapping[str, str] = {
     "it, the tool has a bug.",
     OF_CALLS["timeout"]: "The tools of the last calls took longer than their timeout_s.",
     NO_ANSWER: "The last calls succeeded, and max_turns ended the episode. Allow more turns.",
-    WRONG_ANSWER: "The episode ended by itself, and what it said or did earned nothing. Compare "
+    WRONG_ANSWER: "The episode ended by itself, and what it said or did was not rewarded. Compare "
     "the last results with what the reward asks for.",
 }
 CAUSES = tuple(MEANINGS)

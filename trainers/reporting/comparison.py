@@ -80,9 +80,7 @@ def conclusion(first: str, second: str, found: Comparison, *, of_runs: bool = Fa
         )
     better, worse = (second, first) if value > 0 else (first, second)
     size = Estimate(value, low, high) if value > 0 else Estimate(-value, -high, -low)
-    more = (
-        "; chance in training is not in it: that shows in runs with other seeds" if of_runs else ""
-    )
+    more = "; chance in training is not included: runs with other seeds show it" if of_runs else ""
     return (
         f"{better} is better than {worse} by {with_interval(size)}, which is more than chance of "
         f"rows and sampling{more}"

@@ -44,7 +44,7 @@ Limit = Annotated[int, typer.Option(min=0, help="Print at most this many, unless
 Format = Annotated[str, typer.Option("--format", metavar="text|json", help="Output format.")]
 Tokens = Annotated[bool, typer.Option("--tokens", help="Show tokens, and who wrote them.")]
 Why = Annotated[
-    bool, typer.Option("--why", help="Print a table of why episodes without reward earned none.")
+    bool, typer.Option("--why", help="Say why the episodes with the lowest reward earned no more.")
 ]
 
 rollouts = typer.Typer()

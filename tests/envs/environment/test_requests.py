@@ -1,6 +1,7 @@
 """A program that has the loop: its requests are the observations, in one context or several."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -186,25 +187,33 @@ def test_turns_that_nobody_has_read_are_named_at_the_end(renderer: Renderer, enc
     assert reward == 1.0  # an answer is one that was read
 
 
-def test_a_long_request_keeps_no_other_episode_waiting(renderer: Renderer, encode: Say) -> None:
+def test_a_long_request_keeps_no_other_episode_waiting(
+    renderer: Renderer, encode: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its tokens are made beside the event loop, whose other tasks go on meanwhile."""
-    ticks = 0
+    begun, gone_on, real = threading.Event(), threading.Event(), Renderer.observe
+    waited = []
 
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
+    def observe(self: Renderer, *given: Any, **options: Any) -> list[int]:
+        begun.set()
+        waited.append(gone_on.wait(60.0))  # which another task of the loop has to end
+        return real(self, *given, **options)
+
+    async def another() -> None:
+        while not begun.is_set():
             await asyncio.sleep(0.001)
-            ticks += 1
+        gone_on.set()
 
-    async def play() -> tuple[int, Any]:
+    async def play() -> Any:
         env = Script(renderer, context_length=1000)
         asks = [opens("Hi"), extends(0, "word " * 200_000)]
         await env.areset(options={"row": {"asks": asks}})
-        ticking = asyncio.create_task(tick())
+        monkeypatch.setattr(Renderer, "observe", observe)
+        other = asyncio.create_task(another())
         await env.astep(np.array(encode("Hello<|im_end|>")))
-        ticking.cancel()
-        return ticks, env.refused
+        await other
+        return env.refused
 
-    found, refused = asyncio.run(play())
-    assert found > 3
+    refused = asyncio.run(play())
+    assert waited == [True]
     assert len(refused) == 1 and "context_length" in refused[0]

@@ -155,6 +155,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda row: [call("price", fruit="plumm"), "45"], r"message 1: .*price\(fruit='plumm'\)"),
     (lambda row: [call("prize", fruit="plum"), "45"], r"message 1: .*prize\(.* no such tool"),
     (lambda row: ["45", "46"], r"ended \(answered\) with message 1, .*goes on with '46'"),
+    (lambda row: ["45", call("add", a=1, b=2)], r"but solve goes on with a call of add \(row"),
     (lambda row: [call("price", fruit="plum")], "ended after message 1, but the episode goes on"),
     (lambda row: [], "ended without a message"),
     (lambda row: [{"role": "user", "content": "Hi"}], "message 1 is .* must be an assistant"),

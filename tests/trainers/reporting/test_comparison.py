@@ -61,5 +61,5 @@ def test_the_verdict_of_runs_says_that_chance_in_training_is_not_in_it() -> None
     assert alone.endswith(", which is more than chance of rows and sampling")
     of_runs = conclusion("A", "B", found, of_runs=True)
     assert of_runs == (
-        f"{alone}; chance in training is not in it: that shows in runs with other seeds"
+        f"{alone}; chance in training is not included: runs with other seeds show it"
     )
