@@ -24,6 +24,7 @@ from gymnast.agents.backends import agent_for
 from gymnast.agents.loading.tiny import tiny_model, tiny_tokenizer
 from gymnast.agents.vllm.launch import Launch, Launched
 from gymnast.agents.vllm.weights.start import write_start
+from gymnast.types import Completion, Sampling
 from model_families import tiny
 from triton_interpreter import interpreted
 
@@ -109,10 +110,16 @@ def requests_running(url: str) -> int:
     return int(float(running[0].rpartition(" ")[2]))
 
 
-async def until_running(url: str) -> None:
-    """Wait until a server computes for a request."""
-    while not await asyncio.to_thread(requests_running, url):
-        await asyncio.sleep(0.01)
+async def under_way(
+    url: str, agent: VLLMAgent, context: list[int], sampling: Sampling
+) -> asyncio.Task[Completion]:
+    """A request that a server computes for now; where one is over before that is seen, another."""
+    for _ in range(20):
+        task = asyncio.create_task(agent.generate(context, sampling))
+        while not task.done():
+            if await asyncio.to_thread(requests_running, url) and not task.done():
+                return task
+    raise AssertionError(f"{url} answers before it says that it computes")
 
 
 def computed_tokens(url: str) -> int:

@@ -16,7 +16,7 @@ from gymnast.agents import PolicyWeights, VLLMAgent
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import ConfigError, DiskFull, UsageError
 from gymnast.types import Completion, Sampling, VersionSpan
-from vllm_fixtures import Serve, until_running
+from vllm_fixtures import Serve, under_way
 
 pytestmark = [pytest.mark.vllm]
 CONTEXT = list(range(5, 205))  # several blocks of the server's cache
@@ -87,11 +87,9 @@ def test_a_request_under_way_says_which_weights_sampled_which_tokens(
 
     async def update_amid() -> Completion:
         sampling = Sampling(seed=1, max_new_tokens=800)
-        under_way = asyncio.create_task(agent.generate(CONTEXT, sampling))
-        await until_running(vllm_url)
-        assert not under_way.done()
+        before = await under_way(vllm_url, agent, CONTEXT, sampling)
         await asyncio.to_thread(agent.update_weights, PolicyWeights(new), 2)
-        return await under_way
+        return await before
 
     found = asyncio.run(update_amid())
     assert found.versions == [VersionSpan(0, 800, 1)]

@@ -13,7 +13,7 @@ from gymnast.agents import PolicyWeights, VLLMAgent
 from gymnast.agents.loading.tiny import tiny_model
 from gymnast.errors import ConfigError
 from gymnast.types import Completion, Sampling, VersionSpan
-from vllm_fixtures import Serve, until_running
+from vllm_fixtures import Serve, under_way
 
 pytestmark = [pytest.mark.vllm]
 CONTEXT = list(range(5, 205))
@@ -95,9 +95,7 @@ def test_a_request_under_way_ends_with_the_adapters_that_it_began_with(
 
     async def update_amid() -> list[Completion]:
         sampling = Sampling(seed=1, max_new_tokens=800)
-        before = asyncio.create_task(agent.generate(CONTEXT, sampling))
-        await until_running(lora_url)
-        assert not before.done()
+        before = await under_way(lora_url, agent, CONTEXT, sampling)
         await asyncio.to_thread(agent.update_weights, PolicyWeights(models[2]), 2)
         return [await agent.generate(CONTEXT, sampling), await before]
 
