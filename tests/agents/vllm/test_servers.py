@@ -240,10 +240,12 @@ def test_an_answer_without_an_end_is_asked_for_again_a_few_times(
 ) -> None:
     async def aborted() -> None:
         asking = asyncio.create_task(agent.generate([7] * 9, Sampling(max_new_tokens=900)))
-        while not asking.done():
-            await asyncio.sleep(0.1)
-            for url in urls:
+
+        async def abort(url: str) -> None:
+            while not asking.done():
                 await asyncio.to_thread(abort_all, url)
+
+        await asyncio.gather(*map(abort, urls))
         with pytest.raises(InfrastructureError, match=r"asked for 5 times in vain: .*abort"):
             await asking
 

@@ -94,6 +94,7 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again() -> None:
     with Terminal([bash, "--norc", "--noprofile", "-i"], env={"PS1": "shell> "}) as terminal:
         terminal.until("shell>")
         terminal.type(" ".join(PROGRAM) + "\n")
+        terminal.until("begun")
         terminal.until(HINT)
         terminal.type("\x1a")
         terminal.until("Stopped")
@@ -105,7 +106,7 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again() -> None:
         terminal.type("s")
         terminal.until("s was pressed")
         terminal.type("\x1a")
-        terminal.until(lambda lines: not any(HINT in line for line in lines))
+        terminal.until(lambda lines: HINT not in lines)
         terminal.type("bg; echo in the background\n")
         terminal.until("in the background")
         terminal.type("echo $((6 * 7))\n")
