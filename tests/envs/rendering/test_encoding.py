@@ -1,6 +1,7 @@
 """`Renderer.encode`: the action that an agent would have sampled to say a message."""
 
 import copy
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -99,7 +100,7 @@ TEXTS = st.text(
     st.characters(exclude_categories=("Cs", "Cc", "Cn"), include_characters="\n\t")
     | st.sampled_from("\"'\\{}[]()<>:,=|& \n"),
     max_size=16,
-)
+).filter(lambda text: not re.search(r"<[^<>]+>", text))  # markup of its own, which is refused
 CALLS = st.lists(
     st.fixed_dictionaries({}, optional={"a": st.integers(-99, 99), "text": TEXTS}), max_size=2
 ).map(lambda drawn: [add(number, **arguments) for number, arguments in enumerate(drawn)])
