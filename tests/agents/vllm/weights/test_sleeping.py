@@ -5,10 +5,10 @@ They run on a CPU, where a server that sleeps stops sampling and keeps its memor
 
 import asyncio
 import json
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,8 +23,8 @@ from gymnast.agents.vllm.weights.start import write_start
 from gymnast.envs import Environment
 from gymnast.errors import ConfigError, UsageError
 from gymnast.trainers import Trainer
-from gymnast.types import Completion, Sampling
-from vllm_fixtures import ENVIRONMENT, OPTIONS, Recorded, recording
+from gymnast.types import Completion, Sampling, VersionSpan
+from vllm_fixtures import ENVIRONMENT, OPTIONS, Recorded, recording, requests_running
 from vllm_recording import BEGINS, ENDS, recorded
 
 CONTEXT = list(range(5, 45))
@@ -135,20 +135,24 @@ def test_new_weights_wait_until_the_servers_wake(
 
 
 @pytest.mark.vllm
-def test_a_request_under_way_is_sampled_anew_at_the_next_turn(agent: VLLMAgent) -> None:
-    found: list[Completion] = []
-    thread = threading.Thread(target=lambda: found.append(sample(agent, 600)))
-    agent.update_weights(PolicyWeights(other_model(1)), 1)
-    with agent.awake():
-        thread.start()
-        while not agent._connected().servers.all[0].in_flight:
-            time.sleep(0.01)
-        time.sleep(0.5)
-    assert not found
-    agent.update_weights(PolicyWeights(other_model(2)), 2)
-    with agent.awake():
-        thread.join()
-    assert [(span.start, span.end, span.version) for span in found[0].versions] == [(0, 600, 2)]
+def test_a_request_under_way_is_sampled_anew_at_the_next_turn(
+    agent: VLLMAgent, sleeping_server: Recorded
+) -> None:
+    tokens = 2000
+    with ThreadPoolExecutor(1) as thread:
+        for first in range(1, 40, 2):  # versions; again where the server answers before it sleeps
+            agent.update_weights(PolicyWeights(other_model(1)), first)
+            with agent.awake():
+                asked = thread.submit(sample, agent, tokens)
+                while not (asked.done() or requests_running(sleeping_server.url)):
+                    time.sleep(0.01)
+            if not asked.done():
+                break
+        assert not asked.done()
+        agent.update_weights(PolicyWeights(other_model(2)), first + 1)
+        with agent.awake():
+            found = asked.result()
+    assert list(found.versions) == [VersionSpan(0, tokens, first + 1)]
 
 
 @pytest.mark.vllm
