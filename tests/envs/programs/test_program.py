@@ -426,7 +426,7 @@ def test_requests_at_once_are_refused_where_the_order_must_be_the_same(renderer:
     env = make(Program, renderer, command=command)
     options = {"row": ROW, "branches": True, "parallel_requests": False}
     env.reset(options=options)
-    time.sleep(0.3)
+    time.sleep(1.0)  # both have asked
     action = renderer.encode({"role": "assistant", "content": "3"})
     *_, terminated, _, info = env.step(np.array(action))
     assert terminated and env.result.stdout == "['3', '400']\n"  # type: ignore[attr-defined]
@@ -454,7 +454,7 @@ def test_an_answer_that_nobody_reads_is_named(play: Callable[..., Played]) -> No
     ask([{"role": "user", "content": "Something else."}])
     """)
     played = play(command=command)
-    time.sleep(1.0)
+    time.sleep(2.0)
     played.say("lost", "read")
     assert played.terminated and played.info["unreceived"] == [0]
     assert played.metrics["program/unreceived"] == 1

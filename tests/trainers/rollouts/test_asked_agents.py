@@ -198,6 +198,8 @@ def test_a_cancelled_episode_asks_no_more(renderer: Renderer, wrapped: bool) -> 
             await asyncio.sleep(0.01)
         playing.cancel()
         await asyncio.wait((playing,))
+        while not ended:
+            await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
         assert len(asked) == len(ended) == 1
 

@@ -295,12 +295,11 @@ def test_the_wait_for_a_round_is_waiting_and_not_the_models_time(
             time.sleep(row["wait_s"])
 
     renderer = make_env().renderer
-    rows = [{"prompt": "quick", "wait_s": 0.0}, {"prompt": "slow", "wait_s": 0.2}]
+    rows = [{"prompt": "quick", "wait_s": 0.0}, {"prompt": "slow", "wait_s": 1.0}]
     agent = ScriptedAgent(lambda ids: encode("call" + END))
     ((quick,), (slow,)) = gather(lambda: Late(renderer), agent, rows)
-    assert quick.metrics["time/waiting_s"] > 0.1
     assert quick.metrics["time/waiting_s"] > slow.metrics["time/waiting_s"]
-    assert slow.metrics["time/environment_s"] >= 0.2
+    assert slow.metrics["time/environment_s"] >= 1.0
 
 
 # --- Ending early
