@@ -178,7 +178,7 @@ def test_why_the_reward_is_zero_is_told_with_examples(run: str, gymnast: Command
         "Demonstrations of the right form help most.\n"
         "      2  the call could not be read: no JSON  (step_00001/0/1)\n"
         '         "<call>oops"\n'
-        "         also step_00002/0/0\n\n"
+        "  further examples: step_00002/0/0\n\n"
         "advice given during the run:\nstep 2, malformed calls: 100% of the calls\n"
         "docs/learning.md says more\n\n"
         "to read an episode: gymnast rollouts out step_00001/0/1\n"

@@ -18,7 +18,7 @@ mistake has not failed by it. What a mistake is, is shared with `trainers/report
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +50,10 @@ OF_CALLS = {
 MEANINGS: Mapping[str, str] = {
     NO_REWARD: "The environment or a reward function returned None. Training leaves these out.",
     BOX_BROKEN: "The policy broke its sandbox, or the sandbox itself failed.",
-    CUT_OFF: "A limit ended the episode too early. Raise sampling.max_new_tokens or the limit that "
-    "is named, or ask for shorter answers.",
+    CUT_OFF: "A limit ended the episode before it was done: sampling.max_new_tokens or "
+    "environment.max_tokens (stop reason max_tokens), environment.context_length (context), or "
+    "environment.episode_timeout_s (timeout). Where calls failed just before, mend them first; "
+    "otherwise raise the limit or ask for shorter answers.",
     NO_CALLS: "Tools were offered and the policy called none. Show it calls: worked_turns, or a "
     "warm-up on demonstrations.",
     OF_CALLS[
@@ -132,7 +134,24 @@ def _broken(episode: Trajectory) -> Found | None:
 def _cut(episode: Trajectory) -> Found | None:
     if episode.stop_reason not in CUT:
         return None
-    return Found(CUT_OFF, str(episode.stop_reason), _last_words(episode))
+    form = str(episode.stop_reason)
+    if (call := _failed_before_the_cut(episode)) is not None:
+        return Found(CUT_OFF, f"{form} after {OF_CALLS[call.kind]}", call.written, call.answer)
+    return Found(CUT_OFF, form, _last_words(episode))
+
+
+def _failed_before_the_cut(episode: Trajectory) -> FailedCall | None:
+    """Of the last whole message with calls, the first that failed: a loop that a limit ended.
+
+    A call that the limit itself left unfinished is passed over.
+    """
+    failed = {(call.context, call.message): call for call in reversed([*failed_calls(episode)])}
+    for place, context, number in _calling(episode):
+        if (place, number) in failed:
+            return failed[place, number]
+        if not any(call.get("error") for call in context.messages[number]["tool_calls"]):
+            return None
+    return None
 
 
 def _without_calls(episode: Trajectory) -> Found | None:
@@ -152,13 +171,16 @@ def _failed(episode: Trajectory) -> Found | None:
 
 def _last_call(episode: Trajectory) -> tuple[int, int] | None:
     """In which context, and which message of it, the policy's last calls stand."""
+    return next(((place, number) for place, _, number in _calling(episode)), None)
+
+
+def _calling(episode: Trajectory) -> Iterator[tuple[int, Trajectory | Branch, int]]:
+    """Where the policy's messages with calls stand, the last first."""
     for place, context in reversed(list(enumerate(episode.contexts))):
-        start = first_action(context)
-        numbered = list(enumerate(context.messages))[start:]
+        numbered = list(enumerate(context.messages))[first_action(context) :]
         for number, message in reversed(numbered):
             if message["role"] == "assistant" and message.get("tool_calls"):
-                return place, number
-    return None
+                yield place, context, number
 
 
 def form_of(call: FailedCall) -> str:

@@ -70,6 +70,7 @@ class Diagnosis:
         unpaid: How many of them are unpaid.
         bar: They have a reward of at most this, or none.
         mean_reward: Of the episodes that have a reward; None where none has.
+        lowest_reward: Of the same.
         groups: How many groups of two and more there are.
         groups_alike: How many of these have one reward in all their episodes, and so no advantage.
         groups_unpaid: How many of these have no paid episode.
@@ -82,6 +83,7 @@ class Diagnosis:
     unpaid: int
     bar: float
     mean_reward: float | None
+    lowest_reward: float | None
     groups: int
     groups_alike: int
     groups_unpaid: int
@@ -129,6 +131,7 @@ def diagnose(entries: Iterable[Entry], *, bar: float | None = None) -> Diagnosis
         len(unpaid),
         bar,
         sum(known) / len(known) if known else None,
+        min(known, default=None),
         len(groups),
         len(alike),
         sum(group[0] is None or not group[0] > bar for group in alike),

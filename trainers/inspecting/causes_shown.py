@@ -24,12 +24,13 @@ def causes_text(found: Diagnosis) -> str:
 
 def _numbers(found: Diagnosis) -> Iterator[str]:
     mean = "" if found.mean_reward is None else f"; mean reward {found.mean_reward:.4g}"
-    earned = f"at most {found.bar:.4g}" if found.bar else "nothing"
+    at_zero = found.bar == 0 and (found.lowest_reward or 0) >= 0
+    earned = "nothing" if at_zero else f"at most {found.bar:.4g}"
     yield f"{_episodes(found.episodes)}, of which {found.unpaid} earned {earned}{mean}"
     if found.without_calls:
         yield f"{found.without_calls} of these {found.unpaid} called no tool"
     if found.groups_alike:
-        more = f"more than {found.bar:.4g}" if found.bar else "anything"
+        more = "anything" if at_zero else f"more than {found.bar:.4g}"
         unpaid = f"; in {found.groups_unpaid} none earned {more}" if found.groups_unpaid else ""
         yield (
             f"in {found.groups_alike} of {found.groups} groups all episodes have the same reward, "
@@ -57,7 +58,7 @@ def _lines(cause: Cause) -> Iterator[str]:
         yield f"  {rest:5}  others"
     shown = {mistake.example for mistake in cause.mistakes}
     if more := [example for example in cause.examples if example not in shown]:
-        yield f"         also {', '.join(more)}"
+        yield f"  {'further examples' if shown else 'examples'}: {', '.join(more)}"
 
 
 def advice_lines(run: Path) -> list[str]:

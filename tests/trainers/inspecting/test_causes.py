@@ -59,6 +59,19 @@ def test_a_mistake_from_which_the_policy_recovered_is_no_cause() -> None:
     assert cause_of(episode(*RIGHT, call("no", {}, number=1))).cause == "unknown tools"
 
 
+@pytest.mark.parametrize("stop_reason", ["max_tokens", "context", "timeout"])
+@pytest.mark.parametrize("cut", [[], [said("so much")], [call("", "hal", error="cut off")]])
+def test_what_failed_before_a_limit_ended_the_episode_is_said_with_it(
+    stop_reason: StopReason, cut: list[Any]
+) -> None:
+    ended: dict[str, Any] = {"stop_reason": StopReason(stop_reason)}
+    found = cause_of(episode(*MALFORMED, answered("Error: no JSON"), *WRONG, *cut, **ended))
+    assert (found.cause, found.form) == ("cut off", f"{stop_reason} after wrong arguments")
+    assert (found.written, found.answer) == ('add(a="x")', FAULT.format("x"))
+    right = [call("add", {"a": 2}, number=1), answered("5", number=1)]
+    assert cause_of(episode(*WRONG, *right, *cut, **ended)).form == stop_reason
+
+
 def test_tools_that_are_offered_later_are_known() -> None:
     offer: Any = {"role": "user", "content": "More.", "tools": [{"function": {"name": "mul"}}]}
     assert cause_of(episode(*RIGHT, offer, call("mul", {}, number=1))).cause == "wrong answer"
@@ -119,6 +132,12 @@ def test_the_last_words_of_a_program_are_those_of_its_last_request() -> None:
     branch = replace(branch, tools=episode().tools)
     found = cause_of(episode(said("5"), branches=[branch], order=[0, 1, 1]))
     assert (found.cause, found.written, found.answer) == ("wrong answer", "7", "5")
+
+
+def test_a_penalty_is_not_nothing(tmp_path: Path) -> None:
+    some = [episode(said("5"), reward=reward) for reward in (-0.1, 0.0)]
+    text = causes_text(diagnosed(tmp_path, some))
+    assert text.startswith("2 episodes, of which 2 earned at most 0; mean reward -0.05")
 
 
 def test_what_is_said_of_a_mistake_names_what_it_was_told(tmp_path: Path) -> None:

@@ -123,6 +123,7 @@ export interface Diagnosis {
   unpaid: number;
   bar: number;
   mean_reward: number | null;
+  lowest_reward: number | null;
   groups: number;
   groups_alike: number;
   groups_unpaid: number;

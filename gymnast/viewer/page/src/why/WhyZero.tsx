@@ -65,7 +65,13 @@ function Causes({ run, found }: { run: string; found: Diagnosis }) {
 
 function summary(found: Diagnosis): string {
   const all = count(found.episodes, "episode");
-  const nothing = found.bar === 0 ? "nothing" : `no more than the lowest reward, ${short(found.bar)}`;
+  const negative = (found.lowest_reward ?? 0) < 0;
+  const nothing =
+    found.bar > 0
+      ? `no more than the lowest reward, ${short(found.bar)}`
+      : negative
+        ? `at most 0, the least ${short(found.lowest_reward)}`
+        : "nothing";
   return [
     found.unpaid === 0
       ? `Each of ${all} earned something.`
