@@ -133,7 +133,7 @@ def test_processes_below_the_session_stay_and_detached_ones_do_not(
         f"p = subprocess.Popen(['sh', '-c', 'sleep 99; : {kept}'])\n"
         f"subprocess.run(['sh', '-c', 'setsid sh -c \"sleep 99; : {detached}\" &'])\n"
     )
-    assert running(kept) == 1
+    assert running(kept) >= 1  # 2 while the shell forks
     assert running(detached) == 0
     assert box.python("p.poll() is None").stdout == "True\n"
 
