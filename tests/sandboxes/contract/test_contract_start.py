@@ -18,6 +18,7 @@ from gymnast.errors import (
 from gymnast.sandboxes import Process, Sandbox
 from gymnast.sandboxes.contract.forwarding import ForwardingSandbox
 from gymnast.sandboxes.contract.process import ProcessCalls
+from pool_fixtures import eventually
 from sandbox_fixtures import OpenBox
 
 Running = Callable[[str], int]
@@ -111,7 +112,7 @@ def test_an_orphan_that_is_killed_takes_nobody_with_it_that_is_no_orphan(
     with box.start(["python3", "-c", code]) as process:
         assert process.stdout.readline(timeout_s=20) == b"begun\n"
         box.exec("sleep 0.2")
-        assert running(f"sleep\0{seconds}") == 2
+        assert eventually(lambda: running(f"sleep\0{seconds}") == 2)
         with pytest.raises(ProcessTimeout):
             process.wait(timeout_s=0.1)
 
