@@ -42,7 +42,8 @@ class WarmupSettings(Settings):
     """The learning rate of all weights in these steps; that of `trainer` when left out. It is not
     scheduled."""
     min_reward: Number = 1.0
-    """Demonstrations with a lower reward are left out. A .jsonl tells no rewards."""
+    """Demonstrations with a lower reward are left out. It does not apply to a .jsonl, which has no
+    rewards."""
 
 
 def check_min_reward(value: float, name: str) -> None:
