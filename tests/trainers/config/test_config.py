@@ -202,7 +202,8 @@ MISTAKES = {
     "algorithm.group_size=0": "algorithm.group_size: must be >= 1, got 0",
     "algorithm.group_size=1": "algorithm.group_size: must be >= 2, got 1: the estimator compares",
     "algorithm.old_logprobs=mine": "algorithm.old_logprobs: must be one of 'trainer' or 'engine'",
-    "algorithm.name=grop": "algorithm.name: there is no algorithm 'grop'. Did you mean 'g",
+    "algorithm.name=grop": "algorithm.name: there is no algorithm 'grop'. Did you mean 'grpo'?",
+    "algorithm.name=gpro": "algorithm.name: there is no algorithm 'gpro'. Did you mean 'grpo'?",
     "algorithm.loss=clip": "algorithm.loss: there is no loss 'clip'. Did you mean 'c",
     "algorithm.aggregation=mean": "algorithm.aggregation: there is no aggregation 'mean'. There ",
     "algorithm.loss='no_such_module:f'": "algorithm.loss: there is no module 'no_such_module'",
@@ -284,6 +285,16 @@ def test_all_mistakes_are_told_at_once(folder: Path) -> None:
         (
             "model: {name:tiny}\n",
             "run.yaml, line 1, column 9: a space is missing after the colon of 'name:tiny'",
+        ),
+        (
+            "model: {name: tiny:}\n",
+            "run.yaml, line 1, column 19: expected ',' or '}', but got ':' (while parsing a flow "
+            "mapping), in 'model: {name: tiny:}'; a value with a colon is quoted: \"tiny:\"",
+        ),
+        (
+            "seed: 1\nmodel:\n  name: tiny:\n",
+            "run.yaml, line 3, column 13: mapping values are not allowed here, in 'name: tiny:'; "
+            'a value with a colon is quoted: "tiny:"',
         ),
         ("- 1\n", "run.yaml: must be a mapping of sections"),
         ("", "run.yaml: is empty"),
