@@ -25,6 +25,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -374,7 +375,8 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
     likeness = {other: _likeness(given, other.lower()) for other in sorted(known)}
 
     def nearness(other: str) -> tuple[float, int]:
-        return likeness[other], len(os.path.commonprefix([given, other.lower()]))
+        begins = takewhile(lambda pair: pair[0] == pair[1], zip(given, other.lower(), strict=False))
+        return likeness[other], len(list(begins))
 
     best = max(likeness, key=nearness, default=None)
     return best if best is not None and likeness[best] >= _ALIKE else None
