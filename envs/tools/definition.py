@@ -18,6 +18,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 
 from gymnast.envs.tools.marks import ToolOptions, mark_of, plain_function
 from gymnast.envs.tools.schema import Schema, json_schema, parse_docstring, type_name
+from gymnast.envs.tools.source_lines import names_its_line
 from gymnast.errors import ConfigError, ToolDefinitionError
 from gymnast.lookup import did_you_mean
 
@@ -103,8 +104,13 @@ def define_tool(function: Any, *, name: str, options: ToolOptions, method: bool 
 
     Raises:
         ToolDefinitionError: It lacks a docstring or a type hint, or has a parameter that a call
-            written in JSON cannot fill.
+            written in JSON cannot fill. It says in which file and line the function stands.
     """
+    with names_its_line(function):
+        return _defined(function, name, options, method=method)
+
+
+def _defined(function: Any, name: str, options: ToolOptions, *, method: bool) -> Tool:
     docstring = parse_docstring(getattr(function, "__doc__", None))
     if not docstring.description:
         raise ToolDefinitionError(
@@ -230,7 +236,8 @@ def _tool_of_attribute(cls: type, name: str) -> Tool | None:
     options = mark_of(attribute)
     if options is None:
         return None
-    _check_name(cls, name)
+    with names_its_line(plain_function(attribute)):
+        _check_name(cls, name)
     method = not isinstance(attribute, staticmethod)
     return define_tool(plain_function(attribute), name=name, options=options, method=method)
 

@@ -614,7 +614,13 @@ ENVIRONMENTS = {
     ),
     "more evaluation rows than there can be": (
         "train run.yaml environment.max_operand=4 evaluation.rows=99",
-        "evaluation.rows: must be < 18, got 99",
+        "evaluation.rows: must be <= 17, got 99: the environment's sample_row gave no row but the ",
+    ),
+    "rows to evaluate of an environment that has one": (
+        "train run.yaml 'environment={id: boxes.py:Boxed}' evaluation.rows=4",
+        "evaluation.rows: must be <= 0, got 4: the environment's sample_row gave the same row in "
+        "1000 draws, and no row is both evaluated and trained on; make its rows vary with rng, or "
+        "lower evaluation.rows",
     ),
     "another environment that nobody registered": (
         "train run.yaml evaluation.environments.large.id=gymnast/Arithmetik-v0",
