@@ -190,6 +190,12 @@ def test_it_says_how_many_more_there_are(run: str, gymnast: CommandLine) -> None
     assert gymnast("rollouts", run, "--limit", "0").output == ("4 episodes; --limit 4 prints all\n")
 
 
+def test_a_run_without_evaluations_is_said_to_have_none(run: str, gymnast: CommandLine) -> None:
+    Path(run, "rollouts/eval_00002.parquet").unlink()
+    ran = gymnast("rollouts", run, "--evaluations")
+    assert (ran.code, ran.output, ran.errors) == (0, "", "the run has no evaluation episodes\n")
+
+
 def test_the_contexts_of_a_program_are_printed_one_by_one(
     shop_folder: Path, gymnast: CommandLine
 ) -> None:

@@ -620,7 +620,7 @@ ENVIRONMENTS = {
         "train run.yaml 'environment={id: boxes.py:Boxed}' evaluation.rows=4",
         "evaluation.rows: must be <= 0, got 4: the environment's sample_row gave the same row in "
         "1000 draws, and no row is both evaluated and trained on; make its rows vary with rng, or "
-        "lower evaluation.rows",
+        "set evaluation.rows to 0",
     ),
     "another environment that nobody registered": (
         "train run.yaml evaluation.environments.large.id=gymnast/Arithmetik-v0",

@@ -243,11 +243,12 @@ def sample_distinct(
         rows.setdefault(canonical(row), row)
         if draws_in_vain >= MOST_DRAWS:
             gave = "the same row" if len(rows) == 1 else f"no row but the same {len(rows)}"
+            most = len(rows) - to_train
             unlike = ", and no row is both evaluated and trained on" if to_train else ""
             raise DataError(
-                f"{key}: must be <= {len(rows) - to_train}, got {count}: the environment's "
+                f"{key}: must be <= {most}, got {count}: the environment's "
                 f"sample_row gave {gave} in {MOST_DRAWS} draws{unlike}; make its rows "
-                f"vary with rng, or lower {key}"
+                f"vary with rng, or set {key} to {most}"
             )
     return list(rows.values())
 

@@ -30,6 +30,8 @@ def told_of_none(index: Index, wanted: Filter) -> list[str]:
     ]
     if wanted.steps is not None and not entries:
         return [_no_such_steps(index, wanted.steps, kind, evaluations=wanted.evaluations)]
+    if not entries:
+        return [f"the run has no {kind} episodes"]
     of_steps = "" if wanted.steps is None else " of these steps"
     return [
         f"none of the {len(entries)} {kind} episodes{of_steps} matches",
