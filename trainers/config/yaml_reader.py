@@ -153,7 +153,10 @@ def _shown_line(text: str, mark: yaml.Mark, source: str) -> str:
     shown = f", in {line.strip()!r:.100}" if line.strip() and line not in source else ""
     colon = line[mark.column : mark.column + 1] == ":"
     word = _WORD_WITH_COLON.search(line, endpos=mark.column + 1) if colon else None
-    return f'{shown}; a value with a colon is quoted: "{word[0]}"' if word is not None else shown
+    if word is None:
+        return shown
+    value = word[0] if {*"{["} & {*line} else line[word.start() :].strip()
+    return f'{shown}; a value with a colon is quoted: "{value}"'
 
 
 def _copied(value: Any) -> Any:

@@ -314,6 +314,11 @@ def test_all_mistakes_are_told_at_once(folder: Path) -> None:
             "mapping), in 'model: {name: tiny:}'; a value with a colon is quoted: \"tiny:\"",
         ),
         (
+            "output_dir: out: all\n",
+            "run.yaml, line 1, column 16: mapping values are not allowed here, in "
+            "'output_dir: out: all'; a value with a colon is quoted: \"out: all\"",
+        ),
+        (
             "seed: 1\nmodel:\n  name: tiny:\n",
             "run.yaml, line 3, column 13: mapping values are not allowed here, in 'name: tiny:'; "
             'a value with a colon is quoted: "tiny:"',
