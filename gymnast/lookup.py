@@ -25,6 +25,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -366,11 +367,18 @@ _SHORTEST_BEGINNING = 3
 def nearest(name: object, known: Iterable[str]) -> str | None:
     """The known name that is most like an unknown one; None if none is close.
 
-    A typo, another case and the beginning of a known name (`eval` for `evaluation`) are close.
+    A typo, another case and the beginning of a known name (`eval` for `evaluation`) are close. Of
+    names that are equally close, it is the one that begins most alike, and then the first in the
+    order of the alphabet.
     """
     given = str(name).lower()
-    likeness = {other: _likeness(given, other.lower()) for other in known}
-    best = max(likeness, key=likeness.__getitem__, default=None)
+    likeness = {other: _likeness(given, other.lower()) for other in sorted(known)}
+
+    def nearness(other: str) -> tuple[float, int]:
+        begins = takewhile(lambda pair: pair[0] == pair[1], zip(given, other.lower(), strict=False))
+        return likeness[other], len(list(begins))
+
+    best = max(likeness, key=nearness, default=None)
     return best if best is not None and likeness[best] >= _ALIKE else None
 
 
@@ -393,5 +401,18 @@ def nearest_file(path: str | Path) -> Path | None:
 
 def _likeness(given: str, known: str) -> float:
     ratio = SequenceMatcher(None, given, known).ratio()
+    if _is_swapped(given, known):  # one slip of the fingers, as a letter too many is
+        return max(ratio, 1 - 1 / (len(given) + len(known)))
     begins = len(given) >= _SHORTEST_BEGINNING and known.startswith(given)
     return max(ratio, _ALIKE) if begins else ratio
+
+
+def _is_swapped(given: str, known: str) -> bool:
+    """Whether two neighbouring letters have changed places, and nothing else differs."""
+    if len(given) != len(known):
+        return False
+    places = [place for place, (a, b) in enumerate(zip(given, known, strict=True)) if a != b]
+    if len(places) != 2 or places[1] != places[0] + 1:
+        return False
+    first, second = places
+    return (given[first], given[second]) == (known[second], known[first])

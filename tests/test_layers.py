@@ -145,11 +145,12 @@ ROOMS = {
     ),
     "trainers.evaluation": "trainers.base trainers.rollouts",
     "trainers.inspecting": (
-        "trainers.records trainers.reporting trainers.reporting.advice trainers.saving"
+        "envs.records trainers.records trainers.reporting trainers.reporting.advice "
+        "trainers.saving"
     ),
     "trainers.replaying": (
-        "agents.loading envs trainers.config trainers.conversations trainers.inspecting "
-        "trainers.records trainers.reporting trainers.rollouts trainers.saving"
+        "agents.loading envs trainers.config trainers.conversations trainers.data "
+        "trainers.inspecting trainers.records trainers.reporting trainers.rollouts trainers.saving"
     ),
     "trainers.rescoring": (
         "trainers.base trainers.inspecting trainers.rollouts trainers.saving"

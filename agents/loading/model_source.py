@@ -16,6 +16,9 @@ from gymnast.lookup import nearest_file
 # One of these is in every folder that a tokenizer was saved in.
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.json")
 
+# How names begin that are no folder's and no hub's, with what is meant by the beginning alone.
+_MEANT = {"tiny": "tiny:", SCHEME.rstrip(":"): f"{SCHEME}NAME==VERSION"}
+
 
 def model_source(name: str) -> str:
     """What Transformers should load: a folder's path or a hub id that is there."""
@@ -34,6 +37,11 @@ def model_source(name: str) -> str:
         near = nearest_file(name)
         hint = f"; did you mean {near}?" if near else ""
         raise ModelError(f"model {name!r}: there is no such folder{looked}{hint}")
+    if name in _MEANT:
+        raise ModelError(
+            f"model {name!r}: there is no such folder here ({Path.cwd()}); did you mean "
+            f"{_MEANT[name]!r}? A hub's model is named org/name"
+        )
     _check_hub(name)
     return name
 

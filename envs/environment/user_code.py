@@ -111,8 +111,10 @@ def checked_number(value: Any, blame: Blame, what: str = "") -> float:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if isinstance(value, str) or not math.isfinite(number):
-        raise blame.error(f"returned {value!r}{what}; it must return a finite number")
+    text, way_out = ("the text ", ", as float(...)") if isinstance(value, str) else ("", "")
+    if text or not math.isfinite(number):
+        rule = f"it must return a finite number{way_out}"
+        raise blame.error(f"returned {text}{value!r}{what}; {rule}")
     return number
 
 

@@ -8,9 +8,12 @@ call, `running.py` runs it.
 import copy
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import CodeType
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
@@ -103,8 +106,13 @@ def define_tool(function: Any, *, name: str, options: ToolOptions, method: bool 
 
     Raises:
         ToolDefinitionError: It lacks a docstring or a type hint, or has a parameter that a call
-            written in JSON cannot fill.
+            written in JSON cannot fill. It says in which file and line the function stands.
     """
+    with _line_named(function):
+        return _defined(function, name, options, method=method)
+
+
+def _defined(function: Any, name: str, options: ToolOptions, *, method: bool) -> Tool:
     docstring = parse_docstring(getattr(function, "__doc__", None))
     if not docstring.description:
         raise ToolDefinitionError(
@@ -148,6 +156,28 @@ def function_name(function: Any, giver: str) -> str:
             "with `def`, or subclass Environment."
         )
     return name
+
+
+@contextmanager
+def _line_named(function: Any) -> Iterator[None]:
+    """Within the block, an error about a function also says where it stands, if a file has it."""
+    try:
+        yield
+    except ToolDefinitionError as error:
+        raise ToolDefinitionError(f"{error}{_stands_in(function)}") from error
+
+
+def _stands_in(function: Any) -> str:
+    """A sentence, to follow one; "" where no file has the function."""
+    try:
+        code = getattr(inspect.unwrap(function), "__code__", None)
+    except ValueError:  # it wraps itself
+        return ""
+    if not isinstance(code, CodeType) or not os.path.isfile(code.co_filename):
+        return ""
+    file, here = Path(code.co_filename), Path.cwd()
+    shown = file.relative_to(here) if file.is_relative_to(here) else file
+    return f" It stands in {shown}, line {code.co_firstlineno}."
 
 
 def _check_self(name: str, parameters: list[inspect.Parameter]) -> None:
@@ -230,7 +260,8 @@ def _tool_of_attribute(cls: type, name: str) -> Tool | None:
     options = mark_of(attribute)
     if options is None:
         return None
-    _check_name(cls, name)
+    with _line_named(plain_function(attribute)):
+        _check_name(cls, name)
     method = not isinstance(attribute, staticmethod)
     return define_tool(plain_function(attribute), name=name, options=options, method=method)
 

@@ -248,6 +248,11 @@ def test_a_tool_that_cannot_be_described(
     ended = gymnast("train", "run.yaml", "environment.id=odd.py:Shop")
     assert (ended.code, ended.errors.count("\n")) == (2, 1), ended.errors
     assert ended.errors.startswith(said)
+    assert ended.errors.endswith(f" It stands in odd.py, line {_line_of_tool('odd.py')}.\n")
+
+
+def _line_of_tool(file: str) -> int:
+    return Path(file).read_text().splitlines().index("    @tool") + 1
 
 
 def test_a_reward_with_a_typo_shows_the_users_traceback_and_row(gymnast: CommandLine) -> None:

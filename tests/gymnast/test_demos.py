@@ -203,7 +203,7 @@ WRONG = [
     ("gymnast/Arithmetic-v0 --row 3", "--row: there is no such option; did you mean --rows?"),
     (
         "gymnast/Arithmetic-v0 min_operand=1 max_operand=1",
-        "--rows: must be < 2, got 64: the environment's sample_row gave nothing new",
+        "--rows: must be <= 2, got 64: the environment's sample_row gave no row but the same 2 in ",
     ),
     ("gymnast/Arithmetic-v0 --from out", "--from takes the episodes of a run; leave ENV out"),
     ("--from out --rows 3", "--from takes the episodes of a run; leave --rows out"),

@@ -242,6 +242,24 @@ def test_without_a_config_nothing_can_be_replayed(played: Stage, gymnast: Comman
     Path("out/config.yaml").unlink()
     ran = gymnast("replay", "out", "step_00001/0/0")
     assert ran.code == 2 and "has no config.yaml beside its rollouts" in ran.errors
+    assert ran.errors.endswith("or the environment: --environment FILE.py:Class\n")
+    ran = gymnast("replay", "out", "step_00001/0/0", "--environment", "market.py:Market")
+    assert (ran.code, ran.output) == (
+        0,
+        "step_00001/0/0: the same: 2 turns, reward 1, answered (in messages: no run says the "
+        "tokenizer of its tokens)\n",
+    ), ran.errors
+
+
+def test_demonstrations_are_replayed_in_the_environment_that_is_named(
+    shop_folder: Path, gymnast: CommandLine
+) -> None:
+    assert gymnast("demos", "gymnast/Arithmetic-v0", "--rows", "3").code == 0
+    ran = gymnast("replay", "demos.parquet", "--all", "--environment", "gymnast/Arithmetic-v0")
+    assert (ran.code, ran.output.splitlines()[-1]) == (0, "3 of 3 are the same, 0 differ")
+    ran = gymnast("replay", "demos.parquet", "--all", "--environment", "gymnast/Arithmetik-v0")
+    assert (ran.code, ran.output) == (2, "")
+    assert "there is no environment 'gymnast/Arithmetik-v0'. Did you mean" in ran.errors
 
 
 def test_turns_that_a_program_never_read_cannot_be_replayed(

@@ -74,8 +74,52 @@ def test_an_expression_that_takes_no_row_is_answered_with_the_columns(
 ) -> None:
     ran = gymnast("rollouts", run, "--where", "b>`1`")
     assert ran.errors == (
-        "none of the 4 training episodes matches\n--where b>`1`: the columns of a row are kind, a\n"
+        "none of the 4 training episodes matches\n"
+        "--where b>`1`: the columns of the rows are kind, a\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--tool ad", "--tool ad: is in no episode. Did you mean 'add'? The called tools: add"),
+        (
+            "--environment shop",
+            "--environment shop: is in no episode. The named environments: none",
+        ),
+        ("--error timeout", "--error timeout: is in no episode. The errors: malformed"),
+        (
+            "--stop-reason timeout",
+            "--stop-reason timeout: is in no episode. The stop reasons: answered, max_turns",
+        ),
+    ],
+)
+def test_what_no_episode_has_is_answered_with_what_they_have(
+    run: str, gymnast: CommandLine, options: str, said: str
+) -> None:
+    ran = gymnast("rollouts", run, *options.split())
+    assert (ran.code, ran.output) == (0, "")
+    assert ran.errors == f"none of the 4 training episodes matches\n{said}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            "--step 7",
+            "--step 7: the run has no training episodes of this step; it has those of steps 1-2\n",
+        ),
+        (
+            "--step 3-4 --evaluations",
+            "--step 3-4: the run has no evaluation episodes of these steps; it has those of st",
+        ),
+    ],
+)
+def test_a_step_that_a_run_has_not_is_answered_with_those_it_has(
+    run: str, gymnast: CommandLine, options: str, said: str
+) -> None:
+    ran = gymnast("rollouts", run, *options.split())
+    assert (ran.code, ran.output) == (0, "") and ran.errors.startswith(said)
 
 
 def names(output: str) -> list[str]:
@@ -144,11 +188,12 @@ def test_it_says_how_many_more_there_are(run: str, gymnast: CommandLine) -> None
     ran = gymnast("rollouts", run, "--limit", "1")
     assert ran.output.splitlines()[-1] == "1 of 4 episodes; --limit 4 prints all"
     assert gymnast("rollouts", run, "--limit", "0").output == ("4 episodes; --limit 4 prints all\n")
-    none = gymnast("rollouts", run, "--step", "7")
-    assert (none.output, none.errors) == (
-        "",
-        "none of the 0 training episodes of these steps matches\n",
-    )
+
+
+def test_a_run_without_evaluations_is_said_to_have_none(run: str, gymnast: CommandLine) -> None:
+    Path(run, "rollouts/eval_00002.parquet").unlink()
+    ran = gymnast("rollouts", run, "--evaluations")
+    assert (ran.code, ran.output, ran.errors) == (0, "", "the run has no evaluation episodes\n")
 
 
 def test_the_contexts_of_a_program_are_printed_one_by_one(
@@ -197,6 +242,16 @@ def test_why_the_reward_is_zero_is_told_with_examples(run: str, gymnast: Command
         ("--step 3-1", "--step: must be a step or a range of them, as 7 or 3-7, got '3-1'"),
         ("--tag kind", "--tag: must be KEY=VALUE, a column of the rows, got 'kind'"),
         ("--where a>", "--where: must be a jmespath expression"),
+        (
+            "--error malfored",
+            "--error: must be one of malformed, unknown_tool, bad_arguments, exception, timeout, "
+            "bug, got 'malfored'. Did you mean 'malformed'?",
+        ),
+        (
+            "--stop-reason contxt",
+            "--stop-reason: must be one of answered, stop_tool, environment, max_turns, "
+            "max_tokens, context, timeout, error, got 'contxt'. Did you mean 'context'?",
+        ),
         ("--format xml", "--format: must be text or json, got 'xml'"),
     ],
 )

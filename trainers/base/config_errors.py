@@ -7,8 +7,10 @@ keys of a section get its name (`in_section`).
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, get_origin
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from gymnast.errors import ConfigError, GymnastError, ModelError
@@ -36,6 +38,13 @@ _RULES = {
     "model_type": "must be a mapping (key: value)",
     "literal_error": "must be one of {expected}",
     "enum": "must be one of {expected}",
+}
+# What to write where the rule alone does not say it.
+_WAYS_OUT = {
+    "int_type": "write digits, such as 3",
+    "float_type": "write digits, such as 0.5",
+    "string_type": "write it in quotes",
+    "list_type": "write it in brackets: [...]",
 }
 
 
@@ -82,12 +91,50 @@ def _sentence(problem: Mapping[str, Any], model: type[BaseModel]) -> str:
         key = problem["ctx"].get("key")
         return f"{field}{f'.{key}' if key else ''}: {problem['ctx']['why']}"
     if kind == "extra_forbidden":
-        return _unknown_key(problem["loc"], model)
+        return f"{_unknown_key(problem['loc'], model)} (got {value!r:.100})"
     rule = _RULES.get(kind)
     if rule is None:
         return f"{field}: {problem['msg'].removeprefix('Value error, ')}, got {value!r:.100}"
     shown = "nothing" if value is None else f"{value!r:.100}"
-    return f"{field}: {rule.format(**problem.get('ctx', {}))}, got {shown}"
+    way_out = _way_out(problem, model)
+    return f"{field}: {rule.format(**problem.get('ctx', {}))}, got {shown}{way_out}"
+
+
+def _way_out(problem: Mapping[str, Any], model: type[BaseModel]) -> str:
+    """What to write in place of a value of another type; "" where nothing is known."""
+    kind, value = problem["type"], problem["input"]
+    if value is None:
+        return ""
+    if kind in ("int_type", "float_type") and isinstance(value, str) and _is_number(value):
+        return f"; write it without quotes: {value}"
+    if kind == "model_type" and isinstance(value, str):
+        return _as_section(problem["loc"], value, model)
+    return f"; {_WAYS_OUT[kind]}" if kind in _WAYS_OUT else ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_text(annotation: Any) -> bool:
+    """Whether a key may be any text."""
+    if get_origin(annotation) in (Annotated, Union, UnionType):
+        return any(map(_is_text, get_args(annotation)))
+    return annotation is str
+
+
+def _as_section(loc: Sequence[int | str], value: str, model: type[BaseModel]) -> str:
+    """A section whose first key is text, with a value that was written in place of the section."""
+    name, field = next(iter(_model_at(loc, model).model_fields.items()))
+    if not _is_text(field.annotation):
+        return ""
+    written = yaml.safe_dump({name: value}, default_flow_style=True, allow_unicode=True, width=999)
+    section = f"{loc[-1]}: " if isinstance(loc[-1], str) else ""
+    return f"; write {section}{written.strip()}"
 
 
 def _unknown_key(loc: Sequence[int | str], model: type[BaseModel]) -> str:
@@ -97,9 +144,12 @@ def _unknown_key(loc: Sequence[int | str], model: type[BaseModel]) -> str:
 
 
 def _model_at(place: Sequence[int | str], model: type[BaseModel]) -> type[BaseModel]:
-    for name in place:
-        if not isinstance(name, int):  # the entries of a list share the list's model
-            model = section_model(model, name)
+    names = (name for name in place if isinstance(name, str))  # a list's entries share its model
+    for name in names:
+        by_name = get_origin(model.model_fields[name].annotation) is dict
+        model = section_model(model, name)
+        if by_name:
+            next(names, None)  # so do the entries of a mapping
     return model
 
 

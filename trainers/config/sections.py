@@ -222,8 +222,10 @@ class AlgorithmSection(GroupSettings, AlgorithmParts):
             with in_section("algorithm", AlgorithmParts.model_fields):
                 algorithm = make_algorithm(kl=kl, teacher=teacher, **settings)
         except UnknownOptions as error:  # perhaps keys of another section
+            keys, given = run_keys(), self.model_extra or {}
             lines = [
-                unknown_key("algorithm", name, error.known, run_keys()) for name in error.names
+                f"{unknown_key('algorithm', name, error.known, keys)} (got {given[name]!r:.100})"
+                for name in error.names
             ]
             raise ConfigError("\n".join(lines)) from error
         algorithm.check_group_size(self.group_size, "algorithm.group_size")

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from gymnast.envs import Environment
+from gymnast.envs import Environment, Mixture
+from gymnast.envs.composed import has_own
 from gymnast.errors import ConfigError, DataError, GymnastError, PromptTooLong, UserCodeError
 from gymnast.threads import run_blocking
 from gymnast.trainers.config.environments import MakeEnvironment, place_of
@@ -288,8 +289,17 @@ def row_sampler(env: Environment) -> Callable[[np.random.Generator], Row]:
             raise _sample_row_error(env, f"raised {type(error).__name__}: {error}") from error
         if not isinstance(row, Mapping):
             raise _sample_row_error(env, f"gave {row!r:.200}; a row must be a dict")
+        if row.get("prompt") is None and needs_prompt:
+            raise _sample_row_error(
+                env,
+                f"gave {dict(row)!r:.200}, which has no 'prompt'; give the row one, or return "
+                "messages from setup(row)",
+            )
         return row
 
+    cls = type(env)
+    begins_otherwise = has_own(cls, "setup") or has_own(cls, "next_request")
+    needs_prompt = not begins_otherwise and not isinstance(env, Mixture)
     return sample
 
 

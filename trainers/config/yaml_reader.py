@@ -21,6 +21,7 @@ _FLOAT = re.compile(
 )
 _WITHOUT_SPACE = re.compile(r"\w+:[^/]")  # `{a:b}` is the key "a:b" without a value
 _NAME = re.compile(r"\w+:")
+_WORD_WITH_COLON = re.compile(r"[^\s\[\]{},:'\"]+:$")  # the end of a line up to a colon
 _NULL_TAG = "tag:yaml.org,2002:null"
 _FLOAT_TAG = "tag:yaml.org,2002:float"
 
@@ -140,9 +141,22 @@ def _parse(text: str, source: str) -> Any:
         if "'\\t'" in str(error.problem):
             raise ConfigError(f"{source}{place}: a tab; YAML is indented with spaces") from error
         context = f" ({error.context})" if error.context else ""
-        raise ConfigError(f"{source}{place}: {error.problem}{context}") from error
+        shown = _shown_line(text, mark, source) if mark is not None else ""
+        raise ConfigError(f"{source}{place}: {error.problem}{context}{shown}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{source}: is not YAML: {' '.join(str(error).split())}") from error
+
+
+def _shown_line(text: str, mark: yaml.Mark, source: str) -> str:
+    """The line of a mistake, where its source does not show it; and how a colon is written."""
+    line = "".join(text.splitlines()[mark.line : mark.line + 1])
+    shown = f", in {line.strip()!r:.100}" if line.strip() and line not in source else ""
+    colon = line[mark.column : mark.column + 1] == ":"
+    word = _WORD_WITH_COLON.search(line, endpos=mark.column + 1) if colon else None
+    if word is None:
+        return shown
+    value = word[0] if {*"{["} & {*line} else line[word.start() :].strip()
+    return f'{shown}; a value with a colon is quoted: "{value}"'
 
 
 def _copied(value: Any) -> Any:

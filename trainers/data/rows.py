@@ -147,7 +147,8 @@ class SampledRows(RowSource):
                 return row
         raise DataError(
             f"the environment's sample_row gave {MOST_DRAWS} times in a row one of the "
-            f"{len(self._excluded)} evaluation rows; lower evaluation.rows"
+            f"{len(self._excluded)} evaluation rows; make its rows vary with rng, or lower "
+            "evaluation.rows"
         )
 
     def reseeded(self, seed: int) -> "SampledRows":
@@ -184,7 +185,7 @@ def split_sampled(
     Raises:
         DataError: `sample_row` does not make more distinct rows than that.
     """
-    chosen = sample_distinct(sample_row, count, seed=evaluation_seed)
+    chosen = sample_distinct(sample_row, count, seed=evaluation_seed, to_train=1)
     training = SampledRows(sample_row, seed=seed, excluded=[*chosen, *excluded])
     training.row(0)  # raises now where nothing is left to train on
     return Split(training, chosen)
@@ -220,7 +221,7 @@ def split_dataset(
 
 
 def sample_distinct(
-    sample_row: SampleRow, count: int, *, seed: int, key: str = "evaluation.rows"
+    sample_row: SampleRow, count: int, *, seed: int, key: str = "evaluation.rows", to_train: int = 0
 ) -> list[Row]:
     """Distinct rows that an environment makes.
 
@@ -229,21 +230,25 @@ def sample_distinct(
         count: How many.
         seed: Of the rows.
         key: What set `count`, for the message.
+        to_train: How many more there must be, which are trained on; for the message.
 
     Raises:
         DataError: `sample_row` does not make so many.
     """
     rng = np.random.default_rng(derive(seed, "held-out rows"))
-    rows: dict[str, Row] = {}
-    draws_in_vain = 0
+    rows, draws_in_vain = dict[str, Row](), 0
     while len(rows) < count:
         row = sample_row(rng)
         draws_in_vain = draws_in_vain + 1 if canonical(row) in rows else 0
         rows.setdefault(canonical(row), row)
         if draws_in_vain >= MOST_DRAWS:
+            gave = "the same row" if len(rows) == 1 else f"no row but the same {len(rows)}"
+            most = len(rows) - to_train
+            unlike = ", and no row is both evaluated and trained on" if to_train else ""
             raise DataError(
-                f"{key}: must be < {len(rows)}, got {count}: the environment's "
-                f"sample_row gave nothing new in {MOST_DRAWS} draws"
+                f"{key}: must be <= {most}, got {count}: the environment's "
+                f"sample_row gave {gave} in {MOST_DRAWS} draws{unlike}; make its rows "
+                f"vary with rng, or set {key} to {most}"
             )
     return list(rows.values())
 

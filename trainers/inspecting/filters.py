@@ -5,14 +5,17 @@ episodes alone that all else has left.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import jmespath
 
+from gymnast.envs.records.episode import ErrorKind
 from gymnast.errors import ConfigError, first_line
+from gymnast.lookup import did_you_mean
 from gymnast.trainers.saving.saved_runs import RolloutFile
+from gymnast.types import StopReason
 
 _FALSE: tuple[Any, ...] = (None, False, "", [], {})  # to jmespath; 0 is a number as any other
 
@@ -71,7 +74,8 @@ class Filter:
         search: Whose messages have this text, without regard to upper and lower case.
 
     Raises:
-        ConfigError: `where` cannot be read.
+        ConfigError: `where` cannot be read, or no episode ends with such a `stop_reason`, or no
+            call with such an `error`.
     """
 
     steps: range | None = None
@@ -88,6 +92,8 @@ class Filter:
     search: str | None = None
 
     def __post_init__(self) -> None:
+        _check_known("stop_reason", self.stop_reason, [str(reason) for reason in StopReason])
+        _check_known("error", self.error, get_args(ErrorKind))
         if self.where is not None:
             try:
                 jmespath.compile(self.where)
@@ -160,6 +166,13 @@ class Filter:
                 f"is {dict(row)!r:.200}"
             ) from error
         return not any(found is each or (found == each and found != 0) for each in _FALSE)
+
+
+def _check_known(name: str, value: str | None, known: Sequence[str]) -> None:
+    if value is not None and value not in known:
+        raise ConfigError(
+            f"{name}: must be one of {', '.join(known)}, got {value!r}.{did_you_mean(value, known)}"
+        )
 
 
 def tag_text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""One saved episode played again: the same row, seed and actions, in the environment of its run.
+"""One saved episode played again: the same row, seed and actions, in its environment.
 
 Where its tokens are saved and the run's tokenizer is the one that they are of, the actions are the
 token ids; otherwise they are the messages. What depends on more than row, seed and actions differs:
@@ -57,12 +57,13 @@ async def replay(entry: Entry, stage: Stage) -> Replayed:
     trajectory = entry.load()
     saved, note = trajectory.trajectory, ""
     _check(entry, saved)
-    in_tokens = bool(saved.ids)
+    in_tokens = bool(saved.ids) and stage.tokenizer is not None
     if in_tokens and trajectory.tokenizer not in (None, stage.mark):
         in_tokens = False
         note = "in messages: its tokens are of another tokenizer than the run's model has now"
     elif not in_tokens:
-        note = "in messages: it has no tokens"
+        why = "no run says the tokenizer of its tokens" if saved.ids else "it has no tokens"
+        note = f"in messages: {why}"
     env = stage.make_env(entry)
     note = "; ".join(filter(None, [note, _may_differ(env)]))
     script = _Tokens(saved) if in_tokens else _Messages(saved)

@@ -1,15 +1,19 @@
-"""The environment that a run's episodes were played in, made again as its config.yaml says."""
+"""The environment that saved episodes were played in, made again: as a run says, or by its name."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gymnast.agents.loading.load import load_tokenizer, model_context_length
+from gymnast.envs import make
 from gymnast.errors import ConfigError
 from gymnast.trainers.config.environments import chat_template_text
 from gymnast.trainers.config.files import load_config
 from gymnast.trainers.config.sections import RunConfig
 from gymnast.trainers.config.task import RunTask, prepare_task
+from gymnast.trainers.data.rows import DatasetRows
 from gymnast.trainers.inspecting.index import Entry
 from gymnast.trainers.records.token_text import fingerprint
 from gymnast.trainers.rollouts.rewards import Reward, load_rewards
@@ -20,19 +24,19 @@ _ANY_LENGTH = 2**31 - 1  # tokens: an endpoint says none
 
 @dataclass(frozen=True)
 class Stage:
-    """Where the episodes of a run were played.
+    """Where saved episodes were played.
 
     Attributes:
-        task: The run's environments.
-        rewards: Its reward functions.
-        tokenizer: Of the run's model.
+        task: The environments.
+        rewards: The run's reward functions.
+        tokenizer: Of the run's model; None where no run is known, so that messages are played.
         mark: The fingerprint of that.
     """
 
     task: RunTask
     rewards: list[Reward]
-    tokenizer: Any
-    mark: str
+    tokenizer: Any = None
+    mark: str = ""
 
     def make_env(self, entry: Entry) -> Any:
         """The environment of an episode; of a mixture, its row says which one plays.
@@ -54,6 +58,23 @@ class Stage:
         return make_env()
 
 
+def stage_of(environment: str, entries: Sequence[Entry]) -> Stage:
+    """An environment with its defaults, for episodes that no run has played.
+
+    Args:
+        environment: Its name, as `gymnast demos` takes it.
+        entries: The episodes.
+
+    Raises:
+        UnknownEnvironment: There is no such environment.
+        UserCodeError: The environment's own code raised.
+    """
+    make_env = partial(make, environment)
+    make_env().close()  # raises now where it cannot be made
+    rows = DatasetRows([entry.row for entry in entries], seed=0)
+    return Stage(RunTask(make_env, rows, [], {}), [])
+
+
 def set_stage(run: Path) -> Stage:
     """Make the environments of a run again, which tries an episode in each.
 
@@ -70,7 +91,7 @@ def set_stage(run: Path) -> Stage:
     if not file.is_file():
         raise ConfigError(
             f"{run}: has no {CONFIG_FILE} beside its rollouts, which says in which environment to "
-            "play; name the folder of a run"
+            "play; name the folder of a run, or the environment: --environment FILE.py:Class"
         )
     config = load_config(file)
     name, template = config.model.name, chat_template_text(config.model)

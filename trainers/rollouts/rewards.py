@@ -139,9 +139,7 @@ def _with_options(
         return _rubric(function, options, section)
     fields = options_of(function)
     _check_takes_a_trajectory(function, fields, section)
-    if unknown := [name for name in options if name not in fields]:
-        known = ["function", "weight", "name", *fields]
-        raise ConfigError("\n".join(unknown_key(section, name, known) for name in unknown))
+    _check_known(options, fields, section)
     if not fields:
         return function
     checked = checked_options(fields, options, section)
@@ -157,13 +155,22 @@ def _rubric(kind: type[rubrics.Rubric], options: Mapping[str, Any], section: str
         ConfigError: As for `_with_options`.
     """
     fields = arguments_of(kind)
-    if unknown := [name for name in options if name not in fields]:
-        known = ["function", "weight", "name", *fields]
-        raise ConfigError("\n".join(unknown_key(section, name, known) for name in unknown))
+    _check_known(options, fields, section)
     try:
         return kind(**checked_options(fields, options, section))
     except ConfigError as error:
         raise ConfigError(f"{section}: {error}") from error
+
+
+def _check_known(options: Mapping[str, Any], fields: Iterable[str], section: str) -> None:
+    known = ["function", "weight", "name", *fields]
+    lines = [
+        f"{unknown_key(section, name, known)} (got {value!r:.100})"
+        for name, value in options.items()
+        if name not in fields
+    ]
+    if lines:
+        raise ConfigError("\n".join(lines))
 
 
 def _check_takes_a_trajectory(

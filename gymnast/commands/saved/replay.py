@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gymnast.commands.completion.words import complete_environment
 from gymnast.commands.output import no_input, say, waiting
 from gymnast.commands.saved.selection import (
     Evaluations,
@@ -28,6 +29,15 @@ All = Annotated[
     bool, typer.Option("--all", help="Replay every episode that the other options select.")
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="With --all: replay at most this many.")]
+Environment = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ENV",
+        help="Play in this environment, with its defaults, in place of that of a run: for a file "
+        "of `gymnast demos`.",
+        autocompletion=complete_environment,
+    ),
+]
 
 replay = typer.Typer()
 
@@ -44,6 +54,7 @@ def replay_rollouts(
     max_reward: MaxReward = None,
     where: Where = None,
     limit: Limit = None,
+    environment: Environment = None,
 ) -> None:
     """Play saved episodes again with their actions; exit code 1 if one differs."""
     if everything == (rollout is not None):
@@ -73,12 +84,12 @@ def replay_rollouts(
             raise ConfigError(f"--{error}") from None
     if not entries:
         raise ConfigError(f"{run}: has no such episodes; `gymnast rollouts {run}` lists some")
-    with waiting(f"making the environment of {run}"), no_input():
+    with waiting(f"making the environment {environment or f'of {run}'}"), no_input():
         from gymnast.threads import run_blocking
         from gymnast.trainers.replaying.replay import replay
-        from gymnast.trainers.replaying.stage import set_stage
+        from gymnast.trainers.replaying.stage import set_stage, stage_of
 
-        stage = set_stage(index.run)
+        stage = stage_of(environment, entries) if environment else set_stage(index.run)
     same = differing = 0
     for entry in entries:
         try:

@@ -157,14 +157,10 @@ def _print(entry: "Entry", form: str, *, tokens: bool, first: bool) -> None:
 
 def _say_how_many(index: "Index", wanted: "Filter", found: int, limit: int, form: str) -> None:
     """Say what is left, where something is; beside JSON on standard error."""
-    kind = "evaluation" if wanted.evaluations else "training"
     if not found:
-        among = sum(len(file) for file in index.files if wanted.takes_file(file.file))
-        steps = "" if wanted.steps is None else " of these steps"
-        say(f"none of the {among} {kind} episodes{steps} matches", err=True)
-        row = next((entry.row for entry in index.entries()), {}) if wanted.where else {}
-        if row:
-            say(f"--where {wanted.where}: the columns of a row are {', '.join(row)}", err=True)
+        from gymnast.trainers.inspecting.occurring import told_of_none
+
+        say("\n".join(told_of_none(index, wanted)), err=True)
     elif found > limit:
         shown = f"{limit} of {found} episodes" if limit else f"{found} episodes"
         say(f"{shown}; --limit {found} prints all", err=form == "json")

@@ -100,6 +100,7 @@ def as_options() -> Iterator[None]:
     try:
         yield
     except ConfigError as problem:
-        if str(problem).startswith("where: "):
-            raise ConfigError(f"--{problem}") from None
+        name, colon, rest = str(problem).partition(": ")
+        if colon and name in ("where", "stop_reason", "error"):
+            raise ConfigError(f"--{name.replace('_', '-')}: {rest}") from None
         raise

@@ -117,7 +117,12 @@ def test_an_exception_in_sample_row_has_no_row_yet() -> None:
 @pytest.mark.parametrize(
     ("hook", "returns", "words"),
     [
-        ("reward", "1.0", "finite number"),
+        (
+            "reward",
+            "1.0",
+            r"returned the text '1.0'; it must return a finite number, as float\(...\)",
+        ),
+        ("reward", {"a": "good"}, "the text 'good' for 'a'; it must return a finite number, as f"),
         ("reward", float("nan"), "finite number"),
         ("reward", {"good": None}, "'good'"),
         ("turn_reward", [1.0], "finite number"),

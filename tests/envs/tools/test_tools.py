@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
 import pytest
@@ -14,6 +15,7 @@ from typing_extensions import TypedDict
 
 from gymnast.envs import Environment, tool
 from gymnast.errors import ConfigError, ToolDefinitionError
+from gymnast.lookup import imported
 
 
 class Color(Enum):
@@ -235,6 +237,32 @@ def test_a_tool_that_cannot_be_described_fails_before_any_run(
         Environment.from_tools([function])
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [("", " It stands in own.py, line 3."), ("below", " It stands in {here}/own.py, line 3.")],
+)
+def test_where_a_tool_stands_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, said: str
+) -> None:
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / folder)
+    file = tmp_path / "own.py"
+    file.write_text("import math\n\ndef double(n):\n    'Double.'\n")
+    double = imported(f"{file}:double")
+    wrapped = functools.wraps(double)(lambda *given: double(*given))
+    for function in (double, wrapped):
+        with pytest.raises(ToolDefinitionError) as caught:
+            Environment.from_tools([function])
+        assert str(caught.value).endswith("`n: int`." + said.format(here=tmp_path))
+
+
+def test_nothing_is_said_of_where_a_tool_stands_that_no_file_has() -> None:
+    names: dict[str, Any] = {}
+    exec("def double(n):\n    'Double.'\n", names)
+    with pytest.raises(ToolDefinitionError, match=r"`n: int`\.$"):
+        Environment.from_tools([names["double"]])
 
 
 def test_functions_are_given_as_a_list() -> None:

@@ -189,6 +189,8 @@ MISTAKES = {
     "must consist of letters, digits and _ . - and be none of by, environment, ",
     "evaluation.environments={x: {}}": "evaluation.environments.x.id: is required",
     "evaluation.environments={x: 3}": "evaluation.environments.x: must be a mapping (key: value)",
+    "evaluation.environments={x: a.py:B}": "evaluation.environments.x: must be a mapping (key: "
+    "value), got 'a.py:B'; write x: {id: 'a.py:B'}",
     "evaluation.environments={x: {id: 'a:B', rows: 0}}": "evaluation.environments.x.rows: must be "
     ">= 1, got 0",
     "evaluation.environments={x: {id: 'a:B', columns: {prompt: a..b}}}": "evaluation.environments."
@@ -197,18 +199,38 @@ MISTAKES = {
     "trainer.rollout_deadline_s=0": "trainer.rollout_deadline_s: must be > 0, got 0",
     "trainer.steps=true": "trainer.steps: must be a whole number, got True",
     "trainer.steps=2.5": "trainer.steps: must be a whole number, got 2.5",
-    "trainer.steps='3'": "trainer.steps: must be a whole number, got '3'",
+    "trainer.steps='3'": "trainer.steps: must be a whole number, got '3'; write it without "
+    "quotes: 3",
+    "trainer.steps='\"3\"'": "trainer.steps: must be a whole number, got '\"3\"'; write digits",
+    "trainer.steps=three": "trainer.steps: must be a whole number, got 'three'; write digits, such "
+    "as 3",
+    "trainer.step=3": "trainer.step: unknown key; did you mean steps? (got 3)",
+    "trainer.learning_rate=small": "trainer.learning_rate: must be a number, got 'small'; write "
+    "digits, such as 0.5",
+    "model='tiny:'": "model: must be a mapping (key: value), got 'tiny:'; write model: {name: "
+    "'tiny:'}",
+    "environment='desk.py:Desk'": "environment: must be a mapping (key: value), got "
+    "'desk.py:Desk'; write environment: {id: 'desk.py:Desk'}",
+    "data=rows.jsonl": "data: must be a mapping (key: value), got 'rows.jsonl'; write data: "
+    "{train: rows.jsonl}",
+    "algorithm.teacher=base": "algorithm.teacher: must be a mapping (key: value), got 'base'; "
+    "write teacher: {model: base}",
+    "rewards=[exact]": "rewards.0: must be a mapping (key: value), got 'exact'; write {function: "
+    "exact}",
+    "trainer=fast": "trainer: must be a mapping (key: value), got 'fast'",
     "trainer.steps=0": "trainer.steps: must be >= 1, got 0",
     "algorithm.group_size=0": "algorithm.group_size: must be >= 1, got 0",
     "algorithm.group_size=1": "algorithm.group_size: must be >= 2, got 1: the estimator compares",
     "algorithm.old_logprobs=mine": "algorithm.old_logprobs: must be one of 'trainer' or 'engine'",
-    "algorithm.name=grop": "algorithm.name: there is no algorithm 'grop'. Did you mean 'g",
+    "algorithm.name=grop": "algorithm.name: there is no algorithm 'grop'. Did you mean 'grpo'?",
+    "algorithm.name=gpro": "algorithm.name: there is no algorithm 'gpro'. Did you mean 'grpo'?",
     "algorithm.loss=clip": "algorithm.loss: there is no loss 'clip'. Did you mean 'c",
     "algorithm.aggregation=mean": "algorithm.aggregation: there is no aggregation 'mean'. There ",
     "algorithm.loss='no_such_module:f'": "algorithm.loss: there is no module 'no_such_module'",
     "algorithm.loss='math:no'": "algorithm.loss: 'math' has no 'no'.",
     "algorithm.clip_hi=1": "algorithm.clip_hi: unknown key; did you mean clip_high?",
     "algorithm.gamma=1": "algorithm.gamma: unknown key; the keys are clip_low, clip_high, ",
+    "algorithm.clip_hih=1": "algorithm.clip_hih: unknown key; did you mean clip_high? (got 1)",
     "algorithm.clip_low=2": "algorithm.clip_low: must be <= 1, got 2",
     "algorithm.clip_low=wide": "algorithm.clip_low: must be a number, got 'wide'",
     "algorithm.importance_bounds=[2, 3]": "algorithm.importance_bounds: must be two numbers [low",
@@ -232,11 +254,12 @@ MISTAKES = {
     "trainer.steps=": "trainer.steps: must be a whole number, got nothing",
     "sampling=5": "sampling: must be a mapping (key: value), got 5",
     "model.dtype=bf16": "model.dtype: must be one of 'bfloat16', 'float16' or 'float32'",
-    "model.name=2024": "model.name: must be text, got 2024",
+    "model.name=2024": "model.name: must be text, got 2024; write it in quotes",
     "model.name=''": "model.name: must not be empty, got ''",
     "model.lora.target=3": "model.lora.target: must be all-linear or a list of module names, got 3",
     "deterministic=1": "deterministic: must be true or false, got 1",
-    "environment.stop_tools=answer": "environment.stop_tools: must be a list, got 'answer'",
+    "environment.stop_tools=answer": "environment.stop_tools: must be a list, got 'answer'; write "
+    "it in brackets: [...]",
     "environment.max_turns=0": "environment.max_turns: must be >= 1, got 0",
     "data.columns.prompt=a..b": "data.train: is required\ndata.columns: prompt must be a jmespath "
     "expression",
@@ -271,7 +294,7 @@ def test_all_mistakes_are_told_at_once(folder: Path) -> None:
     assert refused(LEAST, "trainer.steps=0", "sed=1", "model.dtype=x").splitlines() == [
         "model.dtype: must be one of 'bfloat16', 'float16' or 'float32', got 'x'",
         "trainer.steps: must be >= 1, got 0",
-        "sed: unknown key; did you mean seed?",
+        "sed: unknown key; did you mean seed? (got 1)",
     ]
 
 
@@ -284,6 +307,21 @@ def test_all_mistakes_are_told_at_once(folder: Path) -> None:
         (
             "model: {name:tiny}\n",
             "run.yaml, line 1, column 9: a space is missing after the colon of 'name:tiny'",
+        ),
+        (
+            "model: {name: tiny:}\n",
+            "run.yaml, line 1, column 19: expected ',' or '}', but got ':' (while parsing a flow "
+            "mapping), in 'model: {name: tiny:}'; a value with a colon is quoted: \"tiny:\"",
+        ),
+        (
+            "output_dir: out: all\n",
+            "run.yaml, line 1, column 16: mapping values are not allowed here, in "
+            "'output_dir: out: all'; a value with a colon is quoted: \"out: all\"",
+        ),
+        (
+            "seed: 1\nmodel:\n  name: tiny:\n",
+            "run.yaml, line 3, column 13: mapping values are not allowed here, in 'name: tiny:'; "
+            'a value with a colon is quoted: "tiny:"',
         ),
         ("- 1\n", "run.yaml: must be a mapping of sections"),
         ("", "run.yaml: is empty"),

@@ -35,6 +35,27 @@ class WrongRow(WrongGenerator):
         return [1]
 
 
+class NoPrompt(WrongGenerator):
+    """Gives a row without a prompt."""
+
+    def broken(self, rng: Any) -> Any:
+        return {"question": "Why?"}
+
+
+class SameRow(WrongGenerator):
+    """Gives the same row each time."""
+
+    def broken(self, rng: Any) -> Any:
+        return {"prompt": "Why?"}
+
+
+class OwnStart(NoPrompt):
+    """Needs no prompt of a row."""
+
+    def setup(self, row: Any) -> Any:
+        return [{"role": "user", "content": row["question"]}]
+
+
 class AsyncRow(WrongGenerator):
     """Makes rows without blocking."""
 
@@ -125,6 +146,16 @@ def test_a_row_generator_that_is_wrong_is_named() -> None:
         prepare(environment=here("WrongGenerator"))
     with pytest.raises(UserCodeError, match=r"sample_row: gave \[1\]; a row must be a dict"):
         prepare(environment=here("WrongRow"))
+    with pytest.raises(UserCodeError, match=r"sample_row: gave .*, which has no 'prompt'; give "):
+        prepare(environment=here("NoPrompt"))
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("SameRow", 4), ("OwnStart", 1)])
+def test_an_environment_of_one_row_has_none_to_evaluate(kind: str, rows: int) -> None:
+    with pytest.raises(DataError, match="; make its rows vary with rng, or "):
+        prepare(environment=here(kind), evaluation={"rows": rows})
+    task = prepare(environment=here(kind), evaluation={"rows": 0})
+    assert len({str(row) for row in task.training_rows.batch(0, 4)}) == 1
 
 
 # The rows of worked turns
@@ -251,7 +282,7 @@ def test_rows_made_by_a_further_environment_are_not_trained_on() -> None:
             LARGE | {"context_length": 9999},
             "context_length: must be <= 2048, the context that tiny:",
         ),
-        (LARGE | {"max_operand": 102, "rows": 99}, "rows: must be < 18, got 99"),
+        (LARGE | {"max_operand": 102, "rows": 99}, "rows: must be <= 18, got 99"),
         ({"id": "gymnast.envs:Environment"}, "data: is required: Environment makes no rows"),
     ],
 )

@@ -108,7 +108,7 @@ async def raising_later(given: Trajectory) -> float:
         (raising_later, "KeyError: 'anwser'"),
         (lambda _: math.nan, "returned nan; it must return a finite number"),
         (lambda _: -math.inf, "returned -inf"),
-        (lambda _: "7", "returned '7'"),
+        (lambda _: "7", "returned the text '7'"),
         (lambda _: [1.0], r"returned \[1.0\]"),
     ],
 )
@@ -337,7 +337,7 @@ def test_keyword_only_arguments_are_options(tmp_path: Path) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({}, "rewards.0.scale: is required"),
         ({"scale": "much"}, "rewards.0.scale: must be a number, got 'much'"),
-        ({"scael": 1.0}, r"rewards.0.scael: unknown key; did you mean scale\?"),
+        ({"scael": 1.0}, r"rewards.0.scael: unknown key; did you mean scale\? .got 1.0"),
         ({"scale": 1.0, "weigth": 2.0}, r"rewards.0.weigth: unknown key; did you mean weight\?"),
     ]
     for options, message in wrong:
