@@ -17,6 +17,7 @@ from gymnast.envs.checking.differences import first_difference
 from gymnast.envs.checking.example_arguments import NoExample, example_arguments
 from gymnast.envs.checking.policies import play_idle, play_solve
 from gymnast.envs.checking.report import CheckReport, ToolTried, merged
+from gymnast.envs.checking.saved_rows import changes_by_saving
 from gymnast.envs.environment.construction import has_requests
 from gymnast.envs.environment.environment import Environment, require_renderer
 from gymnast.envs.environment.hooks import Hooks
@@ -99,7 +100,8 @@ def _checked(environment: Environment) -> CheckReport:
     idle = play_idle(environment)
     solved = play_solve(environment, idle, rewards)
     text = renderer.tokenizer.decode(prompt)
-    return CheckReport(text, len(prompt), tuple(tried), rewards, idle, solved, offered)
+    odd = changes_by_saving(environment)
+    return CheckReport(text, len(prompt), tuple(tried), rewards, idle, solved, offered, odd)
 
 
 def _check_signature(env: Environment) -> None:
