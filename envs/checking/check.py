@@ -6,6 +6,7 @@ arguments made from its schema. It cannot say what a reward means, or whether a 
 
 import inspect
 import json
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -15,6 +16,7 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 from gymnast.envs.checking.differences import first_difference
 from gymnast.envs.checking.example_arguments import NoExample, example_arguments
+from gymnast.envs.checking.misspelt_hooks import misspelt_hooks
 from gymnast.envs.checking.policies import play_idle, play_solve
 from gymnast.envs.checking.report import CheckReport, ToolTried, merged
 from gymnast.envs.checking.saved_rows import changes_by_saving
@@ -26,6 +28,7 @@ from gymnast.envs.mixture import members_of
 from gymnast.envs.records.episode import Info
 from gymnast.envs.tools import bugs
 from gymnast.envs.tools.definition import Tool
+from gymnast.errors import GymnastError
 from gymnast.threads import run_blocking
 from gymnast.types import Message, StopReason
 from gymnast.visible import visible
@@ -57,7 +60,8 @@ def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
         A report: the prompt as a model reads it, the tools' answers, the rewards.
 
     Raises:
-        AssertionError: It breaks a contract; the message says where.
+        AssertionError: It breaks a contract; the message says where, and notes are about methods
+            that may be misspelt hooks.
         GymnastError: A hook raised an exception, or the environment lacks rows or a renderer.
     """
     environment = env.unwrapped
@@ -69,7 +73,7 @@ def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
     for runner in runners:
         runner.stand_in, runner.follows_branches = _goes_on, True
     try:
-        report = merged([_checked(member) for member in members])
+        report = merged([_noting_misspelt_hooks(member) for member in members])
         if environment not in members:
             gymnasium_check_env(environment, skip_render_check=True)
         return report
@@ -81,6 +85,18 @@ def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
 async def _goes_on(messages: Any, tools: Any) -> Message:
     """What hooks hear that ask the agent, which nobody is here."""
     return {"role": "assistant", "content": "Go on."}
+
+
+def _noting_misspelt_hooks(environment: Environment) -> CheckReport:
+    """The report; an error has notes about methods that may be hooks, which may be its cause."""
+    odd = misspelt_hooks(type(environment))
+    try:
+        report = _checked(environment)
+    except (AssertionError, GymnastError) as error:
+        for sentence in odd:
+            error.add_note(f"odd: {sentence}")
+        raise
+    return replace(report, odd=(*odd, *report.odd))
 
 
 def _checked(environment: Environment) -> CheckReport:

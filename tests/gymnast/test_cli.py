@@ -206,6 +206,16 @@ def test_a_bug_of_a_tool_is_found_by_the_check_with_its_traceback(gymnast: Comma
     assert checked.errors.endswith("AttributeError: 'Calc' object has no attribute 'calc'\n")
 
 
+def test_a_check_that_fails_names_a_method_that_may_be_a_hook(gymnast: CommandLine) -> None:
+    Path("calc.py").write_text(CALC.replace("reward", "rewards"))
+    checked = gymnast("check", "calc.py:Calc")
+    assert checked.code == 1
+    assert checked.errors.endswith(
+        "\nodd: Calc.rewards is no hook of Environment, and the class does not call it; did you "
+        "mean reward?\n"
+    )
+
+
 def test_help_and_version_do_without_torch(shop_folder: Path) -> None:
     code = (
         "import sys\nfrom gymnast.cli import main\nsys.argv = ['gymnast', sys.argv[1]]\n"
