@@ -80,6 +80,7 @@ def dry_run(config: RunConfig, *, observer: DryRunObserver | None = None) -> Rep
     trainer = build_trainer(config.model_copy(update={"output_dir": None, "trackers": {}}))
     oddities = _of_folder(config.output_dir)
     oddities += [Oddity("settings", sentence) for sentence in trainer.unusual]
+    oddities += [Oddity("unscored", sentence) for sentence in trainer.unscored()]
     with ExitStack() as stack:
         stack.enter_context(trainer.shared.workers or nullcontext())
         choice = _memory(trainer, oddities)

@@ -20,7 +20,7 @@ from gymnast.envs.checking.misspelt_hooks import misspelt_hooks
 from gymnast.envs.checking.policies import play_idle, play_solve
 from gymnast.envs.checking.report import CheckReport, ToolTried, merged
 from gymnast.envs.checking.saved_rows import changes_by_saving
-from gymnast.envs.environment.construction import has_requests
+from gymnast.envs.environment.construction import has_requests, has_reward
 from gymnast.envs.environment.environment import Environment, require_renderer
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.tokens.spaces import TokenIds
@@ -169,7 +169,7 @@ def _check_schemas(env: Environment) -> None:
 def _check_scored(env: Environment) -> None:
     """The class scores its episodes."""
     cls = type(env)
-    assert cls.reward is not Hooks.reward or cls.turn_reward is not Hooks.turn_reward, (
+    assert has_reward(cls), (
         f"{cls.__name__} has no reward, so every episode gets 0. Write reward(self, episode) or "
         "turn_reward(self, turn), or pass reward=... to from_tools; if only the `rewards` of a "
         "run score its episodes, return 0.0"

@@ -364,6 +364,28 @@ def test_settings_that_are_hardly_intended() -> None:
     assert "learning_rate" in found["settings"]
 
 
+REWARD = """
+    def reward(self, episode):
+        if "paid" in self.row:
+            return self.row["paid"]
+        return float(episode.answer == "3")
+"""
+PAYS = "def pays(trajectory):\n    return 1.0\n"
+
+
+def test_a_class_without_a_reward_unless_the_run_pays(caplog: pytest.LogCaptureFixture) -> None:
+    Path("shop.py").write_text(SHOP.replace(REWARD, "") + PAYS)
+    said = "Shop has no reward, so every episode of it gets 0 and teaches nothing: write reward("
+    assert oddities(tried(says=["3"]))["unscored"].startswith(said)
+    paying = ("rewards=[{function: 'shop.py:pays'}]", "trainer.steps=1", "evaluation=null")
+    assert "unscored" not in oddities(tried(*paying, says=["3"]))
+    build_trainer(load_config("run.yaml", paying), observer=None).train()
+    assert said not in caplog.text
+    unpaid = (*paying[1:], "output_dir=unpaid")
+    build_trainer(load_config("run.yaml", unpaid), observer=None).train()
+    assert [text.startswith(said) for text in caplog.messages].count(True) == 1
+
+
 # ---- other runs ----
 
 
