@@ -232,7 +232,9 @@ class Trainer:
         self.folder = None if path is None else RunFolder(path)
         written_to = path if self.accelerator.is_main_process else None
         self._kept = KeptRollouts(written_to, settings.kept, tokenizer, self.seed)
-        self.advisor = Advisor(make_env, self.sampling, settings.learning, settings.evaluation)
+        self.advisor = Advisor(
+            *(make_env, self.sampling, settings.learning, settings.evaluation), self.warmup.steps
+        )
         state = self._make_state(settings.saving.keep_checkpoints)
         self.loop = RunLoop(self, state, self._stopping, settings.saving)
 

@@ -245,6 +245,19 @@ def test_where_nothing_is_earned_the_solution_is_played_with_the_settings_of_the
     assert said is None or said in found["solve"]
 
 
+def test_a_warm_up_that_the_run_has_comes_after_what_a_dry_run_plays() -> None:
+    Path("shop.py").write_text(SHOP + SOLVE)
+    warmup = "warmup={demonstrations: solve, steps: 3}"
+    enough = "see whether the warm-up of 3 steps, which a dry run leaves out, is enough"
+    found = oddities(tried(warmup))
+    assert enough in found["no stop"] and "or the warm-up, which" in found["no reward"]
+    found = oddities(tried(warmup, "sampling.max_new_tokens=64", says=["4"]))
+    assert found["no calls"].endswith(
+        f"{enough} (warmup.steps, warmup.learning_rate), or show worked turns "
+        "(environment.worked_turns: 2)"
+    )
+
+
 def test_turns_most_of_which_are_cut() -> None:
     found = oddities(tried(says=["a very long answer " * 5, "a b c " * 20, "4"]))
     assert "no stop" not in found

@@ -154,6 +154,28 @@ def test_worked_turns_that_are_shown_already_are_not_advised(
     )
 
 
+@pytest.mark.parametrize(
+    ("steps", "worked", "said"),
+    [
+        (2, 0, "of 2 steps), or show worked turns (environment.worked_turns: 2)"),
+        (1, 1, "of 1 step)"),
+    ],
+)
+def test_a_warm_up_that_the_run_has_is_to_be_raised(
+    steps: int, worked: int, said: str, heard: Callable[..., dict[str, str]], renderer: Any
+) -> None:
+    def shows() -> Solved:
+        rows = [{"prompt": "Do."}, {"prompt": "Try."}]
+        return Solved(renderer, rows=rows, worked_turns=worked)
+
+    warmup = {"demonstrations": "solve", "steps": steps}
+    told = heard(f"I do not know.{END}", environment=shows, warmup=warmup)
+    assert told["no calls"].endswith(
+        "though price can be called: raise warmup.steps or warmup.learning_rate (there is a "
+        f"warm-up {said}"
+    )
+
+
 def test_calls_that_cannot_be_read_are_shown_with_what_they_were_told(
     heard: Callable[..., dict[str, str]],
 ) -> None:
