@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from gymnast.agents.loading.load import TINY
 from gymnast.agents.policy import kv_beside_model
 from gymnast.errors import ConfigError, NotEnoughMemory, TooManyFailures
 from gymnast.trainers.base.seeds import derive
@@ -133,6 +134,7 @@ def _tried(
             *of_prompts(prompts, trainer.sampling.max_new_tokens),
             *of_batch,
         ],
+        untrained=config.model.name == TINY,
     )
 
 

@@ -282,6 +282,12 @@ def test_calls_that_go_wrong(says: list[str], cause: str, text: str) -> None:
     assert "warm up (warmup: {demonstrations: solve, steps: 20})" in found[cause]
 
 
+def test_few_calls_are_not_called_none() -> None:
+    found = oddities(tried("sampling.max_new_tokens=64", says=["4", GOOD, *["4"] * 30]))
+    assert "no calls" not in found
+    assert found["few calls"].startswith("only 6% of the episodes of this dry run called a tool, ")
+
+
 @pytest.mark.parametrize(
     ("paid", "cause"), [((1.0,), "solved"), ((0.0, 0.5), "no spread"), ((0.0,), "too hard")]
 )
@@ -397,6 +403,17 @@ def test_a_class_without_a_reward_unless_the_run_pays(caplog: pytest.LogCaptureF
     unpaid = (*paying[1:], "output_dir=unpaid")
     build_trainer(load_config("run.yaml", unpaid), observer=None).train()
     assert [text.startswith(said) for text in caplog.messages].count(True) == 1
+
+
+def test_what_random_weights_explain_is_said_once_for_all(tmp_path: Path) -> None:
+    last = [*report_lines(tried())][-1]
+    assert last == "no reward, no stop and no calls are expected of tiny:, whose weights are random"
+    report = tried("trainer.learning_rate=5", "sampling.max_new_tokens=64", says=["4"])
+    assert [*oddities(report)] == ["settings", "no reward", "no calls"]
+    assert report.expected == ["no reward", "no calls"]
+    tiny_model().save_pretrained(tmp_path / "trained")
+    tiny_tokenizer().save_pretrained(tmp_path / "trained")
+    assert tried(f"model.name={tmp_path / 'trained'}").expected == []
 
 
 # ---- other runs ----

@@ -19,6 +19,12 @@ from gymnast.types import Trajectory
 
 CUT_OFF = "cut off"  # the advice that says less where no turn at all has ended
 NO_REWARD = "no reward"
+NO_STOP = "no stop"
+# What weights that were never trained do: their text is noise that does not end.
+OF_RANDOM_WEIGHTS = {
+    *(NO_REWARD, NO_STOP, CUT_OFF, "no calls", "few calls", "malformed calls", "unknown tools"),
+    *("wrong arguments", "too hard"),
+}
 _SHOWN = 3  # places and parts that are named
 _ENOUGH = 4  # rollouts of one environment, of which none has a reward
 
@@ -164,7 +170,7 @@ def _no_stop(batch: Batch, facts: Facts, history: DryRun) -> Oddity | None:
         return None
     stops = ", ".join(clipped(text) for text in batch.stop_ids.values())
     return Oddity(
-        "no stop",
+        NO_STOP,
         f"none of {len(ends)} turns ended with {stops}: all were cut at sampling.max_new_tokens "
         f"({facts.max_new_tokens}). Raise it. Where the text above rambles on instead, give the "
         "chat template that the model was trained with (model.chat_template), or "

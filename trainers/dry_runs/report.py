@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gymnast.trainers.dry_runs.costs import Costs
-from gymnast.trainers.dry_runs.oddities import Oddity
+from gymnast.trainers.dry_runs.oddities import OF_RANDOM_WEIGHTS, Oddity
 from gymnast.trainers.dry_runs.prompts import Prompt, PromptScan
 from gymnast.types import Trajectory
 
@@ -24,6 +24,7 @@ class Report:
         warmup_steps: How many steps of a warm-up the run begins with; here none was taken.
         costs: What a step is going to take.
         oddities: What is odd.
+        untrained: Whether the weights are random, those of `tiny:`.
     """
 
     agent: str
@@ -34,6 +35,13 @@ class Report:
     warmup_steps: int
     costs: Costs
     oddities: Sequence[Oddity]
+    untrained: bool = False
+
+    @property
+    def expected(self) -> list[str]:
+        """The causes of what is odd that random weights explain, where the weights are."""
+        causes = dict.fromkeys(each.cause for each in self.oddities)
+        return [cause for cause in causes if self.untrained and cause in OF_RANDOM_WEIGHTS]
 
     @property
     def episodes(self) -> list[Trajectory]:
@@ -65,6 +73,7 @@ def report_record(report: Report) -> dict[str, Any]:
         },
         "costs": asdict(costs) | derived,
         "oddities": [asdict(each) for each in report.oddities],
+        "expected": report.expected,
     }
 
 

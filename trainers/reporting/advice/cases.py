@@ -77,11 +77,11 @@ def no_calls(history: History, facts: Facts) -> tuple[str, str] | None:
     if not (idle and _hardly_call(steps)):
         return None
     share = mean("episodes/calling", steps)
-    episodes = f"only {percent(share)} of the episodes" if share else "no episode"
     offered = f"though {clipped(', '.join(steps[-1].tools))} can be called"
-    return "no calls", (
-        f"{episodes} of {history.span} called a tool, {offered}: {_show(history, facts)}"
-    )
+    rest = f"of {history.span} called a tool, {offered}: {_show(history, facts)}"
+    if share:
+        return "few calls", f"only {percent(share)} of the episodes {rest}"
+    return "no calls", f"no episode {rest}"
 
 
 def _hardly_call(steps: list[SeenStep]) -> bool:
