@@ -29,6 +29,7 @@ from gymnast.trainers.data.rows import Row
 from gymnast.trainers.dry_runs.costs import Costs
 from gymnast.trainers.dry_runs.oddities import (
     NO_REWARD,
+    UNSCORED,
     Batch,
     Oddity,
     of_episodes,
@@ -81,7 +82,7 @@ def dry_run(config: RunConfig, *, observer: DryRunObserver | None = None) -> Rep
     trainer = build_trainer(config.model_copy(update={"output_dir": None, "trackers": {}}))
     oddities = _of_folder(config.output_dir)
     oddities += [Oddity("settings", sentence) for sentence in trainer.unusual]
-    oddities += [Oddity("unscored", sentence) for sentence in trainer.unscored()]
+    oddities += [Oddity(UNSCORED, sentence) for sentence in trainer.unscored()]
     with ExitStack() as stack:
         stack.enter_context(trainer.shared.workers or nullcontext())
         choice = _memory(trainer, oddities)

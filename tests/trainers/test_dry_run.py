@@ -395,7 +395,9 @@ PAYS = "def pays(trajectory):\n    return 1.0\n"
 def test_a_class_without_a_reward_unless_the_run_pays(caplog: pytest.LogCaptureFixture) -> None:
     Path("shop.py").write_text(SHOP.replace(REWARD, "") + PAYS)
     said = "Shop has no reward, so every episode of it gets 0 and teaches nothing: write reward("
-    assert oddities(tried(says=["3"]))["unscored"].startswith(said)
+    unscored = tried(says=["3"])
+    assert oddities(unscored)["unscored"].startswith(said)
+    assert "no reward" in oddities(unscored) and "no reward" not in unscored.expected
     paying = ("rewards=[{function: 'shop.py:pays'}]", "trainer.steps=1", "evaluation=null")
     assert "unscored" not in oddities(tried(*paying, says=["3"]))
     build_trainer(load_config("run.yaml", paying), observer=None).train()

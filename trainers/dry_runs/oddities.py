@@ -21,10 +21,10 @@ CUT_OFF = "cut off"  # the advice that says less where no turn at all has ended
 NO_REWARD = "no reward"
 NO_STOP = "no stop"
 # What weights that were never trained do: their text is noise that does not end.
-OF_RANDOM_WEIGHTS = {
-    *(NO_REWARD, NO_STOP, CUT_OFF, "no calls", "few calls", "malformed calls", "unknown tools"),
-    *("wrong arguments", "too hard"),
-}
+_CALLS = ("no calls", "few calls", "malformed calls", "unknown tools", "wrong arguments")
+OF_RANDOM_WEIGHTS = frozenset({NO_REWARD, NO_STOP, CUT_OFF, "too hard", *_CALLS})
+UNSCORED, SOLVE = "unscored", "solve"
+OF_TASK = (UNSCORED, SOLVE)  # why nobody can earn anything
 _SHOWN = 3  # places and parts that are named
 _ENOUGH = 4  # rollouts of one environment, of which none has a reward
 

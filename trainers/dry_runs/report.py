@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gymnast.trainers.dry_runs.costs import Costs
-from gymnast.trainers.dry_runs.oddities import OF_RANDOM_WEIGHTS, Oddity
+from gymnast.trainers.dry_runs.oddities import NO_REWARD, OF_RANDOM_WEIGHTS, OF_TASK, Oddity
 from gymnast.trainers.dry_runs.prompts import Prompt, PromptScan
 from gymnast.types import Trajectory
 
@@ -41,7 +41,10 @@ class Report:
     def expected(self) -> list[str]:
         """The causes of what is odd that random weights explain, where the weights are."""
         causes = dict.fromkeys(each.cause for each in self.oddities)
-        return [cause for cause in causes if self.untrained and cause in OF_RANDOM_WEIGHTS]
+        explained = OF_RANDOM_WEIGHTS if self.untrained else frozenset()
+        if not causes.keys().isdisjoint(OF_TASK):  # then trained weights earn nothing either
+            explained -= {NO_REWARD, "too hard"}
+        return [cause for cause in causes if cause in explained]
 
     @property
     def episodes(self) -> list[Trajectory]:

@@ -2,8 +2,8 @@
 
 Each case is a pure function of a `History` and a few facts about the run; docs/learning.md lists
 what they say. A run that learns hears nothing: what may be a stage of learning (malformed calls,
-episodes that are cut) is said where nearly no episode has an advantage, or the reward has stopped
-rising. `numbers.py` has the cases that are about the optimisation.
+episodes that are cut) is said where nearly no episode has an advantage, none earned more than 0,
+or the reward has stopped rising. `numbers.py` has the cases that are about the optimisation.
 """
 
 from collections.abc import Callable
@@ -66,14 +66,21 @@ def advise(history: History, facts: Facts) -> list[Advice]:
 
 
 def is_stuck(history: History) -> bool:
-    """Whether nearly no episode of the last steps has an advantage, or the reward does not rise."""
-    return mean("advantage/episodes", history.latest) < FEW_ADVANTAGES or not rises(history)
+    """Whether the last steps have next to no advantage or nothing earned, or nothing rises."""
+    steps = history.latest
+    idle = mean("advantage/episodes", steps) < FEW_ADVANTAGES
+    return idle or earn_nothing(steps) or not rises(history)
+
+
+def earn_nothing(steps: list[SeenStep]) -> bool:
+    """Whether no episode earned more than 0: a small penalty spreads rewards and teaches little."""
+    return all(step.best is not None and step.best <= 0 for step in steps)
 
 
 def no_calls(history: History, facts: Facts) -> tuple[str, str] | None:
     """Tools are offered, and hardly an episode calls one, nor do most teach anything else."""
     steps = history.latest
-    idle = mean("advantage/episodes", steps) <= MOST or not rises(history)
+    idle = mean("advantage/episodes", steps) <= MOST or earn_nothing(steps) or not rises(history)
     if not (idle and _hardly_call(steps)):
         return None
     share = mean("episodes/calling", steps)

@@ -207,6 +207,38 @@ def test_unknown_tools_and_wrong_arguments_are_shown(
     )
 
 
+class Charges(Shop):
+    """Takes a little for each character, so that rewards differ, and pays nothing."""
+
+    def reward(self, episode: Any) -> float:
+        return -1e-4 * len(str(episode.messages))
+
+
+class Pays(Charges):
+    """The same, and pays for having called."""
+
+    def reward(self, episode: Any) -> float:
+        return 1 + super().reward(episode)
+
+
+@pytest.mark.parametrize("environment", [Charges, Pays])
+@pytest.mark.parametrize(
+    ("calls", "cause"),
+    [(('prices(of="a")',), "unknown tools"), ((), "no calls")],
+)
+def test_a_small_penalty_does_not_silence_advice_where_nothing_is_earned(
+    environment: type[Shop],
+    calls: tuple[str, ...],
+    cause: str,
+    heard: Callable[..., dict[str, str]],
+    write_call: Callable[..., str],
+) -> None:
+    wrong = write_call("prices", of="a")
+    texts = (wrong + END, f"{wrong}{wrong}{END}") if calls else (f"No.{END}", f"No, none.{END}")
+    told = heard(*texts, environment=environment)
+    assert (cause in told) == (environment is Charges)
+
+
 def test_the_commonest_form_is_shown(
     heard: Callable[..., dict[str, str]], write_call: Callable[..., str]
 ) -> None:
