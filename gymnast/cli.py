@@ -175,8 +175,8 @@ def train(
     if whole and trainer.accelerator.is_main_process and not quiet:
         given = [each for each in overrides or [] if not each.startswith("trainer.steps=")]
         more = _resuming(run, [*given, f"trainer.steps={2 * trainer.steps}"], several=several)
-        if summary.get("after") == 0 and config.rollouts.keep != "none":
-            say(f"why it earned nothing: gymnast rollouts {shlex.quote(str(folder))} --why")
+        if summary.get("after", 1) <= 0 and config.rollouts.keep != "none":
+            say(f"why episodes earned nothing: gymnast rollouts {shlex.quote(str(folder))} --why")
         say(f"to train further: {more}")
     trainer.accelerator.wait_for_everyone()  # the main process has saved the model
     if not whole:

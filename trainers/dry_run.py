@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from gymnast.agents.loading.load import TINY
 from gymnast.agents.policy import kv_beside_model
 from gymnast.errors import ConfigError, NotEnoughMemory, TooManyFailures
 from gymnast.trainers.base.seeds import derive
@@ -28,6 +29,7 @@ from gymnast.trainers.data.rows import Row
 from gymnast.trainers.dry_runs.costs import Costs
 from gymnast.trainers.dry_runs.oddities import (
     NO_REWARD,
+    UNSCORED,
     Batch,
     Oddity,
     of_episodes,
@@ -80,6 +82,7 @@ def dry_run(config: RunConfig, *, observer: DryRunObserver | None = None) -> Rep
     trainer = build_trainer(config.model_copy(update={"output_dir": None, "trackers": {}}))
     oddities = _of_folder(config.output_dir)
     oddities += [Oddity("settings", sentence) for sentence in trainer.unusual]
+    oddities += [Oddity(UNSCORED, sentence) for sentence in trainer.unscored()]
     with ExitStack() as stack:
         stack.enter_context(trainer.shared.workers or nullcontext())
         choice = _memory(trainer, oddities)
@@ -132,6 +135,7 @@ def _tried(
             *of_prompts(prompts, trainer.sampling.max_new_tokens),
             *of_batch,
         ],
+        untrained=config.model.name == TINY,
     )
 
 

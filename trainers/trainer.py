@@ -50,7 +50,7 @@ from gymnast.trainers.playing import make_playing
 from gymnast.trainers.reporting.advice.advisor import Advisor
 from gymnast.trainers.reporting.console import RunConsole
 from gymnast.trainers.reporting.trackers import Named, as_json, finite, make_trackers, tracking
-from gymnast.trainers.rollouts.environments import MakeEnvironment, environment_factory
+from gymnast.trainers.rollouts.environments import MakeEnvironment, environment_factory, unscored
 from gymnast.trainers.rollouts.rewards import Reward
 from gymnast.trainers.rollouts.shared import SharedRollouts
 from gymnast.trainers.run_loop import RunLoop
@@ -225,13 +225,16 @@ class Trainer:
         self.rows = source = as_row_source(rows, seed=self.seed)
         self._playing = make_playing(self, settings, self.of_steps, self.shared, source)
         self.unusual = settings.unusual(source, model)
+        self._scored = bool(rewards) or learned.teacher is not None
         self.warmup = make_warmup(warmup, self, make_env, source, self._stopping, others)
 
         # What is kept
         self.folder = None if path is None else RunFolder(path)
         written_to = path if self.accelerator.is_main_process else None
         self._kept = KeptRollouts(written_to, settings.kept, tokenizer, self.seed)
-        self.advisor = Advisor(make_env, self.sampling, settings.learning, settings.evaluation)
+        self.advisor = Advisor(
+            *(make_env, self.sampling, settings.learning, settings.evaluation), self.warmup.steps
+        )
         state = self._make_state(settings.saving.keep_checkpoints)
         self.loop = RunLoop(self, state, self._stopping, settings.saving)
 
@@ -269,8 +272,9 @@ class Trainer:
                 checkpoint, where there is an `output_dir`.
         """
         check_dtypes(self.model)
-        for sentence in self.unusual if self.accelerator.is_main_process else ():
-            logger.warning(sentence)
+        if self.accelerator.is_main_process:
+            for sentence in (*self.unusual, *self.unscored()):
+                logger.warning(sentence)
         with ExitStack() as stack:
             stack.callback(self.observer.close if isinstance(self.observer, RunConsole) else bool)
             if self.folder is not None:
@@ -297,6 +301,10 @@ class Trainer:
         self.loop.tell_of_stop(summary["stopped_by"])
         self._stopping.pass_on()
         return summary
+
+    def unscored(self) -> list[str]:
+        """What is said of environments without a reward, where nothing else teaches the policy."""
+        return [] if self._scored else unscored(self.shared.make_env)
 
     def _start_workers(self, stack: ExitStack) -> None:
         stack.enter_context(self._workers or nullcontext())

@@ -6,6 +6,7 @@ arguments made from its schema. It cannot say what a reward means, or whether a 
 
 import inspect
 import json
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -15,9 +16,11 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 from gymnast.envs.checking.differences import first_difference
 from gymnast.envs.checking.example_arguments import NoExample, example_arguments
+from gymnast.envs.checking.misspelt_hooks import misspelt_hooks
 from gymnast.envs.checking.policies import play_idle, play_solve
 from gymnast.envs.checking.report import CheckReport, ToolTried, merged
-from gymnast.envs.environment.construction import has_requests
+from gymnast.envs.checking.saved_rows import changes_by_saving
+from gymnast.envs.environment.construction import has_requests, has_reward
 from gymnast.envs.environment.environment import Environment, require_renderer
 from gymnast.envs.environment.hooks import Hooks
 from gymnast.envs.environment.tokens.spaces import TokenIds
@@ -25,6 +28,7 @@ from gymnast.envs.mixture import members_of
 from gymnast.envs.records.episode import Info
 from gymnast.envs.tools import bugs
 from gymnast.envs.tools.definition import Tool
+from gymnast.errors import GymnastError
 from gymnast.threads import run_blocking
 from gymnast.types import Message, StopReason
 from gymnast.visible import visible
@@ -56,7 +60,8 @@ def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
         A report: the prompt as a model reads it, the tools' answers, the rewards.
 
     Raises:
-        AssertionError: It breaks a contract; the message says where.
+        AssertionError: It breaks a contract; the message says where, and notes are about methods
+            that may be misspelt hooks.
         GymnastError: A hook raised an exception, or the environment lacks rows or a renderer.
     """
     environment = env.unwrapped
@@ -68,7 +73,7 @@ def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
     for runner in runners:
         runner.stand_in, runner.follows_branches = _goes_on, True
     try:
-        report = merged([_checked(member) for member in members])
+        report = merged([_noting_misspelt_hooks(member) for member in members])
         if environment not in members:
             gymnasium_check_env(environment, skip_render_check=True)
         return report
@@ -80,6 +85,18 @@ def check_env(env: gymnasium.Env[Any, Any]) -> CheckReport:
 async def _goes_on(messages: Any, tools: Any) -> Message:
     """What hooks hear that ask the agent, which nobody is here."""
     return {"role": "assistant", "content": "Go on."}
+
+
+def _noting_misspelt_hooks(environment: Environment) -> CheckReport:
+    """The report; an error has notes about methods that may be hooks, which may be its cause."""
+    odd = misspelt_hooks(type(environment))
+    try:
+        report = _checked(environment)
+    except (AssertionError, GymnastError) as error:
+        for sentence in odd:
+            error.add_note(f"odd: {sentence}")
+        raise
+    return replace(report, odd=(*odd, *report.odd))
 
 
 def _checked(environment: Environment) -> CheckReport:
@@ -99,7 +116,8 @@ def _checked(environment: Environment) -> CheckReport:
     idle = play_idle(environment)
     solved = play_solve(environment, idle, rewards)
     text = renderer.tokenizer.decode(prompt)
-    return CheckReport(text, len(prompt), tuple(tried), rewards, idle, solved, offered)
+    odd = changes_by_saving(environment)
+    return CheckReport(text, len(prompt), tuple(tried), rewards, idle, solved, offered, odd)
 
 
 def _check_signature(env: Environment) -> None:
@@ -151,7 +169,7 @@ def _check_schemas(env: Environment) -> None:
 def _check_scored(env: Environment) -> None:
     """The class scores its episodes."""
     cls = type(env)
-    assert cls.reward is not Hooks.reward or cls.turn_reward is not Hooks.turn_reward, (
+    assert has_reward(cls), (
         f"{cls.__name__} has no reward, so every episode gets 0. Write reward(self, episode) or "
         "turn_reward(self, turn), or pass reward=... to from_tools; if only the `rewards` of a "
         "run score its episodes, return 0.0"

@@ -14,7 +14,7 @@ from gymnast.errors import InfrastructureError, NoSolution
 from gymnast.threads import run_blocking
 from gymnast.types import Message
 
-_ROWS = 3  # that are drawn, with a seed each
+ROWS = 3  # that are drawn, with a seed each
 
 
 def play_idle(env: Environment) -> tuple[Played, ...]:
@@ -23,7 +23,7 @@ def play_idle(env: Environment) -> tuple[Played, ...]:
     Raises:
         InfrastructureError: An episode broke.
     """
-    return tuple(run_blocking(_idle(env, row)) for row in range(_ROWS))
+    return tuple(run_blocking(_idle(env, row)) for row in range(ROWS))
 
 
 def play_solve(

@@ -59,6 +59,7 @@ class CheckReport:
         solved: Episodes that `solve` played, on the same rows; None where the class has none.
         offered: Names of the tools that a program offers in its first request, and runs itself;
             None where no program asks.
+        odd: Sentences about what is odd, though it breaks no contract.
 
     That of a mixture has the prompt of its first environment, and the rest of all.
     """
@@ -70,9 +71,12 @@ class CheckReport:
     idle: tuple[Played, ...] = ()
     solved: tuple[Played, ...] | None = None
     offered: tuple[str, ...] | None = None
+    odd: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         parts = [self._prompt_lines(), self._tool_lines(), self._reward_lines()]
+        if self.odd:
+            parts.append([f"odd: {visible_line(sentence)}" for sentence in self.odd])
         return "\n\n".join("\n".join(lines) for lines in parts)
 
     def _prompt_lines(self) -> list[str]:
@@ -178,4 +182,5 @@ def merged(reports: Sequence[CheckReport]) -> CheckReport:
         idle=tuple(idle),
         solved=tuple(solved) if any(one.solved is not None for one in reports) else None,
         offered=tuple(offered) if any(one.offered is not None for one in reports) else None,
+        odd=tuple(dict.fromkeys(sentence for report in reports for sentence in report.odd)),
     )

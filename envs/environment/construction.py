@@ -51,6 +51,12 @@ def has_requests(cls: type[Hooks]) -> bool:
     return cls.next_request is not Hooks.next_request
 
 
+def has_reward(cls: type[Hooks]) -> bool:
+    """Whether a class scores its episodes, as a whole or turn by turn."""
+    own = ("reward", "turn_reward", "text_rewards")
+    return any(getattr(cls, name) is not getattr(Hooks, name) for name in own)
+
+
 def check_hooks(cls: type[Hooks]) -> None:
     """Check that a class whose episodes are a program's requests has nothing that is never asked.
 

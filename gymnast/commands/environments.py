@@ -90,6 +90,8 @@ def check(
         report = check_env(made)
     except AssertionError as error:
         say(f"failed: {environment}: {error}", err=True)
+        for note in getattr(error, "__notes__", ()):
+            say(note, err=True)
         raise typer.Exit(1) from error
     finally:
         made.close()

@@ -39,7 +39,7 @@ def test_a_run_is_trained_evaluated_and_not_overwritten(gymnast: CommandLine) ->
     assert "step 1/1  reward" in trained.output
     assert trained.output.endswith(
         "the run is in out, the trained model in out/model\n"
-        "why it earned nothing: gymnast rollouts out --why\n"
+        "why episodes earned nothing: gymnast rollouts out --why\n"
         "to train further: gymnast train run.yaml trainer.max_grad_norm=2 trainer.steps=2 "
         "--resume\n"
     )
@@ -69,6 +69,15 @@ def test_a_run_is_trained_evaluated_and_not_overwritten(gymnast: CommandLine) ->
     resumed = gymnast("train", "run.yaml", "--resume", "trainer.steps=2")
     assert resumed.code == 0, resumed.errors
     assert "step 2/2" in resumed.output and "step 1/2" not in resumed.output
+
+
+def test_a_small_penalty_does_not_hide_why_nothing_was_earned(gymnast: CommandLine) -> None:
+    Path("calc.py").write_text(CALC.replace("return 0.0", "return -0.025"))
+    Path("rows.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    data = ("data={train: rows.jsonl}", "environment={id: calc.py:Calc, context_length: 700}")
+    trained = gymnast("train", "run.yaml", "trainer.steps=1", "evaluation={rows: 1}", *data)
+    assert trained.code == 0, trained.errors
+    assert "why episodes earned nothing: gymnast rollouts out --why\n" in trained.output
 
 
 def test_an_untrained_model_can_be_evaluated(gymnast: CommandLine) -> None:
@@ -204,6 +213,16 @@ def test_a_bug_of_a_tool_is_found_by_the_check_with_its_traceback(gymnast: Comma
     )
     assert "return self.calc.mul(a, b)" in checked.errors
     assert checked.errors.endswith("AttributeError: 'Calc' object has no attribute 'calc'\n")
+
+
+def test_a_check_that_fails_names_a_method_that_may_be_a_hook(gymnast: CommandLine) -> None:
+    Path("calc.py").write_text(CALC.replace("reward", "rewards"))
+    checked = gymnast("check", "calc.py:Calc")
+    assert checked.code == 1
+    assert checked.errors.endswith(
+        "\nodd: Calc.rewards is no hook of Environment, and the class does not call it; did you "
+        "mean reward?\n"
+    )
 
 
 def test_help_and_version_do_without_torch(shop_folder: Path) -> None:

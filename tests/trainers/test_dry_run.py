@@ -245,6 +245,19 @@ def test_where_nothing_is_earned_the_solution_is_played_with_the_settings_of_the
     assert said is None or said in found["solve"]
 
 
+def test_a_warm_up_that_the_run_has_comes_after_what_a_dry_run_plays() -> None:
+    Path("shop.py").write_text(SHOP + SOLVE)
+    warmup = "warmup={demonstrations: solve, steps: 3}"
+    enough = "see whether the warm-up of 3 steps, which a dry run leaves out, is enough"
+    found = oddities(tried(warmup))
+    assert enough in found["no stop"] and "or the warm-up, which" in found["no reward"]
+    found = oddities(tried(warmup, "sampling.max_new_tokens=64", says=["4"]))
+    assert found["no calls"].endswith(
+        f"{enough} (warmup.steps, warmup.learning_rate), or show worked turns "
+        "(environment.worked_turns: 2)"
+    )
+
+
 def test_turns_most_of_which_are_cut() -> None:
     found = oddities(tried(says=["a very long answer " * 5, "a b c " * 20, "4"]))
     assert "no stop" not in found
@@ -267,6 +280,12 @@ def test_calls_that_go_wrong(says: list[str], cause: str, text: str) -> None:
     assert text in found[cause]
     assert f"({cause} 16)" in found["no reward"]
     assert "warm up (warmup: {demonstrations: solve, steps: 20})" in found[cause]
+
+
+def test_few_calls_are_not_called_none() -> None:
+    found = oddities(tried("sampling.max_new_tokens=64", says=["4", GOOD, *["4"] * 30]))
+    assert "no calls" not in found
+    assert found["few calls"].startswith("only 6% of the episodes of this dry run called a tool, ")
 
 
 @pytest.mark.parametrize(
@@ -362,6 +381,41 @@ def test_episodes_that_break_are_left_out() -> None:
 def test_settings_that_are_hardly_intended() -> None:
     found = oddities(tried("trainer.learning_rate=5", says=["3"]))
     assert "learning_rate" in found["settings"]
+
+
+REWARD = """
+    def reward(self, episode):
+        if "paid" in self.row:
+            return self.row["paid"]
+        return float(episode.answer == "3")
+"""
+PAYS = "def pays(trajectory):\n    return 1.0\n"
+
+
+def test_a_class_without_a_reward_unless_the_run_pays(caplog: pytest.LogCaptureFixture) -> None:
+    Path("shop.py").write_text(SHOP.replace(REWARD, "") + PAYS)
+    said = "Shop has no reward, so every episode of it gets 0 and teaches nothing: write reward("
+    unscored = tried(says=["3"])
+    assert oddities(unscored)["unscored"].startswith(said)
+    assert "no reward" in oddities(unscored) and "no reward" not in unscored.expected
+    paying = ("rewards=[{function: 'shop.py:pays'}]", "trainer.steps=1", "evaluation=null")
+    assert "unscored" not in oddities(tried(*paying, says=["3"]))
+    build_trainer(load_config("run.yaml", paying), observer=None).train()
+    assert said not in caplog.text
+    unpaid = (*paying[1:], "output_dir=unpaid")
+    build_trainer(load_config("run.yaml", unpaid), observer=None).train()
+    assert [text.startswith(said) for text in caplog.messages].count(True) == 1
+
+
+def test_what_random_weights_explain_is_said_once_for_all(tmp_path: Path) -> None:
+    last = [*report_lines(tried())][-1]
+    assert last == "no reward, no stop and no calls are expected of tiny:, whose weights are random"
+    report = tried("trainer.learning_rate=5", "sampling.max_new_tokens=64", says=["4"])
+    assert [*oddities(report)] == ["settings", "no reward", "no calls"]
+    assert report.expected == ["no reward", "no calls"]
+    tiny_model().save_pretrained(tmp_path / "trained")
+    tiny_tokenizer().save_pretrained(tmp_path / "trained")
+    assert tried(f"model.name={tmp_path / 'trained'}").expected == []
 
 
 # ---- other runs ----

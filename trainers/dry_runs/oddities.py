@@ -19,6 +19,12 @@ from gymnast.types import Trajectory
 
 CUT_OFF = "cut off"  # the advice that says less where no turn at all has ended
 NO_REWARD = "no reward"
+NO_STOP = "no stop"
+# What weights that were never trained do: their text is noise that does not end.
+_CALLS = ("no calls", "few calls", "malformed calls", "unknown tools", "wrong arguments")
+OF_RANDOM_WEIGHTS = frozenset({NO_REWARD, NO_STOP, CUT_OFF, "too hard", *_CALLS})
+UNSCORED, SOLVE = "unscored", "solve"
+OF_TASK = (UNSCORED, SOLVE)  # why nobody can earn anything
 _SHOWN = 3  # places and parts that are named
 _ENOUGH = 4  # rollouts of one environment, of which none has a reward
 
@@ -115,21 +121,21 @@ def of_episodes(batch: Batch, facts: Facts) -> list[Oddity]:
     history = DryRun()
     history.add(see(1, batch.metrics, batch.groups, facts.max_new_tokens))
     advice = [Oddity(each.cause, each.text) for each in advise(history, facts)]
-    no_stop = _no_stop(batch, facts.max_new_tokens)
+    no_stop = _no_stop(batch, facts, history)
     if no_stop is not None:
         advice = [each for each in advice if each.cause != CUT_OFF]
     stops = [] if no_stop is None else [no_stop]
-    return [*_no_reward(batch.episodes), *stops, *advice]
+    return [*_no_reward(batch.episodes, facts), *stops, *advice]
 
 
-def _no_reward(episodes: Sequence[Trajectory]) -> Iterator[Oddity]:
+def _no_reward(episodes: Sequence[Trajectory], facts: Facts) -> Iterator[Oddity]:
     """No reward at all, or none in an environment of a mixture."""
     if _is_unpaid(episodes):
-        yield _unpaid(episodes, "rollouts")
+        yield _unpaid(episodes, "rollouts", facts)
         return
     for name, own in by_environment(episodes).items():
         if len(own) >= _ENOUGH and _is_unpaid(own):
-            yield _unpaid(own, f"rollouts of {name}")
+            yield _unpaid(own, f"rollouts of {name}", facts)
 
 
 def _is_unpaid(episodes: Sequence[Trajectory]) -> bool:
@@ -137,20 +143,21 @@ def _is_unpaid(episodes: Sequence[Trajectory]) -> bool:
     return len(rewards) == 1 and max(rewards) <= 0
 
 
-def _unpaid(episodes: Sequence[Trajectory], what: str) -> Oddity:
+def _unpaid(episodes: Sequence[Trajectory], what: str, facts: Facts) -> Oddity:
     causes = Counter(cause_of(episode).cause for episode in episodes).most_common()
     why = ", ".join(f"{cause} {count}" for cause, count in causes)
     reward = episodes[0].reward
+    warm_up = "the warm-up, which a dry run leaves out" if facts.warmup_steps else "a warm-up"
     had = f"had another reward than {reward:g}" if reward else "had a reward"
     return Oddity(
         NO_REWARD,
         f"none of {len(episodes)} {what} {had} ({why}): see whether a solution is paid "
         "(`gymnast check ENV` plays the environment's `solve`), and have the policy come nearer "
-        "to one, by easier rows, a better prompt, worked turns or a warm-up",
+        f"to one, by easier rows, a better prompt, worked turns or {warm_up}",
     )
 
 
-def _no_stop(batch: Batch, max_new_tokens: int) -> Oddity | None:
+def _no_stop(batch: Batch, facts: Facts, history: DryRun) -> Oddity | None:
     """No turn ended by a token that ends turns."""
     ends = [
         context.ids[end - 1]
@@ -163,11 +170,11 @@ def _no_stop(batch: Batch, max_new_tokens: int) -> Oddity | None:
         return None
     stops = ", ".join(clipped(text) for text in batch.stop_ids.values())
     return Oddity(
-        "no stop",
+        NO_STOP,
         f"none of {len(ends)} turns ended with {stops}: all were cut at sampling.max_new_tokens "
-        f"({max_new_tokens}). Raise it. Where the text above rambles on instead, give the chat "
-        "template that the model was trained with (model.chat_template), or warm up (warmup: "
-        "{demonstrations: solve, steps: 20}). With tiny: it is expected",
+        f"({facts.max_new_tokens}). Raise it. Where the text above rambles on instead, give the "
+        "chat template that the model was trained with (model.chat_template), or "
+        f"{history.warm_up(facts.warmup_steps)}",
     )
 
 

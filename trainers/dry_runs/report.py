@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gymnast.trainers.dry_runs.costs import Costs
-from gymnast.trainers.dry_runs.oddities import Oddity
+from gymnast.trainers.dry_runs.oddities import NO_REWARD, OF_RANDOM_WEIGHTS, OF_TASK, Oddity
 from gymnast.trainers.dry_runs.prompts import Prompt, PromptScan
 from gymnast.types import Trajectory
 
@@ -24,6 +24,7 @@ class Report:
         warmup_steps: How many steps of a warm-up the run begins with; here none was taken.
         costs: What a step is going to take.
         oddities: What is odd.
+        untrained: Whether the weights are random, those of `tiny:`.
     """
 
     agent: str
@@ -34,6 +35,16 @@ class Report:
     warmup_steps: int
     costs: Costs
     oddities: Sequence[Oddity]
+    untrained: bool = False
+
+    @property
+    def expected(self) -> list[str]:
+        """The causes of what is odd that random weights explain, where the weights are."""
+        causes = dict.fromkeys(each.cause for each in self.oddities)
+        explained = OF_RANDOM_WEIGHTS if self.untrained else frozenset()
+        if not causes.keys().isdisjoint(OF_TASK):  # then trained weights earn nothing either
+            explained -= {NO_REWARD, "too hard"}
+        return [cause for cause in causes if cause in explained]
 
     @property
     def episodes(self) -> list[Trajectory]:
@@ -65,6 +76,7 @@ def report_record(report: Report) -> dict[str, Any]:
         },
         "costs": asdict(costs) | derived,
         "oddities": [asdict(each) for each in report.oddities],
+        "expected": report.expected,
     }
 
 

@@ -97,6 +97,15 @@ def report_lines(report: Report) -> Iterator[str]:
     if not report.oddities:
         yield "nothing odd was found"
     yield from (f"odd: {visible_line(str(each))}" for each in report.oddities)
+    yield from expected_lines(report)
+
+
+def expected_lines(report: Report) -> Iterator[str]:
+    """What of all that is odd random weights explain, in one line; none where they do not."""
+    if causes := report.expected:
+        *others, last = causes
+        listed = f"{', '.join(others)} and {last} are" if others else f"{last} is"
+        yield f"{listed} expected of tiny:, whose weights are random"
 
 
 def prompts_line(found: PromptScan) -> str:

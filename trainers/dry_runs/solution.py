@@ -8,9 +8,7 @@ from gymnast.envs.environment.solution import can_solve
 from gymnast.errors import InfrastructureError, NoSolution, UserCodeError, first_line
 from gymnast.threads import run_blocking
 from gymnast.trainers.conversations.play import play_solution
-from gymnast.trainers.dry_runs.oddities import Oddity
-
-CAUSE = "solve"
+from gymnast.trainers.dry_runs.oddities import SOLVE, Oddity
 
 
 def of_solution(env: Any, row: Mapping[str, Any] | None, seed: int) -> Iterator[Oddity]:
@@ -27,13 +25,13 @@ def of_solution(env: Any, row: Mapping[str, Any] | None, seed: int) -> Iterator[
         reward = run_blocking(play_solution(env, row, seed=seed)).reward
     except UserCodeError as error:
         text = f"with this run's settings `solve` does not reach its end: {first_line(error)}"
-        yield Oddity(CAUSE, f"{text} (gymnast check plays it with settings of its own)")
+        yield Oddity(SOLVE, f"{text} (gymnast check plays it with settings of its own)")
     except (NoSolution, InfrastructureError):
         return
     else:
         if reward <= 0:
             yield Oddity(
-                CAUSE,
+                SOLVE,
                 f"with this run's settings `solve` earns {reward:g} on the first row, so no policy "
                 "can be expected to earn more: compare what it does with what `reward` asks for",
             )

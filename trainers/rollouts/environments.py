@@ -8,7 +8,9 @@ from typing import Any
 
 import gymnasium
 
-from gymnast.envs import Mixture, Renderer, make
+from gymnast.envs import Environment, Mixture, Renderer, make
+from gymnast.envs.environment.construction import has_reward
+from gymnast.envs.mixture import members_of
 from gymnast.envs.registry import find
 from gymnast.errors import ConfigError
 from gymnast.threads import in_background
@@ -49,6 +51,31 @@ def environment_factory(
     environment_class = find(environment)
     renderer = Renderer(tokenizer)
     return lambda: make(environment_class, renderer, context_length=context_length)
+
+
+def unscored(make_env: MakeEnvironment) -> list[str]:
+    """A sentence for each environment class of a run that gives no reward.
+
+    A wrapper, or a `step` of the class's own, may pay what no hook pays: nothing is said of those.
+
+    Args:
+        make_env: Makes one of the run's environments; those of a mixture are looked at each.
+    """
+    env = make_env()
+    try:
+        members = members_of(env) if isinstance(env, Environment) else []
+        classes = dict.fromkeys(type(each) for each in members)
+    finally:
+        env.close()
+    return [
+        f"{cls.__name__} has no reward, so every episode of it gets 0 and teaches nothing: write "
+        "reward(self, episode) or turn_reward(self, turn), or name functions in `rewards`"
+        for cls in classes
+        if not has_reward(cls)
+        and all(
+            getattr(cls, name) is getattr(Environment, name) for name in ("step", "astep", "act")
+        )
+    ]
 
 
 class Environments:

@@ -39,14 +39,15 @@ def print_dry_run(
         from gymnast.trainers.config.files import load_config
         from gymnast.trainers.dry_run import dry_run
         from gymnast.trainers.dry_runs.report import report_record
-        from gymnast.trainers.dry_runs.shown import report_lines
+        from gymnast.trainers.dry_runs.shown import expected_lines, report_lines
         from gymnast.trainers.records.json_text import json_line
 
         config = load_config(run, overrides)
     if quiet or as_json:
         with waiting(f"trying {run}"), no_input():
             report = dry_run(config)
-        said = [json_line(report_record(report))] if as_json else report.oddities
+        odd = [*report.oddities, *expected_lines(report)]
+        said = [json_line(report_record(report))] if as_json else odd
     else:
         with _Printed(run, verbose=verbose) as printed, no_input():
             report = dry_run(config, observer=printed)

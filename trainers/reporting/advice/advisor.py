@@ -57,6 +57,7 @@ class Advisor:
         sampling: How its episodes are sampled.
         learning: Its optimizer's settings.
         evaluation: Its evaluations' settings.
+        warmup_steps: How many steps its warm-up has; 0: there is none.
 
     Attributes:
         facts: What it knows of the run besides its steps.
@@ -69,10 +70,12 @@ class Advisor:
         sampling: Sampling,
         learning: LearnerSettings,
         evaluation: EvaluationSettings,
+        warmup_steps: int = 0,
     ) -> None:
         unsolved = cache(partial(without_solve, make_env))
         self.facts = Facts(
-            unsolved, learning.max_grad_norm, sampling.max_new_tokens, evaluation.pass_reward
+            *(unsolved, learning.max_grad_norm, sampling.max_new_tokens, evaluation.pass_reward),
+            warmup_steps,
         )
         self._history = History()
         self._held: dict[str, int] = {}  # the last step after which each cause that was said held

@@ -2,8 +2,8 @@
 
 Each case is a pure function of a `History` and a few facts about the run; docs/learning.md lists
 what they say. A run that learns hears nothing: what may be a stage of learning (malformed calls,
-episodes that are cut) is said where nearly no episode has an advantage, or the reward has stopped
-rising. `numbers.py` has the cases that are about the optimisation.
+episodes that are cut) is said where nearly no episode has an advantage, none earned more than 0,
+or the reward has stopped rising. `numbers.py` has the cases that are about the optimisation.
 """
 
 from collections.abc import Callable
@@ -33,12 +33,14 @@ class Facts:
         max_grad_norm: Longer gradients are scaled down to this norm.
         max_new_tokens: How many a turn may have.
         pass_reward: An episode passes when its reward reaches this.
+        warmup_steps: How many steps the run's warm-up has; 0: there is none.
     """
 
     unsolved: Callable[[], str]
     max_grad_norm: float
     max_new_tokens: int
     pass_reward: float = 1.0
+    warmup_steps: int = 0
 
 
 Case = Callable[[History, Facts], tuple[str, str] | None]
@@ -64,22 +66,29 @@ def advise(history: History, facts: Facts) -> list[Advice]:
 
 
 def is_stuck(history: History) -> bool:
-    """Whether nearly no episode of the last steps has an advantage, or the reward does not rise."""
-    return mean("advantage/episodes", history.latest) < FEW_ADVANTAGES or not rises(history)
+    """Whether the last steps have next to no advantage or nothing earned, or nothing rises."""
+    steps = history.latest
+    idle = mean("advantage/episodes", steps) < FEW_ADVANTAGES
+    return idle or earn_nothing(steps) or not rises(history)
+
+
+def earn_nothing(steps: list[SeenStep]) -> bool:
+    """Whether no episode earned more than 0: a small penalty spreads rewards and teaches little."""
+    return all(step.best is not None and step.best <= 0 for step in steps)
 
 
 def no_calls(history: History, facts: Facts) -> tuple[str, str] | None:
     """Tools are offered, and hardly an episode calls one, nor do most teach anything else."""
     steps = history.latest
-    idle = mean("advantage/episodes", steps) <= MOST or not rises(history)
+    idle = mean("advantage/episodes", steps) <= MOST or earn_nothing(steps) or not rises(history)
     if not (idle and _hardly_call(steps)):
         return None
     share = mean("episodes/calling", steps)
-    episodes = f"only {percent(share)} of the episodes" if share else "no episode"
     offered = f"though {clipped(', '.join(steps[-1].tools))} can be called"
-    return "no calls", (
-        f"{episodes} of {history.span} called a tool, {offered}: {_show(steps, facts)}"
-    )
+    rest = f"of {history.span} called a tool, {offered}: {_show(history, facts)}"
+    if share:
+        return "few calls", f"only {percent(share)} of the episodes {rest}"
+    return "no calls", f"no episode {rest}"
 
 
 def _hardly_call(steps: list[SeenStep]) -> bool:
@@ -144,7 +153,7 @@ def no_spread(history: History, facts: Facts) -> tuple[str, str] | None:
         return "too hard", (
             f"{why}, the lowest ({reward:.3f}), so there is nothing to learn from: the task is too "
             f"hard for this model as it is; give easier rows, or reward a part of the way, or "
-            f"{_show(steps, facts)}"
+            f"{_show(history, facts)}"
         )
     return "no spread", (
         f"{why} ({percent(lowest)} of the rows the lowest, {percent(highest)} the highest), so "
@@ -169,14 +178,17 @@ def _failing(
     told = f', {means} "{clipped(answer)}"' if answer else ""
     return cause, (
         f"{percent(count / calls)} of the calls of {history.span} {what}, most often "
-        f"like {clipped(commonest.written)}{told}: {_show(steps, facts)}"
+        f"like {clipped(commonest.written)}{told}: {_show(history, facts)}"
     )
 
 
-def _show(steps: list[SeenStep], facts: Facts) -> str:
+def _show(history: History, facts: Facts) -> str:
     """How a model is shown what it does not do by itself."""
-    turns = "show worked turns (environment.worked_turns: 2)"
-    warm = "warm up (warmup: {demonstrations: solve, steps: 20})"
-    way = f"{warm}" if steps[-1].worked else f"{turns} or {warm}"
+    worked = history.latest[-1].worked
+    turns = "" if worked else "show worked turns (environment.worked_turns: 2)"
+    warm = history.warm_up(facts.warmup_steps)
     unsolved = facts.unsolved()
-    return f"write the hook `solve` of {unsolved}, then {way}" if unsolved else way
+    solve = f"write the hook `solve` of {unsolved}, then " if unsolved else ""
+    if facts.warmup_steps:  # whose demonstrations are there
+        return f"{warm}, or {solve}{turns}" if turns else warm
+    return f"{solve}{turns} or {warm}" if turns else f"{solve}{warm}"

@@ -12,6 +12,7 @@ from gymnast.trainers.reporting.advice.seen import SeenStep
 A_FEW = 5
 # Within fewer steps, that a reward does not rise says little; then both halves are `A_FEW`.
 MANY = 2 * A_FEW
+WARM_UP = "warm up (warmup: {demonstrations: solve, steps: 20})"
 # What all of the last so many steps show is no accident of one batch, and is said soon.
 LATEST = 2
 
@@ -50,6 +51,15 @@ class History:
         last = self.recent[-A_FEW:]
         return last if last and last[0].number > self.beginning[-1].number else []
 
+    def warm_up(self, steps: int) -> str:
+        """How demonstrations may teach what the policy does not do.
+
+        Args:
+            steps: How many the run's warm-up has; 0: there is none.
+        """
+        there = f"there is a warm-up of {_counted(steps)}"
+        return f"raise warmup.steps or warmup.learning_rate ({there})" if steps else WARM_UP
+
     def to_dict(self) -> dict[str, Any]:
         """As a run's state keeps it."""
         return {
@@ -76,6 +86,19 @@ class DryRun(History):
     def span(self) -> str:
         """What the latest steps are called."""
         return "this dry run"
+
+    def warm_up(self, steps: int) -> str:
+        """The same; what a dry run plays comes before the run's warm-up."""
+        if not steps:
+            return WARM_UP
+        return (
+            f"see whether the warm-up of {_counted(steps)}, which a dry run leaves out, is enough "
+            "(warmup.steps, warmup.learning_rate)"
+        )
+
+
+def _counted(steps: int) -> str:
+    return "1 step" if steps == 1 else f"{steps} steps"
 
 
 def values(name: str, steps: Sequence[SeenStep]) -> list[float]:

@@ -69,6 +69,7 @@ class SeenStep:
         failures: Calls that no tool ran, by kind. What a limit cut off is none of them.
         cut: How many episodes a limit cut, by the setting that sets it.
         episodes: How many there were.
+        best: The highest reward of an episode; None where none has one.
     """
 
     number: int
@@ -79,6 +80,7 @@ class SeenStep:
     failures: Mapping[str, Failures] = field(default_factory=dict)
     cut: Mapping[str, int] = field(default_factory=dict)
     episodes: int = 0
+    best: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As a run's state keeps it."""
@@ -116,6 +118,7 @@ def see(number: int, metrics: Mapping[str, float], groups: Groups, max_new_token
         failures={kind: _commonest(failures) for kind, failures in failed.items()},
         cut=dict(limits),
         episodes=len(episodes),
+        best=max((each.reward for each in episodes if not each.no_reward), default=None),
     )
 
 

@@ -154,6 +154,28 @@ def test_worked_turns_that_are_shown_already_are_not_advised(
     )
 
 
+@pytest.mark.parametrize(
+    ("steps", "worked", "said"),
+    [
+        (2, 0, "of 2 steps), or show worked turns (environment.worked_turns: 2)"),
+        (1, 1, "of 1 step)"),
+    ],
+)
+def test_a_warm_up_that_the_run_has_is_to_be_raised(
+    steps: int, worked: int, said: str, heard: Callable[..., dict[str, str]], renderer: Any
+) -> None:
+    def shows() -> Solved:
+        rows = [{"prompt": "Do."}, {"prompt": "Try."}]
+        return Solved(renderer, rows=rows, worked_turns=worked)
+
+    warmup = {"demonstrations": "solve", "steps": steps}
+    told = heard(f"I do not know.{END}", environment=shows, warmup=warmup)
+    assert told["no calls"].endswith(
+        "though price can be called: raise warmup.steps or warmup.learning_rate (there is a "
+        f"warm-up {said}"
+    )
+
+
 def test_calls_that_cannot_be_read_are_shown_with_what_they_were_told(
     heard: Callable[..., dict[str, str]],
 ) -> None:
@@ -183,6 +205,38 @@ def test_unknown_tools_and_wrong_arguments_are_shown(
         'answered "price(fruit: str, count: int = 1): argument "count": '
         in (told["wrong arguments"])
     )
+
+
+class Charges(Shop):
+    """Takes a little for each character, so that rewards differ, and pays nothing."""
+
+    def reward(self, episode: Any) -> float:
+        return -1e-4 * len(str(episode.messages))
+
+
+class Pays(Charges):
+    """The same, and pays for having called."""
+
+    def reward(self, episode: Any) -> float:
+        return 1 + super().reward(episode)
+
+
+@pytest.mark.parametrize("environment", [Charges, Pays])
+@pytest.mark.parametrize(
+    ("calls", "cause"),
+    [(('prices(of="a")',), "unknown tools"), ((), "no calls")],
+)
+def test_a_small_penalty_does_not_silence_advice_where_nothing_is_earned(
+    environment: type[Shop],
+    calls: tuple[str, ...],
+    cause: str,
+    heard: Callable[..., dict[str, str]],
+    write_call: Callable[..., str],
+) -> None:
+    wrong = write_call("prices", of="a")
+    texts = (wrong + END, f"{wrong}{wrong}{END}") if calls else (f"No.{END}", f"No, none.{END}")
+    told = heard(*texts, environment=environment)
+    assert (cause in told) == (environment is Charges)
 
 
 def test_the_commonest_form_is_shown(
