@@ -25,7 +25,6 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher
-from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -353,8 +352,7 @@ def _module_of_file(path: Path) -> ModuleType:
 
 
 def _import_error(name: str, error: BaseException) -> UserCodeError:
-    problem = f"importing {name} raised {type(error).__name__}: {error}"
-    return UserCodeError("import", None, problem)
+    return UserCodeError("import", None, f"importing {name} raised {type(error).__name__}: {error}")
 
 
 # --- Did you mean
@@ -368,17 +366,11 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
     """The known name that is most like an unknown one; None if none is close.
 
     A typo, another case and the beginning of a known name (`eval` for `evaluation`) are close. Of
-    names that are equally close, it is the one that begins most alike, and then the first in the
-    order of the alphabet.
+    names that are equally close, it is the first in the order of the alphabet.
     """
     given = str(name).lower()
     likeness = {other: _likeness(given, other.lower()) for other in sorted(known)}
-
-    def nearness(other: str) -> tuple[float, int]:
-        begins = takewhile(lambda pair: pair[0] == pair[1], zip(given, other.lower(), strict=False))
-        return likeness[other], len(list(begins))
-
-    best = max(likeness, key=nearness, default=None)
+    best = max(likeness, key=likeness.__getitem__, default=None)
     return best if best is not None and likeness[best] >= _ALIKE else None
 
 
@@ -391,9 +383,8 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 def nearest_file(path: str | Path) -> Path | None:
     """The file or folder beside a missing path whose name is nearest to its name."""
     wanted = Path(path)
-    folder = wanted.expanduser().parent
     try:
-        near = nearest(wanted.name, [entry.name for entry in folder.iterdir()])
+        near = nearest(wanted.name, [entry.name for entry in wanted.expanduser().parent.iterdir()])
     except OSError:
         return None
     return wanted.parent / near if near is not None else None
@@ -401,18 +392,8 @@ def nearest_file(path: str | Path) -> Path | None:
 
 def _likeness(given: str, known: str) -> float:
     ratio = SequenceMatcher(None, given, known).ratio()
-    if _is_swapped(given, known):  # one slip of the fingers, as a letter too many is
+    swapped = (known[:i] + known[i + 1] + known[i] + known[i + 2 :] for i in range(len(known) - 1))
+    if given in swapped:  # one slip of the fingers, as a letter too many is
         return max(ratio, 1 - 1 / (len(given) + len(known)))
     begins = len(given) >= _SHORTEST_BEGINNING and known.startswith(given)
     return max(ratio, _ALIKE) if begins else ratio
-
-
-def _is_swapped(given: str, known: str) -> bool:
-    """Whether two neighbouring letters have changed places, and nothing else differs."""
-    if len(given) != len(known):
-        return False
-    places = [place for place, (a, b) in enumerate(zip(given, known, strict=True)) if a != b]
-    if len(places) != 2 or places[1] != places[0] + 1:
-        return False
-    first, second = places
-    return (given[first], given[second]) == (known[second], known[first])

@@ -225,16 +225,16 @@ class Trainer:
         self.rows = source = as_row_source(rows, seed=self.seed)
         self._playing = make_playing(self, settings, self.of_steps, self.shared, source)
         self.unusual = settings.unusual(source, model)
-        self._scored = bool(rewards) or learned.teacher is not None
+        taught = rewards or learned.teacher is not None  # beside the environment's own reward
+        self.unscored = list[str] if taught else partial(unscored, make_env)
         self.warmup = make_warmup(warmup, self, make_env, source, self._stopping, others)
 
         # What is kept
         self.folder = None if path is None else RunFolder(path)
         written_to = path if self.accelerator.is_main_process else None
         self._kept = KeptRollouts(written_to, settings.kept, tokenizer, self.seed)
-        self.advisor = Advisor(
-            *(make_env, self.sampling, settings.learning, settings.evaluation), self.warmup.steps
-        )
+        run = (settings.learning, settings.evaluation, self.warmup.steps)
+        self.advisor = Advisor(make_env, self.sampling, *run)
         state = self._make_state(settings.saving.keep_checkpoints)
         self.loop = RunLoop(self, state, self._stopping, settings.saving)
 
@@ -272,15 +272,14 @@ class Trainer:
                 checkpoint, where there is an `output_dir`.
         """
         check_dtypes(self.model)
-        if self.accelerator.is_main_process:
-            for sentence in (*self.unusual, *self.unscored()):
-                logger.warning(sentence)
+        for sentence in self.unusual + self.unscored() if self.accelerator.is_main_process else ():
+            logger.warning(sentence)
         with ExitStack() as stack:
             stack.callback(self.observer.close if isinstance(self.observer, RunConsole) else bool)
             if self.folder is not None:
                 claim = partial(stack.enter_context, self.folder.claimed())
                 together(self.accelerator, claim if self.accelerator.is_main_process else int)
-            together(self.accelerator, lambda: self._start_workers(stack))
+            together(self.accelerator, lambda: stack.enter_context(self._workers or nullcontext()))
             longest = self.longest_episode or self.agent.context_length
             episodes = self.rows_per_step * self.group_size
             choice = self.learner.prepare(self.longest_episode, episodes * longest)
@@ -301,13 +300,6 @@ class Trainer:
         self.loop.tell_of_stop(summary["stopped_by"])
         self._stopping.pass_on()
         return summary
-
-    def unscored(self) -> list[str]:
-        """What is said of environments without a reward, where nothing else teaches the policy."""
-        return [] if self._scored else unscored(self.shared.make_env)
-
-    def _start_workers(self, stack: ExitStack) -> None:
-        stack.enter_context(self._workers or nullcontext())
 
     def evaluate(self, rows: Sequence[Row] | None = None) -> dict[str, float]:
         """Run evaluation episodes; `trainers/evaluation/metrics.py` lists what is returned.
@@ -364,9 +356,8 @@ class Trainer:
             "tokens/per_s": rollouts.metrics.get("tokens/sampled", 0.0) / played.seconds,
         }
         self._record(metrics)
-        self._kept.save(
-            self.step, rollouts, by_token(learned.groups, played.learned_from, rollouts)
-        )
+        credit = by_token(learned.groups, played.learned_from, rollouts)
+        self._kept.save(self.step, rollouts, credit)
         self.tell("on_step", self.step, metrics, rollouts)
         self.shared.hand_over(self.model, self.version)
         self._playing.renewed(self.step, self.version)
