@@ -70,7 +70,7 @@ function summary(found: Diagnosis): string {
     found.bar > 0
       ? `no more than the lowest reward, ${short(found.bar)}`
       : negative
-        ? `at most 0, the least ${short(found.lowest_reward)}`
+        ? `at most 0, the lowest ${short(found.lowest_reward)}`
         : "nothing";
   return [
     found.unpaid === 0
