@@ -58,7 +58,7 @@ def _check_reward(
     env: Environment, solved: Played, nothing: Played, others: Sequence[float]
 ) -> None:
     """A solution earns more than 0 or than doing nothing, and no other episode earns more."""
-    row = f"(row: {dict(env.row)!r:.500})"
+    row = f"(its calls: {env.episode.calls!r:.500}; row: {dict(env.row)!r:.500})"
     reward, least = solved.reward, nothing.reward
     assert reward is not None, f"solve earned no reward: it is None {row}"
     if least is not None:

@@ -17,7 +17,7 @@ def test_the_recipes_follow_each_other(gymnast: CommandLine) -> None:
     lines = [line for block in blocks(PAGE) for line in block.text.splitlines()]
     ran = [gymnast(*shlex.split(line, comments=True)[1:]) for line in lines]
     assert [(each.code, each.errors if each.code else "") for each in ran] == [(0, "")] * len(lines)
-    dry, trained, _, checked, unpaid, _, why, episode, _, _, compared, _, _, _, of_more = ran
+    dry, trained, _, checked, _, unpaid, _, why, episode, _, _, compared, _, _, _, of_more = ran
     assert "nothing was written" in dry.output
     assert (
         "evaluation after step 0" in trained.output and "evaluation after step 4" in trained.output

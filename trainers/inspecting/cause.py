@@ -52,7 +52,7 @@ MEANINGS: Mapping[str, str] = {
     BOX_BROKEN: "The policy broke its sandbox, or the sandbox itself failed.",
     CUT_OFF: "A limit ended the episode before it was done: sampling.max_new_tokens or "
     "environment.max_tokens (stop reason max_tokens), environment.context_length (context), or "
-    "environment.episode_timeout_s (timeout). Where calls failed just before, mend them first; "
+    "environment.episode_timeout_s (timeout). Where calls failed just before, fix them first; "
     "otherwise raise the limit or ask for shorter answers.",
     NO_CALLS: "Tools were offered and the policy called none. Show it calls: worked_turns, or a "
     "warm-up on demonstrations.",
