@@ -309,6 +309,8 @@ def _module(name: str) -> ModuleType:
     if folder not in sys.path:  # as `python -m` does; a console script starts without it
         sys.path.append(folder)
     try:
+        if "/" in name:  # finders of some packages raise something else
+            raise ModuleNotFoundError(name=name)
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
@@ -376,8 +378,7 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """` Did you mean 'steps'?`, to follow a sentence; "" where no known name is close."""
-    near = nearest(name, known)
-    return f" Did you mean {near!r}?" if near is not None else ""
+    return f" Did you mean {near!r}?" if (near := nearest(name, known)) is not None else ""
 
 
 def nearest_file(path: str | Path) -> Path | None:

@@ -192,6 +192,7 @@ def test_a_module_that_cannot_be_imported_says_why_each_time(
 @example("\0.py:Juice")
 @example("~nobody-of-this-name/juices.py:Juice")
 @example("x" * 5000 + ".py:Juice")
+@example("/:")
 def test_whatever_is_written_is_refused_in_one_way(name: str) -> None:
     with pytest.raises(ConfigError):
         DRINKS.find(name, "drink")
