@@ -97,7 +97,7 @@ def _without_descriptions(text: str, tools: Sequence[Mapping[str, Any]]) -> str:
         described += [function.get("description"), *_descriptions(function)]
     text = _unescaped(text)
     for each in sorted(filter(None, described), key=len, reverse=True):
-        words = _NO_WORD.split(_unescaped(each).strip())
+        words = [word for word in _NO_WORD.split(_unescaped(each)) if word]
         if len(words) >= _SENTENCE:
             text = re.sub(r"[\W_]+".join(map(re.escape, words)), " ", text)
     return text

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import template_corpus
@@ -34,7 +34,16 @@ def tools(draw: st.DrawFn) -> list[dict[str, Any]]:
     ]
 
 
+def offering(description: str) -> dict[str, Any]:
+    """A tool with a parameter of its own name."""
+    properties = {"a": {"type": "string", "description": ""}}
+    parameters = {"type": "object", "properties": properties}
+    function = {"name": "a", "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
 @given(offered=tools(), escapes=st.booleans(), indent=st.sampled_from([None, 2]))
+@example(offered=[offering("(a)")], escapes=False, indent=None)  # one word, not a sentence
 def test_schemas_in_json_lose_nothing(
     offered: list[dict[str, Any]], escapes: bool, indent: int | None
 ) -> None:
