@@ -279,7 +279,8 @@ class Trainer:
             if self.folder is not None:
                 claim = partial(stack.enter_context, self.folder.claimed())
                 together(self.accelerator, claim if self.accelerator.is_main_process else int)
-            together(self.accelerator, lambda: stack.enter_context(self._workers or nullcontext()))
+            workers = self._workers or nullcontext()  # which stay in their process
+            together(self.accelerator, lambda: bool(stack.enter_context(workers)))
             longest = self.longest_episode or self.agent.context_length
             episodes = self.rows_per_step * self.group_size
             choice = self.learner.prepare(self.longest_episode, episodes * longest)
