@@ -31,6 +31,7 @@ pytest_plugins = [
     "mcp_fixtures",
     "openenv_fixtures",
     "pool_fixtures",
+    "program_fixtures",
     "ray_fixtures",
     "sandbox_fixtures",
     "attack_fixtures",

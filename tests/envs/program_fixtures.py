@@ -5,6 +5,8 @@ import tempfile
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from gymnast.sandboxes.lifetime.owner import folder_prefix
 
 CLIENT = """
@@ -26,6 +28,15 @@ def script(text: str) -> list[str]:
     return [sys.executable, "-c", CLIENT + textwrap.dedent(text)]
 
 
+_of_others: set[str] = set()
+
+
+@pytest.fixture(scope="module")
+def only_of_programs() -> None:
+    """What is there before a file's tests, such as boxes that others keep, is not left behind."""
+    _of_others.update(left_behind())
+
+
 def left_behind() -> list[str]:
     """Folders of programs of this process, and processes that carry their mark."""
     prefix = folder_prefix()
@@ -36,4 +47,4 @@ def left_behind() -> list[str]:
                 found.append(str(process))
         except OSError:
             continue
-    return found
+    return [each for each in found if each not in _of_others]

@@ -9,6 +9,8 @@ from gymnast.envs import Program, Renderer, make
 from gymnast.types import Message, ToolCall
 from program_fixtures import left_behind, script
 
+pytestmark = pytest.mark.usefixtures("only_of_programs")
+
 SAID: Message = {
     "role": "assistant",
     "content": "Adding.",

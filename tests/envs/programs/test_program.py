@@ -20,6 +20,8 @@ from gymnast.sandboxes.contract.spec import SandboxSpec
 from gymnast.types import StopReason, ToolCall
 from program_fixtures import left_behind, script
 
+pytestmark = pytest.mark.usefixtures("only_of_programs")
+
 ROW = {"prompt": "What is 1 plus 2?", "level": 7, "answer": "a secret answer"}
 ADD: Any = {
     "type": "function",

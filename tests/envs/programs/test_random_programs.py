@@ -26,6 +26,8 @@ from gymnast.envs.programs.serving.endpoint import Endpoint
 from gymnast.types import Message
 from program_fixtures import left_behind, script
 
+pytestmark = pytest.mark.usefixtures("only_of_programs")
+
 ROW = {"prompt": "go"}
 
 

@@ -10,6 +10,8 @@ from gymnast.envs import Renderer
 from gymnast.types import StopReason
 from program_fixtures import left_behind, script
 
+pytestmark = pytest.mark.usefixtures("only_of_programs")
+
 ROWS = [{"prompt": "What is 1 plus 2?"}]
 ONCE = script("print(ask(said)['content'])")
 TWICE = script("ask(said); ask([{'role': 'user', 'content': 'Summarise.'}])")
