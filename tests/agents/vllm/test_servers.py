@@ -6,6 +6,7 @@ A proxy in front of each server holds answers back or cuts them. What kills proc
 
 import asyncio
 import json
+import re
 import threading
 import time
 import urllib.request
@@ -238,7 +239,7 @@ def test_no_server_in_time_is_one_sentence(proxies: Sequence[Proxy]) -> None:
 def test_an_answer_without_an_end_is_asked_for_again_a_few_times(
     agent: VLLMAgent, urls: Sequence[str]
 ) -> None:
-    async def aborted() -> None:
+    async def aborted() -> str:
         asking = asyncio.create_task(agent.generate([7] * 9, Sampling(max_new_tokens=900)))
 
         async def abort(url: str) -> None:
@@ -246,10 +247,14 @@ def test_an_answer_without_an_end_is_asked_for_again_a_few_times(
                 await asyncio.to_thread(abort_all, url)
 
         await asyncio.gather(*map(abort, urls))
-        with pytest.raises(InfrastructureError, match=r"asked for 5 times in vain: .*abort"):
+        try:
             await asking
+        except InfrastructureError as error:
+            return str(error)
+        return ""  # it was answered between two of them
 
-    asyncio.run(aborted())
+    told = next(filter(None, (asyncio.run(aborted()) for _ in range(10))))
+    assert re.search("asked for 5 times in vain: .*abort", told)
     assert agent.metrics()["servers/lost"] == 0
 
 
