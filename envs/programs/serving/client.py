@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import socket
 import sys
-import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from enum import Enum
 from typing import Any
 
@@ -21,7 +21,7 @@ if sys.platform != "win32":
     import termios
 
 
-_WRITING_S = 1.0  # more than it takes to hand an answer to a connection
+_ENDPOINT_S = 5.0  # more than the endpoint takes to look after a connection
 
 
 class State(Enum):
@@ -37,7 +37,8 @@ class State(Enum):
 class Exchange:
     """One request on one connection, and what becomes of its answer.
 
-    All but `received` and `wake` belongs to the thread of the endpoint.
+    All but `received` and `wake` belongs to the thread of the endpoint, which alone knows of an end
+    that its system has told it, and that nothing shows any more.
 
     Args:
         transport: The connection's.
@@ -55,16 +56,18 @@ class Exchange:
 
     @property
     def received(self) -> bool:
-        """Whether the client has read the whole answer, as far as can be known by now."""
-        while (
-            self.state is State.sending
-        ):  # for as long as it takes to write; it may be read by now
-            time.sleep(0.0005)
-        if self.state is State.sent:
-            if _is_broken(self._transport):  # the endpoint's thread has not noticed it yet
-                self.state = State.lost
-            return self.state is not State.lost and unsent_bytes(self._transport) == 0
-        return self.state is State.read
+        """Whether the client has read the whole answer, as far as can be known by now.
+
+        Any thread may ask; the endpoint's own finds out.
+        """
+        if not self.is_open or _running_loop() is self._loop:
+            return self._is_received()
+        asked: Future[bool] = Future()
+        try:
+            self._loop.call_soon_threadsafe(lambda: asked.set_result(self._is_received()))
+            return asked.result(_ENDPOINT_S)
+        except (RuntimeError, TimeoutError):  # the endpoint has been stopped
+            return self._is_received()
 
     @property
     def is_open(self) -> bool:
@@ -85,7 +88,10 @@ class Exchange:
             yield
         finally:
             if self.state is State.sending:
-                self.state = State.sent
+                # One that closes takes nothing more, unless an earlier answer still waits in it.
+                waiting = self._transport.get_write_buffer_size()
+                is_lost = self._transport.is_closing() and not waiting
+                self.state = State.lost if is_lost else State.sent
 
     def read(self) -> None:
         """Note that the client goes on after the answer."""
@@ -111,6 +117,14 @@ class Exchange:
             self.state = State.lost
             self._wake()
 
+    def _is_received(self) -> bool:
+        if self.state is State.sent and _is_broken(self._transport):  # `end` has not heard of it
+            self.state = State.lost
+        if self.state is State.sent:
+            # What becomes of an answer on a connection that closes, `end` is about to say.
+            return not self._transport.is_closing() and unsent_bytes(self._transport) == 0
+        return self.state is State.read
+
     def _wake(self) -> None:
         if not self.woken.done():
             self.woken.set_result(None)
@@ -134,6 +148,13 @@ def unsent_bytes(transport: Any, *, acknowledged: bool = False) -> int:
     except (OSError, ValueError):  # it is closed, and its protocol will soon be told how
         return 1
     return amount[0]
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop of this thread, if one is running."""
+    with contextlib.suppress(RuntimeError):
+        return asyncio.get_running_loop()
+    return None
 
 
 def _is_broken(transport: Any) -> bool:

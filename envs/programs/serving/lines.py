@@ -38,8 +38,8 @@ class Delivery:
 
     @property
     def awaited(self) -> bool:
-        """Whether a client still waits for the outcome."""
-        return any(exchange.state is State.waiting for exchange in self.exchanges)
+        """Whether a client still waits for the outcome, or for the rest of it."""
+        return any(each.state in (State.waiting, State.sending) for each in self.exchanges)
 
     def settle(self, outcome: Answer | Refused) -> None:
         """Give the outcome to whoever waits. A second one is ignored."""

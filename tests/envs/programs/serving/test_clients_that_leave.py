@@ -5,8 +5,10 @@ import json
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -28,7 +30,7 @@ from asking_fixtures import (
 )
 from gymnast.envs.programs.serving import protocol
 from gymnast.envs.programs.serving.endpoint import Endpoint
-from gymnast.envs.programs.serving.lines import Line
+from gymnast.envs.programs.serving.lines import Line, Pending
 
 BODY = json.dumps(ASKS[CHAT]).encode()
 LONG = said("x" * 20_000_000)
@@ -53,6 +55,16 @@ def reset(connection: socket.socket) -> None:
 def read_head(connection: socket.socket) -> bytes:
     """What has come of an answer by now, some of it at least."""
     return connection.recv(100)
+
+
+@contextmanager
+def stalled(pending: Pending) -> Iterator[None]:
+    """While this is open, the endpoint that a request arrived at does nothing."""
+    goes_on = threading.Event()
+    loop = pending.delivery.exchanges[0].woken.get_loop()
+    loop.call_soon_threadsafe(goes_on.wait, 10)
+    yield
+    goes_on.set()
 
 
 def test_an_answer_that_was_read_was_received_at_once(endpoint: Endpoint, line: Line) -> None:
@@ -106,6 +118,26 @@ def test_an_answer_that_is_thrown_away_was_not_received(
     end(connection)
     assert until(lambda: not pending.received)
     assert not until(lambda: pending.received, 0.1)
+
+
+@pytest.mark.parametrize("end", [socket.socket.close, reset])
+def test_an_answer_that_is_written_as_its_client_leaves_was_not_received(
+    endpoint: Endpoint, line: Line, end: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told_of_the_end = protocol.Connection.connection_lost
+
+    def late(self: protocol.Connection, error: Exception | None) -> None:
+        time.sleep(0.2)
+        told_of_the_end(self, error)
+
+    monkeypatch.setattr(protocol.Connection, "connection_lost", late)
+    connection = connected(endpoint)
+    connection.sendall(raw_request(endpoint, line.key, BODY))
+    pending = arrival(line)
+    with stalled(pending):
+        end(connection)
+        pending.answer(said("to nobody"))
+    assert not until(lambda: pending.received, 0.5)
 
 
 def test_a_long_answer_is_received_when_the_last_of_it_is(endpoint: Endpoint, line: Line) -> None:
@@ -206,6 +238,22 @@ def test_equal_requests_at_once_are_two(endpoint: Endpoint, line: Line) -> None:
     assert read == {"one", "two"}
     for connection in connections:
         connection.close()
+
+
+def test_a_repeat_of_an_answer_that_is_being_written_holds_nobody_up(
+    endpoint: Endpoint, line: Line
+) -> None:
+    slow = connected(endpoint)
+    slow.sendall(raw_request(endpoint, line.key, BODY))
+    arrival(line).answer(LONG)
+    again = json.dumps(ASKS[CHAT] | {"seed": 1}).encode()
+    slow.sendall(raw_request(endpoint, line.key, again))
+    arrival(line).answer(said("behind the long one"))
+    assert read_head(slow)
+    with answered(line, said("to somebody else")):
+        status, body = post(endpoint, line.key, again)
+    assert status == 200 and body["choices"][0]["message"]["content"] == "to somebody else"
+    slow.close()
 
 
 def test_another_body_or_path_is_no_repeat(endpoint: Endpoint, line: Line) -> None:
