@@ -105,13 +105,29 @@ def _blocks(
         held += sum(map(len, chosen.values()))
         if run.has_episodes:
             blocks[f"index {run.name}"] = _packed(index_of(run.index(), chosen))
-            blocks[f"why {run.name}"] = _packed(why_of(run.index()))
+            blocks[f"why {run.name}"] = _packed(why_of(run.index(), held=chosen))
             for name in chosen:
-                blocks[f"why {run.name} {name}"] = _packed(why_of(run.index(), name))
+                blocks[f"why {run.name} {name}"] = _packed(why_of(run.index(), name, chosen))
     of = sum(len(numbers) for files in taken.values() for numbers in files.values())
-    partial = None if held == of else f"{held:,} of {of:,} episodes, as many as fit into the file"
+    partial = _partial(held, of, sum(len(run.index()) for run in runs if run.has_episodes))
     blocks["overview"] = _packed(overview_of(runs, live=False, partial=partial))
     return blocks, held
+
+
+def _partial(held: int, of: int, there: int) -> str | None:
+    """What a file does not hold, in words; None where it holds everything.
+
+    Args:
+        held: How many episodes it has.
+        of: How many were chosen for it.
+        there: How many the runs have.
+    """
+    if held == there:
+        return None
+    if held == of:
+        return f"{held:,} of {there:,} episodes, as chosen for this file"
+    chosen = "" if of == there else "chosen "
+    return f"{held:,} of {of:,} {chosen}episodes, as many as fit into this file"
 
 
 def _groups(run: Run, name: str, taken: Sequence[int]) -> Iterator[tuple[str, list[int], str]]:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from gymnast.trainers.inspecting.cause import MEANINGS, cause_of
-from gymnast.trainers.inspecting.causes import diagnose
+from gymnast.trainers.inspecting.causes import diagnose, unpaid_up_to
 from gymnast.trainers.inspecting.files import EpisodeFile
 from gymnast.trainers.inspecting.filters import Filter
 from gymnast.trainers.inspecting.index import Entry, Index
@@ -152,17 +152,28 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def why_of(index: Index, file: str | None = None) -> dict[str, Any]:
+def why_of(
+    index: Index, file: str | None = None, held: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, Any]:
     """Why episodes earned nothing.
 
     Args:
         index: Of a run.
         file: Of these rollouts alone; None: of all of training, or of all that there are.
+        held: Of each file, by its name, the numbers of the episodes to look at; None: all. What
+            counts as nothing does not depend on it.
     """
     if file is None:
         wanted = Filter(evaluations=False if index.has_steps else None)
-        return asdict(diagnose(index.find(wanted)))
-    return asdict(diagnose(entry for entry in index.entries() if entry.file.name == file))
+        entries = list(index.find(wanted))
+    else:
+        entries = [entry for entry in index.entries() if entry.file.name == file]
+    if held is None:
+        return asdict(diagnose(entries))
+    bar = unpaid_up_to([entry.reward for entry in entries if entry.reward is not None])
+    taken = {name: set(numbers) for name, numbers in held.items()}
+    looked_at = (entry for entry in entries if entry.number in taken.get(entry.file.name, ()))
+    return asdict(diagnose(looked_at, bar=bar))
 
 
 def overview_of(

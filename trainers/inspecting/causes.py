@@ -7,7 +7,7 @@ looks at steps and at all calls.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -71,7 +71,8 @@ class Diagnosis:
         bar: They have a reward of at most this, or none.
         mean_reward: Of the episodes that have a reward; None where none has.
         lowest_reward: Of the same.
-        groups: How many groups of two and more there are.
+        groups: How many groups of two and more they are of, each of which is judged by all of its
+            episodes.
         groups_alike: How many of these have one reward in all their episodes, and so no advantage.
         groups_unpaid: How many of these have no paid episode.
         without_calls: How many unpaid episodes were offered tools and called none, those that a
@@ -121,10 +122,7 @@ def diagnose(entries: Iterable[Entry], *, bar: float | None = None) -> Diagnosis
             without_calls += calls_nothing(episode)
             found.setdefault(said.cause, []).append((by_number[number].id, said))
     ordered = sorted(found, key=lambda name: (-len(found[name]), CAUSES.index(name)))
-    by_group: dict[tuple[str, int], list[float | None]] = {}
-    for entry, reward in zip(entries, rewards, strict=True):
-        by_group.setdefault((entry.file.name, entry.group), []).append(reward)
-    groups = [group for group in by_group.values() if len(group) > 1]
+    groups = [group for group in _groups(entries) if len(group) > 1]
     alike = [group for group in groups if len(set(group)) == 1]
     return Diagnosis(
         len(entries),
@@ -138,6 +136,20 @@ def diagnose(entries: Iterable[Entry], *, bar: float | None = None) -> Diagnosis
         without_calls,
         [_summed_up(name, found[name], len(unpaid)) for name in ordered],
     )
+
+
+def _groups(entries: Sequence[Entry]) -> Iterator[list[float | None]]:
+    """The rewards of each group that some episodes are of, those of its other episodes among them.
+
+    What a group taught does not depend on which of its episodes are looked at.
+    """
+    for file, some in groupby(entries, key=lambda entry: entry.file):
+        taken = {entry.group for entry in some}
+        by_group: dict[int, list[float | None]] = {group: [] for group in sorted(taken)}
+        for entry in (Entry(file, number) for number in range(len(file))):
+            if entry.group in taken:
+                by_group[entry.group].append(entry.reward)
+        yield from by_group.values()
 
 
 def unpaid_up_to(rewards: Sequence[float]) -> float:

@@ -52,6 +52,40 @@ def test_a_filter_leaves_the_others_out(tmp_path: Path, tokenizer: Any) -> None:
     assert [index["files"][n]["name"] for n in index["file"]] == ["step_00001", *["step_00002"] * 2]
 
 
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (Filter(), None),
+        (Filter(steps=range(2, 3)), "4 of 8 episodes, as chosen for this file"),
+        (Filter(max_reward=0.0, steps=range(1, 2)), "3 of 8 episodes, as chosen for this file"),
+    ],
+)
+def test_what_earned_nothing_is_said_of_the_episodes_that_it_holds(
+    tmp_path: Path, tokenizer: Any, wanted: Filter, said: str | None
+) -> None:
+    page = tmp_path / "shop.html"
+    held = write_single_file(page, named_runs([plain_run(tmp_path / "shop", tokenizer)]), wanted)
+    found = blocks(page)
+    assert found["overview"]["partial"] == said
+    ids = {one["id"] for name in found if name.startswith("group ") for one in found[name]}
+    assert found["why shop"]["episodes"] == held.episodes == len(ids)
+    for name in (name for name in found if name.startswith("why ")):
+        for cause in found[name]["causes"]:
+            assert ids >= {*cause["examples"], *(each["example"] for each in cause["mistakes"])}
+
+
+def test_what_counts_as_nothing_does_not_depend_on_what_is_held(
+    tmp_path: Path, tokenizer: Any
+) -> None:
+    rewards = (0.2, 0.4, 1.0)
+    groups = [[episode(tokenizer, reward=reward) for reward in rewards]]
+    page = tmp_path / "shop.html"
+    runs = named_runs([write_run(tmp_path / "shop", tokenizer, [groups])])
+    write_single_file(page, runs, Filter(min_reward=0.3))
+    why = blocks(page)["why shop"]
+    assert (why["episodes"], why["unpaid"], why["bar"]) == (2, 0, 0.2)
+
+
 def test_a_file_is_never_larger_than_its_limit(tmp_path: Path, tokenizer: Any) -> None:
     groups = [[episode(tokenizer, f"{n} {'word ' * 300}")] for n in range(60)]
     runs = named_runs([write_run(tmp_path / "shop", tokenizer, [groups, groups])])
@@ -62,7 +96,8 @@ def test_a_file_is_never_larger_than_its_limit(tmp_path: Path, tokenizer: Any) -
     held = write_single_file(page, runs, limit_mb=limit_mb)
     assert 30 < held.episodes < held.of == 120 and held.size <= limit_mb * 1e6
     found = blocks(page)
-    assert f"{held.episodes} of 120 episodes" in found["overview"]["partial"]
+    fit = f"{held.episodes} of 120 episodes, as many as fit into this file"
+    assert found["overview"]["partial"] == fit
     files = found["index shop"]["file"]
     assert abs(files.count(0) - files.count(1)) <= 12  # each step has its share
     with pytest.raises(ConfigError, match="set a higher limit, or name fewer runs"):

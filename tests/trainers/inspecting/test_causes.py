@@ -17,6 +17,7 @@ from gymnast.trainers.inspecting.causes import (
     unpaid_up_to,
 )
 from gymnast.trainers.inspecting.causes_shown import causes_text
+from gymnast.trainers.inspecting.filters import Filter
 from gymnast.trainers.inspecting.index import Index
 from gymnast.trainers.saving.rollout_files import write_rollouts
 from gymnast.types import Branch, Span, StopReason, Trajectory
@@ -155,6 +156,15 @@ def test_groups_all_alike_are_counted(tmp_path: Path) -> None:
     right, wrong = episode(*RIGHT, said("5"), reward=1.0), episode(*RIGHT, said("6"))
     found = diagnosed(tmp_path, [right, wrong], [wrong, wrong], [right, right], [wrong])
     assert (found.groups, found.groups_alike, found.groups_unpaid) == (3, 2, 1)
+
+
+def test_a_group_is_judged_by_all_of_its_episodes_whichever_are_looked_at(tmp_path: Path) -> None:
+    right, wrong = episode(*RIGHT, said("5"), reward=1.0), episode(*RIGHT, said("6"))
+    groups = [[right, wrong], [wrong, right, wrong], [wrong, wrong], [right, right]]
+    write_rollouts(tmp_path / "rollouts/step_00001.parquet", groups)
+    found = diagnose(Index(tmp_path).find(Filter(max_reward=0.0)))
+    assert (found.episodes, found.unpaid) == (5, 5)
+    assert (found.groups, found.groups_alike, found.groups_unpaid) == (3, 1, 1)
 
 
 def test_episodes_without_calls_are_counted_however_they_ended(tmp_path: Path) -> None:
