@@ -52,7 +52,7 @@ def rollout_files(run: Path) -> list[RolloutFile]:
 def runs_nearby(folder: Path) -> str:
     """Which runs may be meant by a folder that is none, to follow a sentence; "" for no idea."""
     if not folder.is_dir():
-        near = nearest_file(folder)
+        near = folder.parent if folder.is_file() else nearest_file(folder)
         return f". Did you mean {near}?" if near is not None else ""
     runs = sorted(each.name for each in folder.iterdir() if (each / FOLDER).is_dir())
     return f". The runs in it are {', '.join(runs)}" if runs else ""

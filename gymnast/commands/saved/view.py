@@ -1,6 +1,8 @@
 """`gymnast view`: runs in a browser, live or as one file."""
 
+import math
 import webbrowser
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -93,6 +95,10 @@ def view(
         )
         shown = named_runs(runs)
         if html is not None:
+            if port or browser:
+                raise UsageError(
+                    "--html writes a file and serves nothing; leave out --port and --browser"
+                )
             _write(html, shown, wanted, limit_mb)
             return
     if wanted != Filter():
@@ -100,6 +106,8 @@ def view(
             "--step and the options after it choose what a file holds; add --html FILE, or leave "
             "them out and filter in the page"
         )
+    if not 0 <= port <= 65535:
+        raise UsageError(f"--port: must be between 0 and 65535, got {port}")
     try:
         viewer = Viewer(shown, port, told=lambda url: say(f"for another browser: {url}"))
     except OSError as error_of_port:
@@ -116,13 +124,33 @@ def view(
 def _write(path: str, shown: "Sequence[Run]", wanted: "Filter", limit_mb: float) -> None:
     from gymnast.viewer.single_file import write_single_file
 
+    if not 0 < limit_mb < math.inf:
+        raise UsageError(f"--limit-mb: must be a number above 0, got {limit_mb:g}")
     try:
+        _check_replaceable(Path(path))
         with waiting(f"writing {path}"):
             held = write_single_file(path, shown, wanted, limit_mb)
     except OSError as error:
         raise UsageError(
-            f"--html {path}: cannot be written ({error.strerror}); name a file in a folder that "
+            f"--html {path!r}: cannot be written ({error.strerror}); name a file in a folder that "
             "is there"
         ) from error
     left_out = "" if held.episodes == held.of else f" of {held.of:,}"
     say(f"{path}: {held.episodes:,}{left_out} episodes, {held.size / 1e6:.1f} MB")
+
+
+def _check_replaceable(path: Path) -> None:
+    """Check that a file which is replaced is a page.
+
+    Raises:
+        OSError: It cannot be read.
+        UsageError: It holds something else.
+    """
+    start = b"<!doctype html>"
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(len(start)).lower() not in (b"", start):
+                raise UsageError(
+                    f"--html {path}: is there and is no page of gymnast view, so it is not "
+                    "replaced; name another file"
+                )

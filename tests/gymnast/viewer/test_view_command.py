@@ -38,6 +38,16 @@ def test_it_writes_one_file(gymnast: CommandLine, tmp_path: Path, tokenizer: Any
     assert Path("shop.html").read_text().startswith("<!doctype html>")
 
 
+def test_a_file_replaces_pages_alone(gymnast: CommandLine, tmp_path: Path, tokenizer: Any) -> None:
+    folder = plain_run(tmp_path / "shop", tokenizer)
+    config = (folder / "config.yaml").read_text()
+    ran = gymnast("view", str(folder), "--html", f"{folder}/config.yaml")
+    assert ran.code == 2 and "is no page of gymnast view, so it is not replaced" in ran.errors
+    assert (folder / "config.yaml").read_text() == config
+    for _ in range(2):
+        assert gymnast("view", str(folder), "--html", "shop.html").code == 0
+
+
 def test_a_file_holds_the_episodes_that_are_chosen(
     gymnast: CommandLine, tmp_path: Path, tokenizer: Any
 ) -> None:
@@ -71,7 +81,17 @@ def test_wrong_inputs_end_in_a_line(gymnast: CommandLine, tmp_path: Path, tokeni
     small = gymnast("view", folder, "--html", "shop.html", "--limit-mb", "0.01")
     assert small.code == 2 and "set a higher limit, or name fewer runs" in small.errors
     nowhere = gymnast("view", folder, "--html", "none/shop.html")
-    assert nowhere.code == 2 and "--html none/shop.html: cannot be written" in nowhere.errors
+    assert nowhere.code == 2 and "--html 'none/shop.html': cannot be written" in nowhere.errors
+    a_file = gymnast("view", f"{folder}/config.yaml")
+    assert a_file.code == 2 and f"name the folder of a run. Did you mean {folder}?" in a_file.errors
+    served = gymnast("view", folder, "--html", "shop.html", "--port", "8000")
+    assert served.code == 2 and "leave out --port and --browser" in served.errors
+    for limit in ("nan", "inf", "0", "-1"):
+        ran = gymnast("view", folder, "--html", "shop.html", "--limit-mb", limit)
+        assert ran.code == 2 and f"--limit-mb: must be a number above 0, got {limit}" in ran.errors
+    for port in ("99999", "-1"):
+        ran = gymnast("view", folder, "--port", port)
+        assert ran.code == 2 and f"--port: must be between 0 and 65535, got {port}" in ran.errors
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         ran = gymnast("view", folder, "--port", port)
