@@ -1,12 +1,15 @@
 """Shells complete files, names of environments and settings, at once and without torch."""
 
+import fcntl
 import json
 import os
 import pty
 import select
 import shutil
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -25,7 +28,6 @@ from gymnast.types import StopReason
 
 ROOT = Path(__file__).parents[2]
 BIN = str(Path(sys.executable).parent)
-QUIET_S = 2.0
 KEYS = ["trainer.steps=", "trainer.steps=100"]
 
 
@@ -136,50 +138,52 @@ def test_it_imports_nothing_that_takes_long(folder: Path) -> None:
 
 
 @pytest.fixture
-def typed(folder: Path) -> Callable[[str, str], str]:
-    """What a shell at a terminal shows once a text was typed: `typed("bash", "gymnast tr\\t")`."""
-
-    def typed(shell: str, text: str) -> str:
-        if shutil.which(shell) is None:
-            pytest.skip(f"there is no {shell}")
-        home = folder / "home"
-        home.mkdir(exist_ok=True)
-        env = {"HOME": str(home), "PATH": f"{BIN}:{os.environ['PATH']}", "TERM": "dumb"}
-        installed = subprocess.run(
-            [shell, "-c", "gymnast --install-completion; true"],
-            env=env,
-            capture_output=True,
-            text=True,
-        )
-        assert f"{shell} completion installed" in installed.stdout, installed
-        return at_a_terminal([shell, "-i"], env, text)
-
-    return typed
+def home(folder: Path) -> dict[str, str]:
+    """The variables of a shell whose user has a home of their own."""
+    home = folder / "home"
+    home.mkdir()
+    return {"HOME": str(home), "PATH": f"{BIN}:{os.environ['PATH']}", "TERM": "dumb"}
 
 
-def at_a_terminal(command: list[str], env: dict[str, str], text: str) -> str:
+def needs(shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+
+
+def completed(shell: str, variables: dict[str, str], text: str, expected: str) -> str:
+    """What a shell at a wide terminal shows once a text was typed, up to what is expected."""
     ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 50, 400, 0, 0))
     process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True
+        [shell, "-i"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=variables,
+        start_new_session=True,
     )
     os.close(theirs)
     try:
-        read_until_quiet(ours, QUIET_S)
+        read_until(ours, lambda shown: shown.rstrip().endswith(("#", "$", "%")))
         os.write(ours, text.encode())
-        shown = read_until_quiet(ours, QUIET_S)
-        if shown.endswith("\a"):  # zsh reads the function at the first Tab
+        shown = read_until(ours, lambda shown: expected in shown or "\a" in shown)
+        if expected not in shown:  # zsh reads the function at the first Tab
             os.write(ours, b"\t")
-            shown += read_until_quiet(ours, QUIET_S)
-        return shown.replace("\a", "")
+            before = shown.replace("\a", "")
+            shown = before + read_until(ours, lambda shown: expected in before + shown)
+        return shown
     finally:
         process.kill()
         process.wait()
         os.close(ours)
 
 
-def read_until_quiet(terminal: int, quiet_s: float) -> str:
+def read_until(terminal: int, holds: Callable[[str], bool], timeout_s: float = 60.0) -> str:
+    """What a terminal shows until something holds of it, or nothing more comes."""
     said = b""
-    while select.select([terminal], [], [], quiet_s)[0]:
+    while not holds(said.decode(errors="replace")):
+        if not select.select([terminal], [], [], timeout_s)[0]:
+            break
         try:
             said += os.read(terminal, 65536)
         except OSError:  # the shell has ended
@@ -187,19 +191,29 @@ def read_until_quiet(terminal: int, quiet_s: float) -> str:
     return said.decode(errors="replace")
 
 
-@pytest.mark.slow
+@pytest.mark.shells
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_a_shell_completes_at_its_terminal(shell: str, typed: Callable[[str, str], str]) -> None:
-    assert "one.yaml" in typed(shell, "gymnast train on\t")
-    assert "gymnast/Arithmetic-v0" in typed(shell, "gymnast check gymnast/Ar\t")
-    assert "trainer.steps=" in typed(shell, "gymnast train one.yaml trainer.ste\t")
-    assert "deterministic=true" in typed(shell, "gymnast train one.yaml deterministic=t\t")
+def test_a_shell_completes_at_its_terminal(shell: str, home: dict[str, str]) -> None:
+    needs(shell)
+    installed = subprocess.run(
+        [shell, "-c", "gymnast --install-completion; true"],
+        env=home,
+        capture_output=True,
+        text=True,
+    )
+    assert f"{shell} completion installed" in installed.stdout, installed
+    for text, expected in {
+        "gymnast train on\t": "one.yaml",
+        "gymnast check gymnast/Ar\t": "gymnast/Arithmetic-v0",
+        "gymnast train one.yaml trainer.ste\t": "trainer.steps=",
+        "gymnast train one.yaml deterministic=t\t": "deterministic=true",
+    }.items():
+        assert expected in completed(shell, home, text, expected)
 
 
-@pytest.mark.slow
-def test_fish_completes(folder: Path) -> None:
-    if shutil.which("fish") is None:
-        pytest.skip("there is no fish")
+@pytest.mark.shells
+def test_fish_completes(home: dict[str, str]) -> None:
+    needs("fish")
     asked = [
         *("gymnast train on", "gymnast check gymnast/Ar"),
         *("gymnast train one.yaml trainer.ste", "gymnast train one.yaml deterministic=t"),
@@ -207,7 +221,8 @@ def test_fish_completes(folder: Path) -> None:
     program = "gymnast --show-completion | source; " + "; ".join(
         f'complete -C "{a}"' for a in asked
     )
-    env = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "HOME": str(folder)}
-    ended = subprocess.run(["fish", "-c", program], env=env, capture_output=True, text=True)
+    ended = subprocess.run(
+        ["fish", "-c", program], env=os.environ | home, capture_output=True, text=True
+    )
     shown = [line.partition("\t")[0] for line in ended.stdout.splitlines()]
     assert shown == ["one.yaml", "gymnast/Arithmetic-v0", *KEYS, "deterministic=true"]
