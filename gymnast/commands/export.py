@@ -36,9 +36,13 @@ def export_run(
     """Export a run's model, with a card that tells how it came about."""
     if adapter and merged:
         raise ConfigError("--adapter and --merged: leave one of them out")
+    if private and push is None:
+        raise ConfigError("--private: is about a repository on the hub; name it with --push")
     with waiting(f"exporting {run}"):
         from gymnast.trainers.exporting import export as exporting
 
+        if push is not None:
+            exporting.check_repository(push)
         exporting.export_run(Path(run).expanduser(), output, merged=not adapter, place=push)
     say(f"the {'adapters are' if adapter else 'model is'} in {output}, with {exporting.CARD}")
     if push is not None:

@@ -148,7 +148,7 @@ def test_runs_name_what_they_differ_in_and_pair_by_row_where_their_seeds_differ(
     assert shown.code == 0, shown.errors
     found = gymnast("eval", "--compare", "three", "four").output.splitlines()
     assert sum("A and B differ in" in line for line in found) == 8
-    assert any(line.startswith("and in ") and line.endswith(" more settings") for line in found)
+    assert "and in 1 more setting" in found
     found = gymnast("eval", "--compare", "three", "four", "-v").output.splitlines()
     assert sum("A and B differ in" in line for line in found) > 8
 
@@ -282,6 +282,10 @@ def test_what_cannot_be_compared_is_one_line(evaluate: Any, gymnast: CommandLine
         ([], "--compare: name the folders of two evaluations or runs, or of one run"),
         (["guess"], "--compare: guess is one evaluation; name another one to compare it with"),
         (["guess", "nope"], "nope: there is no such folder; name that of an evaluation or a run"),
+        (
+            ["guess", "run.yaml"],
+            "--compare: run.yaml is no file of rollouts; name the folder of an",
+        ),
         (["guess", "."], ".: has no evaluation; evaluate it with `gymnast eval .`"),
         (["guess", "unkept"], "unkept: has no episodes"),
         (["guess", "unended"], "unended: the evaluation has not ended; go on with `gymnast eval "),

@@ -226,10 +226,11 @@ def test_a_run_of_a_model_is_replayed_with_its_worked_turns(gymnast: CommandLine
     ("options", "said"),
     [
         ("", "ROLLOUT: name one"),
-        ("step_00001/0/0 --all", "ROLLOUT: name one"),
+        ("step_00001/0/0 --all", "--all: replays every episode, and step_00001/0/0 names one"),
         ("step_00001/0/0 --step 1", "ROLLOUT: is one episode"),
         ("step_00001/9/0", "step_00001/9/0: there is no such episode"),
-        ("--all --step 7", "out: has no such episodes"),
+        ("--all --step 7", "--step 7: the run has no training episodes of this step; it has those"),
+        ("--all --min-reward nan", "--min-reward: must be a number"),
     ],
 )
 def test_mistakes_are_named(played: Stage, gymnast: CommandLine, options: str, said: str) -> None:

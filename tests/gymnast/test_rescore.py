@@ -13,7 +13,7 @@ from saved_episodes import ASKED, episode, said
 
 GRADING = """\
 import asyncio
-from gymnast.envs import Score, rubrics
+from gymnast.envs import Environment, Score, rubrics
 
 def short(trajectory):
     return float(len(trajectory.messages[-1]["content"]) < 4)
@@ -36,6 +36,9 @@ def old(trajectory):
 
 def two(environment, trajectory):
     return 1.0
+
+class Game(Environment):
+    pass
 
 right = rubrics.numeric("answer")
 """
@@ -121,11 +124,11 @@ def test_none_is_no_reward_and_a_failure_leaves_the_episode_out(
     run: str, gymnast: CommandLine
 ) -> None:
     ran = gymnast("rescore", run, "--reward", "grading.py:unknown", "--output", "new.parquet")
-    assert "1 have none after: a function returned None" in ran.output
+    assert "1 has none after: a function returned None" in ran.output
     assert [s.trajectory.no_reward for s in load_rollouts("new.parquet")] == [True] + [False] * 3
     ran = gymnast("rescore", run, "--reward", "grading.py:sometimes", "--output", "new.parquet")
     assert "1 failed: rewards.sometimes: KeyError: 3" in ran.output
-    assert ran.output.endswith("1 episodes with new rewards are in new.parquet\n")
+    assert ran.output.endswith("\nnew.parquet holds 1 episode with new rewards\n")
 
 
 def test_the_new_reward_is_that_of_the_last_turn_in_whichever_context(
@@ -165,13 +168,46 @@ def test_what_a_reward_needs_that_is_not_saved_is_said(run: str, gymnast: Comman
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        ("--reward grading.py:nothing", 2, "--reward: "),
-        ("--reward grading.py:two", 2, "--reward: must take one argument, the trajectory"),
+        ("--reward grading.py:nothing", 2, "--reward grading.py:nothing: 'grading.py' has no "),
+        ("--reward grading.py:two", 2, "--reward grading.py:two: must take one argument, the traj"),
+        (
+            "--reward grading.py:short --reward grading.py:two",
+            2,
+            "--reward grading.py:two: must take one argument",
+        ),
+        (
+            "--reward {function:~exact,~colum:~city}",
+            2,
+            "--reward {function: exact, colum: city}: colum: unknown key; did you mean column?",
+        ),
+        (
+            "--reward {function:~grading.py:short,~weight:~.nan}",
+            2,
+            "--reward {function: grading.py:short, weight: .nan}: weight: must be a finite number",
+        ),
+        (
+            "--reward {function:~grading.py:short,~weight:~heavy}",
+            2,
+            "--reward {function: grading.py:short, weight: heavy}: weight: must be a finite "
+            "number, such as 0.5, got 'heavy'",
+        ),
+        (
+            "--reward grading.py:Game",
+            2,
+            "--reward grading.py:Game: must be a function of the trajectory or a rubric, and Game "
+            "is an environment; write `def brief(trajectory)",
+        ),
         ("--reward {function:", 2, "--reward: '{function:' is no YAML"),
         ("--reward {weight:1}", 2, "--reward: must be file.py:function, or {function:"),
         ("--reward grading.py:fails", 1, "rewards.fails: AttributeError: 'Trajectory' object"),
         ("--reward grading.py:short --output new.json", 2, "--output: must end in .parquet"),
-        ("--reward grading.py:short --step 9", 2, "out: has no such episodes"),
+        ("--reward grading.py:short --step 9", 2, "--step 9: the run has no training episodes"),
+        ("--reward grading.py:short --max-reward nan", 2, "--max-reward: must be a number"),
+        (
+            "--reward grading.py:short --group 7",
+            2,
+            "none of the 4 training episodes matches; --group 7: is in no file. The groups: 0-1\n",
+        ),
         (
             "--reward grading.py:short --output out/rollouts/step_00001.parquet",
             2,
@@ -182,6 +218,6 @@ def test_what_a_reward_needs_that_is_not_saved_is_said(run: str, gymnast: Comman
 def test_mistakes_are_named(
     run: str, gymnast: CommandLine, options: str, code: int, said: str
 ) -> None:
-    ran = gymnast("rescore", run, *options.split())
+    ran = gymnast("rescore", run, *(word.replace("~", " ") for word in options.split()))
     assert ran.code == code
     assert f"error: {said}" in ran.errors

@@ -92,6 +92,17 @@ def test_an_expression_that_takes_no_row_is_answered_with_the_columns(
             "--stop-reason timeout",
             "--stop-reason timeout: is in no episode. The stop reasons: answered, max_turns",
         ),
+        ("--group 7", "--group 7: is in no file. The groups: 0-1"),
+        (
+            "--tag knd=3",
+            "--tag knd=3: no row has this column. Did you mean 'kind'? The columns: kind, a",
+        ),
+        ("--tag a=3", "--tag a=3: no row has this value. Those of a: 2"),
+        (
+            "--min-reward 0.25 --max-reward 0.5",
+            "--min-reward 0.25 --max-reward 0.5: no episode has such a reward; they are from 0 to "
+            "1",
+        ),
     ],
 )
 def test_what_no_episode_has_is_answered_with_what_they_have(
@@ -120,6 +131,21 @@ def test_a_step_that_a_run_has_not_is_answered_with_those_it_has(
 ) -> None:
     ran = gymnast("rollouts", run, *options.split())
     assert (ran.code, ran.output) == (0, "") and ran.errors.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--tag =3", "--tag: must be KEY=VALUE, a column of the rows, got '=3'"),
+        ("--group -1", "--group: must be 0 or more, as groups count from 0, got -1"),
+        ("--min-reward nan", "--min-reward: must be a number such as 0.5, got nan"),
+    ],
+)
+def test_a_value_that_no_episode_can_have_is_refused(
+    run: str, gymnast: CommandLine, options: str, said: str
+) -> None:
+    ran = gymnast("rollouts", run, *options.split())
+    assert (ran.code, ran.output, ran.errors) == (2, "", f"error: {said}\n")
 
 
 def names(output: str) -> list[str]:

@@ -95,6 +95,11 @@ def find_sides(paths: Sequence[str | Path]) -> list[Side]:
 
 def _side(path: Path, given: str) -> Side:
     if path.is_file():
+        if path.suffix not in (".parquet", ".jsonl"):
+            raise ConfigError(
+                f"--compare: {given} is no file of rollouts; name the folder of an evaluation or a "
+                "run, or one of the files in its rollouts/ (eval_00004.parquet)"
+            )
         run = path.parent.parent
         named = [key for key, files in _by_moment(run).items() if path.name in _names(files)]
         return _of_files(run, given, [RolloutFile(path, 0, True)], *named)

@@ -52,13 +52,31 @@ def has_adapters(run: Path) -> bool:
     return (run / ADAPTERS).is_dir()
 
 
+def check_repository(name: str) -> None:
+    """Check the name of a repository on the hub, without asking the hub.
+
+    Raises:
+        ConfigError: It is not of the form org/name, or has characters that the hub does not take.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    if name.count("/") != 1:
+        raise ConfigError(f"--push: must be org/name, as my-org/my-model, got {name!r}")
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise ConfigError(f"--push: must be org/name as the hub takes it: {error}") from error
+
+
 def push(folder: Path, repository: str, *, private: bool = False) -> str:
     """Put an exported folder on the hub; returns where it is.
 
     Raises:
-        ConfigError: The hub does not take it.
+        ConfigError: The hub does not take it, or cannot be reached.
     """
     from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
 
     api = HfApi()
     try:
@@ -67,9 +85,11 @@ def push(folder: Path, repository: str, *, private: bool = False) -> str:
             repo_id=repository, folder_path=folder, commit_message="Model trained by Gymnast"
         )
     except Exception as error:  # each transport has its own exceptions
+        answered = isinstance(error, HfHubHTTPError)
+        first = "log in with `hf auth login`" if answered else "check that the hub can be reached"
         raise ConfigError(
-            f"--push: {repository} cannot be pushed to {api.endpoint}: {first_line(error)}; log in "
-            f"with `hf auth login`. The export is in {folder}"
+            f"--push: {repository} cannot be pushed to {api.endpoint}: {first_line(error)}; "
+            f"{first}. The export is in {folder}: `hf upload {repository} {folder}` pushes it"
         ) from error
     return str(made)
 

@@ -28,13 +28,15 @@ def _numbers(found: Diagnosis) -> Iterator[str]:
     earned = "nothing" if at_zero else f"at most {found.bar:.4g}"
     yield f"{_episodes(found.episodes)}, of which {found.unpaid} earned {earned}{mean}"
     if found.without_calls:
-        yield f"{found.without_calls} of these {found.unpaid} called no tool"
+        some = f"{found.without_calls} of these {found.unpaid}"
+        yield f"{'it' if found.unpaid == 1 else some} called no tool"
     if found.groups_alike:
         more = "anything" if at_zero else f"more than {found.bar:.4g}"
         unpaid = f"; in {found.groups_unpaid} none earned {more}" if found.groups_unpaid else ""
         yield (
-            f"in {found.groups_alike} of {found.groups} groups all episodes have the same reward, "
-            f"so nothing is learned from them{unpaid}"
+            f"in {found.groups_alike} of {found.groups} group{'' if found.groups == 1 else 's'} "
+            f"all episodes have the same reward, so nothing is learned from "
+            f"{'it' if found.groups_alike == 1 else 'them'}{unpaid}"
         )
 
 

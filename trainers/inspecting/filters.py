@@ -5,6 +5,7 @@ episodes alone that all else has left.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, get_args
@@ -74,8 +75,8 @@ class Filter:
         search: Whose messages have this text, without regard to upper and lower case.
 
     Raises:
-        ConfigError: `where` cannot be read, or no episode ends with such a `stop_reason`, or no
-            call with such an `error`.
+        ConfigError: `where` cannot be read, no episode ends with such a `stop_reason`, no call with
+            such an `error`, `group` is below 0, or a reward is no number.
     """
 
     steps: range | None = None
@@ -94,6 +95,11 @@ class Filter:
     def __post_init__(self) -> None:
         _check_known("stop_reason", self.stop_reason, [str(reason) for reason in StopReason])
         _check_known("error", self.error, get_args(ErrorKind))
+        if self.group is not None and self.group < 0:
+            raise ConfigError(f"group: must be 0 or more, as groups count from 0, got {self.group}")
+        for name, reward in (("min_reward", self.min_reward), ("max_reward", self.max_reward)):
+            if reward is not None and math.isnan(reward):
+                raise ConfigError(f"{name}: must be a number such as 0.5, got {reward}")
         if self.where is not None:
             try:
                 jmespath.compile(self.where)

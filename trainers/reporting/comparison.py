@@ -37,9 +37,10 @@ def comparison_lines(
     lines = []
     for name, found in by_environment.items():
         where = f" in {visible_line(name)}" if name else ""
+        won = "1 row" if found.won == 1 else f"{found.won} rows"
         lines.append(
-            f"{second} - {first}{where}: {second} better in {found.won} rows, {first} in "
-            f"{found.lost}, both alike in {found.tied}"
+            f"{second} - {first}{where}: {second} better in {won}, {first} in {found.lost}, both "
+            f"alike in {found.tied}"
         )
         cells = [
             ["", first, second, "difference", "95% interval"],
@@ -96,7 +97,7 @@ def difference_lines(
         for key, ours, theirs in found[:most]
     ]
     more = len(found) - most
-    return [*lines, f"and in {more} more settings"] if more > 0 else lines
+    return [*lines, f"and in {more} more setting{'' if more == 1 else 's'}"] if more > 0 else lines
 
 
 def pairing(first: str, second: str, name: str, found: Comparison) -> str:
@@ -107,7 +108,8 @@ def pairing(first: str, second: str, name: str, found: Comparison) -> str:
     more = f" ({', '.join(left)})" if left else ""
     by = "row and seed" if found.same_seeds else "row"
     seeds = "" if found.same_seeds else "; the rows are the same, the seeds of sampling differ"
-    return f"{second} and {first}{of}: {found.rows} rows pair by {by}{more}{seeds}"
+    pair = "1 row pairs" if found.rows == 1 else f"{found.rows} rows pair"
+    return f"{second} and {first}{of}: {pair} by {by}{more}{seeds}"
 
 
 def change_cells(changes: Sequence[RowChange], first: str, second: str) -> list[list[str]]:

@@ -125,7 +125,8 @@ def _labels(rewards: Sequence[float]) -> list[str]:
 
 def comparison_lines(found: Comparison) -> list[str]:
     """The comparison as lines of text."""
-    lines = [f"{found.episodes} episodes, {found.compared} of them with a reward before and after"]
+    episodes = "1 episode" if found.episodes == 1 else f"{found.episodes} episodes"
+    lines = [f"{episodes}, {found.compared} of them with a reward before and after"]
     if found.old_mean is not None and found.new_mean is not None:
         lower = found.changed - found.higher
         lines += [
@@ -141,16 +142,21 @@ def comparison_lines(found: Comparison) -> list[str]:
         )
     for count, what in (
         (found.without_old, "had no reward before"),
-        (found.without_new, "have none after: a function returned None"),
+        (found.without_new, f"{_have(found.without_new)} none after: a function returned None"),
     ):
         lines += [f"{count} {what}"] if count else []
     lines += [f"{count} failed: {said}" for said, count in list(found.failures.items())[:5]]
     if found.without_tokens:
         lines.append(
-            f"{found.without_tokens} have no token ids, which are not saved of episodes that are "
-            "played in messages: a reward that counts tokens finds none in them"
+            f"{found.without_tokens} {_have(found.without_tokens)} no token ids, which are not "
+            "saved of episodes that are played in messages: a reward that counts tokens finds "
+            "none in them"
         )
     return [*lines, *_agreement_lines(found), *_change_lines(found)]
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
 
 
 def comparison_record(found: Comparison) -> dict[str, Any]:

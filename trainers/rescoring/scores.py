@@ -7,6 +7,7 @@ an episode whose box the policy broke: its reward is 0.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,14 +63,18 @@ def named_rewards(given: Sequence[str]) -> list[Reward]:
         UserCodeError: A module raised while it was imported.
     """
     named: list[tuple[str, float, dict[str, Any]]] = []
-    for text in given:
+    for index, text in enumerate(given):
         options = _options(text)
         function, weight = options.pop("function", None), options.pop("weight", 1.0)
-        number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not isinstance(function, str) or not number:
+        if not isinstance(function, str):
             raise ConfigError(
                 f"reward: must be file.py:function, or {{function: file.py:function, weight: 0.5}},"
                 f" got {text!r}"
+            )
+        number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not number or not math.isfinite(weight):
+            raise ConfigError(
+                f"rewards.{index}.weight: must be a finite number, such as 0.5, got {weight!r}"
             )
         named.append((function, float(weight), options))
     return load_rewards(named)

@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from gymnast.envs import Score, rubrics
+from gymnast.envs import Environment, Score, rubrics
 from gymnast.envs.boxes.box import BROKEN
 from gymnast.envs.environment.user_code import Blame, call_hook, checked_number, checked_numbers
 from gymnast.errors import ConfigError
@@ -137,6 +137,12 @@ def _with_options(
     """
     if isinstance(function, type) and issubclass(function, rubrics.Rubric):
         return _rubric(function, options, section)
+    if isinstance(function, type) and issubclass(function, Environment):
+        raise ConfigError(
+            f"{section}.function: must be a function of the trajectory or a rubric, and "
+            f"{function.__name__} is an environment; write `def brief(trajectory): return "
+            "-trajectory.action_tokens`, for example"
+        )
     fields = options_of(function)
     _check_takes_a_trajectory(function, fields, section)
     _check_known(options, fields, section)

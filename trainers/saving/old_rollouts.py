@@ -27,7 +27,7 @@ def read_json_lines(path: Path) -> list[SavedTrajectory]:
     """Read such a file; a last line that a kill has torn is left out, with a warning.
 
     Raises:
-        DataError: A line is no trajectory.
+        DataError: A line is no trajectory, or the first one is none: then it is another file.
     """
     lines = path.read_bytes().splitlines()
     saved, members = list[SavedTrajectory](), Counter[int]()
@@ -39,6 +39,11 @@ def read_json_lines(path: Path) -> list[SavedTrajectory]:
             if number == len(lines) and isinstance(error, ValueError):
                 logger.warning("%s: the last line is torn and left out", path)
                 break
+            if not saved:
+                raise DataError(
+                    f"{path}: holds no rollouts, as its first line is no trajectory; name the "
+                    "folder of a run, or one of the files in its rollouts/"
+                ) from error
             raise DataError(f"{path}:{number}: is no trajectory; remove the line") from error
         saved.append(SavedTrajectory(trajectory, None, group, members[group], path.stem))
         members[group] += 1

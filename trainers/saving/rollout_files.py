@@ -27,6 +27,7 @@ from gymnast.trainers.saving.durable import file_written_aside
 from gymnast.types import Trajectory
 
 EPISODES_AT_ONCE = 256  # a row group of the file, and what is in memory twice while it is written
+_TO_NAME = "name the folder of a run, or one of the files in its rollouts/"
 
 # Log-probabilities and the like hardly repeat: dictionaries are of no use to them.
 _FLOATS = ["logprobs.list.element", "advantages.list.element"]
@@ -220,6 +221,10 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file") from None
     except (OSError, pa.ArrowException) as error:
+        if path.suffix != ".parquet":
+            raise DataError(
+                f"{path}: cannot be read as a file of rollouts ({first_line(error)}); {_TO_NAME}"
+            ) from error
         raise DataError(
             f"{path}: cannot be read ({first_line(error)}); it is torn, or not a Parquet file. "
             "Remove it, or copy it again"
@@ -276,6 +281,9 @@ def _record(trajectory: Trajectory, known: Iterable[SavedBranch]) -> dict[str, A
 
 def _check_version(path: Path, version: bytes | None) -> None:
     if version is None or not version.isdigit():
-        raise DataError(f"{path}: is a Parquet file, but not one of Gymnast's rollouts")
+        raise DataError(
+            f"{path}: is a Parquet file, but not one of Gymnast's rollouts; {_TO_NAME}, "
+            "and move this one away if it lies there"
+        )
     if problem := unreadable_format(str(path), int(version), FORMAT_VERSION):
         raise DataError(problem)

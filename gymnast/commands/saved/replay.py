@@ -14,6 +14,7 @@ from gymnast.commands.saved.selection import (
     Run,
     Step,
     Where,
+    as_options,
     steps_of,
 )
 from gymnast.errors import CannotReplay, ConfigError
@@ -57,7 +58,11 @@ def replay_rollouts(
     environment: Environment = None,
 ) -> None:
     """Play saved episodes again with their actions; exit code 1 if one differs."""
-    if everything == (rollout is not None):
+    if everything and rollout is not None:
+        raise ConfigError(
+            f"--all: replays every episode, and {rollout} names one; leave one of the two out"
+        )
+    if not everything and rollout is None:
         raise ConfigError("ROLLOUT: name one, as `gymnast rollouts` prints it, or say --all")
     chosen = [step, group, min_reward, max_reward, where, limit]
     if rollout is not None and (evaluations or any(each is not None for each in chosen)):
@@ -65,12 +70,13 @@ def replay_rollouts(
     steps = steps_of(step)
     from gymnast.trainers.inspecting.filters import Filter
     from gymnast.trainers.inspecting.index import Index
+    from gymnast.trainers.inspecting.occurring import told_of_none
 
     index = Index(run)
     if rollout is not None:
         entries = [index.entry(rollout)]
     else:
-        try:
+        with as_options():
             wanted = Filter(
                 steps=steps,
                 evaluations=evaluations or not index.has_steps,
@@ -80,10 +86,8 @@ def replay_rollouts(
                 where=where,
             )
             entries = list(index.find(wanted))[:limit]
-        except ConfigError as error:
-            raise ConfigError(f"--{error}") from None
-    if not entries:
-        raise ConfigError(f"{run}: has no such episodes; `gymnast rollouts {run}` lists some")
+        if not entries:
+            raise ConfigError("; ".join(told_of_none(index, wanted)))
     with waiting(f"making the environment {environment or f'of {run}'}"), no_input():
         from gymnast.threads import run_blocking
         from gymnast.trainers.replaying.replay import replay

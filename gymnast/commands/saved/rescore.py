@@ -1,5 +1,6 @@
 """`gymnast rescore`: grades the episodes that a run has saved anew, without a model."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from gymnast.commands.saved.selection import (
     Run,
     Step,
     Where,
+    as_options,
     steps_of,
 )
 from gymnast.errors import ConfigError, DataError
@@ -66,6 +68,7 @@ def rescore_rollouts(
         from gymnast.threads import run_blocking
         from gymnast.trainers.inspecting.filters import Filter
         from gymnast.trainers.inspecting.index import Index
+        from gymnast.trainers.inspecting.occurring import told_of_none
         from gymnast.trainers.records.json_text import json_line
         from gymnast.trainers.rescoring.comparison import (
             compare,
@@ -76,7 +79,10 @@ def rescore_rollouts(
 
         try:
             rewards = named_rewards(reward)
-            index = Index(run)
+        except ConfigError as error:
+            raise ConfigError(_of_the_option(str(error), reward)) from None
+        index = Index(run)
+        with as_options():
             wanted = Filter(
                 steps=steps,
                 evaluations=evaluations or not index.has_steps,
@@ -86,10 +92,8 @@ def rescore_rollouts(
                 where=where,
             )
             entries = list(index.find(wanted))
-        except ConfigError as error:
-            raise ConfigError(_of_an_option(str(error))) from None
         if not entries:
-            raise DataError(f"{run}: has no such episodes; `gymnast rollouts {run}` lists some")
+            raise DataError("; ".join(told_of_none(index, wanted)))
         if output is not None:
             _check_output(output, [file.file.path for file in index.files])
         rescored = run_blocking(rescore(entries, rewards, add=add))
@@ -100,7 +104,8 @@ def rescore_rollouts(
     else:
         say("\n".join(comparison_lines(found)))
     if written is not None:
-        say(f"{written} episodes with new rewards are in {output}", err=form == "json")
+        count = "1 episode" if written == 1 else f"{written} episodes"
+        say(f"{output} holds {count} with new rewards", err=form == "json")
 
 
 def _check_output(output: str, read: list[Path]) -> None:
@@ -108,8 +113,8 @@ def _check_output(output: str, read: list[Path]) -> None:
         raise ConfigError(f"--output: {output} is a file that is graded; name another")
 
 
-def _of_an_option(said: str) -> str:
-    """An error that names a place in a YAML, or a filter, by the option's name."""
-    if said.startswith("rewards."):  # "rewards.0.function: ..."
-        return f"--reward: {said.partition(': ')[2]}"
-    return f"--{said}"
+def _of_the_option(said: str, given: list[str]) -> str:
+    """An error that names places in a YAML, "rewards.0.column: ...", by what the option was."""
+    place = re.compile(r"^rewards\.(\d+)(?:\.function)?(?:: |\.)", re.MULTILINE)
+    named = place.sub(lambda found: f"--reward {given[int(found[1])]}: ", said)
+    return named if named != said else f"--{said}"

@@ -66,6 +66,9 @@ Search = Annotated[
     str | None, typer.Option(metavar="TEXT", help="Only episodes with this text in a message.")
 ]
 
+# What a filter checks of itself; the options have the names of its fields.
+_CHECKED = ("where", "stop_reason", "error", "group", "min_reward", "max_reward")
+
 
 def steps_of(given: str | None) -> range | None:
     """The steps that --step names.
@@ -89,7 +92,7 @@ def tags_of(given: list[str] | None) -> dict[str, str]:
     """
     given = given or []
     for one in given:
-        if "=" not in one:
+        if one.find("=") < 1:
             raise ConfigError(f"--tag: must be KEY=VALUE, a column of the rows, got {one!r}")
     return {key: value for key, _, value in (one.partition("=") for one in given)}
 
@@ -101,6 +104,6 @@ def as_options() -> Iterator[None]:
         yield
     except ConfigError as problem:
         name, colon, rest = str(problem).partition(": ")
-        if colon and name in ("where", "stop_reason", "error"):
+        if colon and name in _CHECKED:
             raise ConfigError(f"--{name.replace('_', '-')}: {rest}") from None
         raise

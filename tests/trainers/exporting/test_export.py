@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -83,6 +84,9 @@ def test_what_cannot_be_exported_is_refused_in_a_line(run: Path, gymnast: Comman
         ("export", "full", "--output", "x"): "full: has no config.yaml",
         ("export", "out", "--output", "full"): "--output: full is there already",
         ("export", "out", "--output", "x", "--merged", "--adapter"): "leave one of them out",
+        ("export", "out", "--output", "x", "--private"): "--private: is about a repository on",
+        ("export", "out", "--output", "x", "--push", "one"): "--push: must be org/name, as ",
+        ("export", "out", "--output", "x", "--push", "a b/c"): "--push: must be org/name as the",
     }.items():
         ran = gymnast(*arguments)
         assert ran.code == 2 and says in ran.errors
@@ -163,3 +167,17 @@ def test_adapters_are_pushed_to_a_hub(run: Path, hub: tuple[str, type[Hub]]) -> 
     here = {path.name: path.read_bytes() for path in Path("alone").iterdir()}
     assert at_hub.files == here
     assert 'from_pretrained(base, "org/trained")' in here["README.md"].decode()
+
+
+def test_a_hub_that_cannot_be_reached_is_not_one_to_log_in_to(run: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    ended = subprocess.run(
+        [sys.executable, "-m", "gymnast", "export", "out", "-o", "alone", "--push", "org/trained"],
+        env=os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_TOKEN": "hf_test"},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert "check that the hub can be reached. The export is in alone: `hf upload" in ended.stderr
+    assert "log in" not in ended.stderr

@@ -173,13 +173,19 @@ def test_episodes_without_calls_are_counted_however_they_ended(tmp_path: Path) -
     found = diagnosed(tmp_path, some)
     assert (found.unpaid, found.without_calls) == (5, 3)
     assert "3 of these 5 called no tool\n" in causes_text(found)
+    one = causes_text(diagnosed(tmp_path, [episode(said("5"))]))
+    assert one.startswith(
+        "1 episode, of which 1 earned nothing; mean reward 0\nit called no tool\n"
+    )
 
 
 def test_what_earned_something_is_not_said_to_have_earned_nothing(tmp_path: Path) -> None:
     paid = [episode(said("5"), reward=reward) for reward in (0.44, 0.5, 0.5)]
     text = causes_text(diagnosed(tmp_path, paid, [paid[0], paid[0]]))
     assert text.startswith("5 episodes, of which 3 earned at most 0.44; mean reward 0.464\n")
-    assert "in 1 of 2 groups all episodes have the same reward, so nothing is learned" in text
+    assert (
+        "in 1 of 2 groups all episodes have the same reward, so nothing is learned from it" in text
+    )
     assert "in 1 none earned more than 0.44" in text
 
 

@@ -41,6 +41,8 @@ def test_numbers_stand_below_each_other_in_lines_that_no_terminal_breaks(
     ]
     assert lines[4] == "B - A in hundreds: B better in 3 rows, A in 0, both alike in 1"
     assert lines[5:] == lines[1:4]
+    [line, *_] = comparison_lines("A", "B", {"": compare(scored(0.0, 1.0), scored(1.0, 1.0), 1.0)})
+    assert line == "B - A: B better in 1 row, A in 0, both alike in 1"
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140])

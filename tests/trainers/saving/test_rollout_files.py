@@ -232,6 +232,13 @@ def test_a_torn_file_is_named(part: float, path: Path) -> None:
         read_rollouts(path)
 
 
+def test_a_file_with_another_ending_is_not_to_be_removed(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("model: {}\n")
+    with pytest.raises(DataError, match=r"run.yaml: .*; name the folder of a run") as caught:
+        read_rollouts(tmp_path / "run.yaml")
+    assert "Remove" not in str(caught.value)
+
+
 def with_metadata(path: Path, metadata: dict[str, str]) -> None:
     write_rollouts(path, [[FULL]])
     pq.write_table(pq.read_table(path).replace_schema_metadata(metadata), path)
@@ -246,7 +253,7 @@ def test_a_newer_format_is_refused(path: Path) -> None:
 @pytest.mark.parametrize("metadata", [{}, {"format_version": "new"}])
 def test_another_parquet_file_is_refused(metadata: dict[str, str], path: Path) -> None:
     with_metadata(path, metadata)
-    with pytest.raises(DataError, match="is a Parquet file, but not one of Gymnast's rollouts"):
+    with pytest.raises(DataError, match="one of Gymnast's rollouts; name the folder of a run"):
         read_rollouts(path)
 
 

@@ -138,10 +138,13 @@ def test_what_is_not_there_is_named(wrong: Callable[[Path], Any], said: str, run
 @pytest.mark.parametrize("line", ["null", "{}", '{"group": 0, "ids": 3}', "[1]"])
 def test_a_line_that_is_no_trajectory_is_named(line: str, tmp_path: Path) -> None:
     (tmp_path / "rollouts").mkdir()
-    lines = line + "\n" + as_earlier_versions_wrote(EPISODE)
-    (tmp_path / "rollouts" / "step_00001.jsonl").write_text(lines)
-    with pytest.raises(DataError, match=r"step_00001.jsonl:1: is no trajectory; remove the line"):
+    file, whole = tmp_path / "rollouts" / "step_00001.jsonl", as_earlier_versions_wrote(EPISODE)
+    file.write_text(f"{whole}{line}\n{whole}")
+    with pytest.raises(DataError, match=r"step_00001.jsonl:2: is no trajectory; remove the line"):
         load_rollouts(tmp_path)
+    file.write_text(f"{line}\n{line}\n")  # metrics, for example, are not to be damaged
+    with pytest.raises(DataError, match=r"step_00001.jsonl: holds no rollouts, as its first line"):
+        load_rollouts(file)
 
 
 def test_a_torn_file_is_named_by_its_path(run: Path) -> None:
