@@ -13,6 +13,9 @@ from gymnast.lookup import nearest
 # Unknown options are passed on as if they were settings, so that `refuse_options` can say more.
 HANDED_OVER = {"ignore_unknown_options": True}
 
+# What the argument of an environment's constructor must be.
+SETTING = "key=value, such as max_turns=3"
+
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
