@@ -63,25 +63,22 @@ def _check_hub(name: str) -> None:
     """One short question to the hub; Transformers would retry for a minute before it gave up."""
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
-    from huggingface_hub.utils import validate_repo_id
 
     near = nearest(name.partition(":")[0], _MEANT)
     hint = f"; did you mean {_MEANT[near]!r}?" if near else ""
     missing = f"model {name!r}: there is no such folder here ({Path.cwd()}), and"
-    try:
-        validate_repo_id(name)
-    except HFValidationError as error:
-        raise ModelError(
-            f"{missing} no model of a hub can be named so: it is org/name, of letters, digits, "
-            f"single '-' and '.', and '_'{hint}"
-        ) from error
     hub_logger = logging.getLogger("huggingface_hub")
     level = hub_logger.level
     hub_logger.setLevel(logging.ERROR)
     try:
-        if constants.HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(name, "config.json"), str):
+        if isinstance(try_to_load_from_cache(name, "config.json"), str) or constants.HF_HUB_OFFLINE:
             return
         HfApi().model_info(name, timeout=30)
+    except HFValidationError as error:  # before anything is asked
+        raise ModelError(
+            f"{missing} no model of a hub can be named so: it is org/name, of letters, digits, "
+            f"single '-' and '.', and '_'{hint}"
+        ) from error
     except RepositoryNotFoundError as error:
         raise ModelError(
             f"{missing} the hub {constants.ENDPOINT} has no such model (or it is private: log in "

@@ -248,6 +248,18 @@ COMMANDS = {
         "eval run.yaml --resume",
         "--resume: out/evaluations has no evaluation that has begun and not ended; leave",
     ),
+    "no rows to play": (
+        "eval run.yaml --rows 0",
+        "--rows: must be >= 1, got 0",
+    ),
+    "fewer episodes to print than none": (
+        "rollouts old --limit -1",
+        "--limit: must be >= 0, got -1",
+    ),
+    "a port that is no number": (
+        "view old --port 80x",
+        "--port: must be a whole number, got 80x",
+    ),
     "results in a folder that is used": (
         "eval run.yaml --output old",
         "--output: old is a folder with files in it; name another one",
