@@ -43,6 +43,7 @@ from gymnast.commands.export import export
 from gymnast.commands.new import new
 from gymnast.commands.options import (
     HANDED_OVER,
+    Commands,
     Overrides,
     Quiet,
     Verbose,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from gymnast.trainers.reporting.console import RunConsole
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Train language models to use tools.",

@@ -175,11 +175,11 @@ class Names(Generic[T]):
         if name and hasattr(module, name):
             return getattr(module, name)
         defined = [key for key, value in vars(module).items() if self._is_own(key, value, module)]
+        problem = f"names no {self.kind} in it."
         if name:
-            problem = f"{source!r} has no {name!r}.{did_you_mean(name, defined)}"
-        else:
-            problem = f"{source!r} names no {self.kind} in it."
-        raise _NotFound(f"{problem} It defines: {_listed(defined) or '(nothing such)'}.")
+            problem = f"has no {name!r}.{did_you_mean(name, defined)}"
+        there = f": {_listed(defined)}" if defined else f" no {self._wanted}"
+        raise _NotFound(f"{source!r} {problem} It defines{there}.")
 
     def _is_own(self, key: str, value: Any, module: ModuleType) -> bool:
         """Whether a module, or one below it, defines this, and it is of this kind."""

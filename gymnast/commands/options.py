@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from gymnast.commands.completion.words import complete_override
 from gymnast.errors import ConfigError
@@ -12,6 +13,9 @@ from gymnast.lookup import nearest
 
 # Unknown options are passed on as if they were settings, so that `refuse_options` can say more.
 HANDED_OVER = {"ignore_unknown_options": True}
+
+# What the argument of an environment's constructor must be.
+SETTING = "key=value, such as max_turns=3"
 
 Overrides = Annotated[
     list[str] | None,
@@ -23,6 +27,43 @@ Overrides = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print more.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the outcome.")]
+
+
+# What an option's number must be, by pydantic's error type.
+_RULES = {
+    "greater_than_equal": ">= {ge:g}",
+    "less_than_equal": "<= {le:g}",
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
+}
+
+
+class Commands(TyperGroup):
+    """The commands; a value that an option does not take is refused as a setting's is.
+
+    Typer's own message of some versions leaves the value out.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that is named.
+
+        Raises:
+            ConfigError: An option does not take its value.
+        """
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            from pydantic import ValidationError
+
+            cause, option = error.__cause__, error.param
+            if option is None or not isinstance(cause, ValidationError):
+                raise
+            (problem, *_) = cause.errors()
+            rule = _RULES.get(problem["type"])
+            if rule is None:
+                raise
+            said = f"must be {rule.format(**problem.get('ctx', {}))}, got {problem['input']}"
+            raise ConfigError(f"{option.opts[0]}: {said}") from cause
 
 
 def refuse_options(

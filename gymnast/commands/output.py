@@ -51,6 +51,12 @@ def log_to_stderr(level: int = logging.INFO) -> None:
     if not any(isinstance(handler, _ToStderr) for handler in logger.handlers):
         logger.addHandler(_ToStderr())
     logger.setLevel(level)
+    # Transformers imports DeepSpeed to save a model, which logs to stdout that there is no GPU.
+    logging.getLogger("DeepSpeed").addFilter(_says_more_than_the_device)
+
+
+def _says_more_than_the_device(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Setting accelerator to CPU")
 
 
 @contextmanager

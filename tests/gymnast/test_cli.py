@@ -1,6 +1,7 @@
 """The command line: what it prints, its exit codes, and one clear line for every mistake."""
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -30,6 +31,19 @@ class Calc(Environment):
 '''
 
 # What it does
+
+
+def test_a_quiet_run_says_nothing_of_a_device_for_deepspeed(
+    gymnast: CommandLine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """DeepSpeed logs it to stdout where it is installed, as a model is saved."""
+    assert gymnast("train", "run.yaml", "-q", "--dry-run", "model.name=./nope").code == 2
+    deepspeed = logging.getLogger("DeepSpeed")
+    deepspeed.warning("Setting accelerator to CPU. If you have GPU or other accelerator, ...")
+    deepspeed.warning("something else")
+    assert [record.message for record in caplog.records if record.name == "DeepSpeed"] == [
+        "something else"
+    ]
 
 
 def test_a_run_is_trained_evaluated_and_not_overwritten(gymnast: CommandLine) -> None:

@@ -65,7 +65,7 @@ def test_less_is_printed_where_it_is_asked_for(gymnast: CommandLine) -> None:
 def test_what_does_not_load_ends_as_in_training(gymnast: CommandLine) -> None:
     ended = gymnast(*DRY, "environment.id=nowhere:Env")
     assert (ended.code, ended.output) == (2, "")
-    assert ended.errors.startswith("error: there is no module 'nowhere'")
+    assert ended.errors.startswith("error: environment.id: there is no module 'nowhere'")
 
 
 def test_options_that_do_not_go_together_are_refused(

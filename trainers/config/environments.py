@@ -106,10 +106,8 @@ def _class_of(section: OneEnvironment, place: str) -> type[Environment]:
     try:
         cls = find(section.id) if section.id is not None else _composed(section, place)
     except UnknownEnvironment as error:
-        if place == "environment" and section.id is not None:
-            raise
-        key = "" if section.id is not None else ".compose"
-        raise UnknownEnvironment(f"{place}{key}: {error}") from error
+        key = "id" if section.id is not None else "compose"
+        raise UnknownEnvironment(f"{place}.{key}: {error}") from error
     if issubclass(cls, Mixture):
         raise ConfigError(
             f"{place}.id: is {section.named}, which plays other environments; list them in "

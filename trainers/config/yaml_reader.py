@@ -4,6 +4,7 @@ Habits of YAML are corrected: `1e-3` is a number (YAML 1.1 wants `1.0e-3`); a ke
 twice is an error (YAML would silently take the last), and so is `{a:b}` (a key without a value).
 """
 
+import codecs
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ _FLOAT = re.compile(
 _WITHOUT_SPACE = re.compile(r"\w+:[^/]")  # `{a:b}` is the key "a:b" without a value
 _NAME = re.compile(r"\w+:")
 _WORD_WITH_COLON = re.compile(r"[^\s\[\]{},:'\"]+:$")  # the end of a line up to a colon
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_PARQUET = b"PAR1"  # how such a file begins
 _NULL_TAG = "tag:yaml.org,2002:null"
 _FLOAT_TAG = "tag:yaml.org,2002:float"
 
@@ -66,7 +69,9 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     """
     file = Path(path).expanduser()
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        written = file.read_bytes()
+        _check_text(path, written)
+        text = written.decode("utf-8-sig")
     except FileNotFoundError as error:
         looked = "" if file.is_absolute() else f" (looked in {Path.cwd()})"
         near = nearest_file(path)
@@ -92,10 +97,23 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     return settings
 
 
+def _check_text(path: str | Path, written: bytes) -> None:
+    """Refuse a binary file; text of another encoding is told so when it is decoded."""
+    if written.startswith(_PARQUET):
+        kind = "a Parquet file"
+    elif b"\0" in written and not written.startswith(_UTF16):
+        kind = f"a binary file (byte {written.index(0) + 1} is NUL)"
+    else:
+        return
+    raise ConfigError(f"{path}: is {kind}, not text; name a YAML file, such as RUN.yaml")
+
+
 def with_overrides(
     settings: dict[str, Any],
     overrides: Sequence[str],
     read: Callable[[Sequence[str], Any], Any] = lambda names, value: value,
+    *,
+    form: str = "dotted.key=value, such as trainer.steps=3",
 ) -> dict[str, Any]:
     """Settings with `dotted.key=value` overrides applied; values are read as YAML.
 
@@ -103,6 +121,7 @@ def with_overrides(
         settings: Left unchanged.
         overrides: If a key is overridden twice, the last value counts.
         read: Maps the parts of a key and its value to the value that is set.
+        form: What an override must be, for errors.
 
     Raises:
         ConfigError: An override is malformed, or its key leads into something without keys.
@@ -112,9 +131,7 @@ def with_overrides(
         key, equals, text = override.partition("=")
         names = key.strip().split(".")
         if not equals or not all(names):
-            raise ConfigError(
-                f"override {override!r}: must be dotted.key=value, such as trainer.steps=3"
-            )
+            raise ConfigError(f"override {override!r}: must be {form}")
         # `tiny:` alone is a name; as YAML it would be a mapping without a value.
         parsed = text if _NAME.fullmatch(text) else _parse(text, f"override {override!r}")
         value = read(names, parsed)
@@ -140,6 +157,11 @@ def _parse(text: str, source: str) -> Any:
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
         if "'\\t'" in str(error.problem):
             raise ConfigError(f"{source}{place}: a tab; YAML is indented with spaces") from error
+        if error.context == "expected a single document in the stream":
+            raise ConfigError(
+                f"{source}{place}: a second document begins here, and one alone is read; move it "
+                "to a file of its own, or remove the line that begins it (---) to make one of both"
+            ) from error
         context = f" ({error.context})" if error.context else ""
         shown = _shown_line(text, mark, source) if mark is not None else ""
         raise ConfigError(f"{source}{place}: {error.problem}{context}{shown}") from error

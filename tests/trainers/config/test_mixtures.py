@@ -271,7 +271,7 @@ def test_each_row_has_its_environment_tools_limits_reward_and_box(tmp_path: Path
 
 
 def test_an_unknown_environment_is_named_by_its_place() -> None:
-    with pytest.raises(UnknownEnvironment, match=r"^environment\.mixture\.1: there is no env"):
+    with pytest.raises(UnknownEnvironment, match=r"^environment\.mixture\.1\.id: there is no"):
         prepare(environment=MIXED | {"mixture": [SMALL, "gymnast/Arithmetik-v0"]})
     with pytest.raises(UnknownEnvironment, match=r"^environment\.compose: there is no env"):
         prepare(environment={"compose": [SMALL["id"], "gymnast/Sqll-v0"]})

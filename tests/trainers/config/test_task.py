@@ -276,7 +276,7 @@ def test_rows_made_by_a_further_environment_are_not_trained_on() -> None:
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"id": "gymnast/Arithmetik-v0"}, "there is no environment 'gymnast/Arithmetik-v0'"),
+        ({"id": "gymnast/Arithmetik-v0"}, "id: there is no environment 'gymnast/Arithmetik-v0'"),
         ({"id": "gymnast/Arithmetic-v0", "max_turn": 3}, "Arithmetic has no setting 'max_turn'"),
         (
             LARGE | {"context_length": 9999},
