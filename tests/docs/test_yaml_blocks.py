@@ -19,7 +19,7 @@ from gymnast.agents.chat import make_chat_agent
 from gymnast.errors import UsageError
 from gymnast.trainers import load_config
 from gymnast.trainers.config.environments import find_environments
-from gymnast.trainers.config.files import read_yaml
+from gymnast.trainers.config.yaml_reader import read_yaml
 from gymnast.trainers.rollouts.rewards import load_rewards
 from pages import PAGES, ROOT, files, languages, merged
 from readers import READERS
@@ -93,10 +93,12 @@ def check(
 ) -> Iterator[Callable[..., None]]:
     """Reads a block, and checks what can be checked of its run without a model."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))  # before folders of other tests' modules
     monkeypatch.setenv("MY_KEY", "none")
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     for name, text in MODULES.items():
         Path(name).write_text(text)
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
 
     def check(text: str, page: Path | None = None) -> None:
         named = re.match(r"# ([\w/.]+\.yaml)\n", text)
