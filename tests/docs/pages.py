@@ -95,6 +95,13 @@ def languages(page: Path) -> dict[str, list[str]]:
     return found
 
 
+def defining(page: Path, name: str) -> str:
+    """The block of Python of a page that defines something."""
+    definition = re.compile(rf"^(?:class|(?:async )?def) {name}\b", re.MULTILINE)
+    (text,) = [text for text in languages(page)["python"] if definition.search(text)]
+    return text
+
+
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """A YAML with the keys of another in place of its own, section by section."""
     both = {**first, **second}

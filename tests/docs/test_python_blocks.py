@@ -19,8 +19,7 @@ from gymnast.sandboxes import LocalSandbox
 from gymnast.trainers import RayWorkers, Trainer, collect
 from gymnast.types import Sampling
 from harbor_fixtures import MakeTask
-from pages import ROOT, languages
-from test_yaml_blocks import python
+from pages import ROOT, defining, languages
 
 TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
@@ -71,7 +70,7 @@ def blocks(page: str) -> list[str]:
 
 
 def test_an_agent_of_several_processes_sends_weights_once() -> None:
-    names = run(python("agents.md", "update_weights"), {})
+    names = run(defining(ROOT / "docs/agents.md", "update_weights"), {})
     server = create_autospec(SimpleNamespace(replace=lambda weights, version: None))
     for index in (0, 1):
         weights = PolicyWeights(torch.nn.Linear(1, 1), process_index=index)
@@ -172,7 +171,7 @@ def test_a_schedule_falls_at_the_end() -> None:
 
 
 def test_a_short_answer_is_rewarded() -> None:
-    short = run(python("saved_episodes.md", "short"), {})["short"]
+    short = run(defining(ROOT / "docs/saved_episodes.md", "short"), {})["short"]
     answers = [SimpleNamespace(messages=[{"content": "a" * length}]) for length in (79, 80)]
     assert [short(answer) for answer in answers] == [1.0, 0.0]
 

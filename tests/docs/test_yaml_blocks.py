@@ -21,10 +21,11 @@ from gymnast.trainers import load_config
 from gymnast.trainers.config.environments import find_environments
 from gymnast.trainers.config.yaml_reader import read_yaml
 from gymnast.trainers.rollouts.rewards import load_rewards
-from pages import PAGES, ROOT, files, languages, merged
+from pages import PAGES, ROOT, defining, files, languages, merged
 from readers import READERS
 
 BASE = {"model": {"name": "tiny:"}, "environment": {"id": "gymnast/Arithmetic-v0"}}
+ALGORITHMS = ROOT / "docs/algorithms.md"
 OF_SERVERS = "gymnast.envs.adapters.mcp.environment:McpEnvironment"  # `mcp:NAME`; needs no package
 CASES = [
     pytest.param(page, text, id=f"{page.stem}-{number}")
@@ -32,16 +33,6 @@ CASES = [
     if (page.name, "yaml") not in READERS
     for number, text in enumerate(languages(page).get("yaml", ()), 1)
 ]
-
-
-def python(page: str, name: str) -> str:
-    """The block of Python that defines something."""
-    (text,) = [
-        text
-        for text in languages(ROOT / "docs" / page)["python"]
-        if re.search(rf"^(?:class|(?:async )?def) {name}\b", text, re.MULTILINE)
-    ]
-    return text
 
 
 SHOP = '''
@@ -78,12 +69,12 @@ polite = rubrics.all_of(rubrics.regex('please'))
 """
 MODULES = {
     "exam.py": SHOP.replace("StrictShop", "Exam"),
-    "judges.py": python("algorithms.md", "judged"),
-    "my_module.py": python("algorithms.md", "ranks") + MY_ESTIMATOR,
-    "my_rewards.py": python("algorithms.md", "brevity") + POLITE,
+    "judges.py": defining(ALGORITHMS, "judged"),
+    "my_module.py": defining(ALGORITHMS, "ranks") + MY_ESTIMATOR,
+    "my_rewards.py": defining(ALGORITHMS, "brevity") + POLITE,
     "shaping.py": SHAPING,
     "shop.py": SHOP,
-    "sorting.py": python("sandboxes.md", "Sorting"),
+    "sorting.py": defining(ROOT / "docs/sandboxes.md", "Sorting"),
 }
 
 
