@@ -1,4 +1,4 @@
-"""The commands of README and docs, read from the pages.
+"""The blocks of README and docs, read from the pages: commands, files, and any other.
 
 A block of commands follows a comment that says how it is run:
 
@@ -10,8 +10,11 @@ A block of commands follows a comment that says how it is run:
 """
 
 import re
+import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -25,6 +28,7 @@ _FENCE = re.compile(
 _FILE = re.compile(
     r"```(?:python|yaml|json)\n# (?P<name>[\w/.]+\.\w+)\n(?P<text>.*?)```", re.DOTALL
 )
+_ANY_FENCE = re.compile(r"^( *)```([^`\n]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 _PROGRAM = r"(?:gymnast|python3?(?! -m venv)|pytest|pip|accelerate|torchrun|docker|ruff)"
 _INDENTED = re.compile(rf"^ {{4}}{_PROGRAM} .*$", re.MULTILINE)
 _INLINE = re.compile(rf"`({_PROGRAM} [^`]+)`")
@@ -81,6 +85,30 @@ def blocks(page: Path) -> list[Block]:
 def files(page: Path) -> dict[str, str]:
     """The files that a page shows, by the name in their first line."""
     return {match["name"]: match["text"] for match in _FILE.finditer(page.read_text())}
+
+
+def languages(page: Path) -> dict[str, list[str]]:
+    """Every block of a page by its language, "" where it names none."""
+    found: dict[str, list[str]] = {}
+    for indent, language, text in _ANY_FENCE.findall(page.read_text()):
+        found.setdefault(language, []).append(textwrap.dedent(text) if indent else text)
+    return found
+
+
+def defining(page: Path, name: str) -> str:
+    """The block of Python of a page that defines something."""
+    definition = re.compile(rf"^(?:class|(?:async )?def) {name}\b", re.MULTILINE)
+    (text,) = [text for text in languages(page)["python"] if definition.search(text)]
+    return text
+
+
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """A YAML with the keys of another in place of its own, section by section."""
+    both = {**first, **second}
+    for key in first.keys() & second.keys():
+        if isinstance(first[key], Mapping) and isinstance(second[key], Mapping):
+            both[key] = merged(first[key], second[key])
+    return both
 
 
 def loose_commands(page: Path) -> list[str]:

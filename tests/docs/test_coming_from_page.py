@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
 from gymnast.trainers.base.key_hints import OTHER_NAMES
@@ -72,6 +73,20 @@ def test_the_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     capitals.reset(seed=0, options={"row": {"prompt": "Of Japan?", "target": "Tokyo"}})
     assert says(capitals, "It is Tokyo.") == 1.0
     found["env"].close()
+
+
+def test_a_snippet_is_gymnasts_or_says_whose_it_is() -> None:
+    """Others' are Python, and run where a test has their library."""
+    others = ("TRL: counter.py", "verifiers (v0)", "Gymnasium", "inspect_ai")
+    shown = re.findall(r"```python\n# (.*?)\n(.*?)```", PAGE, re.DOTALL)
+    assert len(shown) == PAGE.count("```python\n")
+    for first, source in shown:
+        assert first in others or first.partition(": ")[0] == "Gymnast"
+        compile(source, first, "exec", dont_inherit=True)
+    (source,) = python("Gymnasium")
+    found: dict[str, Any] = {"gymnasium": gymnasium}
+    exec(compile(source, "docs/coming_from.md", "exec", dont_inherit=True), found)
+    assert found["info"]["prob"] == 1.0
 
 
 def counts(environment: Any) -> float:

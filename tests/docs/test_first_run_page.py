@@ -1,12 +1,18 @@
 """docs/first_run.md can be followed from an empty folder, and says what is printed and written."""
 
 import re
+import shlex
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
+import gymnast
 from command_fixtures import CommandLine
-from pages import ROOT, SHORT, blocks, files
+from pages import ROOT, SHORT, blocks, files, languages
 
 PAGE = ROOT / "docs/first_run.md"
 TEXT = PAGE.read_text()
@@ -51,3 +57,36 @@ def test_it_can_be_followed_from_an_empty_folder(
     assert {each.name for each in Path("runs/first").iterdir()} - {"run.lock"} <= {
         name.rstrip("/") for name in table("in `runs/first`")
     }
+
+
+@pytest.fixture
+def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files with the names of a release's, which need no package; pip installs elsewhere."""
+    version = gymnast.__version__
+    assert "/constraints-$version.txt" in (ROOT / "scripts/release").read_text()
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("TARGET", "installed"), ("NO_INDEX", "1"), ("CONSTRAINT", "")):
+        monkeypatch.setenv(f"PIP_{name}", value)
+    Path(f"constraints-{version}.txt").touch()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [f"Provides-Extra: {extra}" for extra in project["optional-dependencies"]]
+    about = ["Metadata-Version: 2.1", "Name: gymnast", f"Version: {version}", *extras, ""]
+    kind = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    with ZipFile(f"gymnast-{version}-py3-none-any.whl", "w") as wheel:
+        for name, text in (("METADATA", "\n".join(about)), ("WHEEL", kind), ("RECORD", "")):
+            wheel.writestr(f"gymnast-{version}.dist-info/{name}", text)
+
+
+@pytest.mark.usefixtures("release")
+def test_a_release_is_installed_by_its_files() -> None:
+    (text,) = languages(PAGE)["bash"]
+    for line in text.splitlines():
+        program, *words = shlex.split(line)
+        assert program == "pip"
+        ended = subprocess.run(
+            [sys.executable, "-m", "pip", *words], capture_output=True, text=True, check=True
+        )
+        assert "does not provide the extra" not in ended.stderr
+    assert [path.name for path in Path("installed").iterdir()] == [
+        f"gymnast-{gymnast.__version__}.dist-info"
+    ]

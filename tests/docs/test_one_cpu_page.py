@@ -1,15 +1,13 @@
 """docs/one_cpu_to_many_gpus.md: the YAML of each station is a run's, and what it names exists."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 import yaml
 
 from gymnast.trainers.config.sections import RunConfig
 from page_names import codes, known_keys, unknown
-from pages import ROOT
+from pages import ROOT, merged
 
 PAGE = (ROOT / "docs/one_cpu_to_many_gpus.md").read_text()
 STATIONS = re.findall(r"^## (\d\..*?)$(.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL)
@@ -25,15 +23,6 @@ OTHERS = {
     "share_device",
     "max_staleness",
 }
-
-
-def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """A YAML with the keys of another in place of its own, section by section."""
-    both = {**first, **second}
-    for key in first.keys() & second.keys():
-        if isinstance(first[key], Mapping) and isinstance(second[key], Mapping):
-            both[key] = merged(first[key], second[key])
-    return both
 
 
 @pytest.mark.parametrize("title", [title for title, blocks in BLOCKS.items() if blocks])

@@ -1,6 +1,8 @@
 """docs/isolation.md names the attacks of the suite, and says of each backend what it says."""
 
 import ast
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,9 @@ def test_a_cell_says_what_the_suite_expects(column: int) -> None:
             expected = "not contained: " if heads & set(known[row[0]]) else "contained: "
             assert row[column].startswith(expected), row
             assert len(row[column]) > len(expected), row
+
+
+def test_an_engines_setting_names_the_runtime_that_a_spec_names() -> None:
+    (setting,) = re.findall(r"```json\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    (runtime,) = json.loads(setting)["runtimes"]
+    assert f'`runtime="{runtime}"`' in PAGE.read_text("utf-8")
