@@ -118,6 +118,24 @@ def said(text: str) -> Any:
     return {"role": "assistant", "content": text}
 
 
+def test_a_group_shows_every_context_of_its_episodes(
+    page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+) -> None:
+    several = with_branch(
+        episode(tokenizer), episode(tokenizer, f"Milk is {MARKUP}.", asked="And milk?")
+    )
+    page(unlearned_run(tmp_path / "shop", tokenizer, [[[several, episode(tokenizer)]]]))
+    browser.show("#/rollouts?run=shop&e=step_00001/0/0&tab=group")
+    one, other = browser.until(lambda: browser.all(".member"))
+    assert len(one.find_elements("css selector", ".conversation")) == 2
+    heads = one.find_elements("css selector", "h4")
+    assert [head.text.partition(":")[0] for head in heads] == ["Context 0", "Context 1"]
+    assert "The price is 3." in one.text and f"Milk is {MARKUP}." in one.text
+    assert one.find_elements("css selector", "img") == []
+    assert len(other.find_elements("css selector", ".conversation")) == 1
+    assert other.find_elements("css selector", "h4") == []  # there is one only
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_what_is_compared_fits_on_a_telephone(
     page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any, dark: bool
