@@ -27,7 +27,8 @@ def with_branch(first: Trajectory, other: Trajectory) -> Trajectory:
 def with_last(trajectory: Trajectory, **keys: str) -> Trajectory:
     """An episode whose last message has these keys too."""
     *others, last = trajectory.messages
-    return replace(trajectory, messages=[*others, {**last, **keys}])  # type: ignore[list-item]
+    changed: Any = dict(last) | keys
+    return replace(trajectory, messages=[*others, changed])
 
 
 def unlearned_run(
@@ -101,7 +102,7 @@ def test_what_two_steps_earned_and_how_they_ended_is_compared(
 def test_long_texts_that_have_nothing_in_common_are_shown_whole(
     page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
 ) -> None:
-    texts = [" ".join(f"{sign}{n}" for n in range(6_000)) for sign in "ab"]
+    texts = [" ".join(f"{sign}{n}" for n in range(10_000)) for sign in "ab"]
     one, other = (replace(episode(tokenizer), messages=[said(each)]) for each in texts)
     page(write_run(tmp_path / "shop", tokenizer, [[[one]], [[other]]]))
     browser.show(ROW)
