@@ -155,3 +155,39 @@ def test_on_a_telephone_runs_are_cards(
     for cell in browser.all(".runs tbody td, .runs tbody a"):
         assert cell.rect["x"] + cell.rect["width"] <= 390
     assert "rollouts" in browser.all(".runs tbody tr")[0].text
+
+
+def test_any_metric_is_plotted_and_stands_in_the_address(
+    page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+) -> None:
+    lines = [{"step": n, "reward/mean": 0.5, "clipped/low": 0.25 * n} for n in (1, 2)]
+    page(with_metrics(plain_run(tmp_path / "shop", tokenizer), lines))
+    browser.until(lambda: browser.all("figure"))
+    assert not any(each.startswith("clipped") for each in browser.texts("figcaption"))
+    (field,) = browser.all(".runs input[list=metrics]")
+    field.send_keys("clipped/low")
+    browser.until(lambda: browser.texts("figcaption")[0].startswith("clipped/low"))
+    assert "metric=clipped%2Flow" in browser.driver.current_url
+    browser.driver.refresh()  # as somebody else who opens the link
+    browser.until(lambda: browser.all("figure"))
+    assert browser.texts("figcaption")[0].startswith("clipped/low")
+    (field,) = browser.all(".runs input[list=metrics]")
+    assert field.get_property("value") == "clipped/low"
+    browser.show("#/runs?metric=no/such&over=minutes")
+    browser.until(lambda: browser.texts("figcaption")[0].startswith("Reward"))
+
+
+def test_plots_are_drawn_over_minutes(
+    drawn: None, page: Serving, browser: Browser, tmp_path: Path, tokenizer: Any
+) -> None:
+    lines = [{"step": n, "reward/mean": 0.5, "loss": 1.0, "time/step_s": 900.0} for n in (1, 2, 3)]
+    page(with_metrics(plain_run(tmp_path / "shop", tokenizer), lines))
+    assert max(marks(browser, "Reward")) == 3  # steps
+    over = {each.text: each for each in browser.all(".bar button")}
+    assert over["over steps"].get_attribute("aria-pressed") == "true"
+    over["over minutes"].click()
+    browser.until(lambda: "over=minutes" in browser.driver.current_url)
+    assert over["over minutes"].get_attribute("aria-pressed") == "true"
+    browser.until(lambda: max(marks(browser, "Reward")) > 30)  # three steps of 15 minutes
+    legend = browser.until(lambda: browser.texts(".u-legend"))[0]
+    assert legend.startswith("minutes45"), legend

@@ -60,7 +60,7 @@ export function EpisodeView({ run, index, at, id, query, change, href, back }: P
             {label}
           </button>
         ))}
-        {episode.contexts.length > 1 && tab !== "group" && (
+        {episode.contexts.length > 1 && tab !== "group" && tab !== "row" && (
           <label class="field">
             Context{" "}
             <select

@@ -35,7 +35,7 @@ export const FILTERS = [
 export function Filters({ runs, run, index, query, change }: Props) {
   const found = useMemo(() => choices(index), [index]);
   const both = new Set(index.files.map((file) => file.evaluation)).size > 1;
-  const offered = { ...found, kind: both ? ["training", "evaluation"] : [] };
+  const offered = { ...found, kind: both || query.kind ? ["training", "evaluation"] : [] };
   const set = FILTERS.filter((name) => (query[name] ?? "") !== "");
   const typed = (name: string) => (event: Event) =>
     change({ [name]: (event.currentTarget as HTMLInputElement).value });
@@ -92,6 +92,15 @@ export function Filters({ runs, run, index, query, change }: Props) {
           <input type="number" step="any" value={query[name] ?? ""} onInput={typed(name)} />
         </label>
       ))}
+      {(index.alike.some(Boolean) || query.alike) && (
+        <label class="field">
+          Groups
+          <select value={query.alike ? "1" : ""} onChange={typed("alike")}>
+            <option value="">all</option>
+            <option value="1">with equal rewards</option>
+          </select>
+        </label>
+      )}
       <label class="field">
         Order
         <select value={query.sort ?? ""} onChange={typed("sort")}>

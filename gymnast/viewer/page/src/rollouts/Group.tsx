@@ -1,7 +1,7 @@
 // The episodes of one row side by side: what each earned, by which parts, and what it said.
 
 import { useLoaded } from "../data/loaded";
-import { short } from "../data/numbers";
+import { count, short } from "../data/numbers";
 import { source } from "../data/source";
 import type { Episode, Index } from "../data/wire";
 import { Conversation } from "./Conversation";
@@ -64,7 +64,16 @@ function Member({ episode, href, here }: { episode: Episode; href: (id: string) 
           ))}
       </dl>
       <p class="ending">{ending(episode.stop_reason)}.</p>
-      <Conversation context={episode.contexts[0]!} folded />
+      {episode.contexts.map((context, n) => (
+        <>
+          {episode.contexts.length > 1 && (
+            <h4 class="label">
+              Context {n}: {count(context.ids.length, "token")}
+            </h4>
+          )}
+          <Conversation context={context} folded />
+        </>
+      ))}
     </section>
   );
 }

@@ -96,6 +96,7 @@ function useKeys(
   useEffect(() => {
     const pressed = (event: KeyboardEvent) => {
       const typing = (event.target as HTMLElement).closest("input, select, textarea");
+      if (document.querySelector("dialog[open]") !== null) return; // Escape closes that alone
       if (typing !== null || event.ctrlKey || event.metaKey || event.altKey) return;
       const tab = Object.keys(TABS)[Number(event.key) - 1];
       const by = { j: 1, k: -1 }[event.key];

@@ -1,13 +1,11 @@
-// The same row at other times: its rewards over steps, and what changed between two episodes.
+// The same row at other times: its rewards over steps, and the episode to compare with.
 
-import { diffWords } from "diff";
 import { useMemo } from "preact/hooks";
 import { useLoaded } from "../data/loaded";
 import { short } from "../data/numbers";
 import { source } from "../data/source";
-import { visible } from "../data/visible";
-import type { Episode, Index } from "../data/wire";
-import { contentText, promptLength } from "./Conversation";
+import type { Index } from "../data/wire";
+import { Difference } from "./Difference";
 import { idOf } from "./filter";
 
 interface Props {
@@ -17,8 +15,6 @@ interface Props {
   other: string;
   change: (changed: Record<string, string>) => void;
 }
-
-const MOST = 2000;
 
 export function SameRow({ run, index, at, other, change }: Props) {
   const places = useMemo(() => sameRow(index, at), [index, at]);
@@ -71,48 +67,10 @@ export function SameRow({ run, index, at, other, change }: Props) {
   );
 }
 
-function Difference({ before, after }: { before: Episode; after: Episode }) {
-  const parts = useMemo(() => diffWords(asText(before), asText(after)), [before, after]);
-  return (
-    <>
-      <p>
-        <del>{before.id}</del> <ins>{after.id}</ins>
-      </p>
-      <pre class="difference">
-        {parts.map((part) =>
-          part.added ? (
-            <ins>{part.value}</ins>
-          ) : part.removed ? (
-            <del>{part.value}</del>
-          ) : part.value.length > MOST ? (
-            `${part.value.slice(0, MOST / 2)}\n…\n${part.value.slice(-MOST / 2)}`
-          ) : (
-            part.value
-          ),
-        )}
-      </pre>
-    </>
-  );
-}
-
 /** "member 2"; with its group where a step has played the row in several. */
 function nameOf(index: Index, members: readonly number[], n: number): string {
   const groups = new Set(members.map((each) => index.group[each]));
   return `${groups.size > 1 ? `group ${index.group[n]}, ` : ""}member ${index.member[n]}`;
-}
-
-function asText({ contexts }: Episode): string {
-  const context = contexts[0]!;
-  const prompt = promptLength(context);
-  return context.messages
-    .map((message, n) => {
-      const calls = (message.tool_calls ?? []).map(
-        (call) => visible(`\n${call.function.name}(${JSON.stringify(call.function.arguments)})`),
-      );
-      const who = message.role === "assistant" && n >= prompt ? "policy" : message.role;
-      return `${who}: ${contentText(message.content ?? "")}${calls.join("")}`;
-    })
-    .join("\n\n");
 }
 
 function sameRow(index: Index, at: number): number[] {

@@ -1,6 +1,6 @@
 // The runs side by side: what each is, and its metrics over time.
 
-import { useMemo, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { useLoaded } from "../data/loaded";
 import { source } from "../data/source";
 import type { RunHead } from "../data/wire";
@@ -55,7 +55,12 @@ export function Runs({ runs, route, theme }: Props) {
         ))}
         <span class="quiet">Drag to zoom, double-click to see all.</span>
       </div>
-      <Plots {...{ shown, runs, over, theme }} metrics={loaded.value} />
+      <Plots
+        {...{ shown, runs, over, theme }}
+        metrics={loaded.value}
+        chosen={route.query.metric ?? ""}
+        choose={(metric) => change({ metric })}
+      />
     </div>
   );
 }
@@ -68,11 +73,18 @@ interface PlotsProps {
   theme: string;
 }
 
-function Plots({ shown, runs, metrics, over, theme }: PlotsProps) {
-  const [chosen, choose] = useState("");
+interface ChoiceProps {
+  /** The metric that is plotted beside those that everybody sees. */
+  chosen: string;
+  choose: (metric: string) => void;
+}
+
+function Plots({ shown, runs, metrics, over, theme, chosen, choose }: PlotsProps & ChoiceProps) {
   const names = useMemo(() => namesOf(metrics), [metrics]);
-  const panels: Panel[] = [...PANELS];
-  if (names.includes(chosen)) panels.unshift({ title: chosen, lines: [chosen] });
+  const panels = useMemo<readonly Panel[]>(
+    () => (names.includes(chosen) ? [{ title: chosen, lines: [chosen] }, ...PANELS] : PANELS),
+    [names, chosen],
+  );
   return (
     <>
       <label class="field">

@@ -14,6 +14,10 @@ export function WhyZero({ runs, route }: { runs: readonly RunHead[]; route: Rout
   const file = route.query.file || null;
   const index = useLoaded(() => source.index(run.name), run.name, [run.stamp]);
   const found = useLoaded(() => source.why(run.name, file), `${run.name} ${file}`, [run.stamp]);
+  // Those that are counted here: where no file is named, and the run has trained, those of training.
+  const trained = index.value?.files.some((each) => !each.evaluation) ?? true;
+  const kind = file === null && trained ? "training" : "";
+  const alike = address("rollouts", { run: run.name, file: file ?? "", kind, alike: "1" });
   const change = (changed: Record<string, string>) =>
     go(address("why", { ...route.query, ...changed }), true);
   return (
@@ -47,15 +51,18 @@ export function WhyZero({ runs, route }: { runs: readonly RunHead[]; route: Rout
       <Advice run={run} />
       {found.error !== null && <p class="error">{found.error}</p>}
       {found.error === null && found.value === null && <p class="quiet">Reading rollouts …</p>}
-      {found.value !== null && <Causes run={run.name} found={found.value} />}
+      {found.value !== null && <Causes run={run.name} found={found.value} alike={alike} />}
     </div>
   );
 }
 
-function Causes({ run, found }: { run: string; found: Diagnosis }) {
+function Causes({ run, found, alike }: { run: string; found: Diagnosis; alike: string }) {
   return (
     <>
-      <p>{summary(found)}</p>
+      <p>
+        {summary(found)}
+        <Groups found={found} alike={alike} />
+      </p>
       {found.causes.map((cause) => (
         <CauseView run={run} cause={cause} />
       ))}
@@ -78,18 +85,22 @@ function summary(found: Diagnosis): string {
       : `${found.unpaid.toLocaleString("en")} of ${all} earned ${nothing}.`,
     ...(found.without_calls > 0 ? [`${found.without_calls.toLocaleString("en")} of these called no tool.`] : []),
     ...(found.mean_reward === null ? [] : [`The mean reward is ${short(found.mean_reward)}.`]),
-    ...groups(found),
   ].join(" ");
 }
 
-/** What the groups taught, as sentences; none where all of them taught something. */
-function groups({ groups: all, groups_alike: alike, groups_unpaid: unpaid }: Diagnosis): string[] {
-  if (alike === 0) return [];
+/** What the groups taught, with a link to those that taught nothing; nothing where all of them did. */
+function Groups({ found, alike: link }: { found: Diagnosis; alike: string }) {
+  const { groups: all, groups_alike: alike, groups_unpaid: unpaid } = found;
+  if (alike === 0) return null;
   const which = alike < all ? `${alike} of ${count(all, "group")}` : all === 1 ? "the only group" : `all ${all} groups`;
-  const said = `In ${which} every episode had the same reward, which teaches nothing.`;
-  if (unpaid === 0) return [said];
   const those = alike === 1 ? "that group" : unpaid === alike ? "those groups" : `${unpaid} of those groups`;
-  return [said, `No episode of ${those} earned anything.`];
+  return (
+    <>
+      {" "}
+      In <a href={link}>{which}</a> every episode had the same reward, which teaches nothing.
+      {unpaid > 0 && ` No episode of ${those} earned anything.`}
+    </>
+  );
 }
 
 function CauseView({ run, cause }: { run: string; cause: Cause }) {
