@@ -164,7 +164,7 @@ def completed(shell: str, variables: dict[str, str], text: str, expected: str) -
     )
     os.close(theirs)
     try:
-        read_until(ours, lambda shown: shown.rstrip().endswith(("#", "$", "%")))
+        read_until(ours, lambda shown: any(f"{sign} " in shown for sign in "#$%"))
         os.write(ours, text.encode())
         shown = read_until(ours, lambda shown: expected in shown or "\a" in shown)
         if expected not in shown:  # zsh reads the function at the first Tab
