@@ -31,7 +31,9 @@ class Browser:
         return list(self.driver.find_elements("css selector", selector))
 
     def texts(self, selector: str) -> list[str]:
-        return [element.get_property("textContent") for element in self.all(selector)]
+        """What elements say, read at once: a page that is drawn anew takes none away meanwhile."""
+        read = "return [...document.querySelectorAll(arguments[0])].map((each) => each.textContent)"
+        return list(self.run(read, selector))
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)

@@ -22,7 +22,9 @@ def told_of_none(index: Index, wanted: Filter) -> list[str]:
     Returns:
         Lines, each of which begins with the option that a command has for that part of the filter.
     """
-    kind = "evaluation" if wanted.evaluations else "training"
+    kind = {True: "evaluation episodes", False: "training episodes", None: "episodes"}[
+        wanted.evaluations
+    ]
     entries = [
         Entry(file, number)
         for file in index.files
@@ -32,10 +34,10 @@ def told_of_none(index: Index, wanted: Filter) -> list[str]:
     if wanted.steps is not None and not entries:
         return [_no_such_steps(index, wanted.steps, kind, evaluations=wanted.evaluations)]
     if not entries:
-        return [f"the run has no {kind} episodes"]
+        return [f"the run has no {kind}"]
     of_steps = "" if wanted.steps is None else " of these steps"
     return [
-        f"none of the {len(entries)} {kind} episodes{of_steps} matches",
+        f"none of the {len(entries)} {kind}{of_steps} matches",
         *_absent(entries, wanted),
     ]
 
@@ -50,7 +52,7 @@ def _no_such_steps(index: Index, steps: range, kind: str, *, evaluations: bool |
     which = "this step" if len(steps) == 1 else "these steps"
     plural = "" if len(there) == 1 else "s"
     has = f"it has those of step{plural} {shown_steps(there)}" if there else "it has none"
-    return f"--step {given}: the run has no {kind} episodes of {which}; {has}"
+    return f"--step {given}: the run has no {kind} of {which}; {has}"
 
 
 def _absent(entries: list[Entry], wanted: Filter) -> Iterator[str]:

@@ -122,6 +122,7 @@ def view(
 
 
 def _write(path: str, shown: "Sequence[Run]", wanted: "Filter", limit_mb: float) -> None:
+    from gymnast.trainers.inspecting.occurring import told_of_none
     from gymnast.viewer.single_file import write_single_file
 
     if not 0 < limit_mb < math.inf:
@@ -137,6 +138,9 @@ def _write(path: str, shown: "Sequence[Run]", wanted: "Filter", limit_mb: float)
         ) from error
     left_out = "" if held.episodes == held.of else f" of {held.of:,}"
     say(f"{path}: {held.episodes:,}{left_out} episodes, {held.size / 1e6:.1f} MB")
+    for run in shown:
+        if held.of == 0 and run.has_episodes:
+            say("\n".join([f"{run.name}: {line}" for line in told_of_none(run.index(), wanted)]))
 
 
 def _check_replaceable(path: Path) -> None:

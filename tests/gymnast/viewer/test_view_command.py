@@ -57,6 +57,20 @@ def test_a_file_holds_the_episodes_that_are_chosen(
     assert re.fullmatch(r"some\.html: 2 episodes, 0\.\d MB\n", ran.output)
 
 
+def test_a_file_without_episodes_says_which_there_are(
+    gymnast: CommandLine, tmp_path: Path, tokenizer: Any
+) -> None:
+    folder = str(plain_run(tmp_path / "shop", tokenizer))
+    ran = gymnast("view", folder, "--html", "none.html", "--tool", "prize")
+    assert ran.code == 0, ran.errors
+    size, *said = ran.output.splitlines()
+    assert size.startswith("none.html: 0 episodes, ")
+    assert said == [
+        "shop: none of the 8 episodes matches",
+        "shop: --tool prize: is in no episode. Did you mean 'price'? The called tools: price",
+    ]
+
+
 def test_episodes_are_not_chosen_for_a_page_that_is_served(
     gymnast: CommandLine, tmp_path: Path, tokenizer: Any
 ) -> None:
