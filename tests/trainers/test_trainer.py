@@ -643,7 +643,11 @@ def test_how_many_episodes_may_fail_by_the_users_code(
             ConfigError,
             "learning_rate: must be a finite number, got nan",
         ),
-        ({"max_grad_norm": math.nan}, ConfigError, "max_grad_norm: must be a finite number, got nan"),
+        (
+            {"max_grad_norm": math.nan},
+            ConfigError,
+            "max_grad_norm: must be a finite number, got nan",
+        ),
         ({"weight_decay": -0.1}, ConfigError, "weight_decay: must be >= 0, got -0.1"),
         ({"eval_by": "kind"}, ConfigError, "eval_by: must be a list of columns, or jmespath"),
         ({"environment": "gymnast/Arithmetik-v0"}, UnknownEnvironment, "gymnast/Arithmetic-v0"),
