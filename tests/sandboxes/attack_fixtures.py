@@ -4,11 +4,14 @@ Each test of `test_attacks_*.py` is one attack, named by the first line of its d
 on every backend that isolates. `docs/isolation.md` has the same attacks as a table.
 """
 
+import ast
 import json
 import os
 import secrets
+import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +131,38 @@ def call(*arguments):
     ctypes.set_errno(0)
     return _libc.syscall(*map(ctypes.c_long, arguments)), ctypes.get_errno()
 """
+
+
+SERVER = """
+import socket, threading
+def serve(server, word):
+    while True:
+        connection = server.accept()[0]
+        connection.sendall(word)
+        connection.close()
+server = socket.create_server(("0.0.0.0", 0))
+threading.Thread(target=serve, args=(server, {word!r}), daemon=True).start()
+port = server.getsockname()[1]
+(port, socket.create_connection(("127.0.0.1", port), 5).recv(100))
+"""
+
+
+def addresses_of_a_server_in(box: WorkerSandbox, addresses: Sequence[str]) -> list[str] | None:
+    """Which addresses of the host lead to a server in a box; None where it may have no server.
+
+    Somebody else may listen on the same port of the host, so the server says a word.
+    """
+    word = secrets.token_hex(16).encode()
+    answer = box.python(SERVER.format(word=word)).stdout
+    if not answer:
+        return None
+    port, heard = ast.literal_eval(answer)
+    assert heard == word
+    return [address for address in addresses if _heard(address, port) == word]
+
+
+def _heard(address: str, port: int) -> bytes:
+    """What is said first on a port; nothing where nobody listens, or nothing is said."""
+    with suppress(OSError), socket.create_connection((address, port), 2) as connection:
+        return connection.recv(100)
+    return b""
