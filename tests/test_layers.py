@@ -308,8 +308,3 @@ def names_in(path: Path) -> set[str]:
         elif isinstance(node, ast.Attribute):
             found.add(node.attr)
     return found
-
-
-def test_no_folder_holds_more_than_twelve_modules() -> None:
-    for room in ["", *ROOMS]:
-        assert len(modules(room) if room else list((ROOT / "gymnast").glob("*.py"))) <= 12, room

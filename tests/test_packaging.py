@@ -52,7 +52,7 @@ def test_bare_folder_names_are_not_importable(folder: str, tmp_path: Path) -> No
     assert repr(str(ROOT / folder)) not in ended.stdout.decode()
 
 
-def test_no_file_of_the_library_is_longer_than_400_lines() -> None:
+def test_no_file_of_the_library_is_longer_than_800_lines() -> None:
     for folder in FOLDERS | {"gymnast"}:
         for path in (ROOT / folder).rglob("*.py"):
-            assert len(path.read_text().splitlines()) <= 400, path
+            assert len(path.read_text().splitlines()) <= 800, path
