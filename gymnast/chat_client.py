@@ -82,7 +82,7 @@ class ChatClient:
         completion_price: float = 0.0,
     ) -> None:
         if importlib.util.find_spec("openai") is None:
-            raise ConfigError("chat: the package openai is missing; pip install 'gymnast[chat]'")
+            raise ConfigError("chat: the package openai is missing; pip install 'gymnast-rl[chat]'")
         if not isinstance(model, str) or not model:
             raise ConfigError(f"model: must be the name of a model, got {model!r:.100}")
         check_url("base_url", base_url)

@@ -73,7 +73,7 @@ def adapter_settings(lora: Mapping[str, Any]) -> dict[str, Any]:
         import peft  # noqa: F401
     except ImportError as error:
         raise ModelError(
-            "lora: training adapters needs the peft package; run: pip install 'gymnast[lora]'"
+            "lora: training adapters needs the peft package; run: pip install 'gymnast-rl[lora]'"
         ) from error
     _check_extra(settings["extra"])
     return settings

@@ -130,7 +130,7 @@ def _require_gguf(name: str) -> None:
     except ImportError as error:
         raise ModelError(
             f"model {name!r}: reading its weights needs the gguf package; "
-            f"run: pip install 'gymnast[demo]'"
+            f"run: pip install 'gymnast-rl[demo]'"
         ) from error
 
 

@@ -30,7 +30,8 @@ def open_session(api_key: str | None) -> "aiohttp.ClientSession":
         import aiohttp
     except ImportError as error:
         raise ConfigError(
-            "vLLM servers are asked by aiohttp, which is not installed; pip install 'gymnast[vllm]'"
+            "vLLM servers need the package aiohttp, which is not installed; run: "
+            "pip install 'gymnast-rl[vllm]'"
         ) from error
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),

@@ -15,7 +15,7 @@ class Package(NamedTuple):
 
     Attributes:
         name: Its distribution's: "reasoning-gym".
-        install: What pip installs: "gymnast[reasoning-gym]".
+        install: What pip installs: "gymnast-rl[reasoning-gym]".
     """
 
     name: str
@@ -35,7 +35,7 @@ def import_package(module: str, needed_by: str, install: str) -> ModuleType:
     Args:
         module: Its module.
         needed_by: The name of the environment, for the error.
-        install: What pip installs: "gymnast[reasoning-gym]".
+        install: What pip installs: "gymnast-rl[reasoning-gym]".
 
     Raises:
         ConfigError: It is not installed, or lacks a package itself.

@@ -21,7 +21,7 @@ from gymnast.visible import visible_logger
 
 logger = visible_logger(__name__)
 
-_INSTALL = "gymnast[reasoning-gym]"
+_INSTALL = "gymnast-rl[reasoning-gym]"
 PACKAGE = Package("reasoning-gym", _INSTALL)
 
 _SEEDS = 2**31

@@ -69,8 +69,8 @@ def make_package(
         )
     source = _source() if gymnast is None else gymnast
     words |= {
-        "readme_gymnast": f"gymnast[{_EXTRAS}] @ {source}" if source else _CLONE,
-        "workflow_gymnast": json.dumps(f"gymnast @ {source}") if source else _VARIABLE,
+        "readme_gymnast": f"gymnast-rl[{_EXTRAS}] @ {source}" if source else _CLONE,
+        "workflow_gymnast": json.dumps(f"gymnast-rl @ {source}") if source else _VARIABLE,
     }
     _write(Path(name), words)
     say(f"{name}/ is a package with the environment {words['id']}")
@@ -135,7 +135,7 @@ def _source() -> str | None:
     from importlib.metadata import PackageNotFoundError, distribution  # slow to import
 
     try:
-        text = distribution("gymnast").read_text("direct_url.json")
+        text = distribution("gymnast-rl").read_text("direct_url.json")
     except PackageNotFoundError:  # it runs without being installed
         return None
     if text is None:  # from a folder of wheels, say

@@ -11,7 +11,14 @@ from pathlib import Path
 from gymnast.errors import UsageError
 
 _OWN = Path(__file__).resolve().parent
-_NAMES = ("gymnast", "gymnast-*.dist-info", "__editable__.gymnast-*")  # of an installed Gymnast
+# The files of an installed Gymnast, whose distribution was called "gymnast" at first.
+_NAMES = (
+    "gymnast",
+    "gymnast-*.dist-info",
+    "gymnast_rl-*.dist-info",
+    "__editable__.gymnast-*",
+    "__editable__.gymnast_rl-*",
+)
 
 
 def check_packages(folder: str) -> str:

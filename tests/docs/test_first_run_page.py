@@ -70,11 +70,11 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(f"constraints-{version}.txt").touch()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [f"Provides-Extra: {extra}" for extra in project["optional-dependencies"]]
-    about = ["Metadata-Version: 2.1", "Name: gymnast", f"Version: {version}", *extras, ""]
+    about = ["Metadata-Version: 2.1", "Name: gymnast-rl", f"Version: {version}", *extras, ""]
     kind = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    with ZipFile(f"gymnast-{version}-py3-none-any.whl", "w") as wheel:
+    with ZipFile(f"gymnast_rl-{version}-py3-none-any.whl", "w") as wheel:
         for name, text in (("METADATA", "\n".join(about)), ("WHEEL", kind), ("RECORD", "")):
-            wheel.writestr(f"gymnast-{version}.dist-info/{name}", text)
+            wheel.writestr(f"gymnast_rl-{version}.dist-info/{name}", text)
 
 
 @pytest.mark.usefixtures("release")
@@ -88,5 +88,5 @@ def test_a_release_is_installed_by_its_files() -> None:
         )
         assert "does not provide the extra" not in ended.stderr
     assert [path.name for path in Path("installed").iterdir()] == [
-        f"gymnast-{gymnast.__version__}.dist-info"
+        f"gymnast_rl-{gymnast.__version__}.dist-info"
     ]

@@ -61,13 +61,13 @@ def test_an_adapter_says_what_it_needs(scheme: str) -> None:
         return
     assert isinstance(package, Package)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extra = package.install.removeprefix("gymnast[").removesuffix("]")
+    extra = package.install.removeprefix("gymnast-rl[").removesuffix("]")
     needed = project["optional-dependencies"].get(extra, project["dependencies"])
     assert any(each.startswith(f"{package.name}>=") for each in needed)
 
 
 def test_a_package_is_installed_or_can_be() -> None:
     assert Package("numpy", "numpy").state() == f"numpy {version('numpy')} is installed"
-    assert Package("no-such-kit", "gymnast[kit]").state() == (
-        "no-such-kit is not installed: pip install 'gymnast[kit]'"
+    assert Package("no-such-kit", "gymnast-rl[kit]").state() == (
+        "no-such-kit is not installed: pip install 'gymnast-rl[kit]'"
     )

@@ -105,10 +105,10 @@ def test_its_files_name_each_other(gymnast: CommandLine) -> None:
     assert project["entry-points"] == {"gymnast.environments": point}
     job = yaml.safe_load((package / ".github/workflows/test.yml").read_text())["jobs"]["test"]
     steps = [step["run"] for step in job["steps"] if "run" in step]
-    assert job["env"] == {"GYMNAST": f"gymnast @ {URL}"}
+    assert job["env"] == {"GYMNAST": f"gymnast-rl @ {URL}"}
     assert steps[0] == 'pip install "$GYMNAST"' and steps[-1] == f"gymnast check {ID}"
     readme = (package / "README.md").read_text()
-    assert f"pip install 'gymnast[demo,lora] @ {URL}'\n" in readme
+    assert f"pip install 'gymnast-rl[demo,lora] @ {URL}'\n" in readme
     assert all(step in readme for step in steps[2:])
 
 
@@ -119,10 +119,10 @@ ORIGINS = {
         f"git+https://example.org/g.git@{COMMIT}",
     ),
     "a wheel": (
-        {"url": "https://example.org/gymnast-1-py3-none-any.whl", "archive_info": {}},
-        "https://example.org/gymnast-1-py3-none-any.whl",
+        {"url": "https://example.org/gymnast_rl-1-py3-none-any.whl", "archive_info": {}},
+        "https://example.org/gymnast_rl-1-py3-none-any.whl",
     ),
-    "a wheel of this machine": ({"url": "file:///gymnast-1-py3-none-any.whl"}, None),
+    "a wheel of this machine": ({"url": "file:///gymnast_rl-1-py3-none-any.whl"}, None),
     "a folder": ({"url": "file:///tmp", "dir_info": {}}, None),
     "a clone": ({"url": "file://{clone}", "dir_info": {}}, "git+https://example.org/g.git"),
     "a package index": (None, None),
@@ -139,9 +139,9 @@ def test_it_says_where_others_find_gymnast(
     subprocess.run([*git, "init", "--quiet"], check=True)
     secret = "https://user:password@example.org/g.git"
     subprocess.run([*git, "remote", "add", "origin", secret], check=True)
-    info = tmp_path / "site" / "gymnast-0.dist-info"
+    info = tmp_path / "site" / "gymnast_rl-0.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gymnast\nVersion: 0\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gymnast-rl\nVersion: 0\n")
     if written is not None:
         text = json.dumps(written).replace("{clone}", str(tmp_path))
         (info / "direct_url.json").write_text(text)
@@ -150,8 +150,8 @@ def test_it_says_where_others_find_gymnast(
     files = Path("lone/README.md").read_text() + Path("lone/.github/workflows/test.yml").read_text()
     assert "password" not in files
     if expected is not None:
-        assert f"'gymnast[demo,lora] @ {expected}'" in files
-        assert f'GYMNAST: "gymnast @ {expected}"' in files
+        assert f"'gymnast-rl[demo,lora] @ {expected}'" in files
+        assert f'GYMNAST: "gymnast-rl @ {expected}"' in files
         assert "GYMNAST" not in made.output
         return
     assert "pip install 'path/to/gymnast[demo,lora]'" in files
@@ -237,7 +237,7 @@ def test_the_steps_of_its_workflow_pass_in_a_fresh_virtual_environment(tmp_path:
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
     where = f"file://{clone}"
-    do(f"pip install 'gymnast @ {where}' && gymnast new dice-game --gymnast {where}", tmp_path)
+    do(f"pip install 'gymnast-rl @ {where}' && gymnast new dice-game --gymnast {where}", tmp_path)
     package = tmp_path / "dice-game"
     job = yaml.safe_load((package / ".github/workflows/test.yml").read_text())["jobs"]["test"]
     for step in job["steps"]:

@@ -37,8 +37,8 @@ def import_ray() -> Any:
         import ray
     except ImportError as error:
         raise ConfigError(
-            "rollouts.backend: ray: Ray is not installed; run `pip install 'gymnast[ray]'`, or set "
-            "rollouts.backend to local"
+            "rollouts.backend: ray: Ray is not installed; run `pip install 'gymnast-rl[ray]'`, or "
+            "set rollouts.backend to local"
         ) from error
     return ray
 

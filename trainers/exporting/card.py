@@ -65,7 +65,7 @@ def model_card(run: Path, config: RunConfig, *, merged: bool, place: str) -> Mod
     what = "The trained model" if merged else "LoRA adapters"
     parts = [
         f"# {_title(place)}",
-        f"{what} of a run of [Gymnast](https://pypi.org/project/gymnast/), which trained "
+        f"{what} of a run of [Gymnast](https://pypi.org/project/gymnast-rl/), which trained "
         f"`{base}` by reinforcement learning to act in `{config.environment.named}`.",
         "## How to load it",
         f"```python\n{loading}```",

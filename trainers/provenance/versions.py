@@ -32,7 +32,7 @@ def package_versions() -> dict[str, str]:
 
 def _required() -> list[str]:
     try:
-        requirements = distribution("gymnast").requires or []
+        requirements = distribution("gymnast-rl").requires or []
     except PackageNotFoundError:  # it runs without being installed
         return []
     names = []
@@ -71,7 +71,7 @@ def checkout(folder: Path) -> dict[str, Any] | None:
 def _installed_commit() -> dict[str, str]:
     """The commit that pip installed Gymnast from, where it was a repository's."""
     try:
-        origin = json.loads(distribution("gymnast").read_text("direct_url.json") or "{}")
+        origin = json.loads(distribution("gymnast-rl").read_text("direct_url.json") or "{}")
         return {"commit": str(origin["vcs_info"]["commit_id"])}
     except (PackageNotFoundError, ValueError, LookupError):
         return {}

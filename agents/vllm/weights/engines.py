@@ -22,7 +22,7 @@ from gymnast.agents.vllm.weights.facts import Facts
 
 NCCL, IPC = "nccl", "ipc"
 SEND_TIMEOUT_S = 1800.0
-INSTALL = "pip install -c constraints-vllm.txt 'gymnast[vllm]' vllm"
+INSTALL = "pip install -c constraints-vllm.txt 'gymnast-rl[vllm]' vllm"
 
 
 def why_not_importable() -> str | None:

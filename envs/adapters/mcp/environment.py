@@ -21,7 +21,7 @@ from gymnast.visible import visible_logger
 
 logger = visible_logger(__name__)
 
-_INSTALL = "gymnast[mcp]"
+_INSTALL = "gymnast-rl[mcp]"
 PACKAGE = Package("mcp", _INSTALL)
 _MAX_CHARACTERS = 1_000_000  # of what is told of a result
 

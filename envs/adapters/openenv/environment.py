@@ -22,7 +22,7 @@ from gymnast.envs.tools.results import shortened
 from gymnast.errors import ConfigError, InfrastructureError, UnknownEnvironment
 from gymnast.types import Message
 
-_INSTALL = "gymnast[openenv]"
+_INSTALL = "gymnast-rl[openenv]"
 PACKAGE = Package("websockets", _INSTALL)
 _MAX_CHARACTERS = 1_000_000  # of what is told of an observation
 _SEEDS = 2**31

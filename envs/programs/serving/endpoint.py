@@ -111,7 +111,7 @@ def _packages() -> tuple[Any, Any, Any]:
     except ImportError as error:
         raise ConfigError(
             "programs need the packages uvicorn and httptools, which cannot be imported "
-            f"({first_line(error)}). Run: pip install 'gymnast[programs]'"
+            f"({first_line(error)}). Run: pip install 'gymnast-rl[programs]'"
         ) from error
     return uvicorn.Server, uvicorn.Config, Connection
 

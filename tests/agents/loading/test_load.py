@@ -200,8 +200,8 @@ def test_lora_settings_that_do_not_hold(lora: dict[str, Any], message: str) -> N
 @pytest.mark.parametrize(
     ("module", "call", "command"),
     [
-        ("peft", {"name": "tiny:", "lora": {"rank": 2}}, r"pip install 'gymnast\[lora\]'"),
-        ("gguf", {"name": SMOLLM}, r"pip install 'gymnast\[demo\]'"),
+        ("peft", {"name": "tiny:", "lora": {"rank": 2}}, r"pip install 'gymnast-rl\[lora\]'"),
+        ("gguf", {"name": SMOLLM}, r"pip install 'gymnast-rl\[demo\]'"),
     ],
 )
 def test_an_extra_that_is_not_installed(

@@ -12,4 +12,4 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)  # as if it were not installed
     with pytest.raises(ConfigError) as refused:
         make("reasoning_gym:never_named_before")
-    assert "pip install 'gymnast[reasoning-gym]'" in str(refused.value)
+    assert "pip install 'gymnast-rl[reasoning-gym]'" in str(refused.value)

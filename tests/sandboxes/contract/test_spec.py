@@ -59,8 +59,10 @@ def test_a_spec_does_not_change_with_what_it_was_made_of() -> None:
 
 def test_a_folder_of_packages_with_gymnast_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "wheel" / "gymnast").mkdir(parents=True)
-    (tmp_path / "editable" / "gymnast-0.1.0.dist-info").mkdir(parents=True)
-    for folder in (tmp_path / "wheel", tmp_path / "editable", ROOT, ROOT / "sandboxes", "/"):
+    (tmp_path / "editable" / "gymnast_rl-0.1.0.dist-info").mkdir(parents=True)
+    (tmp_path / "former" / "gymnast-0.1.0.dist-info").mkdir(parents=True)
+    made = [tmp_path / name for name in ("wheel", "editable", "former")]
+    for folder in (*made, ROOT, ROOT / "sandboxes", "/"):
         with pytest.raises(UsageError, match="which holds Gymnast itself"):
             SandboxSpec(packages=str(folder))
     with pytest.raises(UsageError, match=r"which is no folder; make one with `pip install"):

@@ -104,7 +104,7 @@ def test_an_address_where_no_cluster_is(address: str, message: str) -> None:
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
-    with pytest.raises(ConfigError, match=r"pip install 'gymnast\[ray\]'"), RayWorkers():
+    with pytest.raises(ConfigError, match=r"pip install 'gymnast-rl\[ray\]'"), RayWorkers():
         pass
 
 

@@ -261,7 +261,7 @@ def _deepspeed() -> Any:
     except ImportError as error:
         raise ConfigError(
             "accelerate launch: distributed_type is DEEPSPEED, and DeepSpeed is not installed: "
-            "pip install 'gymnast[deepspeed]'"
+            "pip install 'gymnast-rl[deepspeed]'"
         ) from error
     # On CPUs it would compile an exchange of its own, for minutes; gloo is there.
     compatible["deepspeed_shm_comm"] = False

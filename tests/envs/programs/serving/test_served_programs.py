@@ -253,5 +253,5 @@ def test_several_event_loops_and_cancelled_waits_lose_no_request(
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httptools", None)
-    with pytest.raises(ConfigError, match=r"httptools.*pip install 'gymnast\[programs\]'"):
+    with pytest.raises(ConfigError, match=r"httptools.*pip install 'gymnast-rl\[programs\]'"):
         Endpoint()
